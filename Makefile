@@ -1,0 +1,42 @@
+# Everstream: one command for each thing a newcomer or a developer does.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-long check format bench clean
+
+help:  ## Show what each target does
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY)  ## Set up: virtual environment in .venv, pinned packages, Java 17 if missing
+$(READY): pyproject.toml constraints.txt scripts/setup.sh
+	@PYTHON=$(PYTHON) VENV=$(VENV) scripts/setup.sh
+	@touch $@
+
+demo: $(READY)  ## Run the main job: a pipeline on Spark, a worker killed, recovery, a verdict
+	@$(BIN)/everstream demo
+
+test: $(READY)  ## Run all tests (about 10 minutes on 2 cores)
+	@$(BIN)/python -m pytest -m "not long" tests
+
+test-long: $(READY)  ## Run the long tests too
+	@$(BIN)/python -m pytest tests
+
+check: $(READY)  ## Check format, lint and types
+	@$(BIN)/ruff format --check everstream tests examples
+	@$(BIN)/ruff check everstream tests examples
+	@$(BIN)/mypy
+
+format: $(READY)  ## Format the code
+	@$(BIN)/ruff format everstream tests examples
+	@$(BIN)/ruff check --fix everstream tests examples
+
+bench: $(READY)  ## Run the benchmarks and write their figures to reports/
+	@mkdir -p reports
+	$(BIN)/everstream bench overhead --json reports/overhead.json
+	$(BIN)/everstream bench restart --json reports/restart.json
+
+clean:  ## Remove the environment and everything generated
+	@rm -rf $(VENV) reports .pytest_cache .mypy_cache .ruff_cache .hypothesis .everstream
