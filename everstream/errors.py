@@ -1,0 +1,104 @@
+"""The errors Everstream raises: yours, your environment's, and ours.
+
+Three families tell the reader where to look. `UserError`: the pipeline or its functions are
+wrong. `EnvironmentFault`: a disk, a peer or a database failed us. `InternalError`: Everstream
+broke its own rules. All survive pickling, because Spark moves them between processes, and each
+may carry a story: the last things the shard did before it went wrong.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+
+class EverstreamError(Exception):
+    """The root of all errors Everstream raises on purpose."""
+
+    def __init__(self, message: str, *, story: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.message = message
+        self.story = tuple(story)
+
+    def __str__(self) -> str:
+        if not self.story:
+            return self.message
+        return self.message + "\n  what the shard did last:\n    " + "\n    ".join(self.story)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.args, self.__dict__))
+
+
+def _rebuild(kind: type[EverstreamError], args: tuple[Any, ...], fields: dict[str, Any]) -> Any:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
+
+
+class UserError(EverstreamError):
+    """Something the user wrote is wrong; the message says what to change."""
+
+
+class GraphError(UserError):
+    """The pipeline's graph is wrong. Raised before Spark starts."""
+
+    def __init__(self, operator: str, problem: str, fix: str) -> None:
+        super().__init__(f"operator '{operator}': {problem}. {fix}")
+        self.operator = operator
+        self.problem = problem
+        self.fix = fix
+
+
+class OperatorError(UserError):
+    """A user's function raised. Names the operator and shows the record and the traceback."""
+
+    def __init__(
+        self,
+        operator: str,
+        shard: int,
+        record: str,
+        traceback: str,
+        *,
+        story: Sequence[str] = (),
+    ) -> None:
+        last = traceback.strip().splitlines()[-1] if traceback.strip() else "unknown error"
+        super().__init__(
+            f"operator '{operator}' (shard {shard}) failed: {last}\n"
+            f"  record: {record}\n{traceback.rstrip()}",
+            story=story,
+        )
+        self.operator = operator
+        self.shard = shard
+        self.record = record
+        self.traceback = traceback
+
+
+class EnvironmentFault(EverstreamError):
+    """Something around us failed: a disk, a network peer, a database, Spark itself."""
+
+
+class StoreError(EnvironmentFault):
+    """The store could not be read or written."""
+
+
+class CorruptObject(StoreError):
+    """An object in the store is missing, torn or does not match its checksum."""
+
+
+class LeaseLost(StoreError):
+    """Another driver has taken over this store; this one must not write any more."""
+
+
+class ConnectorError(EnvironmentFault):
+    """A source or sink could not read or write; names the file and line, or the table."""
+
+
+class RunFailed(EverstreamError):
+    """A run ended without finishing; `cause` is the error that ended it."""
+
+    def __init__(self, message: str, cause: EverstreamError | None = None) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
+class InternalError(EverstreamError):
+    """Everstream broke one of its own rules. Please report it, with the story."""

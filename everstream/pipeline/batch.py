@@ -1,0 +1,56 @@
+"""Batches: what moves between operators.
+
+A batch is either a Polars DataFrame (rows with columns, Arrow memory) or a plain list of Python
+objects. Nothing here looks at single records unless a user's Python function asks for them.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+import polars as pl
+
+from everstream.errors import UserError
+
+Batch: TypeAlias = pl.DataFrame | list[Any]
+
+
+def records_of(batch: Batch) -> Iterable[Any]:
+    """The batch record by record: rows of a DataFrame become dicts."""
+    return batch.iter_rows(named=True) if isinstance(batch, pl.DataFrame) else batch
+
+
+def columns_of(batch: Batch, wanted_by: str) -> pl.DataFrame:
+    """The batch as a DataFrame, for operators that work on columns."""
+    if isinstance(batch, pl.DataFrame):
+        return batch
+    if batch and not isinstance(batch[0], dict):
+        raise UserError(
+            f"'{wanted_by}' works on columns but got records of type {type(batch[0]).__name__}. "
+            "Turn them into columns first, for example .map(lambda r: {'value': r})."
+        )
+    return pl.DataFrame(batch, infer_schema_length=None)
+
+
+def take(batch: Batch, indices: Sequence[int]) -> Batch:
+    """The records at these positions, in this order."""
+    if isinstance(batch, pl.DataFrame):
+        return batch[indices]
+    return [batch[i] for i in indices]
+
+
+def joined(batches: Sequence[Batch]) -> list[Batch]:
+    """Neighbouring batches of one kind and schema joined, so that fewer frames are sent."""
+    result: list[Batch] = []
+    for batch in batches:
+        last = result[-1] if result else None
+        if isinstance(last, list) and isinstance(batch, list):
+            result[-1] = last + batch
+        elif (
+            isinstance(last, pl.DataFrame)
+            and isinstance(batch, pl.DataFrame)
+            and last.schema == batch.schema
+        ):
+            result[-1] = pl.concat([last, batch])
+        else:
+            result.append(batch)
+    return result

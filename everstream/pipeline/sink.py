@@ -1,0 +1,126 @@
+"""Where records go: the interface every sink fills, and the three honest kinds of delivery.
+
+An exactly-once writer collects records into a transaction. `prepare` closes the transaction at
+the instant of a checkpoint; it is made durable in the background (`Transaction.persist`) before
+that checkpoint counts; and it is committed only with a `Permit`, which exists only for
+checkpoints that can no longer be rolled back. Committing twice must be harmless. Idempotent
+sinks (keyed upsert) and at-least-once sinks (callbacks) need no transactions.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, ClassVar
+
+from everstream.pipeline.batch import Batch
+
+
+class Delivery(Enum):
+    """What a sink promises when there are failures."""
+
+    EXACTLY_ONCE = "exactly-once"
+    IDEMPOTENT = "idempotent"
+    AT_LEAST_ONCE = "at-least-once"
+
+
+@dataclass(frozen=True)
+class Permit:
+    """The right to show everything up to this checkpoint to the world.
+
+    Only the core makes one, from a `Stable` event or from restoring a stable checkpoint.
+    """
+
+    checkpoint: int
+
+
+@dataclass(frozen=True)
+class SinkShard:
+    """Who a writer is. The names it writes must hold all of this, so that no two collide."""
+
+    pipeline: str
+    operator: str
+    shard: int
+    shards: int
+    generation: int
+    store: str
+    """URL of the store of this run, for sinks that keep their output with the checkpoints."""
+
+
+class Transaction(ABC):
+    """Records closed off at one checkpoint, waiting to be committed. Must pickle.
+
+    `persist`, `commit` and `abort` run on a background thread while the writer goes on writing
+    its next transaction: they must not share anything changeable with the writer.
+    """
+
+    checkpoint: int
+
+    def persist(self) -> None:
+        """Make the records durable. The checkpoint counts only after this returns."""
+
+    @abstractmethod
+    def commit(self, permit: Permit) -> None:
+        """Show the records to the world. May be called again after it succeeded: harmless."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Forget the records. May be called again: harmless."""
+
+
+class Writer(ABC):
+    """One shard's hand on a sink."""
+
+    @abstractmethod
+    def write(self, batch: Batch) -> None:
+        """Take these records (exactly-once: into the open transaction)."""
+
+    def prepare(self, checkpoint: int) -> Transaction | None:
+        """Close the open transaction at this checkpoint and open the next; fast, no fsync here.
+
+        None if nothing was written, or if the sink has no transactions.
+        """
+        return None
+
+    def recover(self, transactions: Sequence[Transaction], permit: Permit) -> None:
+        """Make the outside world show exactly what the restored checkpoint says.
+
+        Called once, before the first `write` of a new generation, also at the very first start
+        (then with no transactions). Commits the given transactions (they may have been committed
+        before) and removes whatever this shard left behind from later checkpoints or other
+        generations, prepared or committed.
+        """
+
+    def close(self) -> None:
+        """Let go of files and connections; the open transaction is given up."""
+
+
+class Sink(ABC):
+    """Describes a sink; picklable. Opened once per shard and generation, on the shard's host."""
+
+    delivery: ClassVar[Delivery] = Delivery.AT_LEAST_ONCE
+    max_shards: ClassVar[int | None] = None
+
+    @abstractmethod
+    def open(self, who: SinkShard) -> Writer:
+        """The writer for one shard."""
+
+    def check(self) -> None:
+        """Raise a UserError that says what to fix if this sink cannot work."""
+
+    def start_fresh(self, pipeline: str, operator: str, store: str, replace: bool) -> None:
+        """Called on the driver before a run that starts from nothing.
+
+        If output of an earlier run of this pipeline and operator is there: with `replace`
+        remove it, else raise a UserError that says how to go on (--fresh, another folder).
+        Never touch anything this sink did not write.
+        """
+
+    def results(self, pipeline: str, operator: str, store: str) -> list[Batch] | None:
+        """What was committed, for sinks whose output goes back to the caller; else None."""
+        return None
+
+
+def sink_name(sink: Any) -> str:
+    """A sink's class as a user would name it in messages."""
+    return type(sink).__name__

@@ -1,0 +1,64 @@
+"""Where records come from: the interface every source fills.
+
+A source is replayable: it can be reopened at any offset it has reported and then gives the same
+records again. One `Reader` serves one shard. The engine saves `reader.offset` with each
+checkpoint and hands it back through `seek` after a failure; nothing else is remembered, so the
+offset must hold all that is needed to go on (also which files belong to this shard).
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+from everstream.pipeline.batch import Batch
+
+
+class EndOfStream:
+    """What `Reader.read` returns when the source has nothing more, ever."""
+
+
+END = EndOfStream()
+
+
+class Reader(ABC):
+    """One shard's view of a source."""
+
+    @property
+    @abstractmethod
+    def offset(self) -> Any:
+        """Where the next `read` starts; a value that pickles and is never changed in place."""
+
+    @abstractmethod
+    def seek(self, offset: Any) -> None:
+        """Go to an offset that was reported earlier, by this or another process."""
+
+    @abstractmethod
+    def read(self) -> Batch | EndOfStream | None:
+        """The next batch; None if there is nothing just now; END if there never will be.
+
+        Must not block for long: the shard's checkpoints wait for it.
+        """
+
+    def ready_in_s(self, now_s: float) -> float:
+        """After a `read` that returned None: how long the engine may wait before it asks again."""
+        return 0.05
+
+    def close(self) -> None:
+        """Let go of files and connections."""
+
+
+class Source(ABC):
+    """Describes a source; picklable. Opened once per shard, on the shard's host."""
+
+    max_shards: ClassVar[int | None] = None
+    """How many shards can share this source; None for any number."""
+
+    @abstractmethod
+    def open(self, shard: int, shards: int) -> Reader:
+        """The reader for one shard. All shards together give every record exactly once."""
+
+    def total_records(self) -> int | None:
+        """How many records there are in all, if that is cheap to know: for the progress bar."""
+        return None
+
+    def check(self) -> None:
+        """Raise a UserError that says what to fix if this source cannot work (no such file)."""
