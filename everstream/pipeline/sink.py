@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from everstream.pipeline.batch import Batch
 
@@ -120,7 +120,3 @@ class Sink(ABC):
         """What was committed, for sinks whose output goes back to the caller; else None."""
         return None
 
-
-def sink_name(sink: Any) -> str:
-    """A sink's class as a user would name it in messages."""
-    return type(sink).__name__
