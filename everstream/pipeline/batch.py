@@ -4,7 +4,7 @@ A batch is either a Polars DataFrame (rows with columns, Arrow memory) or a plai
 objects. Nothing here looks at single records unless a user's Python function asks for them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import polars as pl
@@ -14,9 +14,9 @@ from everstream.errors import UserError
 Batch: TypeAlias = pl.DataFrame | list[Any]
 
 
-def records_of(batch: Batch) -> Iterable[Any]:
+def records_of(batch: Batch) -> list[Any]:
     """The batch record by record: rows of a DataFrame become dicts."""
-    return batch.iter_rows(named=True) if isinstance(batch, pl.DataFrame) else batch
+    return batch.rows(named=True) if isinstance(batch, pl.DataFrame) else batch
 
 
 def columns_of(batch: Batch, wanted_by: str) -> pl.DataFrame:
@@ -31,11 +31,11 @@ def columns_of(batch: Batch, wanted_by: str) -> pl.DataFrame:
     return pl.DataFrame(batch, infer_schema_length=None)
 
 
-def take(batch: Batch, indices: Sequence[int]) -> Batch:
-    """The records at these positions, in this order."""
+def where(batch: Batch, mask: pl.Series) -> Batch:
+    """The records at which the mask is True."""
     if isinstance(batch, pl.DataFrame):
-        return batch[indices]
-    return [batch[i] for i in indices]
+        return batch.filter(mask)
+    return [record for record, keep in zip(batch, mask.to_list(), strict=True) if keep]
 
 
 def joined(batches: Sequence[Batch]) -> list[Batch]:

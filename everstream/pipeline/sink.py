@@ -119,4 +119,3 @@ class Sink(ABC):
     def results(self, pipeline: str, operator: str, store: str) -> list[Batch] | None:
         """What was committed, for sinks whose output goes back to the caller; else None."""
         return None
-

@@ -1,0 +1,170 @@
+"""The built-in operators behind the methods of a Stream.
+
+Column operators run one Polars expression on the whole batch. Those that take a Python function
+loop over the batch inside one call, so that the engine around them does nothing per record.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+import polars as pl
+
+from everstream.errors import UserError
+from everstream.pipeline.batch import Batch, columns_of, where
+from everstream.pipeline.operator import Context, Operator
+
+Predicate: TypeAlias = Callable[[Any], bool] | pl.Expr
+
+
+class Map(Operator):
+    """One record in, one record out."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self.function = function
+
+    def process_batch(self, batch: Batch, ctx: Context) -> None:
+        function = self.function
+        ctx.emit_batch([function(record) for record in ctx.reading(batch)])
+
+
+class FlatMap(Operator):
+    """One record in, any number out."""
+
+    def __init__(self, function: Callable[[Any], Iterable[Any]]) -> None:
+        self.function = function
+
+    def process_batch(self, batch: Batch, ctx: Context) -> None:
+        function = self.function
+        ctx.emit_batch([out for record in ctx.reading(batch) for out in function(record)])
+
+
+class Filter(Operator):
+    """Keeps the records for which the predicate holds."""
+
+    def __init__(self, predicate: Predicate) -> None:
+        self.predicate = predicate
+
+    def process_batch(self, batch: Batch, ctx: Context) -> None:
+        ctx.emit_batch(kept(self.predicate, batch, ctx))
+
+
+class Branch(Operator):
+    """Sends each record to the port of the first predicate that holds, the rest to the last."""
+
+    def __init__(self, predicates: Sequence[Predicate]) -> None:
+        self.predicates = list(predicates)
+
+    def process_batch(self, batch: Batch, ctx: Context) -> None:
+        rest = batch
+        for port, predicate in enumerate(self.predicates):
+            mask = mask_of(predicate, rest, ctx)
+            ctx.emit_batch(where(rest, mask), branch_port(port))
+            rest = where(rest, ~mask)
+        ctx.emit_batch(rest, branch_port(len(self.predicates)))
+
+
+class MapBatches(Operator):
+    """A function from batch to batch."""
+
+    def __init__(self, function: Callable[[Batch], Batch]) -> None:
+        self.function = function
+
+    def process_batch(self, batch: Batch, ctx: Context) -> None:
+        result = self.function(batch)
+        if not isinstance(result, pl.DataFrame | list):
+            raise UserError(
+                "the function given to map_batches must return a Polars DataFrame or a list, "
+                f"not {type(result).__name__}"
+            )
+        ctx.emit_batch(result)
+
+
+class WithColumns(Operator):
+    """Adds or replaces columns by Polars expressions."""
+
+    def __init__(self, expressions: Sequence[Any], named: dict[str, Any]) -> None:
+        self.expressions = list(expressions)
+        self.named = named
+
+    def process_batch(self, batch: Batch, ctx: Context) -> None:
+        frame = columns_of(batch, ctx.operator)
+        ctx.emit_batch(frame.with_columns(*self.expressions, **self.named))
+
+
+class Select(Operator):
+    """Keeps or computes just these columns."""
+
+    def __init__(self, expressions: Sequence[Any], named: dict[str, Any]) -> None:
+        self.expressions = list(expressions)
+        self.named = named
+
+    def process_batch(self, batch: Batch, ctx: Context) -> None:
+        frame = columns_of(batch, ctx.operator)
+        ctx.emit_batch(frame.select(*self.expressions, **self.named))
+
+
+class Aggregate(Operator):
+    """Keeps one value per key; emits (key, value) whenever it changes."""
+
+    def __init__(self, init: Callable[[], Any], update: Callable[[Any, Any], Any]) -> None:
+        self.init = init
+        self.update = update
+
+    def process_batch(self, batch: Batch, ctx: Context) -> None:
+        assert ctx.keying is not None
+        init, update, values = self.init, self.update, ctx.state.entries
+        keys = ctx.keying.keys(batch)
+        out = []
+        for key, record in zip(keys, ctx.reading(batch), strict=True):
+            value = update(values[key] if key in values else init(), record)
+            values[key] = value
+            out.append((key, value))
+        ctx.state.touch(keys)
+        ctx.emit_batch(out)
+
+
+class Reduce(Operator):
+    """Joins the records of each key two by two; emits (key, value) whenever it changes."""
+
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        self.function = function
+
+    def process_batch(self, batch: Batch, ctx: Context) -> None:
+        assert ctx.keying is not None
+        function, values = self.function, ctx.state.entries
+        keys = ctx.keying.keys(batch)
+        out = []
+        for key, record in zip(keys, ctx.reading(batch), strict=True):
+            value = function(values[key], record) if key in values else record
+            values[key] = value
+            out.append((key, value))
+        ctx.state.touch(keys)
+        ctx.emit_batch(out)
+
+
+class Union(Operator):
+    """Passes everything on: where several streams become one."""
+
+    def process_batch(self, batch: Batch, ctx: Context) -> None:
+        ctx.emit_batch(batch)
+
+
+def branch_port(index: int) -> str:
+    return f"branch-{index}"
+
+
+def kept(predicate: Predicate, batch: Batch, ctx: Context) -> Batch:
+    """The records for which the predicate holds."""
+    if isinstance(predicate, pl.Expr):
+        return columns_of(batch, ctx.operator).filter(predicate)
+    if isinstance(batch, pl.DataFrame):
+        return batch.filter(mask_of(predicate, batch, ctx))
+    return [record for record in ctx.reading(batch) if predicate(record)]
+
+
+def mask_of(predicate: Predicate, batch: Batch, ctx: Context) -> pl.Series:
+    """True for each record for which the predicate holds; nulls count as False."""
+    if isinstance(predicate, pl.Expr):
+        chosen = columns_of(batch, ctx.operator).select(predicate).to_series()
+        return chosen.cast(pl.Boolean).fill_null(False)
+    return pl.Series([bool(predicate(record)) for record in ctx.reading(batch)], dtype=pl.Boolean)

@@ -1,0 +1,113 @@
+"""The graph behind a pipeline: nodes, edges and how records travel along them. Data only."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeAlias
+
+from everstream.pipeline.keys import Keying
+from everstream.pipeline.operator import OUT, Operator
+from everstream.pipeline.sink import Sink
+from everstream.pipeline.source import Source
+
+
+class Kind(Enum):
+    SOURCE = "source"
+    OPERATOR = "operator"
+    SINK = "sink"
+
+
+@dataclass(frozen=True)
+class OnDemand:
+    """Each frame goes to the shard that asks first."""
+
+    fusable: bool = True
+    """Between equal shard counts the two operators may become one; no channel, no copy."""
+
+
+@dataclass(frozen=True)
+class ByKey:
+    """Each record goes to the shard its key belongs to."""
+
+    keying: Keying
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """Each record goes to every shard."""
+
+
+Routing: TypeAlias = OnDemand | ByKey | Broadcast
+
+
+@dataclass
+class Node:
+    """One operator of the pipeline, source and sink included."""
+
+    name: str
+    kind: Kind
+    what: Source | Operator | Sink
+    shards: int | None = None
+    """None until planned: then what the user said, or as many as upstream."""
+    ordered: bool = False
+    needs_key: bool = False
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A stream between two operators."""
+
+    sender: str
+    receiver: str
+    routing: Routing = OnDemand()
+    port: str = OUT
+
+    def __str__(self) -> str:
+        return f"{self.sender} -> {self.receiver}"
+
+
+@dataclass
+class Graph:
+    """The nodes in the order they were added, and the edges between them."""
+
+    name: str
+    nodes: dict[str, Node] = field(default_factory=dict)
+    edges: list[Edge] = field(default_factory=list)
+
+    def inputs(self, name: str) -> list[Edge]:
+        return [edge for edge in self.edges if edge.receiver == name]
+
+    def outputs(self, name: str) -> list[Edge]:
+        return [edge for edge in self.edges if edge.sender == name]
+
+    def of_kind(self, kind: Kind) -> list[Node]:
+        return [node for node in self.nodes.values() if node.kind is kind]
+
+    def upstream_first(self) -> list[Node]:
+        """The nodes so that each comes after all that feed it; nodes on a cycle come last."""
+        waiting = {name: len(self.inputs(name)) for name in self.nodes}
+        ready = [name for name, count in waiting.items() if count == 0]
+        order: list[str] = []
+        while ready:
+            name = ready.pop(0)
+            order.append(name)
+            for edge in self.outputs(name):
+                waiting[edge.receiver] -= 1
+                if waiting[edge.receiver] == 0:
+                    ready.append(edge.receiver)
+        order += [name for name in self.nodes if name not in order]
+        return [self.nodes[name] for name in order]
+
+    def on_a_cycle(self) -> set[str]:
+        """The nodes from which a path leads back to themselves."""
+        reaches: dict[str, set[str]] = {
+            name: {edge.receiver for edge in self.outputs(name)} for name in self.nodes
+        }
+        changed = True
+        while changed:
+            changed = False
+            for name, reached in reaches.items():
+                more = set().union(*(reaches[other] for other in reached)) - reached
+                if more:
+                    reaches[name] = reached | more
+                    changed = True
+        return {name for name, reached in reaches.items() if name in reached}

@@ -1,0 +1,261 @@
+"""The fluent interface a user writes pipelines with: `Pipeline` and `Stream`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from everstream.errors import GraphError, UserError
+from everstream.pipeline import builtin
+from everstream.pipeline.batch import Batch
+from everstream.pipeline.graph import Broadcast, ByKey, Edge, Graph, Kind, Node, OnDemand, Routing
+from everstream.pipeline.keys import Keying, key_selector
+from everstream.pipeline.operator import OUT, Operator
+from everstream.pipeline.sink import Sink
+from everstream.pipeline.source import Source
+
+if TYPE_CHECKING:
+    from everstream.spark.result import RunResult
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+class Pipeline:
+    """A graph of operators with a name; `run` executes it on Spark."""
+
+    def __init__(self, name: str) -> None:
+        if not _NAME.fullmatch(name):
+            raise UserError(
+                f"pipeline name {name!r}: use letters, digits, '-', '_' and '.', because the "
+                "name becomes part of file names."
+            )
+        self.name = name
+        self.graph = Graph(name)
+
+    def source(self, source: Source, *, name: str | None = None, shards: int = 1) -> Stream:
+        """Add a source; its records flow out of the stream this returns."""
+        if not isinstance(source, Source):
+            raise UserError(f"source() takes a Source such as es.TextLines(...), not {source!r}.")
+        node = self._add(name, _base_name(source), Kind.SOURCE, source, shards)
+        return Stream(self, [(node.name, OUT)])
+
+    def run(self, **options: Any) -> RunResult:
+        """Run on Spark until the sources end or somebody stops it; see `everstream.run`."""
+        from everstream.spark.run import run
+
+        return run(self, **options)
+
+    def _add(
+        self,
+        name: str | None,
+        base: str,
+        kind: Kind,
+        what: Source | Operator | Sink,
+        shards: int | None,
+        **more: Any,
+    ) -> Node:
+        if name is None:
+            taken = sum(1 for node in self.graph.nodes if re.fullmatch(rf"{base}(-\d+)?", node))
+            name = base if not taken else f"{base}-{taken + 1}"
+        if not _NAME.fullmatch(name):
+            raise GraphError(name, "is not a usable name", "Use letters, digits, '-', '_', '.'.")
+        if name in self.graph.nodes:
+            raise GraphError(
+                name,
+                "this name is used twice",
+                "State is found by the operator's name: give each its own with name=...",
+            )
+        if shards is not None and (not isinstance(shards, int) or shards < 1):
+            raise GraphError(name, f"shards={shards!r} makes no sense", "Give a number from 1 up.")
+        node = Node(name, kind, what, shards, **more)
+        self.graph.nodes[name] = node
+        return node
+
+
+class Stream:
+    """Records on their way from one operator (or, after `union`, several) to the next.
+
+    Each method adds an operator and returns the stream that leaves it. Every one of them takes
+    `name=` (operators keep their state under it) and `shards=` (default: as many as upstream).
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        origins: list[tuple[str, str]],
+        routing: Routing | None = None,
+    ) -> None:
+        self.pipeline = pipeline
+        self._origins = origins
+        self._routing: Routing = routing if routing is not None else OnDemand()
+
+    def map(self, function: Callable[[Any], Any], **options: Any) -> Stream:
+        """Each record becomes function(record)."""
+        return self._then("map", builtin.Map(_function("map", function)), options)
+
+    def flat_map(self, function: Callable[[Any], Iterable[Any]], **options: Any) -> Stream:
+        """Each record becomes all that function(record) gives."""
+        return self._then("flat_map", builtin.FlatMap(_function("flat_map", function)), options)
+
+    def filter(self, predicate: builtin.Predicate, **options: Any) -> Stream:
+        """Keep the records for which a Polars expression or a function holds."""
+        return self._then("filter", builtin.Filter(predicate), options)
+
+    def map_batches(self, function: Callable[[Batch], Batch], **options: Any) -> Stream:
+        """Each batch becomes function(batch): a Polars DataFrame or a list of records."""
+        operator = builtin.MapBatches(_function("map_batches", function))
+        return self._then("map_batches", operator, options)
+
+    def with_columns(
+        self, *columns: Any, name: str | None = None, shards: int | None = None, **named: Any
+    ) -> Stream:
+        """Add or replace columns, as in Polars."""
+        operator = builtin.WithColumns(columns, named)
+        return self._then("with_columns", operator, {"name": name, "shards": shards})
+
+    def select(
+        self, *columns: Any, name: str | None = None, shards: int | None = None, **named: Any
+    ) -> Stream:
+        """Keep or compute just these columns, as in Polars."""
+        operator = builtin.Select(columns, named)
+        return self._then("select", operator, {"name": name, "shards": shards})
+
+    def key_by(self, key: Any, *more: Any) -> Stream:
+        """Send records of one key to one shard of the next operator.
+
+        The key is a function of the record, or a column name, or a Polars expression; several
+        columns make a compound key.
+        """
+        return self._routed(ByKey(Keying(key_selector(key, more))))
+
+    def broadcast(self) -> Stream:
+        """Send every record to every shard of the next operator."""
+        return self._routed(Broadcast())
+
+    def on_demand(self) -> Stream:
+        """Send each frame to the shard of the next operator that asks first.
+
+        This is the default; said aloud it also keeps the two operators apart, so that they can
+        run in two processes even if they have equally many shards.
+        """
+        return self._routed(OnDemand(fusable=False))
+
+    def aggregate(
+        self, init: Callable[[], Any], update: Callable[[Any, Any], Any], **options: Any
+    ) -> Stream:
+        """Per key: value = update(value, record), starting from init(). Emits (key, value)."""
+        operator = builtin.Aggregate(_function("init", init), _function("update", update))
+        return self._then("aggregate", operator, options, needs_key=True)
+
+    def reduce(self, function: Callable[[Any, Any], Any], **options: Any) -> Stream:
+        """Per key: value = function(value, record), starting from the first record."""
+        operator = builtin.Reduce(_function("reduce", function))
+        return self._then("reduce", operator, options, needs_key=True)
+
+    def process(self, operator: Operator, **options: Any) -> Stream:
+        """Add an operator of your own: an instance of a subclass of es.Operator."""
+        if isinstance(operator, type) or not isinstance(operator, Operator):
+            raise UserError(
+                f"process() takes an instance of a subclass of es.Operator, not {operator!r}. "
+                "For a plain function use map, flat_map or map_batches."
+            )
+        return self._then(_base_name(operator), operator, options)
+
+    def branch(self, *predicates: builtin.Predicate, **options: Any) -> tuple[Stream, ...]:
+        """Split the stream: one stream per predicate (the first that holds), and one for the rest.
+
+        small, large = numbers.branch(pl.col("n") < 100)
+        """
+        if not predicates:
+            raise UserError("branch() needs at least one predicate.")
+        node = self._attach("branch", Kind.OPERATOR, builtin.Branch(predicates), options)
+        ports = [builtin.branch_port(index) for index in range(len(predicates) + 1)]
+        return tuple(Stream(self.pipeline, [(node.name, port)]) for port in ports)
+
+    def union(self, *others: Stream) -> Stream:
+        """This stream and the others as one; order between them is not defined."""
+        origins = list(self._origins)
+        for other in others:
+            if other.pipeline is not self.pipeline:
+                raise UserError("union() joins streams of one pipeline; these are of two.")
+            origins += other._origins
+        return Stream(self.pipeline, origins)
+
+    def port(self, name: str) -> Stream:
+        """What an operator emits with ctx.emit(record, port=name)."""
+        return Stream(self.pipeline, [(sender, name) for sender, _ in self._origins])
+
+    def sink(
+        self,
+        sink: Sink,
+        *,
+        name: str | None = None,
+        shards: int | None = None,
+        ordered: bool = False,
+    ) -> Pipeline:
+        """Let the stream end in a sink. Ordered: in the order the source gave the records."""
+        if not isinstance(sink, Sink):
+            raise UserError(f"sink() takes a Sink such as es.JsonLines(...), not {sink!r}.")
+        if ordered:
+            shards = 1 if shards is None else shards
+        options = {"name": name, "shards": shards}
+        self._attach(_base_name(sink), Kind.SINK, sink, options, ordered=ordered)
+        return self.pipeline
+
+    def collect(self, *, name: str = "collect", ordered: bool = False) -> Pipeline:
+        """Let the stream end in the result: `pipeline.run().collected(name)`."""
+        from everstream.connectors.collect import Collect
+
+        return self.sink(Collect(), name=name, ordered=ordered)
+
+    def _routed(self, routing: Routing) -> Stream:
+        return Stream(self.pipeline, self._origins, routing)
+
+    def _then(
+        self, base: str, operator: Operator, options: dict[str, Any], needs_key: bool = False
+    ) -> Stream:
+        node = self._attach(base, Kind.OPERATOR, operator, options, needs_key=needs_key)
+        return Stream(self.pipeline, [(node.name, OUT)])
+
+    def _attach(
+        self,
+        base: str,
+        kind: Kind,
+        what: Operator | Sink,
+        options: dict[str, Any],
+        **more: Any,
+    ) -> Node:
+        unknown = set(options) - {"name", "shards"}
+        if unknown:
+            raise UserError(
+                f"{base}() does not know {', '.join(sorted(unknown))}; it takes name= and shards=."
+            )
+        node = self.pipeline._add(
+            options.get("name"), base, kind, what, options.get("shards"), **more
+        )
+        for sender, port in self._origins:
+            self.pipeline.graph.edges.append(Edge(sender, node.name, self._routing, port))
+        return node
+
+
+def planned_shards(graph: Graph) -> Graph:
+    """A copy of the graph in which every operator has its number of shards."""
+    planned = Graph(graph.name, {name: replace(n) for name, n in graph.nodes.items()}, graph.edges)
+    for node in planned.upstream_first():
+        if planned.nodes[node.name].shards is None:
+            feeding = [planned.nodes[e.sender].shards or 1 for e in planned.inputs(node.name)]
+            planned.nodes[node.name].shards = max(feeding, default=1)
+    return planned
+
+
+def _function(where: str, function: Any) -> Any:
+    if not callable(function):
+        raise UserError(f"{where} takes a function, not {function!r}.")
+    return function
+
+
+def _base_name(what: object) -> str:
+    """TextLines -> text_lines"""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(what).__name__).lower()

@@ -1,0 +1,122 @@
+"""Checks a graph before Spark starts. Each error names the operator and says the fix."""
+
+import inspect
+
+from everstream.errors import GraphError
+from everstream.pipeline.builtin import Union
+from everstream.pipeline.graph import Broadcast, ByKey, Edge, Graph, Kind, Node, OnDemand
+from everstream.pipeline.operator import Operator
+from everstream.pipeline.sink import Sink
+from everstream.pipeline.source import Source
+
+
+def validate(graph: Graph) -> None:
+    """Raise a GraphError for the first thing wrong with a graph whose shards are planned."""
+    if not graph.of_kind(Kind.SOURCE):
+        raise GraphError(graph.name, "has no source", "Start with pipeline.source(...).")
+    if not graph.of_kind(Kind.SINK):
+        raise GraphError(graph.name, "has no sink", "End a stream with .sink(...) or .collect().")
+    for node in graph.nodes.values():
+        _check_reached(graph, node)
+        _check_shards(node)
+        _check_key(graph, node)
+        _check_methods(node)
+        if node.ordered:
+            _check_order(graph, node)
+    for node in graph.nodes.values():
+        if isinstance(node.what, Source | Sink):
+            node.what.check()
+
+
+def _check_reached(graph: Graph, node: Node) -> None:
+    if node.kind is not Kind.SINK and not graph.outputs(node.name):
+        raise GraphError(
+            node.name,
+            "its output goes nowhere",
+            "End it with .sink(...) or .collect(), or take the operator out.",
+        )
+
+
+def _check_shards(node: Node) -> None:
+    limit = None if isinstance(node.what, Operator) else node.what.max_shards
+    if limit is not None and node.shards is not None and node.shards > limit:
+        raise GraphError(
+            node.name,
+            f"{type(node.what).__name__} can have at most {limit} shard(s), not {node.shards}",
+            f"Say shards={limit}.",
+        )
+
+
+def _check_key(graph: Graph, node: Node) -> None:
+    keyed = [isinstance(edge.routing, ByKey) for edge in graph.inputs(node.name)]
+    if node.needs_key and not all(keyed):
+        raise GraphError(
+            node.name,
+            "keeps a value per key, but its input has no key",
+            f"Put .key_by(...) right before {node.name}.",
+        )
+    if any(keyed) and not all(keyed):
+        raise GraphError(
+            node.name,
+            "some of its inputs are keyed and others are not",
+            "Call .key_by(...) after .union(...).",
+        )
+    if len({id(e.routing) for e in graph.inputs(node.name) if isinstance(e.routing, ByKey)}) > 1:
+        raise GraphError(
+            node.name, "its inputs are keyed in different ways", "Use one .key_by(...)."
+        )
+
+
+def _check_methods(node: Node) -> None:
+    what = node.what
+    if not isinstance(what, Operator) or isinstance(what, Union):
+        return
+    own = type(what)
+    if own.process is Operator.process and own.process_batch is Operator.process_batch:
+        raise GraphError(
+            node.name,
+            f"class {own.__name__} defines neither process nor process_batch",
+            "Define one of them.",
+        )
+    for name in ("process", "process_batch"):
+        method = getattr(what, name)
+        if inspect.iscoroutinefunction(method) or inspect.isgeneratorfunction(method):
+            raise GraphError(
+                node.name,
+                f"{name} must be a plain method",
+                "Use ctx.emit(...) instead of yield or async.",
+            )
+
+
+def _check_order(graph: Graph, node: Node) -> None:
+    """Order holds from a one-shard source over on-demand edges: each frame stays one frame."""
+    if node.shards != 1:
+        raise GraphError(node.name, "an ordered sink has one shard", "Say shards=1.")
+    current = node
+    while current.kind is not Kind.SOURCE:
+        inputs = graph.inputs(current.name)
+        if len(inputs) != 1:
+            raise GraphError(
+                node.name,
+                f"cannot keep order: several streams meet at '{current.name}'",
+                "Let one source feed it, or drop ordered=True.",
+            )
+        _check_ordered_edge(node, inputs[0])
+        current = graph.nodes[inputs[0].sender]
+    if current.shards != 1:
+        raise GraphError(
+            node.name,
+            f"cannot keep order: source '{current.name}' has {current.shards} shards",
+            f"Give '{current.name}' shards=1, or drop ordered=True.",
+        )
+
+
+def _check_ordered_edge(node: Node, edge: Edge) -> None:
+    if isinstance(edge.routing, ByKey | Broadcast):
+        how = "key_by" if isinstance(edge.routing, ByKey) else "broadcast"
+        raise GraphError(
+            node.name,
+            f"cannot keep order: {how} before '{edge.receiver}' splits the stream",
+            f"Drop ordered=True, or the {how}.",
+        )
+    assert isinstance(edge.routing, OnDemand)
