@@ -142,13 +142,6 @@ class Reduce(Operator):
         ctx.emit_batch(out)
 
 
-class Union(Operator):
-    """Passes everything on: where several streams become one."""
-
-    def process_batch(self, batch: Batch, ctx: Context) -> None:
-        ctx.emit_batch(batch)
-
-
 def branch_port(index: int) -> str:
     return f"branch-{index}"
 

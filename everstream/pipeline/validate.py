@@ -3,7 +3,6 @@
 import inspect
 
 from everstream.errors import GraphError
-from everstream.pipeline.builtin import Union
 from everstream.pipeline.graph import Broadcast, ByKey, Edge, Graph, Kind, Node, OnDemand
 from everstream.pipeline.operator import Operator
 from everstream.pipeline.sink import Sink
@@ -69,7 +68,7 @@ def _check_key(graph: Graph, node: Node) -> None:
 
 def _check_methods(node: Node) -> None:
     what = node.what
-    if not isinstance(what, Operator) or isinstance(what, Union):
+    if not isinstance(what, Operator):
         return
     own = type(what)
     if own.process is Operator.process and own.process_batch is Operator.process_batch:

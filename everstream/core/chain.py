@@ -1,0 +1,254 @@
+"""A chain of fused operators at work: batches go in at the head, output falls into outlets.
+
+Stages are built anew for every generation, from the pipeline as the user wrote it, so nothing an
+operator kept in plain attributes can leak from before a failure to after it.
+"""
+
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import cloudpickle
+
+from everstream.core.ids import ShardId
+from everstream.core.outlet import Outlet
+from everstream.core.plan import Plan
+from everstream.errors import EverstreamError, OperatorError, UserError
+from everstream.pipeline.batch import Batch
+from everstream.pipeline.graph import ByKey, Kind
+from everstream.pipeline.operator import Context, Operator, bind_state
+from everstream.pipeline.sink import Permit, Sink, SinkShard, Transaction, Writer
+from everstream.pipeline.source import END, EndOfStream, Reader, Source
+from everstream.state.snapshot import ShardState
+
+_SHOWN = 300
+
+
+@dataclass
+class Stage:
+    """One operator of a chain in one shard."""
+
+    name: str
+    ctx: Context
+    operator: Operator | None = None
+    reader: Reader | None = None
+    writer: Writer | None = None
+    targets: dict[str, list["Stage | Outlet"]] = field(default_factory=dict)
+    records_in: int = 0
+    records_out: int = 0
+    pending: list[Transaction] = field(default_factory=list)
+    """Transactions that are prepared and not known to be committed."""
+    persisted: set[int] = field(default_factory=set)
+    """The checkpoints among them whose records are known to be durable."""
+
+
+class ChainStages:
+    """All operators of one shard, and the batch on its way through them."""
+
+    def __init__(
+        self, plan: Plan, shard: ShardId, outlets: Mapping[int, Outlet], state: ShardState
+    ) -> None:
+        self.plan = plan
+        self.shard = shard
+        self.outlets = outlets
+        self.state = state
+        self.stages: dict[str, Stage] = {}
+        self._at = shard.operator
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        return self.plan.chains[self.shard.operator].operators
+
+    @property
+    def head(self) -> Stage:
+        return self.stages[self.shard.operator]
+
+    def build(
+        self,
+        extras: Mapping[str, Any],
+        counts: Mapping[str, tuple[int, int]],
+        generation: int,
+        store: str,
+        permit: Permit,
+    ) -> None:
+        """Make the operators anew with restored state; sources seek, sinks recover."""
+        self.close()
+        graph = self.plan.graph
+        shards = self.plan.chains[self.shard.operator].shards
+        for name in self.operators:
+            self._at = name
+            what = cloudpickle.loads(cloudpickle.dumps(graph.nodes[name].what))
+            routing = next((edge.routing for edge in graph.inputs(name)), None)
+            keying = routing.keying if isinstance(routing, ByKey) else None
+            ctx = Context(
+                name, self.shard.index, shards, self.state.keystore(name, "state"), keying
+            )
+            stage = Stage(name, ctx)
+            stage.records_in, stage.records_out = counts.get(name, (0, 0))
+            self.stages[name] = stage
+            extra = extras.get(name, {})
+            if isinstance(what, Source):
+                stage.reader = what.open(self.shard.index, shards)
+                if "offset" in extra:
+                    stage.reader.seek(extra["offset"])
+            elif isinstance(what, Sink):
+                who = SinkShard(graph.name, name, self.shard.index, shards, generation, store)
+                stage.writer = what.open(who)
+                stage.writer.recover(extra.get("transactions", ()), permit)
+            else:
+                bind_state(what, lambda key, init, name=name: self.state.keystore(name, key, init))
+                stage.operator = what
+        self._link()
+
+    def _link(self) -> None:
+        for number, edge in enumerate(self.plan.graph.edges):
+            if edge.sender in self.stages:
+                target = self.stages[edge.receiver] if self.plan.fused(edge) else None
+                targets = self.stages[edge.sender].targets.setdefault(edge.port, [])
+                targets.append(target if target is not None else self.outlets[number])
+
+    # Work.
+
+    def start(self) -> None:
+        for stage in self.stages.values():
+            if stage.operator is not None:
+                self._at = stage.name
+                stage.operator.on_start(stage.ctx)
+                self._forward_emitted(stage)
+
+    def process(self, batch: Batch) -> None:
+        """Send a batch through the chain."""
+        if len(batch):
+            self._process(self.head, batch)
+
+    def read(self) -> int | EndOfStream | None:
+        """Read a batch from the source and send it through the chain; how many records it had."""
+        head = self.head
+        assert head.reader is not None
+        self._at = head.name
+        batch = head.reader.read()
+        if batch is None:
+            return None
+        if isinstance(batch, EndOfStream):
+            return END
+        self._forward(head, "out", batch)
+        return len(batch)
+
+    def finish(self) -> None:
+        """No more input: upstream first, so that last records still pass those behind."""
+        for stage in self.stages.values():
+            if stage.operator is not None:
+                self._at = stage.name
+                stage.operator.on_end(stage.ctx)
+                self._forward_emitted(stage)
+
+    def _process(self, stage: Stage, batch: Batch) -> None:
+        self._at = stage.name
+        stage.records_in += len(batch)
+        if stage.writer is not None:
+            stage.writer.write(batch)
+            stage.records_out += len(batch)
+            return
+        assert stage.operator is not None
+        stage.operator.process_batch(batch, stage.ctx)
+        self._forward_emitted(stage)
+
+    def _forward_emitted(self, stage: Stage) -> None:
+        for port, batch in stage.ctx.take_emitted():
+            self._forward(stage, port, batch)
+
+    def _forward(self, stage: Stage, port: str, batch: Batch) -> None:
+        stage.records_out += len(batch)
+        for target in stage.targets.get(port, ()):
+            if isinstance(target, Stage):
+                self._process(target, batch)
+            else:
+                target.collect(batch)
+
+    # Checkpoints.
+
+    def prepare(self, checkpoint: int) -> dict[str, Any]:
+        """Close the sinks' transactions; what must be saved besides the key stores."""
+        extras: dict[str, Any] = {}
+        for stage in self.stages.values():
+            if stage.reader is not None:
+                extras[stage.name] = {"offset": stage.reader.offset}
+            elif stage.writer is not None:
+                self._at = stage.name
+                transaction = stage.writer.prepare(checkpoint)
+                if transaction is not None:
+                    stage.pending.append(transaction)
+                if stage.pending:
+                    extras[stage.name] = {"transactions": tuple(stage.pending)}
+        return extras
+
+    def unpersisted(self) -> list[Transaction]:
+        return [
+            transaction
+            for stage in self.stages.values()
+            for transaction in stage.pending
+            if transaction.checkpoint not in stage.persisted
+        ]
+
+    def mark_persisted(self, transactions: Sequence[Transaction]) -> None:
+        done = {id(transaction) for transaction in transactions}
+        for stage in self.stages.values():
+            stage.persisted |= {t.checkpoint for t in stage.pending if id(t) in done}
+
+    def committable(self, permit: Permit) -> list[Transaction]:
+        return [
+            transaction
+            for stage in self.stages.values()
+            for transaction in stage.pending
+            if transaction.checkpoint <= permit.checkpoint
+        ]
+
+    def mark_committed(self, permit: Permit) -> None:
+        for stage in self.stages.values():
+            stage.pending = [t for t in stage.pending if t.checkpoint > permit.checkpoint]
+            stage.persisted = {number for number in stage.persisted if number > permit.checkpoint}
+
+    def call_hook(self, hook: str, checkpoint: int) -> None:
+        """Call on_checkpoint or on_commit of every operator."""
+        for stage in self.stages.values():
+            if stage.operator is not None:
+                self._at = stage.name
+                getattr(stage.operator, hook)(checkpoint, stage.ctx)
+
+    @property
+    def counts(self) -> dict[str, tuple[int, int]]:
+        return {name: (s.records_in, s.records_out) for name, s in self.stages.items()}
+
+    def has_sink(self) -> bool:
+        return any(self.plan.graph.nodes[name].kind is Kind.SINK for name in self.operators)
+
+    # Ends.
+
+    def stop(self) -> None:
+        """In good order: hooks first."""
+        for stage in self.stages.values():
+            if stage.operator is not None:
+                self._at = stage.name
+                stage.operator.on_stop(stage.ctx)
+        self.close()
+
+    def close(self) -> None:
+        for stage in self.stages.values():
+            if stage.reader is not None:
+                stage.reader.close()
+            if stage.writer is not None:
+                stage.writer.close()
+        self.stages = {}
+
+    def explain(self, error: Exception) -> EverstreamError:
+        """The error as one that names the operator, the record and the traceback."""
+        if isinstance(error, EverstreamError) and not isinstance(error, UserError):
+            return error
+        stage = self.stages.get(self._at)
+        record = repr(stage.ctx.record) if stage is not None else "None"
+        if len(record) > _SHOWN:
+            record = record[:_SHOWN] + "..."
+        lines = traceback.format_exception(type(error), error, error.__traceback__)
+        ours = [line for line in lines if "everstream/core/" not in line.split("\n")[0]]
+        return OperatorError(self._at, self.shard.index, record, "".join(ours))

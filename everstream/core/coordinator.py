@@ -1,0 +1,429 @@
+"""The coordinator as a state machine: hosts, reports and time in, orders out.
+
+    GATHERING ─all hosts─► RESTORING ─all restored─► RUNNING ─last epoch stable─► FINISHING
+                               ▲                        │                             │
+                               └──── a failure ◄────────┴─────────────────────────────┤
+                                                                      all committed ──► DONE
+
+Two rules keep it honest. A rollback never starts while a manifest is being written, because
+until the store has answered nobody knows which epoch is the last stable one. And nobody runs
+before everybody has restored, so a frame can only ever be of the present generation or older.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeAlias
+
+from everstream.core.ids import Epoch, Generation, HostId, ShardId
+from everstream.core.manifest import EpochManifest, records_for, shard_counts
+from everstream.core.messages import (
+    CheckpointFailed,
+    CheckpointTaken,
+    Committed,
+    Progress,
+    Restore,
+    Restored,
+    RestoreFailed,
+    Resume,
+    ShardFailed,
+    Shutdown,
+    Stable,
+    StartCheckpoint,
+)
+from everstream.core.plan import Plan
+from everstream.core.protocols.epochs import EpochLedger
+from everstream.core.recovery import RecoveryBook, RecoveryReport, RestartBudget
+from everstream.errors import EverstreamError, LeaseLost, RunFailed, StoreError
+
+KEPT_MANIFESTS = 3
+RETRY_S = 1.0
+"""After an epoch failed, the next one waits this long."""
+
+
+class Phase(Enum):
+    GATHERING = "waiting for hosts"
+    RESTORING = "restoring"
+    RUNNING = "running"
+    FINISHING = "committing the last results"
+    DONE = "done"
+
+
+class Outcome(Enum):
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What the user chose."""
+
+    checkpoints: bool = True
+    every_s: float | None = 30.0
+    every_records: int | None = None
+    max_restarts: int = 3
+    restart_window_s: float = 600.0
+
+
+@dataclass(frozen=True)
+class SendTo:
+    host: HostId
+    command: Any
+
+
+@dataclass(frozen=True)
+class WriteManifest:
+    manifest: EpochManifest
+
+
+@dataclass(frozen=True)
+class EndRun:
+    outcome: Outcome
+    error: EverstreamError | None = None
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something the user should see."""
+
+    text: str
+    warning: bool = False
+
+
+Order: TypeAlias = SendTo | WriteManifest | EndRun | Note
+
+
+class Coordinator:
+    """Decides for the whole run. Every method takes the time and returns orders."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        policy: Policy,
+        generation: Generation,
+        manifests: Sequence[EpochManifest] = (),
+    ) -> None:
+        self.plan = plan
+        self.policy = policy
+        self.generation = generation
+        self.manifests = list(manifests)
+        """Where we can go back to, newest first."""
+        self.phase = Phase.GATHERING
+        self.hosts: dict[HostId, Any] = {}
+        """The hosts that are here, with their addresses."""
+        self.ledger = EpochLedger(frozenset(plan.shards), self.stable_epoch)
+        self.book = RecoveryBook()
+        self.budget = RestartBudget(policy.max_restarts, policy.restart_window_s)
+        self.progress: dict[ShardId, Progress] = {}
+        self._restoring: set[ShardId] = set()
+        self._committing: set[ShardId] = set()
+        self._writing: EpochManifest | None = None
+        self._rollback_waits = False
+        self._stop: str | None = None
+        self._stop_epoch: Epoch | None = None
+        self._due_s: float | None = None
+        self._not_before_s = 0.0
+        self._records_at_epoch = 0
+        self._injected: dict[HostId, float] = {}
+        self._orders: list[Order] = []
+
+    @property
+    def line(self) -> Mapping[ShardId, Any]:
+        """The checkpoints we would go back to now."""
+        return self.manifests[0].records if self.manifests else {}
+
+    @property
+    def stable_epoch(self) -> Epoch:
+        return self.manifests[0].epoch if self.manifests else Epoch(0)
+
+    def totals(self) -> dict[str, int]:
+        """Operator -> records taken so far, over all its shards (sources: given)."""
+        sums: dict[str, int] = {}
+        for report in self.progress.values():
+            for name, (records_in, records_out) in report.counts.items():
+                is_source = not self.plan.graph.inputs(name)
+                sums[name] = sums.get(name, 0) + (records_out if is_source else records_in)
+        return sums
+
+    def records_read(self) -> int:
+        totals = self.totals()
+        return sum(n for name, n in totals.items() if not self.plan.graph.inputs(name))
+
+    # Hosts.
+
+    def on_host_joined(self, host: HostId, address: Any, now_s: float) -> list[Order]:
+        """A host has started, or started again."""
+        if self.phase is Phase.DONE:
+            self._send(host, Shutdown())
+            return self._take()
+        if host in self.hosts:
+            self._failure(f"host {host} came back", self.plan.hosts[host], host, None, now_s)
+        if self.phase is Phase.DONE:
+            return self._take()
+        self.hosts[host] = address
+        self.book.restarted(tuple(str(shard) for shard in self.plan.hosts[host]), now_s)
+        if self.phase is Phase.GATHERING:
+            if len(self.hosts) == len(self.plan.hosts):
+                self._roll_back()
+        elif not self._rollback_waits:
+            self._send(host, self._restore_command())
+        return self._take()
+
+    def on_host_lost(self, host: HostId, how: str, now_s: float) -> list[Order]:
+        """A host's process is gone, or silent for too long."""
+        if host in self.hosts and self.phase is not Phase.DONE:
+            del self.hosts[host]
+            what = f"host {host} ({how})"
+            self._failure(what, self.plan.hosts[host], host, None, now_s)
+        return self._take()
+
+    def on_injected_kill(self, host: HostId, now_s: float) -> None:
+        """We are about to kill this host ourselves: that is not held against the pipeline."""
+        self._injected[host] = now_s
+
+    # Reports.
+
+    def on_report(self, report: Any, now_s: float) -> list[Order]:
+        if self.phase is Phase.DONE or report_generation(report) != self.generation:
+            return self._take()
+        match report:
+            case Progress():
+                self.progress[report.shard] = report
+                if self.phase in (Phase.RUNNING, Phase.FINISHING):
+                    self.book.progressed(self.totals(), now_s)
+            case Restored(shard=shard):
+                self._restoring.discard(shard)
+                self._resume_when_restored(now_s)
+            case CheckpointTaken(record=record):
+                self.ledger.add(record)
+                self._write_when_complete(now_s)
+            case CheckpointFailed(epoch=epoch, reason=reason, shard=shard):
+                self._note(f"epoch {epoch} given up: {shard} could not save: {reason}", True)
+                if epoch == self.ledger.in_flight:
+                    self.ledger.abort()
+                    self._not_before_s = now_s + RETRY_S
+            case Committed(shard=shard, epoch=epoch):
+                if epoch >= self.stable_epoch:
+                    self._committing.discard(shard)
+                self._end_when_committed(now_s)
+            case RestoreFailed(shard=shard, reason=reason):
+                self._fall_back(shard, reason, now_s)
+            case ShardFailed(shard=shard, error=error):
+                self._failure(f"{shard} failed", [shard], None, error, now_s)
+        return self._take()
+
+    # The store.
+
+    def on_manifest_written(self, now_s: float) -> list[Order]:
+        """The epoch is stable from here on, whatever fails next."""
+        manifest, self._writing = self._writing, None
+        assert manifest is not None
+        self.manifests.insert(0, manifest)
+        del self.manifests[KEPT_MANIFESTS:]
+        if self._rollback_waits:
+            self._roll_back()
+        elif self.phase is Phase.RUNNING:
+            for host in self.hosts:
+                self._send(host, Stable(manifest.epoch))
+            if self._is_last(manifest):
+                self.phase = Phase.FINISHING
+                self._committing = set(self.plan.sink_shards())
+                self._end_when_committed(now_s)
+        return self._take()
+
+    def on_manifest_failed(self, error: StoreError, now_s: float) -> list[Order]:
+        """The manifest is known not to be there: the epoch never happened."""
+        manifest, self._writing = self._writing, None
+        assert manifest is not None
+        if isinstance(error, LeaseLost):
+            self._end(Outcome.FAILED, RunFailed(f"this driver was replaced: {error}", error))
+            return self._take()
+        self._note(f"epoch {manifest.epoch} given up: {error}", True)
+        self._not_before_s = now_s + RETRY_S
+        if self._rollback_waits:
+            self._roll_back()
+        return self._take()
+
+    # Time and wishes.
+
+    def on_tick(self, now_s: float) -> list[Order]:
+        """Start an epoch if one is due."""
+        if self.phase is not Phase.RUNNING or self._writing or self.ledger.in_flight is not None:
+            return self._take()
+        if now_s < self._not_before_s:
+            return self._take()
+        if self.ledger.all_final():
+            self._write_when_complete(now_s)
+        elif self._stop is not None:
+            self._stop_epoch = self._start_epoch(now_s, stop=True)
+        elif self._epoch_due(now_s):
+            self._start_epoch(now_s, stop=False)
+        return self._take()
+
+    def on_stop(self, reason: str, now_s: float) -> list[Order]:
+        """Stop with a checkpoint, so that the next run goes on from here."""
+        if self._stop is None:
+            self._stop = reason
+            if self.phase is Phase.GATHERING or not self.policy.checkpoints:
+                self._end(Outcome.STOPPED)
+        return self._take() + (self.on_tick(now_s) if self.phase is Phase.RUNNING else [])
+
+    # How it is done.
+
+    def _epoch_due(self, now_s: float) -> bool:
+        if not self.policy.checkpoints:
+            return False
+        by_time = self._due_s is not None and now_s >= self._due_s
+        step = self.policy.every_records
+        by_records = step is not None and self.records_read() - self._records_at_epoch >= step
+        return by_time or by_records
+
+    def _start_epoch(self, now_s: float, stop: bool) -> Epoch:
+        epoch = self.ledger.start(now_s)
+        self._records_at_epoch = self.records_read()
+        if self.policy.every_s is not None:
+            self._due_s = now_s + self.policy.every_s
+        for host in self.hosts:
+            self._send(host, StartCheckpoint(epoch, stop))
+        self._write_when_complete(now_s)
+        return epoch
+
+    def _write_when_complete(self, now_s: float) -> None:
+        if self._writing is not None or self.phase is not Phase.RUNNING:
+            return
+        records = self.ledger.complete()
+        if self.ledger.all_final():
+            records = self.ledger.close_with_finals(now_s)
+        if records is None or self.ledger.in_flight is None:
+            return
+        manifest = EpochManifest(
+            epoch=self.ledger.in_flight,
+            records=records,
+            pipeline=self.plan.graph.name,
+            final=all(record.final for record in records.values()),
+            began_s=self.ledger.began_s,
+            duration_s=now_s - self.ledger.began_s,
+            shard_counts=shard_counts(self.plan),
+        )
+        self.ledger.abort()
+        self._writing = manifest
+        self._orders.append(WriteManifest(manifest))
+
+    def _is_last(self, manifest: EpochManifest) -> bool:
+        return manifest.final or manifest.epoch == self._stop_epoch
+
+    def _failure(
+        self,
+        what: str,
+        shards: Sequence[ShardId],
+        host: HostId | None,
+        error: EverstreamError | None,
+        now_s: float,
+    ) -> None:
+        killed_s = self._injected.pop(host, None) if host is not None else None
+        goal = self.totals()
+        for name, count in self.book.goal().items():
+            goal[name] = max(count, goal.get(name, 0))
+        self.book.open(
+            RecoveryReport(
+                what=what,
+                shards=tuple(str(shard) for shard in shards),
+                injected=killed_s is not None,
+                detected_s=now_s,
+                failed_s=killed_s,
+                goal=goal,
+            )
+        )
+        self._note(f"{what} failed; going back to epoch {self.stable_epoch}", killed_s is None)
+        if killed_s is None and not self.budget.spend(now_s):
+            limit, window_s = self.policy.max_restarts, self.policy.restart_window_s
+            message = f"{what}: more than {limit} failures within {window_s:g} s"
+            self._end(Outcome.FAILED, RunFailed(message, error))
+            return
+        if self.phase is not Phase.GATHERING:
+            self._roll_back()
+
+    def _roll_back(self) -> None:
+        """Everybody goes back to the line, under a new generation."""
+        self.phase = Phase.RESTORING
+        self.generation = Generation(self.generation + 1)
+        self._rollback_waits = self._writing is not None
+        if self._rollback_waits:
+            return
+        self.ledger.roll_back(self.line, [self.stable_epoch])
+        self.progress = {}
+        self._restoring = set(self.plan.shards)
+        for host in self.hosts:
+            self._send(host, self._restore_command())
+
+    def _restore_command(self) -> Restore:
+        return Restore(self.generation, self.stable_epoch, records_for(self.plan, self.line))
+
+    def _resume_when_restored(self, now_s: float) -> None:
+        if self.phase is not Phase.RESTORING or self._restoring:
+            return
+        if len(self.hosts) < len(self.plan.hosts):
+            return
+        self.book.resumed(self.stable_epoch, self._line_totals(), now_s)
+        for host in self.hosts:
+            self._send(host, Resume(self.generation, dict(self.hosts)))
+        if self.manifests and self._is_last(self.manifests[0]):
+            # Restoring has committed everything: nothing is left to do.
+            self.phase = Phase.FINISHING
+            self._committing = set()
+            self._end_when_committed(now_s)
+            return
+        self.phase = Phase.RUNNING
+        if self.policy.every_s is not None:
+            self._due_s = now_s + self.policy.every_s
+        self._records_at_epoch = self.records_read()
+
+    def _line_totals(self) -> dict[str, int]:
+        sums: dict[str, int] = {}
+        for record in self.line.values():
+            for name, (records_in, records_out) in record.counts.items():
+                is_source = name in self.plan.graph.nodes and not self.plan.graph.inputs(name)
+                sums[name] = sums.get(name, 0) + (records_out if is_source else records_in)
+        return sums
+
+    def _fall_back(self, shard: ShardId, reason: str, now_s: float) -> None:
+        """The newest checkpoint cannot be read: take the one before it, and say so."""
+        if not self.manifests:
+            self._end(Outcome.FAILED, RunFailed(f"{shard} cannot start: {reason}"))
+            return
+        broken = self.manifests.pop(0)
+        to = f"epoch {self.stable_epoch}" if self.manifests else "the start"
+        self._note(
+            f"epoch {broken.epoch} cannot be restored ({shard}: {reason}); falling back to {to}",
+            True,
+        )
+        self.ledger.started = Epoch(max(self.ledger.started, broken.epoch))
+        self._roll_back()
+
+    def _end_when_committed(self, now_s: float) -> None:
+        if self.phase is Phase.FINISHING and not self._committing:
+            self.book.ended(now_s)
+            final = bool(self.manifests) and self.manifests[0].final
+            self._end(Outcome.FINISHED if final else Outcome.STOPPED)
+
+    def _end(self, outcome: Outcome, error: EverstreamError | None = None) -> None:
+        self.phase = Phase.DONE
+        for host in self.hosts:
+            self._send(host, Shutdown())
+        self._orders.append(EndRun(outcome, error))
+
+    def _send(self, host: HostId, command: Any) -> None:
+        self._orders.append(SendTo(host, command))
+
+    def _note(self, text: str, warning: bool = False) -> None:
+        self._orders.append(Note(text, warning))
+
+    def _take(self) -> list[Order]:
+        orders, self._orders = self._orders, []
+        return orders
+
+
+def report_generation(report: Any) -> Generation:
+    generation: Generation = report.generation
+    return generation

@@ -1,0 +1,44 @@
+"""Small named types for the things that would otherwise all be ints and strings."""
+
+from typing import NamedTuple, NewType
+
+Epoch = NewType("Epoch", int)
+"""The number of a coordinated set of checkpoints; 0 is the empty start."""
+
+Generation = NewType("Generation", int)
+"""Rises with every restart and rollback; frames of a lower one are a zombie's."""
+
+HostId = NewType("HostId", int)
+
+_GENERATIONS_PER_LEASE = 1 << 20
+
+
+class ShardId(NamedTuple):
+    """One parallel instance of an operator (or of a chain of fused ones, named by its first)."""
+
+    operator: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.operator}:{self.index}"
+
+    @classmethod
+    def parse(cls, text: str) -> "ShardId":
+        operator, _, index = text.rpartition(":")
+        return cls(operator, int(index))
+
+
+class ChannelId(NamedTuple):
+    """The FIFO link from one shard to another along one edge of the graph."""
+
+    edge: int
+    sender: ShardId
+    receiver: ShardId
+
+    def __str__(self) -> str:
+        return f"{self.edge}/{self.sender}->{self.receiver}"
+
+
+def first_generation(lease: int) -> Generation:
+    """Where a driver starts counting: above everything an earlier driver can have reached."""
+    return Generation(lease * _GENERATIONS_PER_LEASE)

@@ -1,0 +1,97 @@
+"""What a shard tells its engine to do. Each is a value; the engine performs them in order."""
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from everstream.core.frames import Frame
+from everstream.core.ids import Epoch, Generation
+from everstream.core.messages import CheckpointRecord
+from everstream.pipeline.sink import Permit
+
+
+@dataclass(frozen=True, slots=True)
+class LoadState:
+    """Make the operators' state that of these records (none: the empty start)."""
+
+    generation: Generation
+    records: tuple[CheckpointRecord, ...]
+    permit: Permit
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Call on_start and begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Give the frame's batch to the operators, then give its channel back one credit."""
+
+    frame: Frame
+
+
+@dataclass(frozen=True, slots=True)
+class Produce:
+    """Read the next batch from the source."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """Take the state of this instant, then make it durable in the background."""
+
+    number: Epoch
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EmitMarkers:
+    """Send marker `number` on every output channel, behind (or ahead of) what waits there."""
+
+    number: Epoch
+    overtaking: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Let the operators emit their last records, then end every output channel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Let the sinks show everything the permit covers."""
+
+    permit: Permit
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Report to the coordinator."""
+
+    report: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """Call the operators' on_checkpoint hooks: this checkpoint is durable."""
+
+    number: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Call on_stop and let go of everything."""
+
+
+Instruction: TypeAlias = (
+    LoadState
+    | Start
+    | Deliver
+    | Produce
+    | Capture
+    | EmitMarkers
+    | Finish
+    | Commit
+    | Tell
+    | Announce
+    | Close
+)

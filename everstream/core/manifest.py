@@ -1,0 +1,95 @@
+"""What a manifest says: which checkpoints form an epoch, and what each shard restores from."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from everstream.core.ids import Epoch, ShardId
+from everstream.core.messages import CheckpointRecord
+from everstream.core.plan import Plan
+from everstream.errors import UserError
+
+
+@dataclass(frozen=True)
+class EpochManifest:
+    """A complete epoch."""
+
+    epoch: Epoch
+    records: dict[ShardId, CheckpointRecord]
+    pipeline: str = ""
+    final: bool = False
+    """Every shard had ended: the pipeline is done."""
+    began_s: float = 0.0
+    duration_s: float = 0.0
+    shard_counts: dict[str, int] = field(default_factory=dict)
+    """Operator -> number of shards."""
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(record.size_bytes for record in self.records.values())
+
+    def to_json(self) -> dict[str, Any]:
+        objects = {ref.name: ref for r in self.records.values() for ref in r.objects}
+        return {
+            "pipeline": self.pipeline,
+            "epoch": self.epoch,
+            "final": self.final,
+            "began_s": self.began_s,
+            "duration_s": self.duration_s,
+            "shard_counts": self.shard_counts,
+            "records": [record.to_json() for record in self.records.values()],
+            "objects": [asdict(ref) for ref in objects.values()],
+        }
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> "EpochManifest":
+        records = [CheckpointRecord.from_json(record) for record in body["records"]]
+        return cls(
+            epoch=Epoch(body["epoch"]),
+            records={record.shard: record for record in records},
+            pipeline=body["pipeline"],
+            final=body["final"],
+            began_s=body["began_s"],
+            duration_s=body["duration_s"],
+            shard_counts=body["shard_counts"],
+        )
+
+
+def shard_counts(plan: Plan) -> dict[str, int]:
+    return {name: plan.chains[chain].shards for name, chain in plan.chain_of.items()}
+
+
+def check_fits(manifest: EpochManifest, plan: Plan) -> None:
+    """Raise a UserError if this pipeline cannot go on from that manifest."""
+    if manifest.pipeline != plan.graph.name:
+        raise UserError(
+            f"the store holds checkpoints of pipeline '{manifest.pipeline}', not of "
+            f"'{plan.graph.name}'. Use another --store, or --fresh to forget them."
+        )
+    now = shard_counts(plan)
+    for operator, before in manifest.shard_counts.items():
+        if operator in now and now[operator] != before:
+            raise UserError(
+                f"operator '{operator}' was checkpointed with {before} shard(s) and now has "
+                f"{now[operator]}. Set shards={before} to go on from the checkpoint, or use "
+                "--fresh to start over."
+            )
+
+
+def records_for(
+    plan: Plan, line: Mapping[ShardId, CheckpointRecord]
+) -> dict[ShardId, tuple[CheckpointRecord, ...]]:
+    """For each shard the records that hold its operators: found by name, wherever they ran."""
+    chosen: dict[ShardId, tuple[CheckpointRecord, ...]] = {}
+    for shard in plan.shards:
+        wanted = set(plan.chains[shard.operator].operators)
+        own = line.get(shard)
+        if own is not None and set(own.operators) == wanted:
+            chosen[shard] = (own,)
+            continue
+        chosen[shard] = tuple(
+            record
+            for record in line.values()
+            if record.shard.index == shard.index and wanted & set(record.operators)
+        )
+    return chosen

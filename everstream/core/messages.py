@@ -1,0 +1,163 @@
+"""What the coordinator and the shards say to each other.
+
+Commands go from the coordinator to a host or a shard, reports come back. All are plain values:
+an engine may carry them over a socket or hand them over in memory.
+"""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from everstream.core.ids import Epoch, Generation, HostId, ShardId
+from everstream.errors import EverstreamError
+from everstream.state.store import ObjectRef
+
+
+@dataclass(frozen=True)
+class CheckpointRecord:
+    """One durable checkpoint of one shard, as reported and as kept in a manifest."""
+
+    shard: ShardId
+    number: Epoch
+    operators: tuple[str, ...]
+    objects: tuple[ObjectRef, ...] = ()
+    """The chain of objects that restores it, the full one first."""
+    final: bool = False
+    """The shard had ended: this also stands for every later epoch."""
+    last_epoch: Epoch = Epoch(0)
+    """The last epoch this shard took part in before; a final record counts only after it."""
+    received: dict[str, int] = field(default_factory=dict)
+    sent: dict[str, int] = field(default_factory=dict)
+    ended: tuple[str, ...] = ()
+    """Input channels that have ended."""
+    ordinal: int = 0
+    counts: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Operator -> records in, records out."""
+    variables: dict[str, Any] = field(default_factory=dict)
+    """The protocol's own."""
+    capture_s: float = 0.0
+    upload_s: float = 0.0
+    size_bytes: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        body = asdict(self)
+        body["shard"] = str(self.shard)
+        return body
+
+    @classmethod
+    def from_json(cls, body: dict[str, Any]) -> "CheckpointRecord":
+        return cls(
+            **{
+                **body,
+                "shard": ShardId.parse(body["shard"]),
+                "operators": tuple(body["operators"]),
+                "objects": tuple(ObjectRef(**ref) for ref in body["objects"]),
+                "ended": tuple(body["ended"]),
+                "counts": {name: tuple(pair) for name, pair in body["counts"].items()},
+            }
+        )
+
+
+# Commands: from the coordinator.
+
+
+@dataclass(frozen=True)
+class Restore:
+    """Go back to this checkpoint (None: to the empty start), under a new generation."""
+
+    generation: Generation
+    stable: Epoch
+    records: dict[ShardId, tuple[CheckpointRecord, ...]]
+    """Per shard the records that hold its operators' state: one, unless the graph was changed."""
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Everybody has restored: run."""
+
+    generation: Generation
+    addresses: dict[HostId, Any]
+
+
+@dataclass(frozen=True)
+class StartCheckpoint:
+    """Sources: take checkpoint `epoch` and send its marker; stop producing then if told so."""
+
+    epoch: Epoch
+    stop: bool = False
+
+
+@dataclass(frozen=True)
+class Stable:
+    """Everything up to this epoch will never be rolled back."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True)
+class Shutdown:
+    """The run is over: leave in good order."""
+
+
+# Reports: from a shard.
+
+
+@dataclass(frozen=True)
+class Restored:
+    shard: ShardId
+    generation: Generation
+    restore_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class RestoreFailed:
+    """The checkpoint could not be read: torn, missing, corrupt."""
+
+    shard: ShardId
+    generation: Generation
+    reason: str
+
+
+@dataclass(frozen=True)
+class CheckpointTaken:
+    """My checkpoint is durable."""
+
+    generation: Generation
+    record: CheckpointRecord
+
+
+@dataclass(frozen=True)
+class CheckpointFailed:
+    """My checkpoint could not be written; I go on without it."""
+
+    shard: ShardId
+    generation: Generation
+    epoch: Epoch
+    reason: str
+
+
+@dataclass(frozen=True)
+class Committed:
+    """My sinks show everything up to this epoch."""
+
+    shard: ShardId
+    generation: Generation
+    epoch: Epoch
+
+
+@dataclass(frozen=True)
+class ShardFailed:
+    """I cannot go on: a user's function raised, or a source or sink failed."""
+
+    shard: ShardId
+    generation: Generation
+    error: EverstreamError
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a shard has come: operator -> records in, records out."""
+
+    shard: ShardId
+    generation: Generation
+    counts: dict[str, tuple[int, int]]
+    ended: bool = False

@@ -1,0 +1,217 @@
+"""Outlets: where a shard's output waits for credit and leaves along one edge of the graph.
+
+A receiver grants each of its input channels so many frames; a sender never sends more. Markers
+and ends need no credit but keep their place behind the frames that were produced before them.
+"""
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from everstream.core.frames import Frame, FrameKind, Payload
+from everstream.core.ids import ChannelId, Epoch
+from everstream.core.shard import Shard
+from everstream.errors import UserError
+from everstream.pipeline.batch import Batch, joined
+from everstream.pipeline.graph import Broadcast, ByKey, OnDemand, Routing
+from everstream.pipeline.keys import Keying
+
+CREDIT = 8
+"""Frames a receiver takes on a channel before it has processed any."""
+CREDIT_ON_DEMAND = 4
+"""Fewer, so that a slow shard does not pile up what a quick one could have had."""
+
+
+Item: TypeAlias = tuple[FrameKind, int, Payload | None, int]
+"""Kind, number, payload, records: a frame that has no channel position yet."""
+
+
+class Outlet(ABC):
+    """Collects what one step emits, routes it and sends what credit allows."""
+
+    credit = CREDIT
+
+    def __init__(
+        self,
+        shard: Shard,
+        channels: Sequence[ChannelId],
+        send: Callable[[Frame], None],
+        one_frame: bool,
+    ) -> None:
+        self.shard = shard
+        self.channels = tuple(channels)
+        self.send = send
+        self.one_frame = one_frame
+        """Each step sends exactly one frame, be it empty: an ordered sink counts on it."""
+        self._collected: list[Batch] = []
+
+    def collect(self, batch: Batch) -> None:
+        """Part of what this step emits."""
+        self._collected.append(batch)
+
+    def flush(self, ordinal: int) -> None:
+        """The step is over: route what it emitted and send what can be sent."""
+        if self._collected:
+            batches, self._collected = self._collected, []
+            if len(batches) > 1:
+                batches = joined(batches)
+                if self.one_frame and len(batches) > 1:
+                    raise UserError(
+                        "an operator before an ordered sink emitted both rows and objects for "
+                        "one batch; let it emit one kind."
+                    )
+            for batch in batches:
+                self._route(batch, ordinal)
+        elif self.one_frame:
+            self._route([], ordinal)
+        else:
+            return
+        self.pump()
+
+    def flush_outside_step(self) -> None:
+        """What on_start or on_end emitted has no place in the source's order."""
+        if self._collected and self.one_frame:
+            raise UserError(
+                "an operator before an ordered sink emitted from on_start or on_end; it may emit "
+                "only while it processes records."
+            )
+        if self._collected:
+            self.flush(0)
+
+    def marker(self, number: Epoch) -> None:
+        self._to_all((FrameKind.MARKER, number, None, 0))
+        self.pump()
+
+    def end(self) -> None:
+        self._to_all((FrameKind.END, 0, None, 0))
+        self.pump()
+
+    def _send(self, channel: ChannelId, item: Item) -> None:
+        self.send(self.shard.stamp(channel, *item))
+
+    @property
+    @abstractmethod
+    def idle(self) -> bool:
+        """Nothing waits for credit."""
+
+    @abstractmethod
+    def grant(self, channel: ChannelId, frames: int) -> None:
+        """The receiver takes so many more frames."""
+
+    @abstractmethod
+    def pump(self) -> None:
+        """Send what credit allows."""
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Forget what waits, and start again with the first credit."""
+
+    @abstractmethod
+    def _route(self, batch: Batch, ordinal: int) -> None: ...
+
+    @abstractmethod
+    def _to_all(self, item: Item) -> None: ...
+
+
+class DemandOutlet(Outlet):
+    """Each frame goes to the channel that asked first."""
+
+    credit = CREDIT_ON_DEMAND
+
+    def reset(self) -> None:
+        self._collected = []
+        self._waiting: deque[Item] = deque()
+        self._asking: deque[ChannelId] = deque(list(self.channels) * self.credit)
+
+    @property
+    def idle(self) -> bool:
+        return not self._waiting
+
+    def grant(self, channel: ChannelId, frames: int) -> None:
+        self._asking.extend([channel] * frames)
+
+    def pump(self) -> None:
+        while self._waiting:
+            item = self._waiting[0]
+            if item[0] is FrameKind.DATA:
+                if not self._asking:
+                    return
+                self._send(self._asking.popleft(), item)
+            else:
+                for channel in self.channels:
+                    self._send(channel, item)
+            self._waiting.popleft()
+
+    def _route(self, batch: Batch, ordinal: int) -> None:
+        self._waiting.append((FrameKind.DATA, ordinal, Payload(batch), len(batch)))
+
+    def _to_all(self, item: Item) -> None:
+        self._waiting.append(item)
+
+
+class DirectOutlet(Outlet):
+    """Each record has its channel: by key, or all of them."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        channels: Sequence[ChannelId],
+        send: Callable[[Frame], None],
+        one_frame: bool,
+        keying: Keying | None,
+    ) -> None:
+        super().__init__(shard, channels, send, one_frame)
+        self.keying = keying
+
+    def reset(self) -> None:
+        self._collected = []
+        self._waiting: dict[ChannelId, deque[Item]] = {c: deque() for c in self.channels}
+        self._credit = dict.fromkeys(self.channels, self.credit)
+
+    @property
+    def idle(self) -> bool:
+        return not any(self._waiting.values())
+
+    def grant(self, channel: ChannelId, frames: int) -> None:
+        self._credit[channel] += frames
+
+    def pump(self) -> None:
+        for channel, waiting in self._waiting.items():
+            while waiting:
+                item = waiting[0]
+                if item[0] is FrameKind.DATA:
+                    if not self._credit[channel]:
+                        break
+                    self._credit[channel] -= 1
+                self._send(channel, waiting.popleft())
+
+    def _route(self, batch: Batch, ordinal: int) -> None:
+        if self.keying is None:
+            payload = Payload(batch)
+            for waiting in self._waiting.values():
+                waiting.append((FrameKind.DATA, ordinal, payload, len(batch)))
+            return
+        for index, part in self.keying.split(batch, len(self.channels)):
+            item = (FrameKind.DATA, ordinal, Payload(part), len(part))
+            self._waiting[self.channels[index]].append(item)
+
+    def _to_all(self, item: Item) -> None:
+        for waiting in self._waiting.values():
+            waiting.append(item)
+
+
+def make_outlet(
+    routing: Routing,
+    shard: Shard,
+    channels: Sequence[ChannelId],
+    send: Callable[[Frame], None],
+    one_frame: bool,
+) -> Outlet:
+    match routing:
+        case OnDemand():
+            return DemandOutlet(shard, channels, send, one_frame)
+        case ByKey(keying=keying):
+            return DirectOutlet(shard, channels, send, one_frame, keying)
+        case Broadcast():
+            return DirectOutlet(shard, channels, send, one_frame, None)

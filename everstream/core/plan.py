@@ -1,0 +1,149 @@
+"""From a graph to shards, channels and hosts.
+
+Operators joined by a plain edge between equal shard counts are fused into a chain: one shard
+runs them all, no channel between. A chain is named by its first operator.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from everstream.core.ids import ChannelId, HostId, ShardId
+from everstream.errors import UserError
+from everstream.pipeline.graph import Broadcast, Edge, Graph, Kind, OnDemand
+from everstream.pipeline.stream import Pipeline, planned_shards
+from everstream.pipeline.validate import validate
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Fused operators in the order they run; a tree whose root is the first."""
+
+    operators: tuple[str, ...]
+    shards: int
+
+    @property
+    def name(self) -> str:
+        return self.operators[0]
+
+
+@dataclass
+class Plan:
+    """Everything that is fixed before a run starts. Made on the driver, sent to every host."""
+
+    graph: Graph
+    chains: dict[str, Chain]
+    shards: list[ShardId]
+    channels: list[ChannelId]
+    hosts: list[list[ShardId]]
+    inputs: dict[ShardId, list[ChannelId]] = field(default_factory=dict)
+    outputs: dict[ShardId, list[ChannelId]] = field(default_factory=dict)
+    host_of: dict[ShardId, HostId] = field(default_factory=dict)
+    chain_of: dict[str, str] = field(default_factory=dict)
+    """Operator name -> name of the chain it is in."""
+
+    def __post_init__(self) -> None:
+        self.inputs = {shard: [] for shard in self.shards}
+        self.outputs = {shard: [] for shard in self.shards}
+        for channel in self.channels:
+            self.outputs[channel.sender].append(channel)
+            self.inputs[channel.receiver].append(channel)
+        self.host_of = {
+            shard: HostId(number) for number, shards in enumerate(self.hosts) for shard in shards
+        }
+        self.chain_of = {
+            name: chain.name for chain in self.chains.values() for name in chain.operators
+        }
+
+    def fused(self, edge: Edge) -> bool:
+        return self.chain_of[edge.sender] == self.chain_of[edge.receiver]
+
+    def shard_for(self, operator: str, index: int = 0) -> ShardId:
+        """The shard that runs this operator; raises a UserError that lists the operators."""
+        if operator not in self.chain_of:
+            known = ", ".join(self.graph.nodes)
+            raise UserError(f"there is no operator '{operator}'; this pipeline has: {known}.")
+        chain = self.chains[self.chain_of[operator]]
+        if not 0 <= index < chain.shards:
+            raise UserError(
+                f"operator '{operator}' has {chain.shards} shard(s), numbered from 0; "
+                f"there is no shard {index}."
+            )
+        return ShardId(chain.name, index)
+
+    def source_shards(self) -> list[ShardId]:
+        return [s for s in self.shards if self.graph.nodes[s.operator].kind is Kind.SOURCE]
+
+    def sink_shards(self) -> list[ShardId]:
+        """The shards whose chain ends in a sink, somewhere."""
+        return [
+            shard
+            for shard in self.shards
+            if any(
+                self.graph.nodes[name].kind is Kind.SINK
+                for name in self.chains[shard.operator].operators
+            )
+        ]
+
+    def order_matters(self) -> set[str]:
+        """The operators whose output ends in an ordered sink: one frame in, one frame out."""
+        ordered = {node.name for node in self.graph.nodes.values() if node.ordered}
+        waiting = list(ordered)
+        while waiting:
+            for edge in self.graph.inputs(waiting.pop()):
+                if edge.sender not in ordered:
+                    ordered.add(edge.sender)
+                    waiting.append(edge.sender)
+        return ordered
+
+
+def make_plan(pipeline: Pipeline, hosts: int) -> Plan:
+    """Check the pipeline, fuse what can be fused and spread the shards over at most `hosts`."""
+    graph = planned_shards(pipeline.graph)
+    validate(graph)
+    chains = _fuse(graph)
+    chain_of = {name: chain for chain in chains.values() for name in chain.operators}
+    shards = [ShardId(c.name, i) for c in chains.values() for i in range(c.shards)]
+    channels = [
+        ChannelId(number, ShardId(chain_of[edge.sender].name, s), ShardId(edge.receiver, r))
+        for number, edge in enumerate(graph.edges)
+        if chain_of[edge.sender] is not chain_of[edge.receiver]
+        for s in range(chain_of[edge.sender].shards)
+        for r in range(chain_of[edge.receiver].shards)
+    ]
+    return Plan(graph, chains, shards, channels, place(list(chains.values()), hosts))
+
+
+def _fuse(graph: Graph) -> dict[str, Chain]:
+    root: dict[str, str] = {}
+    members: dict[str, list[str]] = {}
+    for node in graph.upstream_first():
+        inputs = graph.inputs(node.name)
+        if len(inputs) == 1 and _fusable(graph, inputs[0]) and inputs[0].sender in root:
+            root[node.name] = root[inputs[0].sender]
+        else:
+            root[node.name] = node.name
+        members.setdefault(root[node.name], []).append(node.name)
+    return {
+        head: Chain(tuple(names), graph.nodes[head].shards or 1) for head, names in members.items()
+    }
+
+
+def _fusable(graph: Graph, edge: Edge) -> bool:
+    sender, receiver = graph.nodes[edge.sender], graph.nodes[edge.receiver]
+    if sender.shards != receiver.shards:
+        return False
+    if isinstance(edge.routing, OnDemand):
+        return edge.routing.fusable
+    # With one shard on each side every routing is the same, and none needs a channel.
+    return not isinstance(edge.routing, Broadcast) and sender.shards == 1
+
+
+def place(chains: Sequence[Chain], hosts: int) -> list[list[ShardId]]:
+    """Shards of one chain go to different hosts, each next one to the host with the fewest."""
+    placed: list[list[ShardId]] = [[] for _ in range(max(1, hosts))]
+    for chain in chains:
+        for index in range(chain.shards):
+            crowd = [sum(s.operator == chain.name for s in host) for host in placed]
+            target = min(range(len(placed)), key=lambda h: (crowd[h], len(placed[h]), h))
+            placed[target].append(ShardId(chain.name, index))
+    return [host for host in placed if host]

@@ -1,0 +1,1 @@
+"""Checkpoint protocols: one small file each, all behind the interface in `base`."""

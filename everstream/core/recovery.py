@@ -1,0 +1,120 @@
+"""Recovery reports and the restart budget: what a failure cost, and how many are too many."""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from everstream.core.ids import Epoch
+
+
+@dataclass
+class RecoveryReport:
+    """The story of one failure. Times are on the driver's clock, in seconds."""
+
+    what: str
+    """Which host or shard failed, and how it was noticed."""
+    shards: tuple[str, ...]
+    injected: bool
+    detected_s: float
+    failed_s: float | None = None
+    """When it was killed, if we did it ourselves; otherwise unknown."""
+    restarted_s: float | None = None
+    restored_s: float | None = None
+    caught_up_s: float | None = None
+    from_epoch: Epoch = Epoch(0)
+    records_replayed: int = 0
+    goal: dict[str, int] = field(default_factory=dict)
+    """Operator -> records it had taken when the failure was noticed."""
+
+    @property
+    def start_s(self) -> float:
+        return self.failed_s if self.failed_s is not None else self.detected_s
+
+    def milliseconds(self) -> dict[str, float | None]:
+        """The timeline in ms after the kill (or after detection, if the kill was not ours)."""
+        steps = {
+            "detected_ms": self.detected_s,
+            "restarted_ms": self.restarted_s,
+            "restored_ms": self.restored_s,
+            "caught_up_ms": self.caught_up_s,
+        }
+        return {
+            name: None if at_s is None else round((at_s - self.start_s) * 1000, 1)
+            for name, at_s in steps.items()
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "what": self.what,
+            "shards": list(self.shards),
+            "injected": self.injected,
+            "from_epoch": self.from_epoch,
+            "records_replayed": self.records_replayed,
+            **self.milliseconds(),
+        }
+
+
+class RecoveryBook:
+    """Keeps the reports of a run and closes them as the run comes back."""
+
+    def __init__(self) -> None:
+        self.reports: list[RecoveryReport] = []
+
+    def open(self, report: RecoveryReport) -> None:
+        self.reports.append(report)
+
+    def restarted(self, shards: tuple[str, ...], now_s: float) -> None:
+        for report in self._unfinished():
+            if report.restarted_s is None and set(report.shards) & set(shards):
+                report.restarted_s = now_s
+
+    def resumed(self, epoch: Epoch, totals: Mapping[str, int], now_s: float) -> None:
+        """Every shard is back at the checkpoint; `totals` is what each operator had taken then."""
+        for report in self._unfinished():
+            report.restored_s = now_s
+            report.restarted_s = report.restarted_s or now_s
+            report.from_epoch = epoch
+            report.records_replayed = sum(
+                max(0, goal - totals.get(name, 0)) for name, goal in report.goal.items()
+            )
+
+    def progressed(self, totals: Mapping[str, int], now_s: float) -> None:
+        for report in self._unfinished():
+            if report.restored_s is not None and all(
+                totals.get(name, 0) >= goal for name, goal in report.goal.items()
+            ):
+                report.caught_up_s = now_s
+
+    def ended(self, now_s: float) -> None:
+        """The run is over: what was restored has caught up by now."""
+        for report in self._unfinished():
+            if report.restored_s is not None:
+                report.caught_up_s = now_s
+
+    def goal(self) -> dict[str, int]:
+        """The furthest any failure that is still being made up for had come."""
+        goals: dict[str, int] = {}
+        for report in self._unfinished():
+            for name, count in report.goal.items():
+                goals[name] = max(count, goals.get(name, 0))
+        return goals
+
+    def _unfinished(self) -> list[RecoveryReport]:
+        return [report for report in self.reports if report.caught_up_s is None]
+
+
+class RestartBudget:
+    """At most so many failures in a window of time; those we injected ourselves are free."""
+
+    def __init__(self, limit: int, window_s: float) -> None:
+        self.limit = limit
+        self.window_s = window_s
+        self._times_s: deque[float] = deque()
+
+    def spend(self, now_s: float) -> bool:
+        """Note a failure; False if it was one too many."""
+        while self._times_s and now_s - self._times_s[0] > self.window_s:
+            self._times_s.popleft()
+        self._times_s.append(now_s)
+        return len(self._times_s) <= self.limit

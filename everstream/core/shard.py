@@ -1,0 +1,355 @@
+"""One shard as a state machine: frames, commands and outcomes in, instructions out.
+
+    NEW ──Restore──► RESTORING ──loaded──► READY ──Resume──► RUNNING ──inputs ended──► ENDED
+                         ▲                                      │ │                      │
+                         │                                      │ └─stop epoch─► STOPPED │
+                         └────────── Restore ◄──────────────────┴────────────────────────┘
+
+Frames wait in one inbox per input until the protocol lets them pass. `step` picks the next piece
+of work; everything else reacts to something that happened. A shard that failed waits for the
+coordinator to restore it.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from enum import Enum
+
+from everstream.core.frames import Frame, FrameKind, Payload
+from everstream.core.ids import ChannelId, Epoch, Generation, ShardId
+from everstream.core.instructions import (
+    Announce,
+    Capture,
+    Close,
+    Commit,
+    Deliver,
+    EmitMarkers,
+    Finish,
+    Instruction,
+    LoadState,
+    Produce,
+    Start,
+    Tell,
+)
+from everstream.core.messages import (
+    CheckpointFailed,
+    CheckpointRecord,
+    CheckpointTaken,
+    Committed,
+    Restore,
+    Restored,
+    RestoreFailed,
+    ShardFailed,
+    StartCheckpoint,
+)
+from everstream.core.protocols.base import (
+    Ask,
+    SendMarkers,
+    ShardProtocol,
+    StopProducing,
+    TakeCheckpoint,
+    Verdict,
+)
+from everstream.errors import EverstreamError, InternalError
+from everstream.pipeline.sink import Permit
+
+
+class Status(Enum):
+    NEW = "new"
+    RESTORING = "restoring"
+    READY = "ready"
+    RUNNING = "running"
+    STOPPED = "stopped"
+    ENDED = "ended"
+    FAILED = "failed"
+    CLOSED = "closed"
+
+
+_MOVES: dict[Status, set[Status]] = {
+    Status.NEW: {Status.RESTORING, Status.CLOSED},
+    Status.RESTORING: {Status.RESTORING, Status.READY, Status.FAILED, Status.CLOSED},
+    Status.READY: {Status.RUNNING, Status.ENDED, Status.RESTORING, Status.FAILED, Status.CLOSED},
+    Status.RUNNING: {
+        Status.ENDED,
+        Status.STOPPED,
+        Status.RESTORING,
+        Status.FAILED,
+        Status.CLOSED,
+    },
+    Status.STOPPED: {Status.RESTORING, Status.FAILED, Status.CLOSED},
+    Status.ENDED: {Status.RESTORING, Status.FAILED, Status.CLOSED},
+    Status.FAILED: {Status.RESTORING, Status.FAILED, Status.CLOSED},
+    Status.CLOSED: set(),
+}
+
+
+class Shard:
+    """Decides for one shard. `ordered`: deliver frames in the order of their ordinals."""
+
+    def __init__(
+        self,
+        id: ShardId,
+        inputs: Sequence[ChannelId],
+        outputs: Sequence[ChannelId],
+        protocol: ShardProtocol,
+        *,
+        ordered: bool = False,
+    ) -> None:
+        self.id = id
+        self.inputs = tuple(inputs)
+        self.protocol = protocol
+        self.ordered = ordered
+        self.status = Status.NEW
+        self.generation = Generation(-1)
+        self.last_epoch = Epoch(0)
+        self.ordinal = 0
+        """Source: the next frame's. Ordered sink: the one that must come next."""
+        self.inboxes: dict[ChannelId, deque[Frame]] = {channel: deque() for channel in inputs}
+        self.arrived = dict.fromkeys(inputs, 0)
+        self.received = dict.fromkeys(inputs, 0)
+        self.sent = dict.fromkeys(outputs, 0)
+        self.ended: set[ChannelId] = set()
+        self._turn = 0
+        self._records: tuple[CheckpointRecord, ...] = ()
+        self._story: deque[str] = deque(maxlen=16)
+
+    @property
+    def is_source(self) -> bool:
+        return not self.inputs
+
+    @property
+    def story(self) -> list[str]:
+        """The last things that happened here, for error messages."""
+        return [f"{self.id}: {line}" for line in self._story]
+
+    # What happens to a shard.
+
+    def on_restore(self, command: Restore) -> list[Instruction]:
+        """Forget everything of the present generation and go back."""
+        if command.generation <= self.generation:
+            return []
+        self._move(Status.RESTORING, f"generation {command.generation} from {command.stable}")
+        self.generation = command.generation
+        self.last_epoch = command.stable
+        self._records = command.records.get(self.id, ())
+        for inbox in self.inboxes.values():
+            inbox.clear()
+        return [LoadState(self.generation, self._records, Permit(command.stable))]
+
+    def on_loaded(self, generation: Generation, restore_s: float) -> list[Instruction]:
+        """The operators' state is that of the checkpoint."""
+        if generation != self.generation:
+            return []
+        same_shard = [record for record in self._records if record.shard == self.id]
+        record = same_shard[0] if same_shard else None
+        by_name = {str(channel): channel for channel in self.inputs}
+        ended = [by_name[name] for name in (record.ended if record else ()) if name in by_name]
+        self.ended = set(ended)
+        self.ordinal = record.ordinal if record else 0
+        keeps = record is not None and self.protocol.keeps_positions
+        for channel in self.inputs:
+            self.received[channel] = record.received.get(str(channel), 0) if keeps and record else 0
+            self.arrived[channel] = self.received[channel]
+        for channel in self.sent:
+            self.sent[channel] = record.sent.get(str(channel), 0) if keeps and record else 0
+        self.protocol.restore(record.variables if record else {}, ended)
+        self._move(Status.READY, "restored")
+        return [Tell(Restored(self.id, generation, restore_s))]
+
+    def on_load_failed(self, generation: Generation, reason: str) -> list[Instruction]:
+        if generation != self.generation:
+            return []
+        self._move(Status.FAILED, f"cannot restore: {reason}")
+        return [Tell(RestoreFailed(self.id, generation, reason))]
+
+    def on_resume(self, generation: Generation) -> list[Instruction]:
+        if generation != self.generation:
+            return []
+        if any(record.final and record.shard == self.id for record in self._records):
+            self._move(Status.ENDED, "was finished before the checkpoint")
+            return []
+        self._move(Status.RUNNING, "resumed")
+        return [Start()]
+
+    def on_frame(self, frame: Frame) -> bool:
+        """A frame came in; False if it was dropped because a zombie sent it."""
+        if frame.generation < self.generation:
+            return False
+        if frame.generation > self.generation:
+            raise InternalError(
+                f"{frame.channel}: frame of generation {frame.generation} reached generation "
+                f"{self.generation}",
+                story=self.story,
+            )
+        counts = frame.kind is not FrameKind.MARKER
+        expected = self.arrived[frame.channel] + (1 if counts else 0)
+        if frame.sequence != expected:
+            raise InternalError(
+                f"{frame.channel}: {frame.kind.name.lower()} frame {frame.sequence} came where "
+                f"{expected} was due",
+                story=self.story,
+            )
+        self.arrived[frame.channel] = frame.sequence
+        self.inboxes[frame.channel].append(frame)
+        return True
+
+    def on_start_checkpoint(self, command: StartCheckpoint) -> list[Instruction]:
+        """The coordinator starts an epoch. Only a source that has not ended acts on it.
+
+        A stopped one does, too: the epoch it stopped for may have been given up.
+        """
+        if self.status not in (Status.RUNNING, Status.STOPPED) or not self.is_source:
+            return []
+        return self._perform(self.protocol.on_command(command))
+
+    def on_tick(self, now_s: float) -> list[Instruction]:
+        if self.status is not Status.RUNNING:
+            return []
+        return self._perform(self.protocol.on_tick(now_s))
+
+    def on_source_ended(self) -> list[Instruction]:
+        """The source has nothing more."""
+        return self._end()
+
+    def on_durable(self, generation: Generation, record: CheckpointRecord) -> list[Instruction]:
+        """A checkpoint has been written whole."""
+        if generation != self.generation:
+            return []
+        self._story.append(f"checkpoint {record.number} durable")
+        return [Announce(record.number), Tell(CheckpointTaken(generation, record))]
+
+    def on_upload_failed(
+        self, generation: Generation, number: Epoch, reason: str
+    ) -> list[Instruction]:
+        if generation != self.generation:
+            return []
+        self._story.append(f"checkpoint {number} failed: {reason}")
+        return [Tell(CheckpointFailed(self.id, generation, number, reason))]
+
+    def on_stable(self, epoch: Epoch) -> list[Instruction]:
+        """The one place a permit comes from while running."""
+        if self.status in (Status.RUNNING, Status.STOPPED, Status.ENDED):
+            return [Commit(Permit(epoch))]
+        return []
+
+    def on_committed(self, generation: Generation, epoch: Epoch) -> list[Instruction]:
+        if generation != self.generation:
+            return []
+        return [Tell(Committed(self.id, generation, epoch))]
+
+    def on_failure(self, error: EverstreamError) -> list[Instruction]:
+        """An operator, source or sink raised; wait for the coordinator."""
+        if self.status in (Status.FAILED, Status.CLOSED):
+            return []
+        self._move(Status.FAILED, error.message.splitlines()[0])
+        error.story = tuple(self.story)
+        return [Tell(ShardFailed(self.id, self.generation, error))]
+
+    def on_shutdown(self) -> list[Instruction]:
+        if self.status is Status.CLOSED:
+            return []
+        self._move(Status.CLOSED, "shut down")
+        return [Close()]
+
+    # What a shard does next.
+
+    def step(self) -> list[Instruction]:
+        """The next piece of work, if there is any: at most one delivery or one read."""
+        if self.status is not Status.RUNNING:
+            return []
+        if self.is_source:
+            return [Produce()]
+        instructions: list[Instruction] = []
+        for offset in range(len(self.inputs)):
+            channel = self.inputs[(self._turn + offset) % len(self.inputs)]
+            inbox = self.inboxes[channel]
+            while inbox and self.status is Status.RUNNING:
+                frame = inbox[0]
+                verdict = self.protocol.admit(frame)
+                if verdict is Verdict.HOLD or not self._in_order(frame):
+                    break
+                inbox.popleft()
+                if verdict is Verdict.CONSUME:
+                    instructions += self._perform(self.protocol.on_consumed(frame))
+                    continue
+                self._turn = (self._turn + offset + 1) % len(self.inputs)
+                return instructions + self._deliver(frame)
+        return instructions
+
+    def stamp(
+        self,
+        channel: ChannelId,
+        kind: FrameKind,
+        number: int,
+        payload: Payload | None,
+        records: int,
+    ) -> Frame:
+        """The frame that goes out next on a channel."""
+        if kind is not FrameKind.MARKER:
+            self.sent[channel] += 1
+        return Frame(
+            channel,
+            kind,
+            self.generation,
+            self.sent[channel],
+            number,
+            records,
+            self.protocol.piggyback(channel),
+            payload,
+        )
+
+    def record(self, number: Epoch, final: bool, operators: tuple[str, ...]) -> CheckpointRecord:
+        """The shard's own part of a checkpoint taken at this instant."""
+        return CheckpointRecord(
+            shard=self.id,
+            number=number,
+            operators=operators,
+            final=final,
+            last_epoch=self.last_epoch,
+            received={str(channel): count for channel, count in self.received.items()},
+            sent={str(channel): count for channel, count in self.sent.items()},
+            ended=tuple(str(channel) for channel in sorted(self.ended)),
+            ordinal=self.ordinal,
+            variables=self.protocol.variables(),
+        )
+
+    def _deliver(self, frame: Frame) -> list[Instruction]:
+        instructions = self._perform(self.protocol.checkpoint_first(frame))
+        self.received[frame.channel] = frame.sequence
+        self.protocol.on_delivered(frame)
+        if frame.kind is FrameKind.DATA:
+            self.ordinal = frame.number + 1
+            return [*instructions, Deliver(frame)]
+        self.ended.add(frame.channel)
+        instructions += self._perform(self.protocol.on_input_ended(frame.channel))
+        return instructions + self._end() if len(self.ended) == len(self.inputs) else instructions
+
+    def _in_order(self, frame: Frame) -> bool:
+        return not self.ordered or frame.kind is not FrameKind.DATA or frame.number == self.ordinal
+
+    def _end(self) -> list[Instruction]:
+        self._move(Status.ENDED, "all input has ended")
+        return [Finish(), Capture(Epoch(self.last_epoch + 1), final=True)]
+
+    def _perform(self, asks: Sequence[Ask]) -> list[Instruction]:
+        instructions: list[Instruction] = []
+        for ask in asks:
+            match ask:
+                case TakeCheckpoint(number=number):
+                    self._story.append(f"took checkpoint {number}")
+                    instructions.append(Capture(number))
+                    self.last_epoch = number
+                case SendMarkers(number=number, overtaking=overtaking):
+                    instructions.append(EmitMarkers(number, overtaking))
+                case StopProducing():
+                    if self.status is Status.RUNNING:
+                        self._move(Status.STOPPED, "told to stop")
+        return instructions
+
+    def _move(self, status: Status, why: str) -> None:
+        if status not in _MOVES[self.status]:
+            raise InternalError(
+                f"{self.id} cannot go from {self.status.value} to {status.value}: {why}",
+                story=self.story,
+            )
+        self._story.append(f"{self.status.value} -> {status.value}: {why}")
+        self.status = status

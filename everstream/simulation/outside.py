@@ -1,0 +1,95 @@
+"""The outside world of a simulated run: an exactly-once sink whose output a checker watches."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from everstream.errors import InternalError
+from everstream.pipeline.batch import Batch, records_of
+from everstream.pipeline.sink import Delivery, Permit, Sink, SinkShard, Transaction, Writer
+
+
+class Outside:
+    """Committed output by (operator, shard, checkpoint), and prepared output that waits."""
+
+    def __init__(self) -> None:
+        self.visible: dict[tuple[str, int, int], list[Any]] = {}
+        self.waiting: dict[tuple[str, int, int, int], list[Any]] = {}
+
+    def output(self, operator: str) -> list[Any]:
+        """Everything an operator has shown, by checkpoint, then shard."""
+        keys = sorted((k for k in self.visible if k[0] == operator), key=lambda k: (k[2], k[1]))
+        return [record for key in keys for record in self.visible[key]]
+
+    def counts(self, operator: str) -> Counter[Any]:
+        return Counter(self.output(operator))
+
+
+class OutsideSink(Sink):
+    """Exactly-once into an `Outside`, found by name because sinks are pickled on their way."""
+
+    delivery: ClassVar[Delivery] = Delivery.EXACTLY_ONCE
+    worlds: ClassVar[dict[int, Outside]] = {}
+
+    def __init__(self, world: int) -> None:
+        self.world = world
+
+    def open(self, who: SinkShard) -> Writer:
+        return OutsideWriter(self.world, who)
+
+
+class OutsideTransaction(Transaction):
+    def __init__(self, world: int, who: SinkShard, checkpoint: int, records: list[Any]) -> None:
+        self.world = world
+        self.who = who
+        self.checkpoint = checkpoint
+        self.records: list[Any] | None = records
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a restored transaction knows: its name. The records must have been persisted."""
+        return {**self.__dict__, "records": None}
+
+    @property
+    def _key(self) -> tuple[str, int, int, int]:
+        return (self.who.operator, self.who.shard, self.checkpoint, self.who.generation)
+
+    def persist(self) -> None:
+        if self.records is not None:
+            OutsideSink.worlds[self.world].waiting[self._key] = self.records
+
+    def commit(self, permit: Permit) -> None:
+        if permit.checkpoint < self.checkpoint:
+            raise InternalError(f"permit {permit.checkpoint} used for {self.checkpoint}")
+        outside = OutsideSink.worlds[self.world]
+        name = self._key[:3]
+        if self._key in outside.waiting:
+            outside.visible[name] = outside.waiting.pop(self._key)
+        elif name not in outside.visible:
+            raise InternalError(f"transaction {self._key} was neither prepared nor committed")
+
+    def abort(self) -> None:
+        OutsideSink.worlds[self.world].waiting.pop(self._key, None)
+
+
+class OutsideWriter(Writer):
+    def __init__(self, world: int, who: SinkShard) -> None:
+        self.world = world
+        self.who = who
+        self.open_records: list[Any] = []
+
+    def write(self, batch: Batch) -> None:
+        self.open_records += records_of(batch)
+
+    def prepare(self, checkpoint: int) -> Transaction | None:
+        records, self.open_records = self.open_records, []
+        return OutsideTransaction(self.world, self.who, checkpoint, records) if records else None
+
+    def recover(self, transactions: Sequence[Transaction], permit: Permit) -> None:
+        for transaction in transactions:
+            transaction.commit(permit)
+        outside, me = OutsideSink.worlds[self.world], (self.who.operator, self.who.shard)
+        for key in [k for k in outside.visible if k[:2] == me and k[2] > permit.checkpoint]:
+            del outside.visible[key]
+        for waiting in [k for k in outside.waiting if k[:2] == me]:
+            if waiting[3] < self.who.generation:
+                del outside.waiting[waiting]
