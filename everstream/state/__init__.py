@@ -1,0 +1,19 @@
+"""Operator state, its snapshots, and the store they live in."""
+
+from everstream.state.blobs import Blobs, FsspecBlobs
+from everstream.state.keystore import KeyStore
+from everstream.state.snapshot import Capture, ShardState
+from everstream.state.store import CheckpointStore, Lease, Manifest, ObjectRef, Skipped
+
+__all__ = [
+    "Blobs",
+    "Capture",
+    "CheckpointStore",
+    "FsspecBlobs",
+    "KeyStore",
+    "Lease",
+    "Manifest",
+    "ObjectRef",
+    "ShardState",
+    "Skipped",
+]

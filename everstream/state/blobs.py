@@ -1,0 +1,200 @@
+"""Blobs: named bytes in a folder, on a local disk or any other filesystem fsspec knows.
+
+A blob is whole or not there. `write` replaces; `create` lets exactly one of several creators
+win, which is what the order of manifests rests on. Whatever goes wrong underneath becomes a
+StoreError that names the path and says what to do.
+"""
+
+import builtins
+import errno
+import inspect
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, Protocol
+
+import fsspec
+from fsspec.asyn import AsyncFileSystem
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.spec import AbstractFileSystem
+
+from everstream.errors import InternalError, StoreError
+from everstream.state.localdisk import LocalDisk
+
+
+class Blobs(Protocol):
+    """Named bytes. Paths are relative, with forward slashes."""
+
+    def write(self, path: str, data: bytes) -> None:
+        """Put these bytes there, replacing what was there; nobody ever sees half of them."""
+
+    def create(self, path: str, data: bytes) -> None:
+        """Put these bytes there if nothing is there, else raise FileExistsError."""
+
+    def read(self, path: str) -> bytes:
+        """The bytes; FileNotFoundError if there are none."""
+
+    def list(self, prefix: str) -> list[str]:
+        """The paths that start with this prefix, sorted."""
+
+    def delete(self, path: str) -> None:
+        """Remove a blob; harmless if it is not there."""
+
+    def clean(self) -> None:
+        """Remove what dead writers left behind."""
+
+
+class FsspecBlobs:
+    """Blobs under a URL: a local folder, memory://, s3://, gs://, az:// or others.
+
+    Picklable: the other side opens the same URL.
+    """
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self.url = url
+        self._options = options
+        try:
+            filesystem, root = fsspec.core.url_to_fs(url, **options)
+        except ImportError as error:
+            raise StoreError(f"the store '{url}' needs a package: {error}") from error
+        except ValueError as error:
+            raise StoreError(
+                f"the store '{url}' cannot be opened: {error}. Give a folder, or a URL with a "
+                "protocol that fsspec knows, such as s3://bucket/folder."
+            ) from error
+        local = isinstance(filesystem, LocalFileSystem)
+        self._disk: Blobs = LocalDisk(root) if local else _Remote(filesystem, root)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_reopen, (self.url, self._options))
+
+    def __repr__(self) -> str:
+        return f"FsspecBlobs({self.url!r})"
+
+    def write(self, path: str, data: bytes) -> None:
+        with self._errors("write", path):
+            self._disk.write(path, data)
+
+    def create(self, path: str, data: bytes) -> None:
+        with self._errors("create", path, passing=FileExistsError):
+            self._disk.create(path, data)
+
+    def read(self, path: str) -> bytes:
+        with self._errors("read", path, passing=FileNotFoundError):
+            return self._disk.read(path)
+
+    def list(self, prefix: str) -> builtins.list[str]:
+        with self._errors("list", prefix or "."):
+            return sorted(self._disk.list(prefix))
+
+    def delete(self, path: str) -> None:
+        with self._errors("delete", path):
+            self._disk.delete(path)
+
+    def clean(self) -> None:
+        with self._errors("clean", "."):
+            self._disk.clean()
+
+    @contextmanager
+    def _errors(
+        self, verb: str, path: str, passing: type[OSError] | tuple[()] = ()
+    ) -> Iterator[None]:
+        if path.startswith("/") or ".." in path.split("/"):
+            raise InternalError(f"'{path}' is not a path inside the store '{self.url}'")
+        try:
+            yield
+        except passing:
+            raise
+        except OSError as error:
+            raise StoreError(
+                f"cannot {verb} '{path}' in the store '{self.url}': "
+                f"{error.strerror or error}. {_advice(error)}"
+            ) from error
+
+
+def _reopen(url: str, options: dict[str, Any]) -> FsspecBlobs:
+    return FsspecBlobs(url, **options)
+
+
+def _advice(error: OSError) -> str:
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            return "Free some space or put the store on a larger disk; then start again: the last checkpoint is whole."
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return "Let this user write there, or choose another store. Its filesystem must allow hard links."
+        case errno.ENOTSUP | errno.ENOSYS | errno.EMLINK:
+            return "This filesystem has no hard links: put the store on one that has."
+        case errno.ENOTDIR | errno.EISDIR | errno.EEXIST:
+            return "A file stands where a folder should be: choose another store or move the file."
+        case errno.ENAMETOOLONG:
+            return "Give the operator or the pipeline a shorter name."
+        case errno.EMFILE | errno.ENFILE:
+            return "Too many open files: raise the limit (ulimit -n)."
+    return "Check that the store can be reached and is healthy."
+
+
+_memory_lock = threading.Lock()
+
+
+class _Remote:
+    """Blobs on a filesystem that puts whole objects: object stores, and memory for tests."""
+
+    def __init__(self, filesystem: AbstractFileSystem, root: str) -> None:
+        if not _creates_exclusively(filesystem):
+            raise StoreError(
+                f"{type(filesystem).__name__} cannot serve as a store: it has no exclusive create, "
+                "so two drivers could both believe that they own it. Use a local folder or an "
+                "object store (s3://, gs://, az://)."
+            )
+        self._filesystem = filesystem
+        self._root = root.rstrip("/")
+
+    def write(self, path: str, data: bytes) -> None:
+        self._filesystem.pipe_file(self._full(path), data)
+
+    def create(self, path: str, data: bytes) -> None:
+        # Object stores decide in one step; the memory filesystem looks first and then writes.
+        in_memory = isinstance(self._filesystem, MemoryFileSystem)
+        with _memory_lock if in_memory else nullcontext():
+            self._filesystem.pipe_file(self._full(path), data, mode="create")
+
+    def read(self, path: str) -> bytes:
+        data: bytes = self._filesystem.cat_file(self._full(path))
+        return data
+
+    def list(self, prefix: str) -> list[str]:
+        self._filesystem.invalidate_cache()
+        folder = self._full(prefix.rpartition("/")[0]).rstrip("/")
+        try:
+            found = self._filesystem.find(folder)
+        except FileNotFoundError:
+            return []
+        paths = [path.removeprefix(self._root).lstrip("/") for path in found]
+        return [path for path in paths if path.startswith(prefix)]
+
+    def delete(self, path: str) -> None:
+        try:
+            self._filesystem.rm_file(self._full(path))
+        except FileNotFoundError:
+            return
+
+    def clean(self) -> None:
+        """Nothing to do: objects are put in one step, under their own names."""
+
+    def _full(self, path: str) -> str:
+        return f"{self._root}/{path}"
+
+
+def _creates_exclusively(filesystem: AbstractFileSystem) -> bool:
+    """Whether the filesystem itself knows how to create a file only if it is not there.
+
+    What fsspec does for those that do not, looking first and writing then, is not exclusive.
+    """
+    name, generic = (
+        ("_pipe_file", AsyncFileSystem)
+        if isinstance(filesystem, AsyncFileSystem)
+        else ("pipe_file", AbstractFileSystem)
+    )
+    method = getattr(type(filesystem), name)
+    return method is not getattr(generic, name) and "mode" in inspect.signature(method).parameters

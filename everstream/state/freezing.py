@@ -1,0 +1,187 @@
+"""Cutting values loose from the running operator, so that no later change can reach them.
+
+A snapshot is taken in one instant and encoded later, on another thread. Between the two the
+operator goes on. `freeze` gives back something that later changes cannot touch: values that
+cannot change are shared, arrays are copied, and everything else is pickled there and then.
+"""
+
+import datetime
+import decimal
+import fractions
+import io
+import pickle
+import uuid
+from collections.abc import Iterable
+from enum import Enum
+from itertools import chain
+from typing import Any, Final
+
+import cloudpickle
+import numpy as np
+
+from everstream.errors import UserError
+
+PROTOCOL: Final = 5
+
+_UNPICKLABLE = (pickle.PicklingError, AttributeError, TypeError, ValueError, RecursionError)
+
+
+class Kind(Enum):
+    """How a value of some type behaves between a capture and its encoding."""
+
+    ATOMIC = "atomic"
+    """Never changes: shared."""
+    FRAME = "frame"
+    """Polars and Arrow data: replaced rather than changed, so shared, as a cheap clone."""
+    ARRAY = "array"
+    """A numpy array: copied."""
+    MUTABLE = "mutable"
+    """Anything else may change in place: pickled at once."""
+
+
+_ATOMIC_TYPES = frozenset(
+    {
+        *(int, float, complex, bool, str, bytes, type(None), type(...), range),
+        *(datetime.date, datetime.time, datetime.datetime, datetime.timedelta, datetime.timezone),
+        *(decimal.Decimal, fractions.Fraction, uuid.UUID),
+    }
+)
+_POLARS_FRAMES = frozenset({"DataFrame", "Series"})
+
+
+def _kind_of(type_: type) -> Kind:
+    """Exact types only: a subclass of int can carry attributes that change."""
+    package = type_.__module__.partition(".")[0]
+    if type_ in _ATOMIC_TYPES or issubclass(type_, Enum):
+        return Kind.ATOMIC
+    if type_ is np.ndarray:
+        return Kind.ARRAY
+    if package == "numpy" and issubclass(type_, np.generic):
+        # np.void is a window onto memory that can change; np.object_ is never a value's type.
+        return Kind.MUTABLE if issubclass(type_, np.void) else Kind.ATOMIC
+    if package == "polars" and type_.__name__ in _POLARS_FRAMES:
+        return Kind.FRAME
+    if type_.__module__ == "pyarrow.lib" and not type_.__name__.endswith(("Buffer", "Builder")):
+        return Kind.FRAME
+    return Kind.MUTABLE
+
+
+class _Kinds(dict[type, Kind]):
+    def __missing__(self, type_: type) -> Kind:
+        kind = self[type_] = _kind_of(type_)
+        return kind
+
+
+class _Steadiness(dict[type, bool]):
+    def __missing__(self, type_: type) -> bool:
+        steady = self[type_] = KINDS[type_] in (Kind.ATOMIC, Kind.FRAME)
+        return steady
+
+
+KINDS: Final = _Kinds()
+STEADY: Final = _Steadiness()
+"""By type: reading such a value cannot lead to a change in place. A dict, for the hot path."""
+
+
+def is_steady(value: Any) -> bool:
+    """Whether nobody who holds this value can change it; looks into plain tuples, one level."""
+    if type(value) is tuple:
+        return all(STEADY[type(item)] for item in value)
+    return STEADY[type(value)]
+
+
+def dumps(value: Any) -> bytes:
+    """Pickle; classes that cannot be imported by name (a script's own) go by value.
+
+    Raises one of the errors of the pickle module if neither way works.
+    """
+    try:
+        return pickle.dumps(value, PROTOCOL)
+    except _UNPICKLABLE:
+        data: bytes = cloudpickle.dumps(value, PROTOCOL)
+        return data
+
+
+def dumps_after(header: bytes, value: Any) -> bytes:
+    """`header + dumps(value)`, without a second copy of a big value."""
+    buffer = io.BytesIO()
+    buffer.write(header)
+    try:
+        pickle.Pickler(buffer, PROTOCOL).dump(value)
+    except _UNPICKLABLE:
+        return header + dumps(value)
+    return buffer.getvalue()
+
+
+class Pickled:
+    """A value that was pickled at the capture; unpickles as the value itself."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (pickle.loads, (self.data,))
+
+
+def freeze(entries: dict[Any, Any], whose: str) -> Any:
+    """Something that unpickles as this dict as it is now. `whose` names it in errors."""
+    if not entries:
+        return {}
+    if _share_keys(entries):
+        kinds = {KINDS[type_] for type_ in set(map(type, entries.values()))}
+        if kinds == {Kind.ATOMIC} or _holds_only_plain_tuples(entries):
+            return entries.copy()
+        if Kind.FRAME in kinds or Kind.ARRAY in kinds:
+            return {key: _freeze_value(key, value, whose) for key, value in entries.items()}
+    try:
+        return Pickled(dumps(entries))
+    except _UNPICKLABLE:
+        for key, value in entries.items():
+            _pickled((key, value), key, whose)
+        raise
+
+
+def freeze_keys(keys: Iterable[Any], whose: str) -> Any:
+    """Something that unpickles as the list of these keys as they are now."""
+    listed = list(keys)
+    return listed if _share_keys(listed) else _pickled(listed, listed[0], whose)
+
+
+def _share_keys(keys: Iterable[Any]) -> bool:
+    types = set(map(type, keys))
+    if tuple in types:
+        types.remove(tuple)
+        types.update(map(type, chain.from_iterable(key for key in keys if type(key) is tuple)))
+    return all(KINDS[type_] is Kind.ATOMIC for type_ in types)
+
+
+def _holds_only_plain_tuples(entries: dict[Any, Any]) -> bool:
+    values = entries.values()
+    if set(map(type, values)) != {tuple}:
+        return False
+    items = set(map(type, chain.from_iterable(values)))
+    return all(KINDS[type_] is Kind.ATOMIC for type_ in items)
+
+
+def _freeze_value(key: Any, value: Any, whose: str) -> Any:
+    kind = KINDS[type(value)]
+    if kind is Kind.ATOMIC:
+        return value
+    if kind is Kind.FRAME:
+        return value.clone() if type(value).__module__.startswith("polars") else value
+    if kind is Kind.ARRAY and not value.dtype.hasobject:
+        return value.copy(order="K")
+    return _pickled(value, key, whose)
+
+
+def _pickled(value: Any, key: Any, whose: str) -> Pickled:
+    try:
+        return Pickled(dumps(value))
+    except _UNPICKLABLE as error:
+        raise UserError(
+            f"{whose}: the value under key {key!r} cannot be saved in a checkpoint ({error}). "
+            "Keep only picklable values in state; open files, connections, locks and running "
+            "generators belong in on_start."
+        ) from error

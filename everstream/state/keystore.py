@@ -1,0 +1,233 @@
+"""The key store: what an operator remembers, as a dict that knows what has changed.
+
+It behaves like a dict and keeps track of the keys that may differ from the last durable
+snapshot, so that the next one can be small. A value that can change in place counts as changed
+as soon as it is read, and for as long as somebody outside the store still holds it. Polars and
+Arrow data count as unchangeable: replace them with `put` rather than change them in place.
+
+Changes are kept in layers, one per capture whose fate is unknown. Only a durable capture drops
+layers; a failed one loses nothing.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar, overload
+
+from everstream.state.freezing import STEADY, is_steady
+
+K = TypeVar("K")
+V = TypeVar("V")
+D = TypeVar("D")
+
+
+@dataclass(slots=True)
+class Changes:
+    """What happened to a store between two captures. Dicts serve as sets that keep their order."""
+
+    dirty: dict[Any, None] = field(default_factory=dict)
+    """Keys whose values may have changed, or that are gone if the store has them no longer."""
+    deleted: dict[Any, None] = field(default_factory=dict)
+    """Keys that were deleted, perhaps to be put back at the end of the order."""
+    cleared: bool = False
+    """Everything before the other changes was thrown away."""
+
+    def __bool__(self) -> bool:
+        return bool(self.dirty or self.deleted or self.cleared)
+
+    def copy(self) -> "Changes":
+        return Changes(self.dirty.copy(), self.deleted.copy(), self.cleared)
+
+    def extend(self, later: "Changes") -> None:
+        """Take in what happened after."""
+        if later.cleared:
+            self.dirty, self.deleted, self.cleared = {}, {}, True
+        for key in later.deleted:
+            self.dirty.pop(key, None)
+        self.deleted.update(later.deleted)
+        self.dirty.update(later.dirty)
+
+
+class KeyStore(Generic[K, V]):
+    """A dict of an operator's state that tracks its changes.
+
+    >>> counts = KeyStore[str, int](init=int)
+    >>> counts["apple"] += 1
+    >>> counts.get("apple"), counts.get("pear", 0), "pear" in counts
+    (1, 0, False)
+    """
+
+    __slots__ = ("_changes", "_dirty", "_entries", "_layers", "init")
+
+    def __init__(self, init: Callable[[], V] | None = None) -> None:
+        self.init = init
+        self._entries: dict[K, V] = {}
+        self._changes = Changes()
+        # The same dict as _changes.dirty, one look-up closer.
+        self._dirty: dict[Any, None] = self._changes.dirty
+        self._layers: list[tuple[int, Changes]] = []
+
+    def put(self, key: K, value: V) -> None:
+        """Remember this value under this key."""
+        self._entries[key] = value
+        self._dirty[key] = None
+
+    @overload
+    def get(self, key: K) -> V | None: ...
+    @overload
+    def get(self, key: K, default: D) -> V | D: ...
+    def get(self, key: K, default: Any = None) -> Any:
+        """The value under this key, or the default; an unseen key stays unseen."""
+        try:
+            value = self._entries[key]
+        except KeyError:
+            return default
+        if not STEADY[type(value)]:
+            self._dirty[key] = None
+        return value
+
+    def contains(self, key: K) -> bool:
+        """Whether there is a value under this key."""
+        return key in self._entries
+
+    def delete(self, key: K) -> None:
+        """Forget this key; harmless if it is not there."""
+        if key in self._entries:
+            del self[key]
+
+    def items(self) -> list[tuple[K, V]]:
+        """All keys with their values, as of now: the store may be changed while looping."""
+        items = list(self._entries.items())
+        if not all(map(STEADY.__getitem__, set(map(type, self._entries.values())))):
+            self._dirty.update((key, None) for key, value in items if not STEADY[type(value)])
+        return items
+
+    def keys(self) -> list[K]:
+        """All keys, as of now, in the order they were first put."""
+        return list(self._entries)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._entries.clear()
+        self._start_changes(Changes(cleared=True))
+
+    def __getitem__(self, key: K) -> V:
+        try:
+            value = self._entries[key]
+        except KeyError:
+            if self.init is None:
+                raise
+            value = self._entries[key] = self.init()
+            self._dirty[key] = None
+            return value
+        if not STEADY[type(value)]:
+            self._dirty[key] = None
+        return value
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self._entries[key] = value
+        self._dirty[key] = None
+
+    def __delitem__(self, key: K) -> None:
+        del self._entries[key]
+        self._dirty.pop(key, None)
+        self._changes.deleted[key] = None
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self.keys())
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"KeyStore({len(self._entries)} keys)"
+
+    @property
+    def entries(self) -> dict[K, V]:
+        """The raw dict, for loops over whole batches: the same dict for the store's whole life.
+
+        Whoever changes it, or a value in it, must `touch` the keys before the next capture;
+        deleted keys too.
+        """
+        return self._entries
+
+    def touch(self, keys: Iterable[K]) -> None:
+        """Mark keys that were changed through `entries`."""
+        self._dirty.update(dict.fromkeys(keys))
+
+    # What follows is for ShardState.
+
+    def has_changes(self) -> bool:
+        """Whether anything may differ from the last durable capture."""
+        return bool(self._layers or self._changes)
+
+    def changes(self) -> Changes:
+        """All changes since the last durable capture. Not to be modified."""
+        if not self._layers:
+            return self._changes
+        merged = self._layers[0][1].copy()
+        for _, layer in self._layers[1:]:
+            merged.extend(layer)
+        merged.extend(self._changes)
+        return merged
+
+    def close_layer(self, sequence: int) -> None:
+        """The capture with this sequence number was taken just now."""
+        if self._changes:
+            closed = self._changes
+            self._start_changes(Changes(dirty=self._held_outside()))
+            self._layers.append((sequence, closed))
+
+    def drop_layers(self, sequence: int) -> None:
+        """The capture with this number is durable: what it holds need not be sent again."""
+        self._layers = [layer for layer in self._layers if layer[0] > sequence]
+
+    def merge_layer(self, sequence: int) -> None:
+        """The capture with this number failed: its changes wait for the next one."""
+        for position, (number, layer) in enumerate(self._layers):
+            if number != sequence:
+                continue
+            if position + 1 < len(self._layers):
+                following, later = self._layers[position + 1]
+                layer.extend(later)
+                self._layers[position : position + 2] = [(following, layer)]
+            else:
+                layer.extend(self._changes)
+                del self._layers[position]
+                self._start_changes(layer)
+            return
+
+    def load(self, entries: dict[K, V]) -> None:
+        """Hold exactly these entries, with nothing changed since."""
+        self._entries.clear()
+        self._entries.update(entries)
+        self._layers.clear()
+        self._start_changes(Changes())
+
+    def _start_changes(self, changes: Changes) -> None:
+        self._changes = changes
+        self._dirty = changes.dirty
+
+    def _held_outside(self) -> dict[Any, None]:
+        """Changed keys whose value somebody may still change without reading it again."""
+        entries = self._entries
+        present = [key for key in self._dirty if key in entries]
+        if all(map(STEADY.__getitem__, set(map(type, map(entries.__getitem__, present))))):
+            return {}
+        return {
+            key: None
+            for key in present
+            if sys.getrefcount(entries[key]) > _UNHELD and not is_steady(entries[key])
+        }
+
+
+def _references_to_an_unheld_value() -> int:
+    entries: dict[str, list[int]] = {"key": []}
+    (references,) = [sys.getrefcount(entries[key]) for key in ["key"]]
+    return references
+
+
+_UNHELD = _references_to_an_unheld_value()

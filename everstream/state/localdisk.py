@@ -1,0 +1,144 @@
+"""Blobs on a local disk: whole or not there, whatever dies in between.
+
+Data goes to a temporary name, is forced to the disk, and only then gets its real name, by
+rename (which replaces) or by hard link (which does not). Temporary names say who wrote them, so
+that what a crash left behind can be told from what a live process is still writing.
+"""
+
+import os
+import re
+import socket
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+_TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<host>[^.]+)\.(?P<pid>\d+)\.\d+\.tmp")
+_HOST = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname()) or "localhost"
+_serial = count()
+
+
+class LocalDisk:
+    """Blobs in a folder. Raises OSError; paths are relative, with forward slashes."""
+
+    def __init__(self, root: str) -> None:
+        self._root = Path(os.path.abspath(root))
+
+    def write(self, path: str, data: bytes) -> None:
+        target = self._root / path
+        temporary = self._write_temporary(target, data)
+        try:
+            os.replace(temporary, target)
+        except OSError:
+            _unlink(temporary)
+            raise
+        _sync_folder(target.parent)
+
+    def create(self, path: str, data: bytes) -> None:
+        target = self._root / path
+        temporary = self._write_temporary(target, data)
+        try:
+            try:
+                os.link(temporary, target)
+            except FileExistsError:
+                # A network disk may report a link that it made, after a lost reply, as failed.
+                if os.stat(temporary).st_nlink != 2:
+                    raise
+        finally:
+            _unlink(temporary)
+        _sync_folder(target.parent)
+
+    def read(self, path: str) -> bytes:
+        return (self._root / path).read_bytes()
+
+    def list(self, prefix: str) -> list[str]:
+        return [path for path in self._walk(prefix) if not _is_temporary(path)]
+
+    def delete(self, path: str) -> None:
+        _unlink(self._root / path)
+
+    def clean(self) -> None:
+        """Remove temporary files, but for those of other processes that live on this machine."""
+        for path in self._walk(""):
+            match = _TEMPORARY.fullmatch(path.rpartition("/")[2])
+            if match is None:
+                continue
+            alive = match["host"] == _HOST and _is_alive(int(match["pid"]))
+            if not alive:
+                _unlink(self._root / path)
+
+    def _walk(self, prefix: str) -> Iterator[str]:
+        folder = self._root / prefix.rpartition("/")[0]
+        for parent, _, names in os.walk(folder, onerror=_raise_unless_missing):
+            inner = Path(parent).relative_to(self._root).as_posix()
+            for name in names:
+                path = name if inner == "." else f"{inner}/{name}"
+                if path.startswith(prefix):
+                    yield path
+
+    def _write_temporary(self, target: Path, data: bytes) -> Path:
+        name = f".{target.name}.{_HOST}.{os.getpid()}.{next(_serial)}.tmp"
+        temporary = target.parent / name
+        try:
+            descriptor = _open_exclusively(temporary)
+        except FileNotFoundError:
+            _make_folders(target.parent)
+            descriptor = _open_exclusively(temporary)
+        try:
+            try:
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[os.write(descriptor, rest) :]
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError:
+            _unlink(temporary)
+            raise
+        return temporary
+
+
+def _open_exclusively(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+
+def _make_folders(folder: Path) -> None:
+    """Make a folder and its parents, each on the disk before the next."""
+    if folder.is_dir():
+        return
+    _make_folders(folder.parent)
+    folder.mkdir(exist_ok=True)
+    _sync_folder(folder.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """A name is durable only when its folder is."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _unlink(path: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
+def _is_temporary(path: str) -> bool:
+    return _TEMPORARY.fullmatch(path.rpartition("/")[2]) is not None
+
+
+def _is_alive(pid: int) -> bool:
+    if pid == os.getpid():
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _raise_unless_missing(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error

@@ -1,0 +1,195 @@
+"""The log of manifests: numbered slots, each created exclusively, so all drivers see one order.
+
+A driver takes over by putting a lease into the first free slot. From then on it puts its
+manifests into the slots that follow, always the one after the newest it knows. Whoever lost the
+lease finds that very slot taken by somebody else's entry and learns it there; so two drivers can
+never both add a manifest. For this the slots of leases must stay for ever, and the newest slot
+must never go away: only slots of manifests that newer ones follow are ever removed.
+"""
+
+import json
+import re
+import uuid
+from dataclasses import dataclass
+from typing import Any, Final
+
+from everstream.errors import LeaseLost
+from everstream.state.blobs import Blobs
+from everstream.state.objects import ObjectRef, checksum_of
+
+FOLDER: Final = "manifests/"
+_SLOT = re.compile(re.escape(FOLDER) + r"(\d{8,})\.json")
+_CHECKSUM = re.compile(rb'\{"checksum": "([0-9a-f]{32})", "entry": ')
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right of one driver to add manifests, until somebody takes a lease with a higher number."""
+
+    number: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A whole manifest: what the core wrote, and where in the order it stands."""
+
+    slot: int
+    lease: int
+    body: dict[str, Any]
+
+    @property
+    def objects(self) -> tuple[ObjectRef, ...]:
+        return objects_of(self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """An entry that could not be used, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a slot holds. `kind` is lease, checkpoint, fresh (what came before is void) or corrupt."""
+
+    slot: int
+    kind: str
+    lease: int = 0
+    body: Any = None
+    reason: str = ""
+
+
+def objects_of(body: dict[str, Any]) -> tuple[ObjectRef, ...]:
+    """The objects a manifest's body names."""
+    return tuple(ObjectRef.from_json(fields) for fields in body["objects"])
+
+
+def path_of(slot: int) -> str:
+    return f"{FOLDER}{slot:08d}.json"
+
+
+class ManifestLog:
+    """The slots in the store, as one driver sees them."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs = blobs
+        # Entries never change, so each is read once unless a fresh look is asked for.
+        self._read: dict[int, Entry] = {}
+        self._newest_known: dict[Lease, int] = {}
+
+    def slots(self) -> list[int]:
+        """The taken slots, in order."""
+        found = (_SLOT.fullmatch(path) for path in self._blobs.list(FOLDER))
+        return sorted(int(match[1]) for match in found if match)
+
+    def entries(self, *, anew: bool = False) -> list[Entry]:
+        """All entries in order; `anew` reads them again to notice damage since."""
+        slots = self.slots()
+        known = {} if anew else self._read
+        self._read = {slot: known.get(slot) or self._entry(slot) for slot in slots}
+        return [entry for entry in self._read.values() if entry.kind != "gone"]
+
+    def claim(self, kind: str, owner: str) -> Lease:
+        """Put a lease or a fresh start into the first free slot, after everything there is."""
+        while True:
+            entries = self.entries()
+            slot = entries[-1].slot + 1 if entries else 1
+            # A corrupt entry may have been a lease whose number we cannot read.
+            corrupt = sum(entry.kind == "corrupt" for entry in entries)
+            number = max((entry.lease for entry in entries), default=0) + corrupt + 1
+            content = {"kind": kind, "lease": number, "body": [owner, uuid.uuid4().hex]}
+            try:
+                self._create(slot, content)
+            except FileExistsError:
+                continue
+            # If we were slow, that slot may have been used and removed again: then it lies in
+            # the past, where it fences nobody. The newest slot never goes away, so it tells.
+            if self.slots()[-1] == slot:
+                lease = Lease(number, slot)
+                self._newest_known[lease] = slot
+                return lease
+
+    def append(self, lease: Lease, kind: str, body: Any) -> int:
+        """Put an entry into the next slot, or raise LeaseLost if somebody took over."""
+        content = {"kind": kind, "lease": lease.number, "body": body}
+        while True:
+            slot = self._newest(lease) + 1
+            try:
+                self._create(slot, content)
+            except FileExistsError:
+                # After an error it may be unknown whether our own last entry got there: it did.
+                taken = self._entry(slot)
+                if taken.kind not in ("checkpoint", "fresh") or taken.lease != lease.number:
+                    raise self._lost(lease, taken) from None
+                self._newest_known[lease] = slot
+                if (taken.kind, taken.body) == (kind, json.loads(json.dumps(body))):
+                    return slot
+            else:
+                self._newest_known[lease] = slot
+                return slot
+
+    def require(self, lease: Lease) -> None:
+        """Raise LeaseLost if somebody has taken over by now."""
+        newest = self._newest(lease)
+        later = [slot for slot in self.slots() if slot > newest]
+        if later:
+            raise self._lost(lease, self._entry(later[0]))
+
+    def remove(self, slot: int) -> None:
+        self._blobs.delete(path_of(slot))
+        self._read.pop(slot, None)
+
+    def _newest(self, lease: Lease) -> int:
+        """The newest slot of this lease; found in the log if this process has not written it."""
+        if lease not in self._newest_known:
+            newest = lease.slot
+            for entry in self.entries():
+                if entry.slot <= lease.slot:
+                    continue
+                if entry.lease != lease.number or entry.kind == "lease":
+                    raise self._lost(lease, entry)
+                newest = entry.slot
+            self._newest_known[lease] = newest
+        return self._newest_known[lease]
+
+    def _create(self, slot: int, content: dict[str, Any]) -> None:
+        self._blobs.create(path_of(slot), _encode(content))
+
+    def _entry(self, slot: int) -> Entry:
+        try:
+            data = self._blobs.read(path_of(slot))
+        except FileNotFoundError:
+            return Entry(slot, "gone")
+        return _decode(slot, data)
+
+    def _lost(self, lease: Lease, taken: Entry) -> LeaseLost:
+        if taken.kind == "lease":
+            by = f"'{taken.body[0]}' has taken over with lease {taken.lease}"
+        elif taken.kind == "fresh":
+            by = "the store was started afresh"
+        else:
+            by = f"slot {taken.slot} holds an entry that is not ours ({taken.kind})"
+        return LeaseLost(
+            f"lease {lease.number} is lost: {by}. This driver must stop; nothing it has not "
+            "made stable counts. If both were started on purpose, give each its own store."
+        )
+
+
+def _encode(content: dict[str, Any]) -> bytes:
+    """A JSON object whose first field is the checksum of the text of the second."""
+    text = json.dumps(content).encode()
+    return b'{"checksum": "%s", "entry": %s}\n' % (checksum_of(text).encode(), text)
+
+
+def _decode(slot: int, data: bytes) -> Entry:
+    head = _CHECKSUM.match(data)
+    if head is None or not data.endswith(b"}\n"):
+        return Entry(slot, "corrupt", reason="it is torn or not a manifest")
+    text = data[head.end() : -2]
+    if checksum_of(text) != head[1].decode():
+        return Entry(slot, "corrupt", reason="its checksum does not match")
+    content = json.loads(text)
+    return Entry(slot, content["kind"], content["lease"], content["body"])

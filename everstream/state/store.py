@@ -1,0 +1,151 @@
+"""The checkpoint store: objects with checksums, and the log of manifests that names them.
+
+Objects come first, the manifest that names them last: what no manifest names does not count. The
+log of manifests has one order that all drivers agree on, and only the holder of the newest lease
+can add to it. Names of objects should hold the lease number, so that no two drivers share one.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from everstream.errors import CorruptObject, InternalError
+from everstream.state.blobs import Blobs, FsspecBlobs
+from everstream.state.manifests import Entry, Lease, Manifest, ManifestLog, Skipped, path_of
+from everstream.state.objects import ObjectRef, checksum_of
+
+__all__ = ["CheckpointStore", "Lease", "Manifest", "ObjectRef", "Skipped"]
+
+OBJECTS: Final = "objects/"
+
+
+class CheckpointStore:
+    """Objects and manifests under one root."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        self.blobs = blobs
+        self.skipped: list[Skipped] = []
+        """What the last call of `manifests` had to leave out."""
+        self._log = ManifestLog(blobs)
+        self._lease: Lease | None = None
+
+    @classmethod
+    def at(cls, url: str) -> "CheckpointStore":
+        """The store in this folder or under this URL."""
+        return cls(FsspecBlobs(url))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (CheckpointStore, (self.blobs,))
+
+    def put(self, name: str, data: bytes) -> ObjectRef:
+        """Store an object; the reference goes into a manifest.
+
+        Never overwrites other content, even under the same name: a zombie cannot do harm.
+        """
+        ref = ObjectRef.of(name, data)
+        self.blobs.write(_object_path(ref), data)
+        return ref
+
+    def get(self, ref: ObjectRef) -> bytes:
+        """The object, checked; CorruptObject says what is wrong with it."""
+        try:
+            data = self.blobs.read(_object_path(ref))
+        except FileNotFoundError:
+            raise self._corrupt(ref, "it is missing") from None
+        if len(data) != ref.size_bytes:
+            raise self._corrupt(ref, f"it has {len(data)} bytes instead of {ref.size_bytes}")
+        if checksum_of(data) != ref.checksum:
+            raise self._corrupt(ref, "its checksum does not match")
+        return data
+
+    def acquire_lease(self, owner: str) -> Lease:
+        """Take over this store: from now on nobody who came before can add a manifest."""
+        self._lease = self._log.claim("lease", owner)
+        return self._lease
+
+    def append_manifest(self, lease: Lease, body: dict[str, Any]) -> int:
+        """Add a manifest and give its slot, or raise LeaseLost.
+
+        `body["objects"]` lists every object it takes to recover. After a StoreError it is
+        unknown whether the manifest counts; going on or recovering from it are both right.
+        """
+        if not isinstance(body.get("objects"), list):
+            raise InternalError("a manifest needs the key 'objects', a list of object references")
+        for fields in body["objects"]:
+            ObjectRef.from_json(fields)
+        return self._log.append(lease, "checkpoint", body)
+
+    def manifests(self) -> list[Manifest]:
+        """All whole manifests, newest first; `skipped` tells what was left out."""
+        entries = self._log.entries(anew=True)
+        self.skipped = [
+            Skipped(path_of(entry.slot), entry.reason)
+            for entry in entries
+            if entry.kind == "corrupt"
+        ]
+        return _valid(entries)
+
+    def prune(self, keep: int) -> None:
+        """Keep the newest manifests and all that they name; remove what only others named."""
+        if keep < 1:
+            raise InternalError(f"at least one manifest must be kept, not {keep}")
+        if self._lease is not None:
+            self._log.require(self._lease)
+        entries = self._log.entries()
+        kept = _valid(entries)[:keep]
+        slots = {manifest.slot for manifest in kept}
+        self._remove([entry for entry in entries if entry.slot not in slots], kept)
+
+    def sweep(self, lease: Lease) -> None:
+        """Remove objects that no manifest names, and temporary files. Only before work starts."""
+        # Look at the objects first: if nobody has taken over after that, none of them can
+        # belong to a later driver.
+        paths = self.blobs.list(OBJECTS)
+        self._log.require(lease)
+        named = {_object_path(ref) for manifest in self.manifests() for ref in manifest.objects}
+        for path in paths:
+            if path not in named:
+                self.blobs.delete(path)
+        self.blobs.clean()
+
+    def forget_all(self, lease: Lease | None = None) -> None:
+        """Start afresh: all manifests and objects go; leases stay, so old drivers stay fenced.
+
+        Without a lease this fences off every driver there is.
+        """
+        if lease is None:
+            slot = self._log.claim("fresh", "").slot
+        else:
+            slot = self._log.append(lease, "fresh", None)
+        paths = self.blobs.list(OBJECTS)
+        self._remove([entry for entry in self._log.entries() if entry.slot < slot], ())
+        for path in paths:
+            self.blobs.delete(path)
+
+    def _remove(self, entries: Iterable[Entry], kept: Iterable[Manifest]) -> None:
+        """Manifests before objects: a crash in between leaves orphans, never broken manifests."""
+        manifests = [entry for entry in entries if entry.kind == "checkpoint"]
+        named = {ref for entry in manifests for ref in Manifest(entry.slot, 0, entry.body).objects}
+        for entry in manifests:
+            self._log.remove(entry.slot)
+        for ref in named - {ref for manifest in kept for ref in manifest.objects}:
+            self.blobs.delete(_object_path(ref))
+
+    def _corrupt(self, ref: ObjectRef, problem: str) -> CorruptObject:
+        return CorruptObject(
+            f"object '{ref.name}' in {self.blobs!r} cannot be used: {problem}. Recovery falls "
+            "back to an older checkpoint if there is one."
+        )
+
+
+def _valid(entries: list[Entry]) -> list[Manifest]:
+    """The manifests since the last fresh start, newest first."""
+    start = max((entry.slot for entry in entries if entry.kind == "fresh"), default=0)
+    return [
+        Manifest(entry.slot, entry.lease, entry.body)
+        for entry in reversed(entries)
+        if entry.kind == "checkpoint" and entry.slot > start
+    ]
+
+
+def _object_path(ref: ObjectRef) -> str:
+    return f"{OBJECTS}{ref.name}.{ref.checksum}"
