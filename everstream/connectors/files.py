@@ -1,0 +1,89 @@
+"""Folders on any fsspec filesystem: opened once, absolute, and with errors that say what to do.
+
+Paths are made absolute where the pipeline is written, because a Spark task runs in another
+working directory. On a local disk a file counts as durable only after an fsync of the file and
+of the folder that names it; other filesystems promise durability when a file is closed.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from everstream.errors import UserError
+
+MAGIC = frozenset("*?[")
+"""Characters that make a path a pattern."""
+
+
+def filesystem_of(
+    path: str | os.PathLike[str], options: Mapping[str, Any] | None = None
+) -> tuple[Any, str]:
+    """The filesystem a path or URL lives on, and its absolute path there."""
+    url = os.fspath(path)
+    try:
+        fs, inside = fsspec.core.url_to_fs(url, **dict(options or {}))
+    except ImportError as error:
+        raise UserError(
+            f"'{url}' needs a package that is not installed: {error}. "
+            "Install it on every machine that runs the pipeline."
+        ) from error
+    except ValueError as error:
+        raise UserError(f"'{url}' is not a path or URL that can be opened: {error}.") from error
+    return fs, inside.rstrip("/") or "/"
+
+
+def is_pattern(path: str) -> bool:
+    return not MAGIC.isdisjoint(path)
+
+
+def is_local(fs: Any) -> bool:
+    return isinstance(fs, LocalFileSystem)
+
+
+def names_in(fs: Any, folder: str) -> list[str]:
+    """The names of the files directly in a folder; none if there is no such folder."""
+    fs.invalidate_cache(folder)
+    try:
+        entries = fs.ls(folder, detail=True)
+    except FileNotFoundError:
+        return []
+    return sorted(entry["name"].rsplit("/", 1)[-1] for entry in entries if entry["type"] == "file")
+
+
+def sync_file(fs: Any, path: str) -> None:
+    """Make a closed file's content survive a power failure."""
+    if is_local(fs):
+        _fsync(path)
+
+
+def sync_folder(fs: Any, folder: str) -> None:
+    """Make the names in a folder survive a power failure."""
+    if is_local(fs):
+        _fsync(folder)
+
+
+def _fsync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def rename(fs: Any, source: str, target: str) -> None:
+    """Move a file over whatever has the target name; atomic wherever the filesystem can."""
+    if is_local(fs):
+        os.replace(source, target)
+    else:
+        fs.mv(source, target)
+
+
+def remove(fs: Any, path: str) -> None:
+    """Remove a file; harmless if it is gone."""
+    try:
+        fs.rm_file(path)
+    except FileNotFoundError:
+        return

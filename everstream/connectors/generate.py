@@ -1,0 +1,260 @@
+"""Sources that make their records: ranges, lists, vectorised functions and generators.
+
+All but generators cut the stream into blocks that the shards take in turn: block 0 to shard 0,
+block 1 to shard 1 and so on. Block and stride are part of the offset, so a later change of the
+batch size does not move them.
+"""
+
+import inspect
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import polars as pl
+
+from everstream.errors import UserError
+from everstream.pipeline.batch import Batch
+from everstream.pipeline.source import END, EndOfStream, Reader, Source
+
+ROWS_PER_BATCH = 65_536
+OBJECTS_PER_BATCH = 4_096
+LONGEST_WAIT_S = 0.05
+
+
+@dataclass(frozen=True)
+class BlockOffset:
+    """The next block starts at record `start`, has `block` records; the one after is `stride` on."""
+
+    start: int
+    block: int
+    stride: int
+
+
+class _BlockReader(Reader):
+    def __init__(
+        self, make: Callable[[int, int], Batch], total: int | None, offset: BlockOffset
+    ) -> None:
+        self._make = make
+        self._total = total
+        self._offset = offset
+
+    @property
+    def offset(self) -> BlockOffset:
+        return self._offset
+
+    def seek(self, offset: BlockOffset) -> None:
+        self._offset = offset
+
+    def read(self) -> Batch | EndOfStream | None:
+        start = self._offset.start
+        stop = start + self._offset.block
+        if self._total is not None:
+            stop = min(stop, self._total)
+        if start >= stop:
+            return END
+        batch = self._make(start, stop)
+        if len(batch) != stop - start:
+            raise UserError(
+                f"make({start}, {stop}) must give {stop - start} records but gave {len(batch)}."
+            )
+        self._offset = replace(self._offset, start=start + self._offset.stride)
+        return batch
+
+
+class FromFunction(Source):
+    """Records from `make(start, stop)`, which gives the batch of records start to stop - 1.
+
+    `make` must give the same records each time it is asked for them. Endless if `total` is None.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[int, int], Batch],
+        total: int | None = None,
+        batch: int = ROWS_PER_BATCH,
+    ) -> None:
+        if batch < 1:
+            raise UserError(f"batch must be at least 1, not {batch}.")
+        if total is not None and total < 0:
+            raise UserError(f"total must be 0 or more, not {total}; leave it out for no end.")
+        self._make = make
+        self._total = total
+        self._batch = batch
+
+    def open(self, shard: int, shards: int) -> Reader:
+        offset = BlockOffset(shard * self._batch, self._batch, shards * self._batch)
+        return _BlockReader(self._make, self._total, offset)
+
+    def total_records(self) -> int | None:
+        return self._total
+
+
+class Range(FromFunction):
+    """The whole numbers from start (0 if left out) to stop - 1.
+
+    Python ints; with `column="n"`, rows of a DataFrame with that int64 column.
+
+    >>> Range(3).open(0, 1).read()
+    [0, 1, 2]
+    """
+
+    def __init__(
+        self,
+        start: int,
+        stop: int | None = None,
+        *,
+        column: str | None = None,
+        batch: int | None = None,
+    ) -> None:
+        if stop is None:
+            start, stop = 0, start
+        if column is not None and (start < -(2**63) or stop > 2**63 - 1):
+            raise UserError(f"Range({start}, {stop}) does not fit the int64 column '{column}'.")
+        if batch is None:
+            batch = OBJECTS_PER_BATCH if column is None else ROWS_PER_BATCH
+        super().__init__(_Numbers(start, column), max(stop - start, 0), batch)
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    first: int
+    column: str | None
+
+    def __call__(self, start: int, stop: int) -> Batch:
+        first, last = self.first + start, self.first + stop
+        if self.column is None:
+            return list(range(first, last))
+        return pl.select(pl.int_range(first, last, dtype=pl.Int64).alias(self.column))
+
+
+class FromList(FromFunction):
+    """The records of a list, which travels with the pipeline: for tests and small inputs."""
+
+    def __init__(self, records: Iterable[Any], batch: int = OBJECTS_PER_BATCH) -> None:
+        kept = list(records)
+        super().__init__(_Slice(kept), len(kept), batch)
+
+
+@dataclass(frozen=True)
+class _Slice:
+    records: Sequence[Any]
+
+    def __call__(self, start: int, stop: int) -> Batch:
+        return list(self.records[start:stop])
+
+
+class FromGenerator(Source):
+    """Records from a Python generator function that can resume.
+
+    `function(offset)` is called with the number of records given so far and yields the rest.
+    A function that takes `(offset, shard, shards)` can have many shards: it yields its shard's
+    part, and offset counts that shard's records alone. A batch is given on when it is full or
+    `wait_s` old. The shard's checkpoints wait while the generator waits: yield often.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Iterable[Any]],
+        *,
+        batch: int = OBJECTS_PER_BATCH,
+        wait_s: float = LONGEST_WAIT_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if batch < 1:
+            raise UserError(f"batch must be at least 1, not {batch}.")
+        self._function = function
+        self._sharded = _takes_shards(function)
+        self._batch = batch
+        self._wait_s = wait_s
+        self._clock = clock
+        if not self._sharded:
+            self.max_shards = 1  # type: ignore[misc]  # depends on the function, not the class
+
+    def open(self, shard: int, shards: int) -> Reader:
+        if shards > 1 and not self._sharded:
+            raise UserError(
+                f"FromGenerator cannot split '{_name(self._function)}' over {shards} shards, "
+                "because the function takes only an offset. Use shards=1, or write it as "
+                f"def {_name(self._function)}(offset, shard, shards)."
+            )
+        where = (shard, shards) if self._sharded else ()
+        return _GeneratorReader(self._function, where, self._batch, self._wait_s, self._clock)
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _takes_shards(function: Callable[..., Any]) -> bool:
+    """Whether the function takes (offset, shard, shards) rather than (offset)."""
+    signature = inspect.signature(function)
+
+    def accepts(*arguments: int) -> bool:
+        try:
+            signature.bind(*arguments)
+        except TypeError:
+            return False
+        return True
+
+    if accepts(0, 0, 1) and ("shards" in signature.parameters or not accepts(0)):
+        return True
+    if accepts(0):
+        return False
+    raise UserError(
+        f"the generator function '{_name(function)}' must take (offset) or "
+        f"(offset, shard, shards), not {signature}."
+    )
+
+
+class _GeneratorReader(Reader):
+    def __init__(
+        self,
+        function: Callable[..., Iterable[Any]],
+        where: tuple[int, ...],
+        batch: int,
+        wait_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._function = function
+        self._where = where
+        self._batch = batch
+        self._wait_s = wait_s
+        self._clock = clock
+        self._records: Iterator[Any] | None = None
+        self._offset = 0
+
+    @property
+    def offset(self) -> int:
+        return self._offset
+
+    def seek(self, offset: int) -> None:
+        self.close()
+        self._offset = offset
+
+    def read(self) -> Batch | EndOfStream | None:
+        if self._records is None:
+            self._records = self._start()
+        records: list[Any] = []
+        deadline_s = self._clock() + self._wait_s
+        for record in self._records:
+            records.append(record)
+            if len(records) == self._batch or self._clock() >= deadline_s:
+                break
+        self._offset += len(records)
+        return records or END
+
+    def close(self) -> None:
+        stop = getattr(self._records, "close", None)
+        self._records = None
+        if stop is not None:
+            stop()
+
+    def _start(self) -> Iterator[Any]:
+        made = self._function(self._offset, *self._where)
+        if not isinstance(made, Iterable):
+            raise UserError(
+                f"'{_name(self._function)}' must yield its records, but it returned "
+                f"{type(made).__name__}. Write it as a generator function, with yield."
+            )
+        return iter(made)

@@ -1,0 +1,276 @@
+"""JSON, one value per line: `JsonLines` reads such files as a source and writes them as a sink.
+
+Which of the two it is shows in how it is opened. As a source it shares the splitting of text
+files; as a sink it shares the part files of `parts`, and what it wrote it can read again.
+"""
+
+import io
+import json
+import os
+from collections.abc import Mapping
+from typing import Any, overload
+
+import polars as pl
+
+from everstream.connectors.files import filesystem_of, is_pattern
+from everstream.connectors.parts import PartFolder, PartWriter
+from everstream.connectors.splits import Chunk, ChunkReader, FileSet, LinesOffset
+from everstream.errors import ConnectorError, UserError
+from everstream.pipeline.batch import Batch
+from everstream.pipeline.sink import Delivery, Sink, SinkShard, Writer
+from everstream.pipeline.source import END, EndOfStream, Reader, Source
+
+ENDING = ".jsonl"
+COUNT_LINES_UP_TO_BYTES = 64 << 20
+"""Error messages name the line as well as the byte up to here; beyond, counting takes too long."""
+
+
+class JsonLines(Source, Sink):
+    """Files with one JSON value per line.
+
+    As a source, `path` names a file, a folder or a pattern, and records are the parsed values.
+    With `schema` (a Polars schema) or `columns=True` (the schema is taken from the start of the
+    first file) batches are DataFrames. Blank lines are skipped.
+
+    As a sink, `path` names a folder. Output is exactly-once: one part file per shard and
+    checkpoint, which appears whole when its checkpoint is stable.
+    """
+
+    delivery = Delivery.EXACTLY_ONCE
+    max_shards = None
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        schema: Mapping[str, Any] | None = None,
+        columns: bool = False,
+        batch_bytes: int = 1 << 20,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        if batch_bytes < 1:
+            raise UserError(f"batch_bytes must be at least 1, not {batch_bytes}.")
+        self._fs, self._path = filesystem_of(path, storage_options)
+        self._files = FileSet(self._fs, self._path)
+        self._schema = pl.Schema(schema) if schema is not None else None
+        self._columns = columns or schema is not None
+        self._batch_bytes = batch_bytes
+
+    @overload
+    def open(self, shard: int, shards: int) -> Reader: ...
+    @overload
+    def open(self, who: SinkShard) -> Writer: ...
+    def open(self, *args: Any, **named: Any) -> Reader | Writer:
+        """A reader for (shard, shards), a writer for a `SinkShard`."""
+        who = named.get("who", args[0] if args else None)
+        if isinstance(who, SinkShard):
+            return _JsonWriter(self._part_folder(), who)
+        return self._open_reader(*args, **named)
+
+    def check(self) -> None:
+        """Raise a UserError if the path can serve neither as a source nor as a sink.
+
+        A folder that is not there yet is fine: a sink creates it. A name with an ending or a
+        pattern can only be meant to be read, so there must be something to read.
+        """
+        only_a_source = is_pattern(self._path) or self._has_ending()
+        if only_a_source or self._files.exists():
+            self._files.refresh()
+        if self._columns and self._schema is None and self._files.listed:
+            self._schema = self._inferred_schema()
+
+    def start_fresh(self, pipeline: str, operator: str, store: str, replace: bool) -> None:
+        self._part_folder().start_fresh(pipeline, operator, replace)
+
+    def _open_reader(self, shard: int, shards: int) -> Reader:
+        chunks = self._files.reader(shard, shards, self._batch_bytes)
+        if not self._columns:
+            return _JsonReader(chunks)
+        return _ColumnsReader(chunks, self._schema or self._inferred_schema())
+
+    def _part_folder(self) -> PartFolder:
+        if is_pattern(self._path) or self._fs.isfile(self._path):
+            raise UserError(
+                f"JsonLines writes into a folder, but '{self._path}' is a file or a pattern. "
+                "Name a folder, for example JsonLines('counts/')."
+            )
+        return PartFolder(self._fs, self._path, ENDING)
+
+    def _has_ending(self) -> bool:
+        return bool(os.path.splitext(self._path)[1]) and not self._fs.isdir(self._path)
+
+    def _inferred_schema(self) -> pl.Schema:
+        """The schema of the first lines; the same for every shard, whichever splits it has."""
+        chunks = self._files.reader(0, 1, self._batch_bytes)
+        try:
+            first = b"".join(_ended(chunk.data) for chunk in chunks.read())
+            if not first.strip():
+                raise UserError(
+                    f"'{self._path}' has no lines to take the columns from. "
+                    "Give them: schema={'name': pl.String, ...}."
+                )
+            return pl.read_ndjson(io.BytesIO(first), infer_schema_length=None).schema
+        except pl.exceptions.PolarsError as error:
+            raise UserError(
+                f"cannot tell the columns of '{self._path}' from its first lines: {error}. "
+                "Give them: schema={'name': pl.String, ...}."
+            ) from error
+        finally:
+            chunks.close()
+
+
+def _ended(data: bytes) -> bytes:
+    return data if data.endswith(b"\n") else data + b"\n"
+
+
+class _JsonReader(Reader):
+    """Records are the parsed values."""
+
+    def __init__(self, chunks: ChunkReader) -> None:
+        self._chunks = chunks
+        self._decode = json.JSONDecoder().decode
+
+    @property
+    def offset(self) -> Any:
+        return self._chunks.offset
+
+    def seek(self, offset: Any) -> None:
+        self._chunks.seek(offset)
+
+    def read(self) -> Batch | EndOfStream | None:
+        before = self._chunks.offset
+        while chunks := self._chunks.read():
+            try:
+                batch = self._batch(chunks)
+            except ConnectorError:
+                self._chunks.seek(before)
+                raise
+            if len(batch):
+                return batch
+        return END
+
+    def close(self) -> None:
+        self._chunks.close()
+
+    def _batch(self, chunks: list[Chunk]) -> Batch:
+        decode, records = self._decode, list[Any]()
+        for chunk in chunks:
+            lines = chunk.data.split(b"\n")
+            try:
+                records += [decode(line.decode()) for line in lines if line.strip()]
+            except (ValueError, RecursionError):
+                raise self._broken(chunk, self._decode_line) from None
+        return records
+
+    def _decode_line(self, line: bytes) -> Any:
+        return self._decode(line.decode())
+
+    def _broken(self, chunk: Chunk, parse: Any) -> ConnectorError:
+        """The error for the first line of the chunk that cannot be parsed."""
+        position = chunk.position
+        for line in chunk.data.split(b"\n"):
+            try:
+                if line.strip():
+                    parse(line)
+            except (ValueError, RecursionError, pl.exceptions.PolarsError) as error:
+                shown = line[:120].decode(errors="replace")
+                return ConnectorError(
+                    f"'{chunk.path}', {self._line_at(chunk.path, position)}byte {position}: "
+                    f"{error}\n  line: {shown}\n"
+                    "Correct or remove the line. To drop such lines instead, read the file "
+                    "with TextLines and parse it in a flat_map."
+                )
+            position += len(line) + 1
+        return ConnectorError(
+            f"'{chunk.path}', bytes {chunk.position} to {chunk.position + len(chunk.data)}: the "
+            "lines can be read one by one but not together. Give the columns with schema={...}."
+        )
+
+    def _line_at(self, path: str, position: int) -> str:
+        if position > COUNT_LINES_UP_TO_BYTES:
+            return ""
+        before: bytes = self._chunks.fs.cat_file(path, 0, position) if position else b""
+        return f"line {before.count(10) + 1}, "
+
+
+class _ColumnsReader(_JsonReader):
+    """Batches are DataFrames. The schema is part of the offset: it must not change on replay."""
+
+    def __init__(self, chunks: ChunkReader, schema: pl.Schema) -> None:
+        super().__init__(chunks)
+        self._schema = schema
+
+    @property
+    def offset(self) -> tuple[LinesOffset, pl.Schema]:
+        return self._chunks.offset, self._schema
+
+    def seek(self, offset: tuple[LinesOffset, pl.Schema]) -> None:
+        lines, self._schema = offset
+        self._chunks.seek(lines)
+
+    def _batch(self, chunks: list[Chunk]) -> Batch:
+        try:
+            return self._parse(b"".join(_ended(chunk.data) for chunk in chunks))
+        except pl.exceptions.PolarsError:
+            for chunk in chunks:
+                try:
+                    self._parse(chunk.data)
+                except pl.exceptions.PolarsError:
+                    raise self._broken(chunk, self._parse) from None
+            raise
+
+    def _parse(self, data: bytes) -> pl.DataFrame:
+        return pl.read_ndjson(io.BytesIO(data), schema=self._schema)
+
+
+class _JsonWriter(PartWriter):
+    def __init__(self, folder: PartFolder, who: SinkShard) -> None:
+        super().__init__(folder, who)
+        self._operator = who.operator
+        self._readable = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+        self._ascii = json.JSONEncoder(allow_nan=False).encode
+
+    def encode(self, batch: Batch) -> bytes:
+        if isinstance(batch, pl.DataFrame):
+            return self._encode_columns(batch)
+        try:
+            return "".join([f"{self._readable(record)}\n" for record in batch]).encode()
+        except UnicodeEncodeError:
+            # Half a surrogate pair has no UTF-8 form, but JSON can escape it.
+            return "".join([f"{self._ascii(record)}\n" for record in batch]).encode()
+        except (TypeError, ValueError, RecursionError):
+            raise self._refused(batch) from None
+
+    def _encode_columns(self, batch: pl.DataFrame) -> bytes:
+        for name, kind in batch.schema.items():
+            if _holds(kind, (pl.Binary, pl.Object)):
+                raise UserError(
+                    f"operator '{self._operator}': column '{name}' of type {kind} has no JSON "
+                    "form. Turn it into text or numbers first, "
+                    f"for example .with_columns(pl.col('{name}').bin.encode('base64'))."
+                )
+        buffer = io.BytesIO()
+        batch.write_ndjson(buffer)
+        return buffer.getvalue()
+
+    def _refused(self, batch: list[Any]) -> UserError:
+        for record in batch:
+            try:
+                self._readable(record)
+            except (TypeError, ValueError, RecursionError) as error:
+                return UserError(
+                    f"operator '{self._operator}': a record cannot be written as JSON: {error}\n"
+                    f"  record: {repr(record)[:200]}\n"
+                    "Turn it into dicts, lists, str, int, float, bool or None with a map before "
+                    "the sink: .isoformat() for dates, .item() for numpy values, None for NaN."
+                )
+        return UserError(f"operator '{self._operator}': records changed while they were written.")
+
+
+def _holds(kind: pl.DataType, refused: tuple[Any, ...]) -> bool:
+    """Whether a column type is, or has inside it, one of these."""
+    if isinstance(kind, pl.Struct):
+        return any(_holds(field.dtype, refused) for field in kind.fields)  # type: ignore[arg-type]
+    if isinstance(kind, pl.List | pl.Array):
+        return _holds(kind.inner, refused)  # type: ignore[arg-type]
+    return kind in refused

@@ -1,0 +1,71 @@
+"""Sinks that act at once: `Console` prints, `Callback` calls a function.
+
+Both are at-least-once: after a failure, records since the last checkpoint come again.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from everstream.errors import UserError
+from everstream.pipeline.batch import Batch, records_of
+from everstream.pipeline.sink import Delivery, Sink, SinkShard, Writer
+
+
+class Console(Sink):
+    """Prints each record on a line of its own; rows as dicts. At-least-once.
+
+    Each shard prints on the standard output of the process it runs in.
+    """
+
+    delivery = Delivery.AT_LEAST_ONCE
+
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix = prefix
+
+    def open(self, who: SinkShard) -> Writer:
+        return _ConsoleWriter(self._prefix)
+
+
+class _ConsoleWriter(Writer):
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+
+    def write(self, batch: Batch) -> None:
+        sys.stdout.write("".join(f"{self._prefix}{record}\n" for record in records_of(batch)))
+        sys.stdout.flush()
+
+
+class Callback(Sink):
+    """Calls `function(record)`, or with `batches=True` `function(batch)`. At-least-once.
+
+    After a failure the function sees records again that it has seen before: make it idempotent,
+    or use an exactly-once sink.
+    """
+
+    delivery = Delivery.AT_LEAST_ONCE
+
+    def __init__(self, function: Callable[[Any], object], *, batches: bool = False) -> None:
+        if not callable(function):
+            raise UserError(
+                f"Callback needs a function, not {type(function).__name__}: "
+                "Callback(lambda record: ...)."
+            )
+        self._function = function
+        self._batches = batches
+
+    def open(self, who: SinkShard) -> Writer:
+        return _CallbackWriter(self._function, self._batches)
+
+
+class _CallbackWriter(Writer):
+    def __init__(self, function: Callable[[Any], object], batches: bool) -> None:
+        self._function = function
+        self._batches = batches
+
+    def write(self, batch: Batch) -> None:
+        if self._batches:
+            self._function(batch)
+            return
+        for record in records_of(batch):
+            self._function(record)

@@ -1,0 +1,140 @@
+"""`Paced`: another source's records at a steady rate, for measurements and demonstrations.
+
+Record number k of a shard is due k / rate after the start, and the start is part of the offset:
+after a failure the source catches up with all that became due in the meantime, as a live feed
+would, so that a measured latency counts the time the pipeline was down.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from everstream.errors import UserError
+from everstream.pipeline.batch import Batch
+from everstream.pipeline.source import END, EndOfStream, Reader, Source
+
+SMALLEST_FRAME_S = 0.001
+"""At high rates records are given in frames at least this far apart, not one by one."""
+SHORTEST_WAIT_S = 1e-6
+ROUNDING_RECORDS = 1e-6
+
+
+@dataclass(frozen=True)
+class PacedOffset:
+    """`given` records were given since `start_s`: all before `inner`, and `skip` from there on."""
+
+    start_s: float | None
+    given: int
+    inner: Any
+    skip: int
+
+
+class Paced(Source):
+    """Gives the records of `source` at `rate` records per second over all shards together.
+
+    Never more than is due, in frames of at most `batch` records.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        rate: float,
+        *,
+        clock: Callable[[], float] = time.time,
+        batch: int = 65_536,
+    ) -> None:
+        if not 0 < rate < float("inf"):
+            raise UserError(f"rate must be a positive number of records per second, not {rate}.")
+        if batch < 1:
+            raise UserError(f"batch must be at least 1, not {batch}.")
+        self._source = source
+        self._rate = rate
+        self._clock = clock
+        self._batch = batch
+        self.max_shards = source.max_shards  # type: ignore[misc]  # that of the wrapped source
+
+    def open(self, shard: int, shards: int) -> Reader:
+        inner = self._source.open(shard, shards)
+        return _PacedReader(inner, self._rate / shards, self._clock, self._batch)
+
+    def total_records(self) -> int | None:
+        return self._source.total_records()
+
+    def check(self) -> None:
+        self._source.check()
+
+
+class _PacedReader(Reader):
+    def __init__(self, inner: Reader, rate: float, clock: Callable[[], float], batch: int) -> None:
+        self._inner = inner
+        self._rate = rate
+        self._clock = clock
+        self._batch = batch
+        self._offset = PacedOffset(None, 0, inner.offset, 0)
+        self._held: Batch = []
+        self._to_skip = 0
+        self._last_frame_s = float("-inf")
+        self._inner_is_idle = False
+
+    @property
+    def offset(self) -> PacedOffset:
+        return self._offset
+
+    def seek(self, offset: PacedOffset) -> None:
+        self._inner.seek(offset.inner)
+        self._offset = offset
+        self._held = []
+        self._to_skip = offset.skip
+        self._last_frame_s = float("-inf")
+
+    def read(self) -> Batch | EndOfStream | None:
+        now_s = self._clock()
+        if self._offset.start_s is None:
+            self._offset = replace(self._offset, start_s=now_s)
+        self._inner_is_idle = False
+        while not len(self._held):
+            more = self._inner.read()
+            if isinstance(more, EndOfStream):
+                return END
+            if more is None:
+                self._inner_is_idle = True
+                return None
+            self._held = more[self._to_skip :]
+            self._to_skip = max(self._to_skip - len(more), 0)
+            if not self._to_skip and not len(self._held):
+                # The frame was given to its last record: it counts as read.
+                self._offset = replace(self._offset, inner=self._inner.offset, skip=0)
+        count = min(self._due(now_s), self._batch)
+        if count < 1 or (count < self._batch and now_s < self._last_frame_s + SMALLEST_FRAME_S):
+            return None
+        return self._give(count, now_s)
+
+    def ready_in_s(self, now_s: float) -> float:
+        if self._inner_is_idle:
+            return self._inner.ready_in_s(now_s)
+        start_s, given = self._offset.start_s, self._offset.given
+        if start_s is None:
+            return 0.0
+        next_s = max(start_s + (given + 1) / self._rate, self._last_frame_s + SMALLEST_FRAME_S)
+        return max(next_s - now_s, SHORTEST_WAIT_S)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def _due(self, now_s: float) -> int:
+        """How many records are due and not yet given."""
+        assert self._offset.start_s is not None
+        elapsed_s = now_s - self._offset.start_s
+        return int(elapsed_s * self._rate + ROUNDING_RECORDS) - self._offset.given
+
+    def _give(self, count: int, now_s: float) -> Batch:
+        frame, self._held = self._held[:count], self._held[count:]
+        given = self._offset.given + len(frame)
+        if len(self._held):
+            skip = self._offset.skip + len(frame)
+            self._offset = replace(self._offset, given=given, skip=skip)
+        else:
+            self._offset = replace(self._offset, given=given, inner=self._inner.offset, skip=0)
+        self._last_frame_s = now_s
+        return frame
