@@ -7,6 +7,7 @@ operator kept in plain attributes can leak from before a failure to after it.
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import cloudpickle
@@ -82,22 +83,22 @@ class ChainStages:
             routing = next((edge.routing for edge in graph.inputs(name)), None)
             keying = routing.keying if isinstance(routing, ByKey) else None
             ctx = Context(
-                name, self.shard.index, shards, self.state.keystore(name, "state"), keying
+                name, self.shard.number, shards, self.state.keystore(name, "state"), keying
             )
             stage = Stage(name, ctx)
             stage.records_in, stage.records_out = counts.get(name, (0, 0))
             self.stages[name] = stage
             extra = extras.get(name, {})
             if isinstance(what, Source):
-                stage.reader = what.open(self.shard.index, shards)
+                stage.reader = what.open(self.shard.number, shards)
                 if "offset" in extra:
                     stage.reader.seek(extra["offset"])
             elif isinstance(what, Sink):
-                who = SinkShard(graph.name, name, self.shard.index, shards, generation, store)
+                who = SinkShard(graph.name, name, self.shard.number, shards, generation, store)
                 stage.writer = what.open(who)
                 stage.writer.recover(extra.get("transactions", ()), permit)
             else:
-                bind_state(what, lambda key, init, name=name: self.state.keystore(name, key, init))
+                bind_state(what, partial(self.state.keystore, name))
                 stage.operator = what
         self._link()
 
@@ -251,4 +252,4 @@ class ChainStages:
             record = record[:_SHOWN] + "..."
         lines = traceback.format_exception(type(error), error, error.__traceback__)
         ours = [line for line in lines if "everstream/core/" not in line.split("\n")[0]]
-        return OperatorError(self._at, self.shard.index, record, "".join(ours))
+        return OperatorError(self._at, self.shard.number, record, "".join(ours))

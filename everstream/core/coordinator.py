@@ -124,6 +124,7 @@ class Coordinator:
         self._stop_epoch: Epoch | None = None
         self._due_s: float | None = None
         self._not_before_s = 0.0
+        self._final_failed = False
         self._records_at_epoch = 0
         self._injected: dict[HostId, float] = {}
         self._orders: list[Order] = []
@@ -136,6 +137,10 @@ class Coordinator:
     @property
     def stable_epoch(self) -> Epoch:
         return self.manifests[0].epoch if self.manifests else Epoch(0)
+
+    @property
+    def _over(self) -> bool:
+        return self.phase is Phase.DONE
 
     def totals(self) -> dict[str, int]:
         """Operator -> records taken so far, over all its shards (sources: given)."""
@@ -154,25 +159,23 @@ class Coordinator:
 
     def on_host_joined(self, host: HostId, address: Any, now_s: float) -> list[Order]:
         """A host has started, or started again."""
-        if self.phase is Phase.DONE:
+        if self._over:
             self._send(host, Shutdown())
             return self._take()
         if host in self.hosts:
             self._failure(f"host {host} came back", self.plan.hosts[host], host, None, now_s)
-        if self.phase is Phase.DONE:
-            return self._take()
         self.hosts[host] = address
         self.book.restarted(tuple(str(shard) for shard in self.plan.hosts[host]), now_s)
         if self.phase is Phase.GATHERING:
             if len(self.hosts) == len(self.plan.hosts):
                 self._roll_back()
-        elif not self._rollback_waits:
+        elif not self._over and not self._rollback_waits:
             self._send(host, self._restore_command())
         return self._take()
 
     def on_host_lost(self, host: HostId, how: str, now_s: float) -> list[Order]:
         """A host's process is gone, or silent for too long."""
-        if host in self.hosts and self.phase is not Phase.DONE:
+        if host in self.hosts and not self._over:
             del self.hosts[host]
             what = f"host {host} ({how})"
             self._failure(what, self.plan.hosts[host], host, None, now_s)
@@ -185,7 +188,7 @@ class Coordinator:
     # Reports.
 
     def on_report(self, report: Any, now_s: float) -> list[Order]:
-        if self.phase is Phase.DONE or report_generation(report) != self.generation:
+        if self._over or report.generation != self.generation:
             return self._take()
         match report:
             case Progress():
@@ -198,9 +201,10 @@ class Coordinator:
             case CheckpointTaken(record=record):
                 self.ledger.add(record)
                 self._write_when_complete(now_s)
-            case CheckpointFailed(epoch=epoch, reason=reason, shard=shard):
+            case CheckpointFailed(epoch=epoch, reason=reason, shard=shard, final=final):
                 self._note(f"epoch {epoch} given up: {shard} could not save: {reason}", True)
-                if epoch == self.ledger.in_flight:
+                self._final_failed |= final
+                if final or epoch == self.ledger.in_flight:
                     self.ledger.abort()
                     self._not_before_s = now_s + RETRY_S
             case Committed(shard=shard, epoch=epoch):
@@ -272,6 +276,8 @@ class Coordinator:
     # How it is done.
 
     def _epoch_due(self, now_s: float) -> bool:
+        if self._final_failed:
+            return True
         if not self.policy.checkpoints:
             return False
         by_time = self._due_s is not None and now_s >= self._due_s
@@ -281,6 +287,7 @@ class Coordinator:
 
     def _start_epoch(self, now_s: float, stop: bool) -> Epoch:
         epoch = self.ledger.start(now_s)
+        self._final_failed = False
         self._records_at_epoch = self.records_read()
         if self.policy.every_s is not None:
             self._due_s = now_s + self.policy.every_s
@@ -352,6 +359,7 @@ class Coordinator:
         if self._rollback_waits:
             return
         self.ledger.roll_back(self.line, [self.stable_epoch])
+        self._final_failed = False
         self.progress = {}
         self._restoring = set(self.plan.shards)
         for host in self.hosts:
@@ -422,8 +430,3 @@ class Coordinator:
     def _take(self) -> list[Order]:
         orders, self._orders = self._orders, []
         return orders
-
-
-def report_generation(report: Any) -> Generation:
-    generation: Generation = report.generation
-    return generation

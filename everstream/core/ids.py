@@ -5,6 +5,8 @@ from typing import NamedTuple, NewType
 Epoch = NewType("Epoch", int)
 """The number of a coordinated set of checkpoints; 0 is the empty start."""
 
+NO_EPOCH = Epoch(0)
+
 Generation = NewType("Generation", int)
 """Rises with every restart and rollback; frames of a lower one are a zombie's."""
 
@@ -17,15 +19,15 @@ class ShardId(NamedTuple):
     """One parallel instance of an operator (or of a chain of fused ones, named by its first)."""
 
     operator: str
-    index: int
+    number: int
 
     def __str__(self) -> str:
-        return f"{self.operator}:{self.index}"
+        return f"{self.operator}:{self.number}"
 
     @classmethod
     def parse(cls, text: str) -> "ShardId":
-        operator, _, index = text.rpartition(":")
-        return cls(operator, int(index))
+        operator, _, number = text.rpartition(":")
+        return cls(operator, int(number))
 
 
 class ChannelId(NamedTuple):

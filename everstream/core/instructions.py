@@ -37,10 +37,12 @@ class Produce:
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """Take the state of this instant, then make it durable in the background."""
+    """Take the state of this instant, then make it durable in the background.
 
-    number: Epoch
-    final: bool = False
+    The record was made when this was decided: deliveries that follow are not in it.
+    """
+
+    record: CheckpointRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class EmitMarkers:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Let the operators emit their last records, then end every output channel."""
+    """Let the operators emit their last records, end every output channel, then say so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,6 @@ def records_for(
         chosen[shard] = tuple(
             record
             for record in line.values()
-            if record.shard.index == shard.index and wanted & set(record.operators)
+            if record.shard.number == shard.number and wanted & set(record.operators)
         )
     return chosen

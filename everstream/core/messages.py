@@ -7,7 +7,7 @@ an engine may carry them over a socket or hand them over in memory.
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from everstream.core.ids import Epoch, Generation, HostId, ShardId
+from everstream.core.ids import NO_EPOCH, Epoch, Generation, HostId, ShardId
 from everstream.errors import EverstreamError
 from everstream.state.store import ObjectRef
 
@@ -23,7 +23,7 @@ class CheckpointRecord:
     """The chain of objects that restores it, the full one first."""
     final: bool = False
     """The shard had ended: this also stands for every later epoch."""
-    last_epoch: Epoch = Epoch(0)
+    last_epoch: Epoch = NO_EPOCH
     """The last epoch this shard took part in before; a final record counts only after it."""
     received: dict[str, int] = field(default_factory=dict)
     sent: dict[str, int] = field(default_factory=dict)
@@ -133,6 +133,8 @@ class CheckpointFailed:
     generation: Generation
     epoch: Epoch
     reason: str
+    final: bool = False
+    """It was my last: no epoch can be complete until I was asked again and succeeded."""
 
 
 @dataclass(frozen=True)

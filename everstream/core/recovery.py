@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from everstream.core.ids import Epoch
+from everstream.core.ids import NO_EPOCH, Epoch
 
 
 @dataclass
@@ -22,7 +22,7 @@ class RecoveryReport:
     restarted_s: float | None = None
     restored_s: float | None = None
     caught_up_s: float | None = None
-    from_epoch: Epoch = Epoch(0)
+    from_epoch: Epoch = NO_EPOCH
     records_replayed: int = 0
     goal: dict[str, int] = field(default_factory=dict)
     """Operator -> records it had taken when the failure was noticed."""

@@ -60,7 +60,7 @@ class Upload:
     def name(self) -> str:
         """Where the object goes: no two generations ever share a name."""
         return (
-            f"{self.shard.operator}-{self.shard.index}/"
+            f"{self.shard.operator}-{self.shard.number}/"
             f"{self.record.number:08d}-{self.generation:x}.ckpt"
         )
 
@@ -106,7 +106,14 @@ class ShardRunner:
         inputs, outputs = plan.inputs[id], plan.outputs[id]
         operators = plan.chains[id.operator].operators
         ordered = any(plan.graph.nodes[name].ordered for name in operators)
-        self.shard = Shard(id, inputs, outputs, protocol(inputs, outputs), ordered=ordered)
+        self.shard = Shard(
+            id,
+            inputs,
+            outputs,
+            protocol(inputs, outputs),
+            operators=operators,
+            ordered=ordered,
+        )
         self.port = port
         self.state = ShardState()
         order_matters = plan.order_matters()
@@ -171,9 +178,7 @@ class ShardRunner:
             return
         if isinstance(error, EnvironmentFault | OSError):
             self.state.mark_failed(upload.capture)
-            self._perform(
-                self.shard.on_upload_failed(upload.generation, upload.record.number, str(error))
-            )
+            self._perform(self.shard.on_upload_failed(upload.generation, upload.record, str(error)))
         else:
             self._perform(self.shard.on_failure(self.chain.explain(error)))
 
@@ -219,8 +224,8 @@ class ShardRunner:
                     self._guarded(self._produce)
                 case Tell(report=report):
                     self.port.tell(report)
-                case Capture(number=number, final=final):
-                    self._guarded(self._capture, number, final)
+                case Capture(record=record):
+                    self._guarded(self._capture, record)
                 case EmitMarkers(number=number):
                     for outlet in self.outlets.values():
                         outlet.marker(number)
@@ -277,16 +282,16 @@ class ShardRunner:
         for outlet in self.outlets.values():
             outlet.flush_outside_step()
             outlet.end()
+        self._perform(self.shard.on_finished())
 
     def _flush(self, ordinal: int) -> None:
         """A step is over: its output leaves as frames with this ordinal."""
         for outlet in self.outlets.values():
             outlet.flush(ordinal)
 
-    def _capture(self, number: Epoch, final: bool) -> None:
+    def _capture(self, record: CheckpointRecord) -> None:
         began_s = self.port.clock_s()
-        extras = self.chain.prepare(number)
-        record = self.shard.record(number, final, self.chain.operators)
+        extras = self.chain.prepare(record.number)
         capture = self.state.capture(extras)
         record = replace(record, counts=self.chain.counts, capture_s=self.port.clock_s() - began_s)
         self.port.upload(

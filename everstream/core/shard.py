@@ -92,9 +92,11 @@ class Shard:
         outputs: Sequence[ChannelId],
         protocol: ShardProtocol,
         *,
+        operators: tuple[str, ...] = (),
         ordered: bool = False,
     ) -> None:
         self.id = id
+        self.operators = operators or (id.operator,)
         self.inputs = tuple(inputs)
         self.protocol = protocol
         self.ordered = ordered
@@ -108,6 +110,7 @@ class Shard:
         self.received = dict.fromkeys(inputs, 0)
         self.sent = dict.fromkeys(outputs, 0)
         self.ended: set[ChannelId] = set()
+        self._final_failed = False
         self._turn = 0
         self._records: tuple[CheckpointRecord, ...] = ()
         self._story: deque[str] = deque(maxlen=16)
@@ -130,6 +133,7 @@ class Shard:
         self._move(Status.RESTORING, f"generation {command.generation} from {command.stable}")
         self.generation = command.generation
         self.last_epoch = command.stable
+        self._final_failed = False
         self._records = command.records.get(self.id, ())
         for inbox in self.inboxes.values():
             inbox.clear()
@@ -195,8 +199,11 @@ class Shard:
     def on_start_checkpoint(self, command: StartCheckpoint) -> list[Instruction]:
         """The coordinator starts an epoch. Only a source that has not ended acts on it.
 
-        A stopped one does, too: the epoch it stopped for may have been given up.
+        A stopped one does, too: the epoch it stopped for may have been given up. And a shard
+        that had ended but could not save that tries again.
         """
+        if self.status is Status.ENDED and self._final_failed:
+            return self._capture_final()
         if self.status not in (Status.RUNNING, Status.STOPPED) or not self.is_source:
             return []
         return self._perform(self.protocol.on_command(command))
@@ -210,6 +217,10 @@ class Shard:
         """The source has nothing more."""
         return self._end()
 
+    def on_finished(self) -> list[Instruction]:
+        """The last records and the ends are on their way: save that."""
+        return self._capture_final() if self.status is Status.ENDED else []
+
     def on_durable(self, generation: Generation, record: CheckpointRecord) -> list[Instruction]:
         """A checkpoint has been written whole."""
         if generation != self.generation:
@@ -218,12 +229,13 @@ class Shard:
         return [Announce(record.number), Tell(CheckpointTaken(generation, record))]
 
     def on_upload_failed(
-        self, generation: Generation, number: Epoch, reason: str
+        self, generation: Generation, record: CheckpointRecord, reason: str
     ) -> list[Instruction]:
         if generation != self.generation:
             return []
-        self._story.append(f"checkpoint {number} failed: {reason}")
-        return [Tell(CheckpointFailed(self.id, generation, number, reason))]
+        self._story.append(f"checkpoint {record.number} failed: {reason}")
+        self._final_failed |= record.final
+        return [Tell(CheckpointFailed(self.id, generation, record.number, reason, record.final))]
 
     def on_stable(self, epoch: Epoch) -> list[Instruction]:
         """The one place a permit comes from while running."""
@@ -297,21 +309,6 @@ class Shard:
             payload,
         )
 
-    def record(self, number: Epoch, final: bool, operators: tuple[str, ...]) -> CheckpointRecord:
-        """The shard's own part of a checkpoint taken at this instant."""
-        return CheckpointRecord(
-            shard=self.id,
-            number=number,
-            operators=operators,
-            final=final,
-            last_epoch=self.last_epoch,
-            received={str(channel): count for channel, count in self.received.items()},
-            sent={str(channel): count for channel, count in self.sent.items()},
-            ended=tuple(str(channel) for channel in sorted(self.ended)),
-            ordinal=self.ordinal,
-            variables=self.protocol.variables(),
-        )
-
     def _deliver(self, frame: Frame) -> list[Instruction]:
         instructions = self._perform(self.protocol.checkpoint_first(frame))
         self.received[frame.channel] = frame.sequence
@@ -328,7 +325,26 @@ class Shard:
 
     def _end(self) -> list[Instruction]:
         self._move(Status.ENDED, "all input has ended")
-        return [Finish(), Capture(Epoch(self.last_epoch + 1), final=True)]
+        return [Finish()]
+
+    def _capture_final(self) -> list[Instruction]:
+        self._final_failed = False
+        return [Capture(self._record(Epoch(self.last_epoch + 1), final=True))]
+
+    def _record(self, number: Epoch, final: bool) -> CheckpointRecord:
+        """The shard's own part of a checkpoint taken at this instant."""
+        return CheckpointRecord(
+            shard=self.id,
+            number=number,
+            operators=self.operators,
+            final=final,
+            last_epoch=self.last_epoch,
+            received={str(channel): count for channel, count in self.received.items()},
+            sent={str(channel): count for channel, count in self.sent.items()},
+            ended=tuple(str(channel) for channel in sorted(self.ended)),
+            ordinal=self.ordinal,
+            variables=self.protocol.variables(),
+        )
 
     def _perform(self, asks: Sequence[Ask]) -> list[Instruction]:
         instructions: list[Instruction] = []
@@ -336,7 +352,7 @@ class Shard:
             match ask:
                 case TakeCheckpoint(number=number):
                     self._story.append(f"took checkpoint {number}")
-                    instructions.append(Capture(number))
+                    instructions.append(Capture(self._record(number, final=False)))
                     self.last_epoch = number
                 case SendMarkers(number=number, overtaking=overtaking):
                     instructions.append(EmitMarkers(number, overtaking))

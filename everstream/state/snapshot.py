@@ -6,7 +6,7 @@ on, and chains stay right however many uploads are under way and in whatever ord
 """
 
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
@@ -176,6 +176,13 @@ class ShardState:
         self._load(entries)
         self._base = _Base.on(self._sequence, tuple(chain[fulls[-1] :]))
         return decoded[-1][1]
+
+    def adopt(self, other: "ShardState", operators: Collection[str]) -> None:
+        """Take over the stores of these operators; the next capture is full."""
+        for (operator, name), store in other._stores.items():
+            if operator in operators:
+                self.keystore(operator, name).load(store.entries)
+        self._base = None
 
     def reset(self) -> None:
         """Empty every store and start over; the next capture is full."""

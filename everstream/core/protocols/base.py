@@ -6,7 +6,6 @@ for? It answers with values; the shard turns them into instructions. The protoco
 part of every checkpoint and are restored with it.
 """
 
-from abc import ABC
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -49,7 +48,7 @@ class StopProducing:
 Ask: TypeAlias = TakeCheckpoint | SendMarkers | StopProducing
 
 
-class ShardProtocol(ABC):
+class ShardProtocol:
     """One shard's side of a protocol. As given here: no checkpoints at all."""
 
     keeps_positions: ClassVar[bool] = False

@@ -7,7 +7,7 @@ ended before it took part in it. One epoch is in flight at a time.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from everstream.core.ids import Epoch, ShardId
+from everstream.core.ids import NO_EPOCH, Epoch, ShardId
 from everstream.core.messages import CheckpointRecord
 
 
@@ -16,7 +16,7 @@ class EpochLedger:
     """Which shards have reported what."""
 
     shards: frozenset[ShardId]
-    started: Epoch = Epoch(0)
+    started: Epoch = NO_EPOCH
     """The highest number ever given out; an aborted number is not used again."""
     in_flight: Epoch | None = None
     began_s: float = 0.0

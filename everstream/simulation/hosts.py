@@ -1,0 +1,174 @@
+"""A simulated host: runners in one process that can die between any two steps.
+
+Messages between two processes keep their order and take a random time. What a dead process had
+sent still arrives; what was sent to it is gone.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from everstream.core.frames import Frame, Payload
+from everstream.core.ids import ChannelId, Generation, HostId
+from everstream.core.messages import Restore, Resume, Shutdown, Stable, StartCheckpoint
+from everstream.core.protocols.base import ShardProtocol
+from everstream.core.runner import CommitJob, ShardRunner, Upload
+from everstream.errors import EverstreamError
+from everstream.state.objects import ObjectRef
+
+if TYPE_CHECKING:
+    from everstream.simulation.world import World
+
+
+class Link:
+    """A one-way connection: in order, with random delay."""
+
+    def __init__(self, world: "World", typical_s: float) -> None:
+        self.world = world
+        self.typical_s = typical_s
+        self.last_s = 0.0
+
+    def carry(self, deliver: Callable[[], None]) -> None:
+        scheduler = self.world.scheduler
+        arrival_s = max(self.last_s, scheduler.now_s + scheduler.jitter_s(self.typical_s))
+        self.last_s = arrival_s
+        scheduler.at(arrival_s, deliver)
+
+
+class SimulatedHost:
+    """One attempt of one Spark task."""
+
+    store_url = "simulated://"
+
+    def __init__(
+        self, world: "World", id: HostId, attempt: int, driver: int, protocol: type[ShardProtocol]
+    ) -> None:
+        self.world = world
+        self.id = id
+        self.attempt = attempt
+        self.driver = driver
+        """Which driver this host belongs to; to later ones it is a zombie."""
+        self.alive = True
+        self.writing: dict[int, Upload] = {}
+        plan = world.plan
+        self.runners = {s: ShardRunner(plan, s, protocol, self) for s in plan.hosts[id]}
+        self.peers: dict[HostId, SimulatedHost] = {}
+        self.links: dict[SimulatedHost, Link] = {}
+        self.to_driver = Link(world, 0.001)
+        self.from_driver = Link(world, 0.001)
+        self._step_soon()
+
+    # What the runners need.
+
+    def clock_s(self) -> float:
+        return self.world.scheduler.now_s
+
+    def send(self, frame: Frame) -> None:
+        if frame.payload is not None:
+            frame.payload = Payload(encoded=frame.payload.encoded)
+        self._carry(
+            self.world.plan.host_of[frame.channel.receiver],
+            lambda peer: peer.runners[frame.channel.receiver].on_frame(frame),
+        )
+
+    def grant(self, channel: ChannelId, frames: int) -> None:
+        generation: Generation = self.runners[channel.receiver].shard.generation
+        self._carry(
+            self.world.plan.host_of[channel.sender],
+            lambda peer: peer.runners[channel.sender].on_grant(channel, generation, frames),
+        )
+
+    def tell(self, report: object) -> None:
+        self.to_driver.carry(lambda: self.world.on_report(self, report))
+
+    def upload(self, upload: Upload) -> None:
+        self.writing[id(upload)] = upload
+        self._later(0.01, lambda: self._upload(upload))
+
+    def commit(self, job: CommitJob) -> None:
+        self._later(0.005, lambda: self._commit(job))
+
+    def load(self, refs: Sequence[ObjectRef]) -> list[bytes]:
+        return [self.world.store.get(ref) for ref in refs]
+
+    # What the driver sends.
+
+    def on_command(self, command: Any) -> None:
+        match command:
+            case Restore():
+                self._each(lambda runner: runner.on_restore(command))
+            case Resume(addresses=addresses):
+                self.peers = dict(addresses)
+                self._each(lambda runner: runner.on_resume(command))
+            case StartCheckpoint():
+                self._each(lambda runner: runner.on_start_checkpoint(command))
+            case Stable():
+                self._each(lambda runner: runner.on_stable(command))
+            case Shutdown():
+                self._each(lambda runner: runner.on_shutdown())
+                self.alive = False
+
+    def die(self) -> None:
+        """SIGKILL: memory is gone; a write under way may be torn, lost, or done unseen."""
+        self.alive = False
+        for upload in self.writing.values():
+            try:
+                data = upload.prepare()
+            except EverstreamError:
+                continue
+            ref = ObjectRef.of(upload.name, data)
+            path = f"objects/{ref.name}.{ref.checksum}"
+            self.world.disk.crash_during_write(path, data)
+
+    # Inside.
+
+    def _each(self, do: Callable[[ShardRunner], None]) -> None:
+        for runner in self.runners.values():
+            do(runner)
+
+    def _carry(self, host: HostId, deliver: "Callable[[SimulatedHost], None]") -> None:
+        peer = self.peers.get(host)
+        if peer is None:
+            return
+        if peer is self:
+            self.world.scheduler.after(0.0, lambda: deliver(peer) if peer.alive else None)
+            return
+        link = self.links.setdefault(peer, Link(self.world, 0.002))
+        link.carry(lambda: deliver(peer) if peer.alive else None)
+
+    def _later(self, typical_s: float, work: Callable[[], None]) -> None:
+        delay_s = self.world.scheduler.jitter_s(typical_s)
+        self.world.scheduler.after(delay_s, lambda: work() if self.alive else None)
+
+    def _upload(self, upload: Upload) -> None:
+        self.writing.pop(id(upload), None)
+        runner = self.runners[upload.shard]
+        try:
+            ref = self.world.store.put(upload.name, upload.prepare())
+        except (EverstreamError, OSError) as error:
+            runner.on_upload_failed(upload, error)
+        else:
+            runner.on_uploaded(upload, ref, 0.0)
+
+    def _commit(self, job: CommitJob) -> None:
+        runner = self.runners[job.shard]
+        try:
+            job.perform()
+        except EverstreamError as error:
+            runner.on_commit_failed(job, error)
+        else:
+            runner.on_commit_done(job)
+
+    def _step_soon(self) -> None:
+        delay_s = self.world.scheduler.random.expovariate(1 / 0.002)
+        self.world.scheduler.after(delay_s, self._step)
+
+    def _step(self) -> None:
+        if not self.alive:
+            return
+        now_s = self.world.scheduler.now_s
+        ready = [runner for runner in self.runners.values() if runner.can_step(now_s)]
+        if ready:
+            runner = self.world.scheduler.random.choice(ready)
+            runner.step()
+            self.tell(runner.progress())
+        self._step_soon()

@@ -1,0 +1,153 @@
+"""Small pipelines for simulated runs, each with a plain sequential program of its output."""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from everstream.connectors.generate import Range
+from everstream.pipeline.operator import Context, Keyed, Operator
+from everstream.pipeline.stream import Pipeline
+from everstream.simulation.outside import OutsideSink
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A pipeline over the numbers 0 to n-1, and what it must put out, sink by sink."""
+
+    name: str
+    hosts: int
+    build: Callable[[Pipeline, int], None]
+    expected: Callable[[], dict[str, list[Any]]]
+    ordered: bool = False
+
+    def pipeline(self, world: int) -> Pipeline:
+        pipeline = Pipeline(self.name)
+        self.build(pipeline, world)
+        return pipeline
+
+
+class Pairs(Operator):
+    """Emits the sum of each two neighbours per key: state that a lost or doubled record breaks."""
+
+    last = Keyed[list[int]](init=list)
+
+    def process(self, record: Any, ctx: Context) -> None:
+        seen = self.last[ctx.key]
+        seen.append(record)
+        ctx.emit((ctx.key, len(seen), sum(seen)))
+
+
+def _count(value: int, record: Any) -> int:
+    return value + 1
+
+
+def line(chance: random.Random) -> Shape:
+    n, shards, hosts = chance.randint(20, 120), chance.randint(1, 3), chance.randint(1, 3)
+
+    def build(pipeline: Pipeline, world: int) -> None:
+        numbers = pipeline.source(Range(n, batch=chance_batch(n)), name="numbers", shards=shards)
+        odd = numbers.filter(lambda x: x % 2 == 1, name="odd").on_demand()
+        odd.map(lambda x: x * 10, name="times").sink(OutsideSink(world), name="out")
+
+    return Shape("line", hosts, build, lambda: {"out": [x * 10 for x in range(n) if x % 2]})
+
+
+def shuffle(chance: random.Random) -> Shape:
+    n, keys = chance.randint(20, 120), chance.randint(1, 7)
+    sources, shards, hosts = chance.randint(1, 3), chance.randint(1, 3), chance.randint(1, 4)
+
+    def build(pipeline: Pipeline, world: int) -> None:
+        numbers = pipeline.source(Range(n, batch=chance_batch(n)), name="numbers", shards=sources)
+        keyed = numbers.key_by(lambda x: x % keys)
+        keyed.aggregate(init=int, update=_count, name="count", shards=shards).sink(
+            OutsideSink(world), name="out", shards=chance_shards(n)
+        )
+
+    def expected() -> dict[str, list[Any]]:
+        totals = Counter(x % keys for x in range(n))
+        return {"out": [(key, i + 1) for key, total in totals.items() for i in range(total)]}
+
+    return Shape("shuffle", hosts, build, expected)
+
+
+def diamond(chance: random.Random) -> Shape:
+    n, hosts = chance.randint(20, 100), chance.randint(1, 4)
+    left, right = chance.randint(1, 3), chance.randint(1, 2)
+
+    def build(pipeline: Pipeline, world: int) -> None:
+        numbers = pipeline.source(Range(n, batch=chance_batch(n)), name="numbers")
+        small, large = numbers.branch(lambda x: x < n // 3)
+        doubled = small.on_demand().map(lambda x: x * 2, name="double", shards=left)
+        negated = large.on_demand().map(lambda x: -x, name="negate", shards=right)
+        both = doubled.union(negated).key_by(lambda x: x % 3)
+        both.process(Tally(), name="tally", shards=2).sink(OutsideSink(world), name="out")
+
+    def expected() -> dict[str, list[Any]]:
+        values = [x * 2 if x < n // 3 else -x for x in range(n)]
+        totals = Counter(value % 3 for value in values)
+        seen = [(key, i + 1) for key, total in totals.items() for i in range(total)]
+        return {"out": seen}
+
+    return Shape("diamond", hosts, build, expected)
+
+
+class Tally(Operator):
+    """Counts per key in the plain key store."""
+
+    def process(self, record: Any, ctx: Context) -> None:
+        count = ctx.state.get(ctx.key, 0) + 1
+        ctx.state.put(ctx.key, count)
+        ctx.emit((ctx.key, count))
+
+
+def many_sinks(chance: random.Random) -> Shape:
+    n, m, hosts = chance.randint(10, 60), chance.randint(10, 60), chance.randint(1, 4)
+
+    def build(pipeline: Pipeline, world: int) -> None:
+        first = pipeline.source(Range(n, batch=3), name="first")
+        second = pipeline.source(Range(1000, 1000 + m, batch=7), name="second", shards=2)
+        first.broadcast().map(lambda x: x, name="copy", shards=3).sink(
+            OutsideSink(world), name="copies"
+        )
+        pairs = first.union(second).key_by(lambda x: x // 1000)
+        pairs.process(Pairs(), name="pairs", shards=2).map(
+            lambda seen: (seen[0], seen[1]), name="trim"
+        ).sink(OutsideSink(world), name="pairs-out")
+
+    def expected() -> dict[str, list[Any]]:
+        pairs = [(0, i + 1) for i in range(n)] + [(1, i + 1) for i in range(m)]
+        return {"copies": [x for x in range(n) for _ in range(3)], "pairs-out": pairs}
+
+    return Shape("many-sinks", hosts, build, expected)
+
+
+def ordered_farm(chance: random.Random) -> Shape:
+    n, workers, hosts = chance.randint(20, 100), chance.randint(1, 4), chance.randint(1, 4)
+
+    def build(pipeline: Pipeline, world: int) -> None:
+        numbers = pipeline.source(Range(n, batch=chance_batch(n)), name="numbers")
+        farm = numbers.on_demand().filter(lambda x: x % 5 != 0, name="work", shards=workers)
+        farm.on_demand().sink(OutsideSink(world), name="out", ordered=True)
+
+    return Shape(
+        "ordered-farm", hosts, build, lambda: {"out": [x for x in range(n) if x % 5]}, ordered=True
+    )
+
+
+SHAPES = (line, shuffle, diamond, many_sinks, ordered_farm)
+
+
+def shape_for(seed: int) -> Shape:
+    """The shape a seed stands for."""
+    chance = random.Random(seed)
+    return chance.choice(SHAPES)(chance)
+
+
+def chance_batch(n: int) -> int:
+    return 1 + n % 9
+
+
+def chance_shards(n: int) -> int:
+    return 1 + n % 2
