@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import zmq
-from pyspark.sql import SparkSession
+from pyspark import SparkContext
 
 from everstream.core.coordinator import (
     Coordinator,
@@ -58,7 +58,7 @@ class Attempt:
 class Driver:
     """Runs one pipeline to its end."""
 
-    spark: SparkSession
+    context: SparkContext
     coordinator: Coordinator
     store: CheckpointStore
     lease: Lease
@@ -210,7 +210,7 @@ class Driver:
                 task = attempt.hello.task
                 self._lose(host, f"silent for {self.heartbeat_timeout_s:g} s", now_s)
                 # Spark does not know; it starts the task again once it was told to kill it.
-                self.spark.sparkContext._jsc.sc().killTaskAttempt(task, True, "silent")
+                self.context._jsc.sc().killTaskAttempt(task, True, "silent")
         missing = len(self.coordinator.plan.hosts) - len(self.attempts)
         if missing and now_s > self._patience_s and not self._job_ended.is_set():
             self._patience_s = now_s + START_PATIENCE_S
@@ -321,7 +321,7 @@ class Driver:
     # The Spark job, in a thread of its own.
 
     def _run_job(self, task: HostTask) -> None:
-        context = self.spark.sparkContext
+        context = self.context
         hosts = len(self.coordinator.plan.hosts)
         try:
             context.setJobGroup(self._group, f"everstream {self.coordinator.plan.graph.name}", True)
@@ -343,5 +343,5 @@ class Driver:
         if self.end is not None:
             job.join(timeout=5.0)
         if job.is_alive():
-            self.spark.sparkContext.cancelJobGroup(self._group)
+            self.context.cancelJobGroup(self._group)
             job.join(timeout=10.0)

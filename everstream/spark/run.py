@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from everstream.core.coordinator import Coordinator, Outcome, Policy
@@ -26,13 +27,13 @@ from everstream.pipeline.graph import Kind
 from everstream.pipeline.sink import Sink
 from everstream.pipeline.source import Source
 from everstream.pipeline.stream import Pipeline
+from everstream.spark.context import check_context, is_local, make_context
 from everstream.spark.driver import Driver
 from everstream.spark.endpoints import Address, Doors, RunKeys, address_seen_by_others
 from everstream.spark.host import HostTask
 from everstream.spark.kills import Kill
 from everstream.spark.listener import Listener
 from everstream.spark.result import RunResult
-from everstream.spark.session import check_session, is_local, make_session
 from everstream.state.store import CheckpointStore
 
 DEFAULT = Coordinated()
@@ -76,12 +77,15 @@ def run(
     plan = make_plan(pipeline, workers or 1)  # wrong graphs fail here, before Spark starts
     for wanted in kills:
         wanted.target(plan)
-    session = spark if spark is not None else make_session(master, f"everstream {pipeline.name}")
-    for warning in check_session(session) if spark is not None else ():
-        listener.note(warning, True)
-    plan = make_plan(pipeline, _hosts(session, workers, listener))
+    if spark is not None:
+        context = spark.sparkContext
+        for warning in check_context(context):
+            listener.note(warning, True)
+    else:
+        context = make_context(master, f"everstream {pipeline.name}")
+    plan = make_plan(pipeline, _hosts(context, workers, listener))
     with _store_folder(store) as url:
-        return _Run(pipeline, plan, session, url, listener, began_s).to_the_end(
+        return _Run(pipeline, plan, context, url, listener, began_s).to_the_end(
             checkpoint=checkpoint,
             fresh=fresh,
             policy=Policy(
@@ -105,14 +109,14 @@ class _Run:
         self,
         pipeline: Pipeline,
         plan: Plan,
-        session: SparkSession,
+        context: SparkContext,
         url: str,
         listener: Listener,
         began_s: float,
     ) -> None:
         self.pipeline = pipeline
         self.plan = plan
-        self.session = session
+        self.context = context
         self.url = url
         self.listener = listener
         self.began_s = began_s
@@ -140,7 +144,7 @@ class _Run:
         if manifests:
             self.listener.note(f"going on from epoch {manifests[0].epoch}", False)
         store.sweep(lease)
-        local = is_local(str(self.session.sparkContext.master))
+        local = is_local(str(self.context.master))
         over_tcp = always_tcp or not local
         interface = None
         if over_tcp:
@@ -163,7 +167,7 @@ class _Run:
             )
 
         driver = Driver(
-            self.session,
+            self.context,
             coordinator,
             store,
             lease,
@@ -244,9 +248,9 @@ class _Run:
         )
 
 
-def _hosts(session: SparkSession, workers: int | None, listener: Listener) -> int:
+def _hosts(context: SparkContext, workers: int | None, listener: Listener) -> int:
     """As many hosts as there are slots: more would wait for each other for ever."""
-    slots = max(1, session.sparkContext.defaultParallelism)
+    slots = max(1, context.defaultParallelism)
     if workers is not None and workers > slots:
         listener.note(
             f"{workers} workers were asked for but Spark has {slots} slot(s): the shards are "

@@ -1,4 +1,4 @@
-"""Spark sessions: making one that suits us, and checking one a user brings along."""
+"""Spark: starting one that suits us, and checking one a user brings along."""
 
 import os
 import re
@@ -7,43 +7,55 @@ import subprocess
 import sys
 from importlib.resources import files
 
-from pyspark.sql import SparkSession
+from pyspark import SparkConf, SparkContext
 
 from everstream.errors import EnvironmentFault, UserError
 from everstream.spark.noise import quiet_start
 
+OURS = "spark.everstream.made"
+"""Set where we made the context ourselves, and so may replace it."""
 TASK_RETRIES = 1_000_000
 """Spark counts failures over the whole life of a job; our own budget counts over a window."""
 
 
-def make_session(master: str, app_name: str) -> SparkSession:
-    """A quiet session on this master in which a lost task is always started again."""
+def make_context(master: str, app_name: str) -> SparkContext:
+    """A quiet Spark in which a lost task is always started again; made once, then reused."""
+    wanted = with_retries(master)
+    active = SparkContext._active_spark_context
+    if active is not None:
+        if active.master == wanted:
+            return active
+        if active.getConf().get(OURS) is None:
+            raise UserError(
+                f"Spark is already running in this process on master '{active.master}'. Pass that "
+                f"session with spark=..., or stop it before running on '{master}'."
+            )
+        active.stop()
     require_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1" if is_local(master) else "")
-    if not os.environ["SPARK_LOCAL_IP"]:
-        del os.environ["SPARK_LOCAL_IP"]
+    if is_local(master):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     log_settings = files("everstream.spark") / "log4j2.properties"
-    builder = (
-        SparkSession.builder.master(with_retries(master))
-        .appName(app_name)
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.task.maxFailures", str(TASK_RETRIES))
-        .config("spark.speculation", "false")
-        .config("spark.dynamicAllocation.enabled", "false")
-        .config("spark.python.daemon.module", "everstream.spark.daemon")
-        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile=file:{log_settings}")
-    )
+    conf = SparkConf().setMaster(wanted).setAppName(app_name)
+    for name, value in {
+        OURS: "true",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.task.maxFailures": str(TASK_RETRIES),
+        "spark.speculation": "false",
+        "spark.dynamicAllocation.enabled": "false",
+        "spark.python.daemon.module": "everstream.spark.daemon",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{log_settings}",
+    }.items():
+        conf.set(name, value)
     try:
         with quiet_start():
-            session: SparkSession = builder.getOrCreate()
+            return SparkContext(conf=conf)
     except Exception as error:  # PySpark raises several unrelated classes here
         raise EnvironmentFault(
             f"Spark could not start on master '{master}': {error}. "
             "Check the master's address, and that Java 17 or newer is installed."
         ) from error
-    return session
 
 
 def with_retries(master: str) -> str:
@@ -59,11 +71,11 @@ def is_local(master: str) -> bool:
     return master == "local" or master.startswith(("local[", "local-cluster["))
 
 
-def check_session(session: SparkSession) -> list[str]:
-    """What stands in our way in a session a user brought along; each line says the fix."""
-    conf = session.sparkContext.getConf()
+def check_context(context: SparkContext) -> list[str]:
+    """What stands in our way in a Spark a user brought along; each line says the fix."""
+    conf = context.getConf()
     warnings = []
-    master = str(session.sparkContext.master)
+    master = str(context.master)
     found = re.fullmatch(r"local(?:\[(\*|\d+)\])?", master)
     if found:
         raise UserError(
