@@ -34,7 +34,7 @@ from everstream.spark.host import HostTask
 from everstream.spark.kills import Kill
 from everstream.spark.listener import Listener
 from everstream.spark.result import RunResult
-from everstream.state.store import CheckpointStore
+from everstream.state.store import CheckpointStore, Lease
 
 DEFAULT = Coordinated()
 
@@ -133,7 +133,7 @@ class _Run:
     ) -> RunResult:
         store = CheckpointStore.at(self.url)
         lease = store.acquire_lease(f"{self.pipeline.name} pid {os.getpid()}")
-        manifests = self._earlier(store, fresh)
+        manifests = self._earlier(store, lease, fresh)
         if manifests and manifests[0].final:
             self.listener.note(
                 f"pipeline '{self.pipeline.name}' has already finished (epoch "
@@ -196,11 +196,10 @@ class _Run:
         result.notes = driver.notes
         return result
 
-    def _earlier(self, store: CheckpointStore, fresh: bool) -> list[EpochManifest]:
+    def _earlier(self, store: CheckpointStore, lease: Lease, fresh: bool) -> list[EpochManifest]:
         """The checkpoints to go on from; none if the run starts from nothing."""
         if fresh:
-            store.forget_all()
-            store.acquire_lease(f"{self.pipeline.name} pid {os.getpid()}")
+            store.forget_all(lease)
         found = [EpochManifest.from_json(manifest.body) for manifest in store.manifests()]
         for skipped in store.skipped:
             self.listener.note(f"{skipped.path} is skipped: {skipped.reason}", True)
