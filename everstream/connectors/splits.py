@@ -77,7 +77,7 @@ def deal(
 ) -> list[tuple[Split, ...]]:
     """Cut the files into ranges; each next range goes to the shard with the fewest bytes yet."""
     total_bytes = sum(size for _, size in files)
-    wanted = total_bytes // (shards * SPLITS_PER_SHARD)
+    wanted = -(-total_bytes // (shards * SPLITS_PER_SHARD))
     split_bytes = max(smallest_bytes, min(wanted, LARGEST_SPLIT_BYTES))
     hands: list[list[Split]] = [[] for _ in range(shards)]
     loads = [(0, shard) for shard in range(shards)]
@@ -195,8 +195,9 @@ class ChunkReader:
             ) from error
         if len(data) < stop - begin:
             raise ConnectorError(
-                f"'{split.path}' ends at byte {begin + len(data)} but had {split.file_bytes} bytes "
-                "when the run began. Put the file back, or start from nothing with --fresh."
+                f"'{split.path}' cannot be read at byte {begin + len(data)}: it is shorter than the "
+                f"{split.file_bytes} bytes it had when the run began. "
+                "Put the file back, or start from nothing with --fresh."
             )
         return ahead + data
 
