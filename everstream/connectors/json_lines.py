@@ -126,6 +126,11 @@ def _ended(data: bytes) -> bytes:
 class _JsonReader(Reader):
     """Records are the parsed values."""
 
+    advice = (
+        "Correct or remove the line. To drop such lines instead, read the file with TextLines "
+        "and parse it in a flat_map."
+    )
+
     def __init__(self, chunks: ChunkReader) -> None:
         self._chunks = chunks
         self._decode = json.JSONDecoder().decode
@@ -177,8 +182,7 @@ class _JsonReader(Reader):
                 return ConnectorError(
                     f"'{chunk.path}', {self._line_at(chunk.path, position)}byte {position}: "
                     f"{error}\n  line: {shown}\n"
-                    "Correct or remove the line. To drop such lines instead, read the file "
-                    "with TextLines and parse it in a flat_map."
+                    f"{self.advice}"
                 )
             position += len(line) + 1
         return ConnectorError(
@@ -195,6 +199,11 @@ class _JsonReader(Reader):
 
 class _ColumnsReader(_JsonReader):
     """Batches are DataFrames. The schema is part of the offset: it must not change on replay."""
+
+    advice = (
+        "Correct or remove the line, or give a schema that fits it: schema={'name': pl.Float64, "
+        "...}. To drop such lines instead, read the file with TextLines and parse it in a flat_map."
+    )
 
     def __init__(self, chunks: ChunkReader, schema: pl.Schema) -> None:
         super().__init__(chunks)

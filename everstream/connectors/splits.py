@@ -17,6 +17,7 @@ from everstream.errors import ConnectorError, UserError
 
 LARGEST_SPLIT_BYTES = 64 << 20
 SPLITS_PER_SHARD = 4
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip")
 
 
 @dataclass(frozen=True)
@@ -229,6 +230,12 @@ class FileSet:
                 f"nothing to read: no file matches '{self.path}'. "
                 "Check the path; relative paths start at the folder the program was started in."
             )
+        for name, _ in files:
+            if name.endswith(COMPRESSED):
+                raise UserError(
+                    f"'{name}' is compressed, and compressed files cannot be read from the middle. "
+                    "Unpack it first, or leave it out of the pattern."
+                )
         self._files = files
 
     @property

@@ -309,7 +309,7 @@ def _neighbours_are_left_alone(world: _World) -> None:
         {"shard": 1},
         {"operator": "out-0000"},
         {"operator": "out.b"},
-        {"pipeline": f"{PIPELINE}.{OPERATOR}"},
+        {"pipeline": f"{PIPELINE}.{OPERATOR}", "operator": "b"},
     ]
     held = []
     for other in others:

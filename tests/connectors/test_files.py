@@ -2,6 +2,7 @@
 
 import pickle
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,20 @@ def test_other_encodings_and_their_errors(tmp_path: Path) -> None:
         TextLines(file, encoding="utf-99")
 
 
+def test_the_byte_order_mark_is_dropped_where_a_file_starts_and_only_there(tmp_path: Path) -> None:
+    file = tmp_path / "marked.txt"
+    file.write_bytes("\ufeffa\n\ufeffb\n".encode())
+    for batch_bytes in (1, 100):
+        source = TextLines(file, encoding="UTF-8-SIG", batch_bytes=batch_bytes)
+        assert read_all(source.open(0, 1)) == ["a", "\ufeffb"]
+
+
+def test_compressed_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.txt.gz").write_bytes(b"\x1f\x8b")
+    with pytest.raises(UserError, match="compressed"):
+        TextLines(tmp_path).check()
+
+
 def test_a_pattern_that_matches_nothing_is_named(tmp_path: Path) -> None:
     for name in ("*.txt", "missing.txt", "folder"):
         with pytest.raises(UserError, match="nothing to read") as caught:
@@ -201,7 +216,7 @@ def test_json_lines_keeps_the_promises_of_a_source(tmp_path: Path) -> None:
         '{"a": 1, "b": "é"}\n[1, 2]\r\n\n"text"\n  \nnull\n2.5\n{"nested":{"x":[true]}}'
     )
     for batch_bytes in (1, 20, 10_000):
-        check_source(lambda size=batch_bytes: JsonLines(file, batch_bytes=size), expected=VALUES)
+        check_source(partial(JsonLines, file, batch_bytes=batch_bytes), expected=VALUES)
 
 
 @pytest.mark.parametrize("how", [{"columns": True}, {"schema": {"a": pl.Int64, "b": pl.String}}])
@@ -212,7 +227,7 @@ def test_json_lines_as_columns_keeps_the_promises_of_a_source(
     (tmp_path / "b.jsonl").write_text(pl.DataFrame(ROWS[25:]).write_ndjson().rstrip("\n"))
     for batch_bytes in (200, 10_000):
         check_source(
-            lambda size=batch_bytes: JsonLines(f"{tmp_path}/*.jsonl", batch_bytes=size, **how),
+            partial(JsonLines, f"{tmp_path}/*.jsonl", batch_bytes=batch_bytes, **how),
             expected=ROWS,
         )
 
@@ -249,8 +264,9 @@ def test_a_broken_line_is_named_with_file_line_and_byte(
 def test_a_value_that_does_not_fit_the_schema_is_named(tmp_path: Path) -> None:
     file = tmp_path / "typed.jsonl"
     file.write_text('{"a": 1}\n{"a": "x"}\n')
-    with pytest.raises(ConnectorError, match=r"typed\.jsonl', line 2, byte 9"):
+    with pytest.raises(ConnectorError, match=r"typed\.jsonl', line 2, byte 9") as caught:
         JsonLines(file, schema={"a": pl.Int64}).open(0, 1).read()
+    assert "schema=" in str(caught.value)
 
 
 def test_bytes_that_are_not_utf8_are_named(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Every source through the conformance suite, and what each promises beyond it."""
 
+import doctest
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from everstream.connectors import (
     Paced,
     Range,
     TextLines,
+    generate,
 )
 from everstream.errors import UserError
 from everstream.pipeline.source import EndOfStream, Reader, Source
@@ -47,6 +49,10 @@ def shared_numbers(offset: int, shard: int, shards: int) -> Iterator[int]:
     yield from range(shard + offset * shards, 50, shards)
 
 
+def length(batch: Any) -> int:
+    return len(batch or [])
+
+
 def read_all(reader: Reader) -> list[Any]:
     records: list[Any] = []
     while not isinstance(batch := reader.read(), EndOfStream):
@@ -61,6 +67,12 @@ def test_range_keeps_the_promises_of_a_source(batch: int | None) -> None:
     check_source(lambda: Range(-20, 30, batch=batch), expected=range(-20, 30))
     rows = [{"n": n} for n in range(5, 50)]
     check_source(lambda: Range(5, 50, column="n", batch=batch), expected=rows)
+
+
+def test_the_examples_in_the_docs_of_generated_sources_are_true() -> None:
+    results = doctest.testmod(generate)
+    assert results.attempted
+    assert not results.failed
 
 
 def test_an_empty_range_ends_at_once() -> None:
@@ -131,6 +143,8 @@ def test_a_generator_with_other_parameters_is_refused() -> None:
         FromGenerator(lambda: iter([]))
     with pytest.raises(UserError, match="must take"):
         FromGenerator(lambda a, b: iter([]))
+    with pytest.raises(UserError, match="needs a function"):
+        FromGenerator([1, 2])  # type: ignore[arg-type]
 
 
 def test_optional_parameters_do_not_make_a_generator_sharded() -> None:
@@ -233,9 +247,9 @@ def test_paced_splits_the_rate_over_the_shards() -> None:
     readers = [source.open(shard, 4) for shard in range(4)]
     assert [reader.read() for reader in readers] == [None] * 4
     clock.wait(0.5)
-    assert [len(reader.read() or []) for reader in readers] == [12] * 4
+    assert [length(reader.read()) for reader in readers] == [12] * 4
     clock.wait(0.5)
-    assert [len(reader.read() or []) for reader in readers] == [13] * 4
+    assert [length(reader.read()) for reader in readers] == [13] * 4
 
 
 def test_paced_catches_up_after_a_restart_with_what_became_due() -> None:
