@@ -160,9 +160,9 @@ class _JsonReader(Reader):
     def _batch(self, chunks: list[Chunk]) -> Batch:
         decode, records = self._decode, list[Any]()
         for chunk in chunks:
-            lines = chunk.data.split(b"\n")
             try:
-                records += [decode(line.decode()) for line in lines if line.strip()]
+                lines = chunk.data.decode().split("\n")
+                records += [decode(line) for line in lines if line and not line.isspace()]
             except (ValueError, RecursionError):
                 raise self._broken(chunk, self._decode_line) from None
         return records

@@ -287,15 +287,18 @@ def _rewinding_removes_committed_output(world: _World) -> None:
 
 
 def _late_starter_changes_nothing(world: _World) -> None:
-    late = world.open(1)
+    late, later = world.open(1), world.open(1)
     writer = world.start(2)
     world.commit_next(writer, 1)
+    with suppress(EverstreamError):
+        late.recover([], Permit(0))
+    world.must_show([1], "after an older generation recovered with nothing prepared")
     held = world.prepare(writer, 2)
     held.persist()
     writer.write(world.batches[3])
     with suppress(EverstreamError):
-        late.recover([], Permit(0))
-    world.must_show([1], "after an older generation recovered too late")
+        later.recover([], Permit(0))
+    world.must_show([1], "after an older generation recovered with output prepared")
     held.commit(Permit(2))
     last = writer.prepare(3)
     assert last is not None, f"{world.scenario}: records are gone"

@@ -214,6 +214,40 @@ def test_an_older_generation_is_told_to_stop(tmp_path: Path) -> None:
         JsonLines(tmp_path).open(who(2)).recover([], Permit(0))
 
 
+def test_a_generation_that_recovers_twice_still_fences_off_older_ones(tmp_path: Path) -> None:
+    for _ in range(2):
+        JsonLines(tmp_path).open(who(3)).recover([], Permit(0))
+    with pytest.raises(ConnectorError, match="has taken over"):
+        JsonLines(tmp_path).open(who(2)).recover([], Permit(0))
+
+
+def test_recovery_leaves_no_pending_files_behind(tmp_path: Path) -> None:
+    for generation in (1, 2, 3):
+        writer = JsonLines(tmp_path).open(who(generation))
+        writer.recover([], Permit(0))
+        assert [file.name for file in (tmp_path / PENDING).iterdir()] == [
+            f"words.counts-0000-g{generation}-fence"
+        ]
+        writer.write([1])
+        assert writer.prepare(1) is not None
+        writer.write([2])
+
+
+def test_a_closed_writer_leaves_no_pending_files_behind(tmp_path: Path) -> None:
+    writer = JsonLines(tmp_path).open(who())
+    writer.write([1])
+    writer.close()
+    assert not list((tmp_path / PENDING).iterdir())
+
+
+def test_a_torn_file_of_collected_output_is_named(tmp_path: Path) -> None:
+    write_checkpoint(Collect(), [1, 2, 3], store=str(tmp_path)).commit(Permit(1))
+    (part,) = (tmp_path / "outputs" / "counts").glob("part-*")
+    part.write_bytes(part.read_bytes()[:-1])
+    with pytest.raises(ConnectorError, match=part.name):
+        Collect().results("words", "counts", str(tmp_path))
+
+
 def test_collected_batches_come_back_by_checkpoint_then_shard(tmp_path: Path) -> None:
     for checkpoint, shard in ((2, 0), (1, 1), (10, 0), (1, 0)):
         writer = Collect().open(SinkShard("p", "out/put", shard, 2, 1, str(tmp_path)))
