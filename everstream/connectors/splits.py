@@ -230,12 +230,6 @@ class FileSet:
                 f"nothing to read: no file matches '{self.path}'. "
                 "Check the path; relative paths start at the folder the program was started in."
             )
-        for name, _ in files:
-            if name.endswith(COMPRESSED):
-                raise UserError(
-                    f"'{name}' is compressed, and compressed files cannot be read from the middle. "
-                    "Unpack it first, or leave it out of the pattern."
-                )
         self._files = files
 
     @property
@@ -244,5 +238,19 @@ class FileSet:
             self.refresh()
         return self._files or []
 
+    def check(self) -> None:
+        """List the files now; a UserError if they cannot be read as lines."""
+        self.refresh()
+        self._refuse_compressed()
+
     def reader(self, shard: int, shards: int, chunk_bytes: int) -> ChunkReader:
+        self._refuse_compressed()
         return ChunkReader(self.fs, deal(self.files, shards, chunk_bytes)[shard], chunk_bytes)
+
+    def _refuse_compressed(self) -> None:
+        for name, _ in self.files:
+            if name.endswith(COMPRESSED):
+                raise UserError(
+                    f"'{name}' is compressed, and compressed files cannot be read from the middle. "
+                    "Unpack it first, or leave it out of the pattern."
+                )

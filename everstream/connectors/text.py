@@ -66,7 +66,7 @@ class TextLines(Source):
         return _TextReader(self._files.reader(shard, shards, self._batch_bytes), self._encoding)
 
     def check(self) -> None:
-        self._files.refresh()
+        self._files.check()
 
 
 class _TextReader(Reader):

@@ -9,11 +9,12 @@ back and compared with what should be visible then: nothing lost, doubled or ear
 import pickle
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import cloudpickle
@@ -180,19 +181,23 @@ def _scenarios(delivery: Delivery) -> list[tuple[str, Callable[[_World], None]]]
         _neighbours_are_left_alone,
         _fresh_start_asks_before_it_replaces,
     ]
-    crashes = [
-        (
-            f"crash after [{' '.join(SCRIPT[:steps])}], zombie {zombie}, "
-            f"held {held}, other shards {others}",
-            partial(_crash, steps=steps, zombie=zombie, held=held, others=others),
-        )
-        for steps in range(len(SCRIPT) + 1)
-        for zombie in ("silent", "active")
-        for held in ("all", "uncommitted")
-        for others in ("done", "lagging")
-    ]
     named = [(scenario.__name__.strip("_").replace("_", " "), scenario) for scenario in plain]
-    return [*named, *crashes]
+    return [*named, *_crashes()]
+
+
+def _crashes() -> Iterator[tuple[str, Callable[[_World], None]]]:
+    """A crash after every prefix of the script, in each way that makes a difference there."""
+    for steps in range(len(SCRIPT) + 1):
+        done = SCRIPT[:steps]
+        persisted = max((what[1] for what in done if what[0] == "s"), default="")
+        committed = max((what[1] for what in done if what[0] == "c"), default="")
+        for zombie, held, others in product(
+            ("silent", "active"),
+            ("all", "uncommitted") if committed else ("all",),
+            ("done", "lagging") if persisted != committed else ("done",),
+        ):
+            name = f"crash after [{' '.join(done)}], zombie {zombie}, held {held}, others {others}"
+            yield name, partial(_crash, steps=steps, zombie=zombie, held=held, others=others)
 
 
 def _crash(world: _World, steps: int, zombie: str, held: str, others: str) -> None:

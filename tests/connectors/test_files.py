@@ -121,6 +121,9 @@ def test_compressed_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt.gz").write_bytes(b"\x1f\x8b")
     with pytest.raises(UserError, match="compressed"):
         TextLines(tmp_path).check()
+    with pytest.raises(UserError, match="compressed"):
+        JsonLines(tmp_path).open(0, 1)
+    JsonLines(tmp_path).check()  # as a sink it may share the folder
 
 
 def test_a_pattern_that_matches_nothing_is_named(tmp_path: Path) -> None:
@@ -280,6 +283,7 @@ def test_a_missing_json_file_is_named_by_the_check(tmp_path: Path) -> None:
     for name in ("missing.jsonl", "*.jsonl"):
         with pytest.raises(UserError, match="nothing to read"):
             JsonLines(tmp_path / name).check()
-    JsonLines(tmp_path / "folder").check()  # as a sink it would be created
+    for folder in (tmp_path / "folder", f"{tmp_path}/folder.v2/"):
+        JsonLines(folder).check()  # as a sink it would be created
     with pytest.raises(UserError, match="nothing to read"):
         JsonLines(tmp_path / "folder").open(0, 1)
