@@ -6,29 +6,19 @@ uploaded in any order or lost: each durable chain restores exactly the dicts of 
 
 import copy
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from everstream.state import Capture, ObjectRef, ShardState
+from everstream.state import Capture, KeyStore, ObjectRef, ShardState
 from everstream.state.snapshot import CHAIN_LIMIT
 
 STORES = ("first", "second")
+KEYS = (1, "two", (3, "three"))
 Model = dict[str, dict[Any, Any]]
-
-stores = st.sampled_from(STORES)
-keys = st.one_of(st.integers(0, 5), st.tuples(st.integers(0, 1), st.sampled_from("ab")))
-atoms = st.one_of(st.integers(-3, 3), st.text(max_size=2), st.none(), st.floats(0, 1))
-values = st.one_of(
-    atoms,
-    st.lists(atoms, max_size=2),
-    st.tuples(atoms, atoms),
-    st.builds(lambda inner: {"deep": inner}, st.lists(atoms, max_size=2)),
-    st.builds(lambda inner: (0, inner), st.lists(atoms, max_size=2)),
-)
-picks = st.integers(0, 1_000)
+Chain = tuple[ObjectRef, ...]
 
 
 @dataclass
@@ -36,6 +26,18 @@ class Upload:
     capture: Capture
     expected: Model
     data: bytes | None = None
+
+    def encoded(self) -> bytes:
+        if self.data is None:
+            self.data = self.capture.encode()
+        return self.data
+
+
+def a_value(chance: Random) -> Any:
+    number = chance.randrange(10)
+    return chance.choice(
+        [number, str(number), (number, None), [number], {"deep": [number]}, (0, [number])]
+    )
 
 
 def inner_list(value: Any) -> list[Any] | None:
@@ -50,102 +52,129 @@ def inner_list(value: Any) -> list[Any] | None:
     return None
 
 
-class ShardStateMachine(RuleBasedStateMachine):
-    @initialize(ballast=st.booleans())
-    def start(self, ballast: bool) -> None:
+def append(real: Any, model: Any, item: int) -> None:
+    changeable, mirror = inner_list(real), inner_list(model)
+    if changeable is not None and mirror is not None:
+        changeable.append(item)
+        mirror.append(item)
+
+
+class History:
+    """One shard's state and its model. Each method is something that can happen."""
+
+    def __init__(self) -> None:
         self.state = ShardState()
-        self.real = {name: self.state.keystore("op", name) for name in STORES}
+        self.real: dict[str, KeyStore[Any, Any]] = {
+            name: self.state.keystore("op", name) for name in STORES
+        }
         # The model never shares an object with the store: that would count as holding it.
         self.model: Model = {name: {} for name in STORES}
         self.held: list[tuple[Any, Any]] = []
         self.uploads: list[Upload] = []
-        self.durable: list[tuple[tuple[ObjectRef, ...], Model]] = []
+        self.durable: list[tuple[Chain, Model]] = []
         self.objects: dict[ObjectRef, bytes] = {}
-        self.extra = 0
-        if ballast:
-            self.state.keystore("op", "ballast").put("x", "y" * 2_000)
+        self.captures = 0
+        # Next to something big, many small deltas are worth their while.
+        self.state.keystore("op", "ballast").put("x", "y" * 5_000)
 
-    @rule(store=stores, key=keys, value=values)
-    def put(self, store: str, key: Any, value: Any) -> None:
-        self.real[store].put(key, copy.deepcopy(value))
+    def put(self, chance: Random) -> None:
+        store, key, value = chance.choice(STORES), chance.choice(KEYS), a_value(chance)
+        self.real[store].put(key, value)
         self.model[store][key] = copy.deepcopy(value)
 
-    @rule(store=stores, key=keys)
-    def delete(self, store: str, key: Any) -> None:
+    def delete(self, chance: Random) -> None:
+        store, key = chance.choice(STORES), chance.choice(KEYS)
         self.real[store].delete(key)
         self.model[store].pop(key, None)
 
-    @rule(store=stores)
-    def clear(self, store: str) -> None:
+    def clear(self, chance: Random) -> None:
+        store = chance.choice(STORES)
         self.real[store].clear()
         self.model[store].clear()
 
-    @rule(store=stores, key=keys, item=atoms, how=st.sampled_from(["get", "item", "items"]))
-    def change_in_place(self, store: str, key: Any, item: Any, how: str) -> None:
+    def change_in_place(self, chance: Random) -> None:
+        store, key = chance.choice(STORES), chance.choice(KEYS)
         if key in self.model[store]:
             real = self.real[store]
-            value = {
-                "get": lambda: real.get(key),
-                "item": lambda: real[key],
-                "items": lambda: dict(real.items())[key],
-            }[how]()
-            self._append(value, self.model[store][key], item)
+            reads = [lambda: real.get(key), lambda: real[key], lambda: dict(real.items())[key]]
+            append(chance.choice(reads)(), self.model[store][key], chance.randrange(10))
 
-    @rule(store=stores, key=keys, item=atoms)
-    def change_through_entries(self, store: str, key: Any, item: Any) -> None:
+    def change_through_entries(self, chance: Random) -> None:
+        store, key, item = chance.choice(STORES), chance.choice(KEYS), chance.randrange(10)
         entries = self.real[store].entries
         if key in entries and inner_list(entries[key]) is not None:
-            self._append(entries[key], self.model[store][key], item)
+            append(entries[key], self.model[store][key], item)
         else:
-            entries[key] = item
-            self.model[store][key] = item
+            entries[key] = self.model[store][key] = item
         self.real[store].touch([key])
 
-    @rule(store=stores, key=keys)
-    def delete_through_entries(self, store: str, key: Any) -> None:
+    def delete_through_entries(self, chance: Random) -> None:
+        store, key = chance.choice(STORES), chance.choice(KEYS)
         self.real[store].entries.pop(key, None)
         self.real[store].touch([key])
         self.model[store].pop(key, None)
 
-    @rule(store=stores, key=keys)
-    def hold_on_to(self, store: str, key: Any) -> None:
+    def hold_on_to(self, chance: Random) -> None:
+        store, key = chance.choice(STORES), chance.choice(KEYS)
         if key in self.model[store]:
             self.held.append((self.real[store].get(key), self.model[store][key]))
 
-    @precondition(lambda self: self.held)
-    @rule(pick=picks, item=atoms)
-    def change_what_is_held(self, pick: int, item: Any) -> None:
-        self._append(*self.held[pick % len(self.held)], item)
+    def change_what_is_held(self, chance: Random) -> None:
+        if self.held:
+            append(*chance.choice(self.held), chance.randrange(10))
 
-    @precondition(lambda self: self.held)
-    @rule(pick=picks, store=stores, key=keys)
-    def put_what_is_held_under_another_key(self, pick: int, store: str, key: Any) -> None:
-        real, model = self.held[pick % len(self.held)]
-        self.real[store].put(key, real)
-        self.model[store][key] = model
+    def put_what_is_held_under_another_key(self, chance: Random) -> None:
+        if self.held:
+            store, key = chance.choice(STORES), chance.choice(KEYS)
+            real, model = chance.choice(self.held)
+            self.real[store].put(key, real)
+            self.model[store][key] = model
 
-    @rule()
-    def let_go(self) -> None:
+    def let_go(self, chance: Random) -> None:
         self.held.clear()
 
-    @rule()
-    def capture(self) -> None:
-        self.extra += 1
-        capture = self.state.capture({"offset": self.extra})
+    def capture(self, chance: Random) -> None:
+        self.captures += 1
+        capture = self.state.capture({"offset": self.captures})
         expected = copy.deepcopy(self.model)
-        expected["extras"] = {"offset": self.extra}
+        expected["extras"] = {"offset": self.captures}
         self.uploads.append(Upload(capture, expected))
 
-    @precondition(lambda self: self.uploads)
-    @rule(pick=picks)
-    def encode(self, pick: int) -> None:
-        self._encoded(self.uploads[pick % len(self.uploads)])
+    def encode(self, chance: Random) -> None:
+        if self.uploads:
+            chance.choice(self.uploads).encoded()
 
-    @precondition(lambda self: self.uploads)
-    @rule(pick=picks)
-    def upload_is_durable(self, pick: int) -> None:
-        upload = self.uploads.pop(pick % len(self.uploads))
-        data = self._encoded(upload)
+    def upload_is_durable(self, chance: Random) -> None:
+        if self.uploads:
+            self._arrive(self.uploads.pop(chance.randrange(len(self.uploads))))
+
+    def upload_fails(self, chance: Random) -> None:
+        if self.uploads:
+            upload = self.uploads.pop(chance.randrange(len(self.uploads)))
+            self.state.mark_failed(upload.capture)
+
+    def checkpoint_at_once(self, chance: Random) -> None:
+        self.capture(chance)
+        self._arrive(self.uploads.pop())
+
+    def roll_back(self, chance: Random) -> None:
+        if self.durable:
+            chain, expected = chance.choice(self.durable)
+            self._restores_as(self.state, chain, expected)
+            # Copied from the store, so that keys that share one value do so in the model.
+            self.model = {name: copy.deepcopy(self.real[name].entries) for name in STORES}
+
+    def reset(self, chance: Random) -> None:
+        self.state.reset()
+        self.model = {name: {} for name in STORES}
+        self.state.keystore("op", "ballast").put("x", "y" * 5_000)
+
+    def check(self) -> None:
+        for name in STORES:
+            assert list(self.real[name].entries.items()) == list(self.model[name].items())
+
+    def _arrive(self, upload: Upload) -> None:
+        data = upload.encoded()
         ref = ObjectRef.of(f"object-{len(self.objects)}", data)
         self.objects[ref] = data
         chain = self.state.mark_durable(upload.capture, ref)
@@ -153,55 +182,39 @@ class ShardStateMachine(RuleBasedStateMachine):
         self.durable.append((chain, upload.expected))
         self._restores_as(ShardState(), chain, upload.expected)
 
-    @precondition(lambda self: self.uploads)
-    @rule(pick=picks)
-    def upload_fails(self, pick: int) -> None:
-        self.state.mark_failed(self.uploads.pop(pick % len(self.uploads)).capture)
-
-    @precondition(lambda self: self.durable)
-    @rule(pick=picks)
-    def roll_back(self, pick: int) -> None:
-        chain, expected = self.durable[pick % len(self.durable)]
-        self._restores_as(self.state, chain, expected)
-        # Copied from the store, so that keys that share one value do so in the model.
-        self.model = {name: copy.deepcopy(self.real[name].entries) for name in STORES}
-
-    @rule()
-    def reset(self) -> None:
-        self.state.reset()
-        self.model = {name: {} for name in STORES}
-
-    @invariant()
-    def the_live_state_is_the_model(self) -> None:
-        for name in STORES if hasattr(self, "model") else ():
-            assert list(self.real[name].entries.items()) == list(self.model[name].items())
-
-    def _append(self, real: Any, model: Any, item: Any) -> None:
-        changeable = inner_list(real)
-        if changeable is not None:
-            mirror = inner_list(model)
-            assert mirror is not None
-            changeable.append(item)
-            mirror.append(item)
-
-    def _encoded(self, upload: Upload) -> bytes:
-        if upload.data is None:
-            upload.data = upload.capture.encode()
-        return upload.data
-
-    def _restores_as(
-        self, state: ShardState, chain: tuple[ObjectRef, ...], expected: Model
-    ) -> None:
+    def _restores_as(self, state: ShardState, chain: Chain, expected: Model) -> None:
         extras = state.restore([self.objects[ref] for ref in chain], chain)
         assert extras == expected["extras"]
         for name in STORES:
             assert state.keystore("op", name).entries == expected[name]
 
 
-TestShardState = ShardStateMachine.TestCase
-TestShardState.settings = settings(
-    max_examples=250,
-    stateful_step_count=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+HOW_OFTEN = {
+    History.put: 6,
+    History.delete: 3,
+    History.change_in_place: 6,
+    History.change_through_entries: 2,
+    History.delete_through_entries: 1,
+    History.hold_on_to: 2,
+    History.change_what_is_held: 3,
+    History.put_what_is_held_under_another_key: 2,
+    History.let_go: 1,
+    History.capture: 5,
+    History.encode: 2,
+    History.upload_is_durable: 4,
+    History.upload_fails: 1,
+    History.checkpoint_at_once: 2,
+    History.roll_back: 1,
+    History.clear: 1,
+    History.reset: 0.2,
+}
+STEPS = [step for step, often in HOW_OFTEN.items() for _ in range(round(often * 5))]
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 2**20)), min_size=60, max_size=90))
+def test_each_durable_chain_restores_exactly_its_instant(steps: list[tuple[Any, int]]) -> None:
+    history = History()
+    for step, seed in steps:
+        step(history, Random(seed))
+        history.check()
