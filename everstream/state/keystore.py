@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, overload
 
-from everstream.state.freezing import STEADY, is_steady
+from everstream.state.freezing import STEADY, all_steady, is_steady
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -100,7 +100,7 @@ class KeyStore(Generic[K, V]):
     def items(self) -> list[tuple[K, V]]:
         """All keys with their values, as of now: the store may be changed while looping."""
         items = list(self._entries.items())
-        if not all(map(STEADY.__getitem__, set(map(type, self._entries.values())))):
+        if not all_steady(self._entries.values()):
             self._dirty.update((key, None) for key, value in items if not STEADY[type(value)])
         return items
 
@@ -216,7 +216,7 @@ class KeyStore(Generic[K, V]):
     def _shared_within(self) -> dict[Any, None]:
         """Keys whose value is also another key's: a change through one changes both."""
         values = self._entries.values()
-        if all(map(STEADY.__getitem__, set(map(type, values)))):
+        if all_steady(values):
             return {}
         times = Counter(map(id, values))
         if len(times) == len(values):
@@ -230,13 +230,15 @@ class KeyStore(Generic[K, V]):
     def _held_outside(self) -> dict[Any, None]:
         """Changed keys whose value somebody may still change without reading it again."""
         entries = self._entries
-        present = [key for key in self._dirty if key in entries]
-        if all(map(STEADY.__getitem__, set(map(type, map(entries.__getitem__, present))))):
+        # A key that is gone looks like None here, which is steady.
+        if all_steady(list(map(entries.get, self._dirty))):
             return {}
         return {
             key: None
-            for key in present
-            if sys.getrefcount(entries[key]) > _UNHELD and not is_steady(entries[key])
+            for key in self._dirty
+            if key in entries
+            and sys.getrefcount(entries[key]) > _UNHELD
+            and not is_steady(entries[key])
         }
 
 
