@@ -211,7 +211,7 @@ HOW_OFTEN = {
 STEPS = [step for step, often in HOW_OFTEN.items() for _ in range(round(often * 5))]
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 2**20)), min_size=60, max_size=90))
 def test_each_durable_chain_restores_exactly_its_instant(steps: list[tuple[Any, int]]) -> None:
     history = History()
