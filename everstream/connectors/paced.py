@@ -113,7 +113,8 @@ class _PacedReader(Reader):
         if self._inner_is_idle:
             return self._inner.ready_in_s()
         due_s = self._offset.start_s + (self._offset.given + 1) / self._rate
-        return max(due_s - now_s, self._last_frame_s + SMALLEST_FRAME_S - now_s, SHORTEST_WAIT_S)
+        next_s = max(due_s, self._last_frame_s + SMALLEST_FRAME_S)
+        return max(next_s - self._clock(), SHORTEST_WAIT_S)
 
     def close(self) -> None:
         self._inner.close()
