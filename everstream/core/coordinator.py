@@ -193,7 +193,7 @@ class Coordinator:
         match report:
             case Progress():
                 self.progress[report.shard] = report
-                if self.phase in (Phase.RUNNING, Phase.FINISHING):
+                if self.book.unfinished and self.phase in (Phase.RUNNING, Phase.FINISHING):
                     self.book.progressed(self.totals(), now_s)
             case Restored(shard=shard):
                 self._restoring.discard(shard)

@@ -1,8 +1,9 @@
 """The outside world of a simulated run: an exactly-once sink whose output a checker watches."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 from everstream.errors import InternalError
 from everstream.pipeline.batch import Batch, records_of
@@ -15,6 +16,8 @@ class Outside:
     def __init__(self) -> None:
         self.visible: dict[tuple[str, int, int], list[Any]] = {}
         self.waiting: dict[tuple[str, int, int, int], list[Any]] = {}
+        self.watch: Callable[[str, int, int], None] | None = None
+        """Told of every transaction (operator, shard, checkpoint) that becomes visible."""
 
     def output(self, operator: str) -> list[Any]:
         """Everything an operator has shown, by checkpoint, then shard."""
@@ -29,7 +32,7 @@ class OutsideSink(Sink):
     """Exactly-once into an `Outside`, found by name because sinks are pickled on their way."""
 
     delivery: ClassVar[Delivery] = Delivery.EXACTLY_ONCE
-    worlds: ClassVar[dict[int, Outside]] = {}
+    worlds: ClassVar[WeakValueDictionary[int, Outside]] = WeakValueDictionary()
 
     def __init__(self, world: int) -> None:
         self.world = world
@@ -64,6 +67,8 @@ class OutsideTransaction(Transaction):
         name = self._key[:3]
         if self._key in outside.waiting:
             outside.visible[name] = outside.waiting.pop(self._key)
+            if outside.watch is not None:
+                outside.watch(*name)
         elif name not in outside.visible:
             raise InternalError(f"transaction {self._key} was neither prepared nor committed")
 
