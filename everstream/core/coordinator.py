@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias
 
-from everstream.core.ids import Epoch, Generation, HostId, ShardId
+from everstream.core.ids import NO_EPOCH, Epoch, Generation, HostId, ShardId
 from everstream.core.manifest import EpochManifest, records_for, shard_counts
 from everstream.core.messages import (
     CheckpointFailed,
@@ -223,6 +223,8 @@ class Coordinator:
         """The epoch is stable from here on, whatever fails next."""
         manifest, self._writing = self._writing, None
         assert manifest is not None
+        # Whatever is newer than this one was given up for it.
+        self.manifests = [other for other in self.manifests if other.epoch < manifest.epoch]
         self.manifests.insert(0, manifest)
         del self.manifests[KEPT_MANIFESTS:]
         if self._rollback_waits:
@@ -396,17 +398,25 @@ class Coordinator:
         return sums
 
     def _fall_back(self, shard: ShardId, reason: str, now_s: float) -> None:
-        """The newest checkpoint cannot be read: take the one before it, and say so."""
-        if not self.manifests:
+        """The newest checkpoint cannot be read: take the one before it, and say so.
+
+        On the way back the sinks take back what the broken epoch showed, so nobody, not even the
+        next driver, may restore that epoch any more: before anybody goes back, the older manifest
+        is written again, as the newest.
+        """
+        broken = self.stable_epoch
+        if broken == NO_EPOCH:
             self._end(Outcome.FAILED, RunFailed(f"{shard} cannot start: {reason}"))
             return
-        broken = self.manifests.pop(0)
-        to = f"epoch {self.stable_epoch}" if self.manifests else "the start"
+        start = EpochManifest(NO_EPOCH, {}, self.plan.graph.name)
+        older = self.manifests[1] if len(self.manifests) > 1 else start
+        to = "the start" if older.epoch == NO_EPOCH else f"epoch {older.epoch}"
         self._note(
-            f"epoch {broken.epoch} cannot be restored ({shard}: {reason}); falling back to {to}",
-            True,
+            f"epoch {broken} cannot be restored ({shard}: {reason}); falling back to {to}", True
         )
-        self.ledger.started = Epoch(max(self.ledger.started, broken.epoch))
+        self.ledger.started = Epoch(max(self.ledger.started, broken))
+        self._writing = older
+        self._orders.append(WriteManifest(older))
         self._roll_back()
 
     def _end_when_committed(self, now_s: float) -> None:

@@ -26,7 +26,7 @@ class Safety:
     shape: Shape
     outside: Outside
     stable: Epoch = NO_EPOCH
-    """The newest epoch whose manifest is in the store."""
+    """The newest epoch that ever had its manifest in the store."""
     violations: list[str] = field(default_factory=list)
     lost: int = 0
     duplicated: int = 0
@@ -38,6 +38,10 @@ class Safety:
         self._expected = self.shape.expected()
         self._counts = {sink: Counter(records) for sink, records in self._expected.items()}
         self.outside.watch = self.on_shown
+
+    def on_stable(self, epoch: Epoch) -> None:
+        """The manifest of this epoch is in the store (a lower number: a fall back)."""
+        self.stable = max(self.stable, epoch)
 
     def on_shown(self, operator: str, shard: int, checkpoint: int) -> None:
         """A sink has just made a transaction visible."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
-from everstream.errors import InternalError
+from everstream.errors import ConnectorError, InternalError
 from everstream.pipeline.batch import Batch, records_of
 from everstream.pipeline.sink import Delivery, Permit, Sink, SinkShard, Transaction, Writer
 
@@ -16,6 +16,8 @@ class Outside:
     def __init__(self) -> None:
         self.visible: dict[tuple[str, int, int], list[Any]] = {}
         self.waiting: dict[tuple[str, int, int, int], list[Any]] = {}
+        self.fences: dict[tuple[str, int], int] = {}
+        """By operator and shard: the generation that took over last."""
         self.watch: Callable[[str, int, int], None] | None = None
         """Told of every transaction (operator, shard, checkpoint) that becomes visible."""
 
@@ -90,9 +92,13 @@ class OutsideWriter(Writer):
         return OutsideTransaction(self.world, self.who, checkpoint, records) if records else None
 
     def recover(self, transactions: Sequence[Transaction], permit: Permit) -> None:
+        outside, me = OutsideSink.worlds[self.world], (self.who.operator, self.who.shard)
+        newest = outside.fences.get(me, 0)
+        if newest > self.who.generation:
+            raise ConnectorError(f"generation {newest} has taken over {me}")
+        outside.fences[me] = self.who.generation
         for transaction in transactions:
             transaction.commit(permit)
-        outside, me = OutsideSink.worlds[self.world], (self.who.operator, self.who.shard)
         for key in [k for k in outside.visible if k[:2] == me and k[2] > permit.checkpoint]:
             del outside.visible[key]
         for waiting in [k for k in outside.waiting if k[:2] == me]:

@@ -245,7 +245,7 @@ class World:
         if error is None:
             if lease is not self.lease:
                 raise InternalError("a replaced driver made an epoch stable")
-            self.safety.stable = manifest.epoch
+            self.safety.on_stable(manifest.epoch)
             self.history.epochs += 1
             self.event(f"epoch {manifest.epoch} is stable")
             self._moment("stable")
@@ -263,8 +263,11 @@ class World:
         except LeaseLost as lost:
             return lost
         except OSError as unknown:
-            found = self.store.manifests()
-            if not any(m.lease == lease.number and m.body["epoch"] == body["epoch"] for m in found):
+            newest = next(iter(self.store.manifests()), None)
+            if newest is None or (newest.lease, newest.body["epoch"]) != (
+                lease.number,
+                manifest.epoch,
+            ):
                 return StoreError(str(unknown))
             self.store.append_manifest(lease, body)
         return None
@@ -347,7 +350,8 @@ class World:
         self.disk.lose_answer = True
 
     def rot_object(self, path: str | None = None) -> None:
-        objects = [path] if path is not None else self.disk.list("objects/")
+        paths = [path] if path is not None else self.disk.list("objects/")
+        objects = [path for path in paths if self.disk.files[path]]
         if objects:
             chosen = self.scheduler.random.choice(objects)
             self._fault(f"rot {chosen}")

@@ -50,10 +50,11 @@ def test_without_faults_there_is_no_recovery_and_nothing_to_note() -> None:
 def test_without_checkpoints_a_failure_starts_the_run_over_and_the_output_is_right() -> None:
     policy = Policy(checkpoints=False, max_restarts=1000)
     for seed in range(60):
-        world = World(seed, shape_for(seed), Faults(), protocol=NoCheckpoints, policy=policy)
-        history = world.run()
-        assert history.right, history.violations
-        assert history.epochs == 1, "only the last epoch, when everything has ended"
+        for faults in (Faults(), NO_FAULTS):
+            world = World(seed, shape_for(seed), faults, protocol=NoCheckpoints, policy=policy)
+            history = world.run()
+            assert history.right, f"seed {seed}: {history.violations}"
+        assert history.epochs == 1, "only the last one, when everything has ended"
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
