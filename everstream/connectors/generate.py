@@ -188,7 +188,13 @@ def _name(function: Callable[..., Any]) -> str:
 
 def _takes_shards(function: Callable[..., Any]) -> bool:
     """Whether the function takes (offset, shard, shards) rather than (offset)."""
-    signature = inspect.signature(function)
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            "FromGenerator needs a function def numbers(offset): ... yield record, "
+            f"not {_name(function)}."
+        ) from error
 
     def accepts(*arguments: int) -> bool:
         try:

@@ -35,6 +35,7 @@ from everstream.core.plan import Plan
 from everstream.core.protocols.epochs import EpochLedger
 from everstream.core.recovery import RecoveryBook, RecoveryReport, RestartBudget
 from everstream.errors import EverstreamError, LeaseLost, RunFailed, StoreError
+from everstream.pipeline.graph import Kind
 
 KEPT_MANIFESTS = 3
 RETRY_S = 1.0
@@ -109,6 +110,7 @@ class Coordinator:
         self.generation = generation
         self.manifests = list(manifests)
         """Where we can go back to, newest first."""
+        self._sources = {node.name for node in plan.graph.of_kind(Kind.SOURCE)}
         self.phase = Phase.GATHERING
         self.hosts: dict[HostId, Any] = {}
         """The hosts that are here, with their addresses."""
@@ -147,13 +149,13 @@ class Coordinator:
         sums: dict[str, int] = {}
         for report in self.progress.values():
             for name, (records_in, records_out) in report.counts.items():
-                is_source = not self.plan.graph.inputs(name)
+                is_source = name in self._sources
                 sums[name] = sums.get(name, 0) + (records_out if is_source else records_in)
         return sums
 
     def records_read(self) -> int:
         totals = self.totals()
-        return sum(n for name, n in totals.items() if not self.plan.graph.inputs(name))
+        return sum(totals.get(name, 0) for name in self._sources)
 
     # Hosts.
 
@@ -362,7 +364,10 @@ class Coordinator:
             return
         self.ledger.roll_back(self.line, [self.stable_epoch])
         self._final_failed = False
-        self.progress = {}
+        self.progress = {
+            shard: Progress(shard, self.generation, record.counts)
+            for shard, record in self.line.items()
+        }
         self._restoring = set(self.plan.shards)
         for host in self.hosts:
             self._send(host, self._restore_command())
@@ -375,7 +380,7 @@ class Coordinator:
             return
         if len(self.hosts) < len(self.plan.hosts):
             return
-        self.book.resumed(self.stable_epoch, self._line_totals(), now_s)
+        self.book.resumed(self.stable_epoch, self.totals(), now_s)
         for host in self.hosts:
             self._send(host, Resume(self.generation, dict(self.hosts)))
         if self.manifests and self._is_last(self.manifests[0]):
@@ -388,14 +393,6 @@ class Coordinator:
         if self.policy.every_s is not None:
             self._due_s = now_s + self.policy.every_s
         self._records_at_epoch = self.records_read()
-
-    def _line_totals(self) -> dict[str, int]:
-        sums: dict[str, int] = {}
-        for record in self.line.values():
-            for name, (records_in, records_out) in record.counts.items():
-                is_source = name in self.plan.graph.nodes and not self.plan.graph.inputs(name)
-                sums[name] = sums.get(name, 0) + (records_out if is_source else records_in)
-        return sums
 
     def _fall_back(self, shard: ShardId, reason: str, now_s: float) -> None:
         """The newest checkpoint cannot be read: take the one before it, and say so.

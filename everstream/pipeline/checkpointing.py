@@ -1,0 +1,43 @@
+"""How a run is checkpointed, in the words a user says it with."""
+
+import re
+from dataclasses import dataclass
+
+from everstream.errors import UserError
+
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True)
+class Coordinated:
+    """All shards checkpoint together, in numbered epochs, aligned by markers.
+
+    Take one every so often (`every="5s"`), every so many records read (`every_records=1_000_000`),
+    or whichever comes first.
+    """
+
+    every: str | float | None = None
+    every_records: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.every is not None and seconds(self.every) <= 0:
+            raise UserError(f"every={self.every!r}: the time between checkpoints must be positive.")
+        if self.every_records is not None and self.every_records < 1:
+            raise UserError(f"every_records={self.every_records!r} must be at least 1.")
+
+    @property
+    def every_s(self) -> float | None:
+        """The interval; 30 seconds unless only records were asked for."""
+        if self.every is not None:
+            return seconds(self.every)
+        return None if self.every_records is not None else 30.0
+
+
+def seconds(duration: str | float) -> float:
+    """'500ms', '5s', '2m', '1h' or a number of seconds."""
+    if isinstance(duration, int | float):
+        return float(duration)
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", duration)
+    if found is None or (found[2] or "s") not in _UNITS_S:
+        raise UserError(f"{duration!r} is no duration: write it like 500ms, 5s, 2m or 1h.")
+    return float(found[1]) * _UNITS_S[found[2] or "s"]

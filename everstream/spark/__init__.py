@@ -1,0 +1,1 @@
+"""What performs on Spark: shards in Spark tasks, frames over ZeroMQ, the coordinator in the driver."""

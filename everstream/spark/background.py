@@ -1,0 +1,98 @@
+"""The threads of a host that write checkpoints and commit output while the shards go on.
+
+Jobs of one kind keep their order. Outcomes are collected for the main thread, which is woken up
+through a pipe that stands in its poll.
+"""
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any
+
+from everstream.core.runner import CommitJob, Upload
+from everstream.state.store import CheckpointStore
+
+
+class Background:
+    """One thread for uploads, one for commits."""
+
+    def __init__(self, store: CheckpointStore) -> None:
+        self.store = store
+        self.wake_fd, self._write_fd = os.pipe()
+        os.set_blocking(self.wake_fd, False)
+        os.set_blocking(self._write_fd, False)
+        self._done: deque[Callable[[], None]] = deque()
+        self._queues: list[SimpleQueue[Any]] = []
+        self._uploads = self._start("everstream-upload")
+        self._commits = self._start("everstream-commit")
+
+    def upload(
+        self,
+        job: Upload,
+        uploaded: Callable[[Upload, Any, float], None],
+        failed: Callable[[Upload, Exception], None],
+    ) -> None:
+        def work() -> None:
+            began_s = time.monotonic()
+            try:
+                ref = self.store.put(job.name, job.prepare())
+            except Exception as error:  # whatever it is, the shard's main thread must hear of it
+                self._post(lambda error=error: failed(job, error))  # type: ignore[misc]
+            else:
+                took_s = time.monotonic() - began_s
+                self._post(lambda: uploaded(job, ref, took_s))
+
+        self._uploads.put(work)
+
+    def commit(
+        self,
+        job: CommitJob,
+        done: Callable[[CommitJob], None],
+        failed: Callable[[CommitJob, Exception], None],
+    ) -> None:
+        if not job.transactions:
+            done(job)
+            return
+
+        def work() -> None:
+            try:
+                job.perform()
+            except Exception as error:  # see above
+                self._post(lambda error=error: failed(job, error))  # type: ignore[misc]
+            else:
+                self._post(lambda: done(job))
+
+        self._commits.put(work)
+
+    def deliver_outcomes(self) -> None:
+        """Call back what has been done since last time; on the main thread."""
+        with suppress(BlockingIOError):
+            os.read(self.wake_fd, 4096)
+        while self._done:
+            self._done.popleft()()
+
+    def close(self) -> None:
+        for queue in self._queues:
+            queue.put(None)
+        os.close(self._write_fd)
+        os.close(self.wake_fd)
+
+    def _post(self, callback: Callable[[], None]) -> None:
+        self._done.append(callback)
+        with suppress(OSError):  # awake already, or closing
+            os.write(self._write_fd, b"!")
+
+    def _start(self, name: str) -> "SimpleQueue[Any]":
+        queue: SimpleQueue[Any] = SimpleQueue()
+
+        def loop() -> None:
+            while (work := queue.get()) is not None:
+                work()
+
+        threading.Thread(target=loop, name=name, daemon=True).start()
+        self._queues.append(queue)
+        return queue

@@ -1,0 +1,115 @@
+"""Spark: starting one that suits us, and checking one a user brings along."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib.resources import files
+
+from pyspark import SparkConf, SparkContext
+
+from everstream.errors import EnvironmentFault, UserError
+from everstream.spark.noise import quiet_start
+
+OURS = "spark.everstream.made"
+"""Set where we made the context ourselves, and so may replace it."""
+TASK_RETRIES = 1_000_000
+"""Spark counts failures over the whole life of a job; our own budget counts over a window."""
+
+
+def make_context(master: str, app_name: str) -> SparkContext:
+    """A quiet Spark in which a lost task is always started again; made once, then reused."""
+    wanted = with_retries(master)
+    active = SparkContext._active_spark_context
+    if active is not None:
+        if active.master == wanted:
+            return active
+        if active.getConf().get(OURS) is None:
+            raise UserError(
+                f"Spark is already running in this process on master '{active.master}'. Pass that "
+                f"session with spark=..., or stop it before running on '{master}'."
+            )
+        active.stop()
+    require_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if is_local(master):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    log_settings = files("everstream.spark") / "log4j2.properties"
+    conf = SparkConf().setMaster(wanted).setAppName(app_name)
+    for name, value in {
+        OURS: "true",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.task.maxFailures": str(TASK_RETRIES),
+        "spark.speculation": "false",
+        "spark.dynamicAllocation.enabled": "false",
+        "spark.python.daemon.module": "everstream.spark.daemon",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{log_settings}",
+    }.items():
+        conf.set(name, value)
+    try:
+        with quiet_start():
+            return SparkContext(conf=conf)
+    except Exception as error:  # PySpark raises several unrelated classes here
+        raise EnvironmentFault(
+            f"Spark could not start on master '{master}': {error}. "
+            "Check the master's address, and that Java 17 or newer is installed."
+        ) from error
+
+
+def with_retries(master: str) -> str:
+    """local[N] allows no task to fail even once; local[N,F] does."""
+    if master == "local":
+        return f"local[1,{TASK_RETRIES}]"
+    found = re.fullmatch(r"local\[(\*|\d+)\]", master)
+    return f"local[{found[1]},{TASK_RETRIES}]" if found else master
+
+
+def is_local(master: str) -> bool:
+    """Everything runs on this machine."""
+    return master == "local" or master.startswith(("local[", "local-cluster["))
+
+
+def check_context(context: SparkContext) -> list[str]:
+    """What stands in our way in a Spark a user brought along; each line says the fix."""
+    conf = context.getConf()
+    warnings = []
+    master = str(context.master)
+    found = re.fullmatch(r"local(?:\[(\*|\d+)\])?", master)
+    if found:
+        raise UserError(
+            f"this Spark session (master '{master}') lets no task fail even "
+            f"once, so nothing could recover. Use master 'local[{found[1] or 1},1000000]', or let "
+            "Everstream make the session."
+        )
+    if int(conf.get("spark.task.maxFailures", "4") or 4) < 100:
+        warnings.append(
+            "this Spark session gives a task up after "
+            f"{conf.get('spark.task.maxFailures', '4')} failures; set spark.task.maxFailures to "
+            "1000000 to leave that to Everstream's own limit"
+        )
+    for setting in ("spark.speculation", "spark.dynamicAllocation.enabled"):
+        if conf.get(setting, "false") == "true":
+            warnings.append(
+                f"{setting} is on in this Spark session and may start hosts twice or take them "
+                "away; turn it off for streaming jobs"
+            )
+    return warnings
+
+
+def require_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    if not java or not os.path.exists(java):
+        raise EnvironmentFault(
+            "Spark needs Java 17 or newer and none was found: install it, for example with "
+            "'apt-get install openjdk-17-jre-headless', or set JAVA_HOME."
+        )
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(\d+)', said)
+    if version and int(version[1]) < 17:
+        raise EnvironmentFault(
+            f"Spark needs Java 17 or newer, but {java} is version {version[1]}: install a newer "
+            "one, or set JAVA_HOME."
+        )

@@ -1,0 +1,16 @@
+"""The process Spark forks its Python workers from, with our imports already done.
+
+A worker that replaces a killed one then starts with everything loaded: restarting a host takes
+the time of a fork, not of importing Polars, PyArrow and NumPy. Nothing is used here, only
+imported: thread pools and ZeroMQ contexts do not survive a fork.
+"""
+
+import cloudpickle  # noqa: F401
+import pyspark.daemon
+
+import everstream.spark.host
+
+PRELOADED = everstream.spark.host
+
+if __name__ == "__main__":
+    pyspark.daemon.manager()

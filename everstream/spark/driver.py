@@ -1,0 +1,347 @@
+"""The driver: carries the coordinator's orders to the hosts and the hosts' reports to it.
+
+One loop on the caller's thread does everything but three things that block: the Spark job runs in
+a thread, manifests are written in a thread, and whoever wants to stop the run only sets a flag.
+A host's death is noticed at once where it shares our machine (its process handle becomes
+readable), when Spark's next attempt says hello, or when it has been silent for too long.
+"""
+
+import os
+import pickle
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any
+
+import zmq
+from pyspark import SparkContext
+
+from everstream.core.coordinator import (
+    Coordinator,
+    EndRun,
+    Note,
+    Order,
+    Phase,
+    SendTo,
+    WriteManifest,
+)
+from everstream.core.ids import HostId
+from everstream.core.manifest import EpochManifest
+from everstream.errors import EnvironmentFault, LeaseLost, RunFailed, StoreError
+from everstream.spark.endpoints import Doors
+from everstream.spark.host import HostTask
+from everstream.spark.kills import Kill
+from everstream.spark.listener import Listener, Snapshot
+from everstream.spark.talk import Beat, Hello, HostBroke, KillAfter, KillFired, KillNow, Nod
+from everstream.state.store import CheckpointStore, Lease
+
+POLL_MS = 10
+SNAPSHOT_EVERY_S = 0.1
+KEEP_MANIFESTS = 3
+START_PATIENCE_S = 30.0
+"""How long hosts may take to start before we say what is missing."""
+
+
+@dataclass
+class Attempt:
+    """A host as we know it."""
+
+    hello: Hello
+    identity: bytes
+    heard_s: float
+    pidfd: int | None = None
+
+
+@dataclass
+class Driver:
+    """Runs one pipeline to its end."""
+
+    context: SparkContext
+    coordinator: Coordinator
+    store: CheckpointStore
+    lease: Lease
+    doors: Doors
+    task: Callable[[Any], HostTask]
+    """Makes the host task once the control socket's address is known."""
+    listener: Listener
+    heartbeat_timeout_s: float
+    timeout_s: float | None = None
+    kills: list[Kill] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.attempts: dict[HostId, Attempt] = {}
+        self.end: EndRun | None = None
+        self.written: list[EpochManifest] = []
+        self.notes: list[str] = []
+        self.running_s: float | None = None
+        self.ended_s = 0.0
+        self.fired: set[int] = set()
+        self._inbound: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._writes: SimpleQueue[EpochManifest | None] = SimpleQueue()
+        self._stop_reason: str | None = None
+        self._job_ended = threading.Event()
+        self._job_error: Exception | None = None
+        self._group = f"everstream-{self.lease.number}-{os.getpid()}"
+        self._patience_s = time.monotonic() + START_PATIENCE_S
+
+    def request_stop(self, reason: str) -> None:
+        """Stop with a checkpoint. Safe from a signal handler or another thread."""
+        self._stop_reason = reason
+
+    def run(self) -> EndRun:
+        control, address = self.doors.listen(zmq.ROUTER, "driver")
+        self.control = control
+        self.poller = zmq.Poller()
+        self.poller.register(control, zmq.POLLIN)
+        writer = threading.Thread(target=self._write_manifests, daemon=True)
+        job = threading.Thread(target=self._run_job, args=(self.task(address),), daemon=True)
+        writer.start()
+        job.start()
+        try:
+            self._loop()
+        finally:
+            self._writes.put(None)
+            self._leave(job)
+            for attempt in self.attempts.values():
+                self._forget_process(attempt)
+            control.close()
+        assert self.end is not None
+        return self.end
+
+    def _loop(self) -> None:
+        began_s = time.monotonic()
+        snapshot_due_s = 0.0
+        stopped = False
+        while self.end is None:
+            events = self.poller.poll(POLL_MS)
+            now_s = time.monotonic()
+            for waited, _ in events:
+                if waited is not self.control:
+                    self._process_ended(int(waited), now_s)
+            self._drain(now_s)
+            while not self._inbound.empty():
+                self._inbound.get()()
+            self._watch_hosts(now_s)
+            self._kill_in_time(now_s)
+            if self.timeout_s is not None and now_s - began_s > self.timeout_s:
+                self._stop_reason = self._stop_reason or f"{self.timeout_s:g} s have passed"
+            if self._stop_reason is not None and not stopped:
+                stopped = True
+                self._obey(self.coordinator.on_stop(self._stop_reason, now_s))
+            self._obey(self.coordinator.on_tick(now_s))
+            if self._job_ended.is_set() and self.end is None:
+                raise self._job_failure()
+            if now_s >= snapshot_due_s:
+                snapshot_due_s = now_s + SNAPSHOT_EVERY_S
+                self.listener.progress(self._snapshot())
+        self.ended_s = time.monotonic()
+        self.listener.progress(self._snapshot())
+
+    # Messages.
+
+    def _drain(self, now_s: float) -> None:
+        while self.end is None:
+            try:
+                identity, body = self.control.recv_multipart(zmq.DONTWAIT)
+            except zmq.Again:
+                return
+            self._handle(identity, pickle.loads(body), now_s)
+
+    def _handle(self, identity: bytes, message: Any, now_s: float) -> None:
+        match message:
+            case Hello():
+                self._welcome(identity, message, now_s)
+            case Beat(host=host, attempt=number):
+                self._reply(identity, Nod())
+                attempt = self.attempts.get(host)
+                if attempt is not None and attempt.hello.attempt == number:
+                    attempt.heard_s = now_s
+            case KillFired(kill=kill, host=host):
+                self.fired.add(kill)
+                self.coordinator.on_injected_kill(host, now_s)
+                self._reply(identity, Nod())
+            case HostBroke(host=host, error=error):
+                self._note(str(error), True)
+                if self._is_current(identity, host):
+                    self._lose(host, "broke", now_s)
+            case _:
+                if any(attempt.identity == identity for attempt in self.attempts.values()):
+                    self._obey(self.coordinator.on_report(message, now_s))
+                    if self.running_s is None and self.coordinator.phase is Phase.RUNNING:
+                        self.running_s = now_s
+
+    def _welcome(self, identity: bytes, hello: Hello, now_s: float) -> None:
+        earlier = self.attempts.get(hello.host)
+        if earlier is not None:
+            self._forget_process(earlier)
+        attempt = Attempt(hello, identity, now_s)
+        if hello.machine == self.doors.machine and hasattr(os, "pidfd_open"):
+            try:
+                attempt.pidfd = os.pidfd_open(hello.pid)
+                self.poller.register(attempt.pidfd, zmq.POLLIN)
+            except OSError:
+                attempt.pidfd = None  # gone already, or not allowed: heartbeats will tell
+        self.attempts[hello.host] = attempt
+        shards = self.coordinator.plan.hosts[hello.host]
+        for number, kill in enumerate(self.kills):
+            shard = kill.target(self.coordinator.plan)
+            if kill.after_records is not None and number not in self.fired and shard in shards:
+                self._reply(identity, KillAfter(number, shard, kill.after_records))
+        self._obey(self.coordinator.on_host_joined(hello.host, hello.address, now_s))
+
+    def _is_current(self, identity: bytes, host: HostId) -> bool:
+        return host in self.attempts and self.attempts[host].identity == identity
+
+    def _reply(self, identity: bytes, message: Any) -> None:
+        self.control.send_multipart([identity, pickle.dumps(message, protocol=5)])
+
+    # Hosts that die.
+
+    def _process_ended(self, pidfd: int, now_s: float) -> None:
+        for host, attempt in list(self.attempts.items()):
+            if attempt.pidfd == pidfd:
+                self._lose(host, "its process ended", now_s)
+
+    def _watch_hosts(self, now_s: float) -> None:
+        for host, attempt in list(self.attempts.items()):
+            if now_s - attempt.heard_s > self.heartbeat_timeout_s:
+                task = attempt.hello.task
+                self._lose(host, f"silent for {self.heartbeat_timeout_s:g} s", now_s)
+                # Spark does not know; it starts the task again once it was told to kill it.
+                self.context._jsc.sc().killTaskAttempt(task, True, "silent")
+        missing = len(self.coordinator.plan.hosts) - len(self.attempts)
+        if missing and now_s > self._patience_s and not self._job_ended.is_set():
+            self._patience_s = now_s + START_PATIENCE_S
+            self._note(
+                f"still waiting for {missing} of {len(self.coordinator.plan.hosts)} hosts: the "
+                "cluster may have too few free slots; stop other jobs or use fewer --workers",
+                True,
+            )
+
+    def _lose(self, host: HostId, how: str, now_s: float) -> None:
+        self._forget_process(self.attempts.pop(host))
+        self._patience_s = now_s + START_PATIENCE_S
+        self._obey(self.coordinator.on_host_lost(host, how, now_s))
+
+    def _forget_process(self, attempt: Attempt) -> None:
+        if attempt.pidfd is not None:
+            self.poller.unregister(attempt.pidfd)
+            os.close(attempt.pidfd)
+            attempt.pidfd = None
+
+    def _kill_in_time(self, now_s: float) -> None:
+        if self.running_s is None:
+            return
+        for number, kill in enumerate(self.kills):
+            due = kill.after_s is not None and now_s - self.running_s >= kill.after_s
+            if due and number not in self.fired:
+                host = self.coordinator.plan.host_of[kill.target(self.coordinator.plan)]
+                if host in self.attempts:
+                    self.fired.add(number)
+                    self._reply(self.attempts[host].identity, KillNow(number))
+
+    # Orders.
+
+    def _obey(self, orders: list[Order]) -> None:
+        for order in orders:
+            match order:
+                case SendTo(host=host, command=command):
+                    if host in self.attempts:
+                        self._reply(self.attempts[host].identity, command)
+                case WriteManifest(manifest=manifest):
+                    self._writes.put(manifest)
+                case Note(text=text, warning=warning):
+                    self._note(text, warning)
+                case EndRun():
+                    self.end = order
+
+    def _note(self, text: str, warning: bool) -> None:
+        self.notes.append(text)
+        self.listener.note(text, warning)
+
+    def _snapshot(self) -> Snapshot:
+        coordinator = self.coordinator
+        return Snapshot(
+            coordinator.phase,
+            len(coordinator.hosts),
+            coordinator.records_read(),
+            coordinator.totals(),
+            coordinator.stable_epoch,
+            coordinator.book.reports,
+        )
+
+    # Manifests, in a thread of their own.
+
+    def _write_manifests(self) -> None:
+        while (manifest := self._writes.get()) is not None:
+            error = self._write(manifest)
+            self._inbound.put(lambda m=manifest, e=error: self._manifest_done(m, e))  # type: ignore[misc]
+            if error is None:
+                self._prune()
+
+    def _write(self, manifest: EpochManifest) -> StoreError | None:
+        """Returns only when it is known whether the manifest is there."""
+        try:
+            self.store.append_manifest(self.lease, manifest.to_json())
+            return None
+        except LeaseLost as error:
+            return error
+        except StoreError as error:
+            failure = error
+        while True:
+            try:
+                found = self.store.manifests()
+            except StoreError:
+                time.sleep(0.5)
+                continue
+            there = any(
+                body.lease == self.lease.number and body.body["epoch"] == manifest.epoch
+                for body in found
+            )
+            return None if there else failure
+
+    def _prune(self) -> None:
+        try:
+            self.store.prune(KEEP_MANIFESTS)
+        except StoreError as error:
+            text = f"older checkpoints could not be removed: {error}"
+            self._inbound.put(lambda: self._note(text, True))
+
+    def _manifest_done(self, manifest: EpochManifest, error: StoreError | None) -> None:
+        now_s = time.monotonic()
+        if error is None:
+            self.written.append(manifest)
+            self.listener.epoch(manifest)
+            self._obey(self.coordinator.on_manifest_written(now_s))
+        else:
+            self._obey(self.coordinator.on_manifest_failed(error, now_s))
+
+    # The Spark job, in a thread of its own.
+
+    def _run_job(self, task: HostTask) -> None:
+        context = self.context
+        hosts = len(self.coordinator.plan.hosts)
+        try:
+            context.setJobGroup(self._group, f"everstream {self.coordinator.plan.graph.name}", True)
+            context.parallelize(range(hosts), hosts).mapPartitionsWithIndex(task).collect()
+        except Exception as error:  # py4j raises many kinds; the loop decides what it means
+            self._job_error = error
+        finally:
+            self._job_ended.set()
+
+    def _job_failure(self) -> RunFailed:
+        if self._job_error is None:
+            return RunFailed("the Spark job ended before the pipeline did")
+        text = str(self._job_error).strip().splitlines()
+        cause = next((line for line in text if "Exception" in line or "Error" in line), text[0])
+        return RunFailed(f"the Spark job failed: {cause}", EnvironmentFault(str(self._job_error)))
+
+    def _leave(self, job: threading.Thread) -> None:
+        """Hosts leave by themselves once told; what does not is cancelled."""
+        if self.end is not None:
+            job.join(timeout=5.0)
+        if job.is_alive():
+            self.context.cancelJobGroup(self._group)
+            job.join(timeout=10.0)

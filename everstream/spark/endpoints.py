@@ -1,0 +1,128 @@
+"""Who listens where: unix sockets on one machine, TCP with CURVE keys between machines.
+
+Each run has one key pair. Servers use it, clients must show it, and nobody else knows it, so
+nothing that comes in over TCP is looked at unless its sender belongs to this run. Unix sockets
+live in folders only we can enter.
+"""
+
+import os
+import socket
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import zmq
+from zmq.auth.thread import ThreadAuthenticator
+
+
+@dataclass(frozen=True)
+class RunKeys:
+    """The key pair of one run."""
+
+    public: bytes
+    secret: bytes
+
+    @classmethod
+    def make(cls) -> "RunKeys":
+        return cls(*zmq.curve_keypair())
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a socket can be reached."""
+
+    machine: str
+    ipc: str
+    tcp: str | None
+
+    def seen_from(self, machine: str) -> str:
+        if machine == self.machine or self.tcp is None:
+            return self.ipc
+        return self.tcp
+
+
+def this_machine() -> str:
+    """Equal for two processes exactly if they can meet at a unix socket in /tmp."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    identity = boot.read_text().strip() if boot.exists() else ""
+    mounts = Path("/proc/self/ns/mnt")
+    namespace = os.readlink(mounts) if mounts.exists() else ""
+    return f"{socket.gethostname()}/{identity}/{namespace}"
+
+
+class Doors:
+    """Makes the sockets of one process: binds, connects, and keeps the keys out of sight."""
+
+    def __init__(
+        self, keys: RunKeys, interface: str | None = None, *, always_tcp: bool = False
+    ) -> None:
+        self.keys = keys
+        self.interface = interface
+        """Where TCP listens; None for unix sockets only."""
+        self.machine = os.urandom(8).hex() if always_tcp else this_machine()
+        self.context = zmq.Context()
+        self.folder = tempfile.mkdtemp(prefix="everstream-")  # mode 0700
+        self._authenticator: ThreadAuthenticator | None = None
+        if interface is not None:
+            self._authenticator = ThreadAuthenticator(self.context)
+            self._authenticator.start()
+            self._authenticator.configure_curve_callback(
+                domain="*", credentials_provider=_OnlyThisRun(keys.public)
+            )
+
+    def listen(self, kind: int, name: str) -> "tuple[zmq.Socket[bytes], Address]":
+        """A bound socket and the address others reach it at."""
+        listening: zmq.Socket[bytes] = self._socket(kind)
+        ipc = f"ipc://{self.folder}/{name}"
+        listening.bind(ipc)
+        tcp = None
+        if self.interface is not None:
+            listening.curve_server = True
+            listening.curve_secretkey = self.keys.secret
+            listening.curve_publickey = self.keys.public
+            port = listening.bind_to_random_port(f"tcp://{self.interface}")
+            tcp = f"tcp://{self.interface}:{port}"
+        return listening, Address(self.machine, ipc, tcp)
+
+    def connect(self, kind: int, address: Address, identity: bytes = b"") -> "zmq.Socket[bytes]":
+        """A socket connected to an address."""
+        connected: zmq.Socket[bytes] = self._socket(kind)
+        if identity:
+            connected.identity = identity
+        target = address.seen_from(self.machine)
+        if target.startswith("tcp"):
+            connected.curve_serverkey = self.keys.public
+            connected.curve_publickey = self.keys.public
+            connected.curve_secretkey = self.keys.secret
+        connected.connect(target)
+        return connected
+
+    def close(self) -> None:
+        """All sockets must have been closed before: otherwise ZeroMQ waits for ever."""
+        if self._authenticator is not None:
+            self._authenticator.stop()
+        self.context.destroy(linger=0)
+        for left in Path(self.folder).glob("*"):
+            left.unlink(missing_ok=True)
+        Path(self.folder).rmdir()
+
+    def _socket(self, kind: int) -> "zmq.Socket[bytes]":
+        made = self.context.socket(kind)
+        made.linger = 0
+        made.set_hwm(0)  # credit limits what is on its way, not ZeroMQ
+        return made
+
+
+class _OnlyThisRun:
+    """Lets in whoever shows the run's own key."""
+
+    def __init__(self, public: bytes) -> None:
+        self.public = public
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        return key == self.public
+
+
+def address_seen_by_others() -> str:
+    """The address of this machine that other machines of the cluster reach it at."""
+    return socket.gethostbyname(socket.gethostname())

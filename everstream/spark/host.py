@@ -1,0 +1,322 @@
+"""A host: a Spark task that runs one or more shards in one Python process.
+
+One thread does all the work: it takes in frames and commands, lets the runners step, and sends
+what they produce. Shards on the same host hand frames over in memory. A second thread keeps
+telling the driver that we live, and ends the process if the driver or our parent is gone.
+"""
+
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import cloudpickle
+import zmq
+
+from everstream.core.frames import Frame
+from everstream.core.ids import ChannelId, Generation, HostId, ShardId
+from everstream.core.messages import Restore, Resume, Shutdown, Stable, StartCheckpoint
+from everstream.core.plan import Plan
+from everstream.core.protocols.base import ShardProtocol
+from everstream.core.runner import CommitJob, ShardRunner, Upload
+from everstream.errors import EverstreamError, InternalError
+from everstream.spark.background import Background
+from everstream.spark.endpoints import Address, Doors, RunKeys, address_seen_by_others
+from everstream.spark.talk import Beat, Hello, HostBroke, KillAfter, KillFired, KillNow, Nod
+from everstream.spark.wire import Wire
+from everstream.state.store import CheckpointStore, ObjectRef
+
+BEAT_EVERY_S = 0.25
+PROGRESS_EVERY_S = 0.1
+LARGE_BYTES = 65_536
+"""From this size on ZeroMQ sends a payload without copying it."""
+
+
+@dataclass
+class HostTask:
+    """What a host must know before it can say hello; pickled into the Spark task."""
+
+    pickled_plan: bytes
+    protocol: type[ShardProtocol]
+    driver: Address
+    keys: RunKeys
+    store_url: str
+    over_tcp: bool
+    always_tcp: bool
+    driver_timeout_s: float
+    python_path: list[str] = field(default_factory=list)
+
+    def __call__(self, partition: int, _: Iterable[int]) -> Iterator[int]:
+        """The body of the Spark task."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        host = Host(self, HostId(partition), context.attemptNumber(), context.taskAttemptId())
+        try:
+            host.run()
+        finally:
+            host.close()
+        yield partition
+
+
+class Host:
+    """Performs for its runners."""
+
+    def __init__(self, task: HostTask, id: HostId, attempt: int, task_id: int) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's business
+        sys.path.extend(path for path in task.python_path if path not in sys.path)
+        self.id = id
+        self.attempt = attempt
+        self.store_url = task.store_url
+        self.store = CheckpointStore.at(task.store_url)
+        self.plan: Plan = cloudpickle.loads(task.pickled_plan)
+        self.wire = Wire(self.plan.channels)
+        interface = None
+        if task.over_tcp:
+            interface = "127.0.0.1" if task.always_tcp else address_seen_by_others()
+        self.doors = Doors(task.keys, interface, always_tcp=task.always_tcp)
+        identity = f"{id}/{attempt}".encode()
+        self.control = self.doors.connect(zmq.DEALER, task.driver, identity)
+        self.inbox, self.address = self.doors.listen(zmq.PULL, "inbox")
+        self.background = Background(self.store)
+        self.peers: dict[HostId, zmq.Socket[bytes]] = {}
+        self.local_work: deque[Any] = deque()
+        self.runners = {
+            shard: ShardRunner(self.plan, shard, task.protocol, self)
+            for shard in self.plan.hosts[id]
+        }
+        self.kills: list[KillAfter] = []
+        self.running = True
+        self.progress_due_s = 0.0
+        self.life = LifeSign(self.doors, task, id, attempt)
+        hello = Hello(id, attempt, task_id, os.getpid(), self.doors.machine, self.address)
+        self._say(hello)
+
+    # What the runners need.
+
+    def clock_s(self) -> float:
+        return time.monotonic()
+
+    def send(self, frame: Frame) -> None:
+        host = self.plan.host_of[frame.channel.receiver]
+        if host == self.id:
+            self.local_work.append(frame)
+            return
+        parts = self.wire.frame_to_parts(frame)
+        large = len(parts) > 1 and len(parts[1]) >= LARGE_BYTES
+        self.peers[host].send_multipart(parts, copy=not large)
+
+    def grant(self, channel: ChannelId, frames: int) -> None:
+        generation = self.runners[channel.receiver].shard.generation
+        host = self.plan.host_of[channel.sender]
+        if host == self.id:
+            self.local_work.append((channel, generation, frames))
+        else:
+            self.peers[host].send_multipart(self.wire.credit_to_parts(channel, generation, frames))
+
+    def tell(self, report: object) -> None:
+        self._say(report)
+
+    def upload(self, upload: Upload) -> None:
+        runner = self.runners[upload.shard]
+        self.background.upload(upload, runner.on_uploaded, runner.on_upload_failed)
+
+    def commit(self, job: CommitJob) -> None:
+        runner = self.runners[job.shard]
+        self.background.commit(job, runner.on_commit_done, runner.on_commit_failed)
+
+    def load(self, refs: Sequence[ObjectRef]) -> list[bytes]:
+        return [self.store.get(ref) for ref in refs]
+
+    # The loop.
+
+    def run(self) -> None:
+        """Until the driver says that it is over."""
+        try:
+            self._loop()
+        except Exception as error:
+            broken = error
+            if not isinstance(error, EverstreamError):
+                story = [line for runner in self.runners.values() for line in runner.shard.story]
+                text = "".join(traceback.format_exception(error))
+                broken = InternalError(f"host {self.id} broke: {text}", story=story)
+            self._say(HostBroke(self.id, self.attempt, broken))  # type: ignore[arg-type]
+            self.control.close(linger=1000)
+            raise
+
+    def _loop(self) -> None:
+        poller = zmq.Poller()
+        for waited in (self.control, self.inbox, self.background.wake_fd):
+            poller.register(waited, zmq.POLLIN)
+        busy = False
+        while self.running:
+            ready = dict(poller.poll(0 if busy else self._wait_ms()))
+            if self.control in ready:
+                self._drain_control()
+            if self.inbox in ready:
+                self._drain_inbox()
+            if self.background.wake_fd in ready:
+                self.background.deliver_outcomes()
+            busy = self._step_runners()
+            self._drain_local()
+            self._report_progress()
+
+    def _step_runners(self) -> bool:
+        busy = False
+        now_s = self.clock_s()
+        for shard, runner in self.runners.items():
+            if runner.can_step(now_s) and runner.step():
+                busy = True
+                if self.kills:
+                    self._kill_when_due(shard, runner)
+        return busy or bool(self.local_work)
+
+    def _wait_ms(self) -> int:
+        """How long nothing can happen by itself."""
+        now_s = self.clock_s()
+        wait_s = PROGRESS_EVERY_S
+        for runner in self.runners.values():
+            if runner.ready_at_s > now_s:
+                wait_s = min(wait_s, runner.ready_at_s - now_s)
+        return max(1, int(wait_s * 1000))
+
+    def _drain_inbox(self) -> None:
+        while True:
+            try:
+                parts = self.inbox.recv_multipart(zmq.DONTWAIT, copy=False)
+            except zmq.Again:
+                return
+            self._take_in(self.wire.parse(parts))
+
+    def _drain_local(self) -> None:
+        while self.local_work:
+            self._take_in(self.local_work.popleft())
+
+    def _take_in(self, item: Frame | tuple[ChannelId, Generation, int]) -> None:
+        if isinstance(item, Frame):
+            self.runners[item.channel.receiver].on_frame(item)
+        else:
+            channel, generation, frames = item
+            self.runners[channel.sender].on_grant(channel, generation, frames)
+
+    def _drain_control(self) -> None:
+        while True:
+            try:
+                message = pickle.loads(self.control.recv(zmq.DONTWAIT))
+            except zmq.Again:
+                return
+            self.life.heard_s = time.monotonic()
+            self._obey(message)
+
+    def _obey(self, message: Any) -> None:
+        runners = self.runners.values()
+        match message:
+            case Restore():
+                self.local_work.clear()
+                for runner in runners:
+                    runner.on_restore(message)
+            case Resume():
+                self._meet(message.addresses)
+                for runner in runners:
+                    runner.on_resume(message)
+            case StartCheckpoint():
+                for runner in runners:
+                    runner.on_start_checkpoint(message)
+            case Stable():
+                for runner in runners:
+                    runner.on_stable(message)
+            case Shutdown():
+                for runner in runners:
+                    runner.on_shutdown()
+                self.running = False
+            case KillAfter():
+                self.kills.append(message)
+            case KillNow(kill=kill):
+                self._die(kill)
+            case Nod():
+                pass
+
+    def _meet(self, addresses: dict[HostId, Address]) -> None:
+        """Connect to the hosts as they are now; what waited for earlier ones is dropped."""
+        for peer in self.peers.values():
+            peer.close()
+        self.peers = {
+            host: self.doors.connect(zmq.PUSH, address)
+            for host, address in addresses.items()
+            if host != self.id
+        }
+
+    def _report_progress(self) -> None:
+        now_s = self.clock_s()
+        if now_s >= self.progress_due_s:
+            self.progress_due_s = now_s + PROGRESS_EVERY_S
+            for runner in self.runners.values():
+                self._say(runner.progress())
+
+    def _say(self, message: object) -> None:
+        self.control.send(pickle.dumps(message, protocol=5))
+
+    # Kills we were asked for.
+
+    def _kill_when_due(self, shard: ShardId, runner: ShardRunner) -> None:
+        for kill in self.kills:
+            if kill.shard == shard and runner.processed >= kill.records:
+                self._die(kill.kill)
+
+    def _die(self, kill: int) -> None:
+        """The driver must know first, so that it does not ask for the same kill again."""
+        self._say(KillFired(kill, self.id))
+        while not isinstance(pickle.loads(self.control.recv()), Nod):
+            pass
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def close(self) -> None:
+        self.life.stop()
+        self.background.close()
+        for peer in self.peers.values():
+            peer.close()
+        if not self.control.closed:
+            self.control.close(linger=1000)
+        self.inbox.close()
+        self.doors.close()
+
+
+class LifeSign:
+    """Tells the driver that this process lives; ends it if driver or parent are gone."""
+
+    def __init__(self, doors: Doors, task: HostTask, id: HostId, attempt: int) -> None:
+        self.heard_s = time.monotonic()
+        self._parent = os.getppid()
+        self._timeout_s = task.driver_timeout_s
+        self._stop = threading.Event()
+        socket = doors.connect(zmq.DEALER, task.driver, f"beat-{id}/{attempt}".encode())
+        beat = pickle.dumps(Beat(id, attempt))
+        self._thread = threading.Thread(
+            target=self._loop, args=(socket, beat), name="everstream-life", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _loop(self, socket: "zmq.Socket[bytes]", beat: bytes) -> None:
+        while not self._stop.wait(BEAT_EVERY_S):
+            socket.send(beat)
+            while socket.poll(0):
+                socket.recv()
+                self.heard_s = time.monotonic()
+            if os.getppid() != self._parent or self._silent():
+                os._exit(1)
+        socket.close()
+
+    def _silent(self) -> bool:
+        return time.monotonic() - self.heard_s > self._timeout_s

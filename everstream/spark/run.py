@@ -1,0 +1,290 @@
+"""`pipeline.run(...)`: from a pipeline and some wishes to a result."""
+
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from everstream.core.coordinator import Coordinator, Outcome, Policy
+from everstream.core.ids import first_generation
+from everstream.core.manifest import EpochManifest, check_fits
+from everstream.core.plan import Plan, make_plan
+from everstream.core.protocols.aligned import Aligned
+from everstream.core.protocols.base import NoCheckpoints
+from everstream.errors import RunFailed, UserError
+from everstream.pipeline.checkpointing import Coordinated, seconds
+from everstream.pipeline.graph import Kind
+from everstream.pipeline.sink import Sink
+from everstream.pipeline.source import Source
+from everstream.pipeline.stream import Pipeline
+from everstream.spark.context import check_context, is_local, make_context
+from everstream.spark.driver import Driver
+from everstream.spark.endpoints import Address, Doors, RunKeys, address_seen_by_others
+from everstream.spark.host import HostTask
+from everstream.spark.kills import Kill
+from everstream.spark.listener import Listener
+from everstream.spark.result import RunResult
+from everstream.state.store import CheckpointStore, Lease
+
+DEFAULT = Coordinated()
+
+
+def run(
+    pipeline: Pipeline,
+    *,
+    checkpoint: Coordinated | None = DEFAULT,
+    store: str | os.PathLike[str] | None = None,
+    fresh: bool = False,
+    master: str = "local[*]",
+    spark: SparkSession | None = None,
+    workers: int | None = None,
+    max_restarts: int = 3,
+    restart_window: str | float = "10m",
+    timeout: str | float | None = None,
+    kill: Sequence[str | Kill] = (),
+    listener: Listener | None = None,
+    heartbeat_timeout: str | float = "10s",
+    transport: str = "auto",
+) -> RunResult:
+    """Run a pipeline on Spark until its sources end or it is stopped.
+
+    checkpoint: es.Coordinated(every="5s"), or None to run without.
+    store: folder or fsspec URL for the checkpoints. A later run with the same store goes on from
+        the last one. Without a store a temporary folder is used and nothing is kept.
+    fresh: forget earlier checkpoints and output, start from nothing.
+    master, spark: a Spark master, or a session you already have.
+    workers: how many hosts (Spark tasks) to spread the shards over; default: all slots.
+    max_restarts: how many failures within restart_window are too many.
+    timeout: stop with a checkpoint after so long.
+    kill: kill hosts on purpose, "OPERATOR[:SHARD]@5s" or "@10000" records.
+    transport: "auto" (unix sockets on one machine, encrypted TCP between machines) or "tcp".
+    """
+    if transport not in ("auto", "tcp"):
+        raise UserError(f"transport={transport!r}: say 'auto' or 'tcp'.")
+    listener = listener or Listener()
+    kills = [item if isinstance(item, Kill) else Kill.parse(item) for item in kill]
+    began_s = time.monotonic()
+    plan = make_plan(pipeline, workers or 1)  # wrong graphs fail here, before Spark starts
+    for wanted in kills:
+        wanted.target(plan)
+    if spark is not None:
+        context = spark.sparkContext
+        for warning in check_context(context):
+            listener.note(warning, True)
+    else:
+        context = make_context(master, f"everstream {pipeline.name}")
+    plan = make_plan(pipeline, _hosts(context, workers, listener))
+    with _store_folder(store) as url:
+        return _Run(pipeline, plan, context, url, listener, began_s).to_the_end(
+            checkpoint=checkpoint,
+            fresh=fresh,
+            policy=Policy(
+                checkpoints=checkpoint is not None,
+                every_s=checkpoint.every_s if checkpoint else None,
+                every_records=checkpoint.every_records if checkpoint else None,
+                max_restarts=max_restarts,
+                restart_window_s=seconds(restart_window),
+            ),
+            timeout_s=None if timeout is None else seconds(timeout),
+            kills=kills,
+            heartbeat_timeout_s=seconds(heartbeat_timeout),
+            always_tcp=transport == "tcp",
+        )
+
+
+class _Run:
+    """One run, from the lease on the store to the result."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        plan: Plan,
+        context: SparkContext,
+        url: str,
+        listener: Listener,
+        began_s: float,
+    ) -> None:
+        self.pipeline = pipeline
+        self.plan = plan
+        self.context = context
+        self.url = url
+        self.listener = listener
+        self.began_s = began_s
+
+    def to_the_end(
+        self,
+        checkpoint: Coordinated | None,
+        fresh: bool,
+        policy: Policy,
+        timeout_s: float | None,
+        kills: list[Kill],
+        heartbeat_timeout_s: float,
+        always_tcp: bool,
+    ) -> RunResult:
+        store = CheckpointStore.at(self.url)
+        lease = store.acquire_lease(f"{self.pipeline.name} pid {os.getpid()}")
+        manifests = self._earlier(store, lease, fresh)
+        if manifests and manifests[0].final:
+            self.listener.note(
+                f"pipeline '{self.pipeline.name}' has already finished (epoch "
+                f"{manifests[0].epoch}); use --fresh to run it again",
+                False,
+            )
+            return self._result(Outcome.FINISHED, manifests[0], manifests[0].epoch)
+        if manifests:
+            self.listener.note(f"going on from epoch {manifests[0].epoch}", False)
+        store.sweep(lease)
+        local = is_local(str(self.context.master))
+        over_tcp = always_tcp or not local
+        interface = None
+        if over_tcp:
+            interface = "127.0.0.1" if local else address_seen_by_others()
+        keys = RunKeys.make()
+        doors = Doors(keys, interface, always_tcp=always_tcp)
+        coordinator = Coordinator(self.plan, policy, first_generation(lease.number), manifests)
+
+        def task(driver: Address) -> HostTask:
+            return HostTask(
+                pickled_plan=cloudpickle.dumps(self.plan),
+                protocol=Aligned if checkpoint is not None else NoCheckpoints,
+                driver=driver,
+                keys=keys,
+                store_url=self.url,
+                over_tcp=over_tcp,
+                always_tcp=always_tcp,
+                driver_timeout_s=heartbeat_timeout_s,
+                python_path=[path for path in sys.path if path and os.path.isdir(path)],
+            )
+
+        driver = Driver(
+            self.context,
+            coordinator,
+            store,
+            lease,
+            doors,
+            task,
+            self.listener,
+            heartbeat_timeout_s,
+            timeout_s,
+            kills,
+        )
+        self.listener.started(self.plan, self._total_records())
+        try:
+            with _stopping_on_signals(driver):
+                end = driver.run()
+        finally:
+            doors.close()
+        if end.outcome is Outcome.FAILED:
+            raise end.error or RunFailed("the run failed")
+        newest = coordinator.manifests[0] if coordinator.manifests else None
+        result = self._result(end.outcome, newest, manifests[0].epoch if manifests else 0)
+        started_s = driver.running_s or driver.ended_s
+        result.wall_s = driver.ended_s - started_s
+        result.startup_s = started_s - self.began_s
+        result.checkpoints = driver.written
+        result.recoveries = coordinator.book.reports
+        result.notes = driver.notes
+        return result
+
+    def _earlier(self, store: CheckpointStore, lease: Lease, fresh: bool) -> list[EpochManifest]:
+        """The checkpoints to go on from; none if the run starts from nothing."""
+        if fresh:
+            store.forget_all(lease)
+        found = [EpochManifest.from_json(manifest.body) for manifest in store.manifests()]
+        for skipped in store.skipped:
+            self.listener.note(f"{skipped.path} is skipped: {skipped.reason}", True)
+        if found:
+            check_fits(found[0], self.plan)
+            return found
+        for node in self.plan.graph.of_kind(Kind.SINK):
+            assert isinstance(node.what, Sink)
+            node.what.start_fresh(self.pipeline.name, node.name, self.url, fresh)
+        return []
+
+    def _total_records(self) -> int | None:
+        totals = []
+        for node in self.plan.graph.of_kind(Kind.SOURCE):
+            assert isinstance(node.what, Source)
+            totals.append(node.what.total_records())
+        return None if any(total is None for total in totals) else sum(t or 0 for t in totals)
+
+    def _result(
+        self, outcome: Outcome, newest: EpochManifest | None, resumed_from: int
+    ) -> RunResult:
+        counts: dict[str, tuple[int, int]] = {}
+        for record in newest.records.values() if newest is not None else ():
+            for name, (records_in, records_out) in record.counts.items():
+                before = counts.get(name, (0, 0))
+                counts[name] = (before[0] + records_in, before[1] + records_out)
+        graph = self.plan.graph
+        outputs: dict[str, Any] = {}
+        for node in graph.of_kind(Kind.SINK):
+            assert isinstance(node.what, Sink)
+            gathered = node.what.results(self.pipeline.name, node.name, self.url)
+            if gathered is not None:
+                outputs[node.name] = gathered
+        return RunResult(
+            pipeline=self.pipeline.name,
+            outcome=outcome,
+            wall_s=0.0,
+            startup_s=0.0,
+            counts=counts,
+            sources=tuple(node.name for node in graph.of_kind(Kind.SOURCE)),
+            sinks=tuple(node.name for node in graph.of_kind(Kind.SINK)),
+            store=self.url,
+            resumed_from=resumed_from,
+            outputs=outputs,
+        )
+
+
+def _hosts(context: SparkContext, workers: int | None, listener: Listener) -> int:
+    """As many hosts as there are slots: more would wait for each other for ever."""
+    slots = max(1, context.defaultParallelism)
+    if workers is not None and workers > slots:
+        listener.note(
+            f"{workers} workers were asked for but Spark has {slots} slot(s): the shards are "
+            f"packed onto {slots} host(s)",
+            True,
+        )
+    return min(workers or slots, slots)
+
+
+@contextmanager
+def _store_folder(store: str | os.PathLike[str] | None) -> Iterator[str]:
+    """The URL of the store; a folder that is thrown away if there is none."""
+    if store is None:
+        with tempfile.TemporaryDirectory(prefix="everstream-store-") as folder:
+            yield folder
+    else:
+        url = os.fspath(store)
+        yield url if "://" in url else str(Path(url).absolute())
+
+
+@contextmanager
+def _stopping_on_signals(driver: Driver) -> Iterator[None]:
+    """Ctrl-C and SIGTERM stop with a checkpoint; a second Ctrl-C stops at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        if driver._stop_reason is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        driver.request_stop("Ctrl-C" if number == signal.SIGINT else "SIGTERM")
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

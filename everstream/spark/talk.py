@@ -1,0 +1,66 @@
+"""What the driver and a host say to each other besides what the core says."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from everstream.core.ids import HostId, ShardId
+from everstream.errors import EverstreamError
+
+
+@dataclass(frozen=True)
+class Hello:
+    """A host has started."""
+
+    host: HostId
+    attempt: int
+    task: int
+    """Spark's id of this task attempt: the handle to have it killed."""
+    pid: int
+    machine: str
+    address: Any
+
+
+@dataclass(frozen=True)
+class Beat:
+    """I am alive. Sent by a thread of its own, whatever the host is busy with."""
+
+    host: HostId
+    attempt: int
+
+
+@dataclass(frozen=True)
+class HostBroke:
+    """Something in the host itself went wrong; it will exit and be started again."""
+
+    host: HostId
+    attempt: int
+    error: EverstreamError
+
+
+@dataclass(frozen=True)
+class KillAfter:
+    """Host: kill yourself when this shard has processed so many records."""
+
+    kill: int
+    shard: ShardId
+    records: int
+
+
+@dataclass(frozen=True)
+class KillNow:
+    """Host: kill yourself."""
+
+    kill: int
+
+
+@dataclass(frozen=True)
+class KillFired:
+    """I am about to kill myself as I was told; nod, and I do."""
+
+    kill: int
+    host: HostId
+
+
+@dataclass(frozen=True)
+class Nod:
+    """Heard. Also the driver's own heartbeat."""

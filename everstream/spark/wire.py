@@ -1,0 +1,66 @@
+"""How frames and credit look on the wire between two hosts.
+
+A message is a fixed header, followed for data by the payload in a part of its own, so that large
+batches are neither copied nor touched on their way. Both sides know the plan: a channel is its
+position in it.
+"""
+
+import struct
+from typing import Any
+
+from everstream.core.frames import Frame, FrameKind, Payload
+from everstream.core.ids import ChannelId, Generation
+from everstream.errors import InternalError
+
+_HEADER = struct.Struct("<BIQQQI")
+_CREDIT = 255
+MAX_PIGGYBACK_BYTES = 1 << 20
+
+
+class Wire:
+    """Turns frames into messages and back, for one plan."""
+
+    def __init__(self, channels: list[ChannelId]) -> None:
+        self.channels = channels
+        self.position = {channel: index for index, channel in enumerate(channels)}
+
+    def frame_to_parts(self, frame: Frame) -> list[Any]:
+        header = _HEADER.pack(
+            frame.kind,
+            self.position[frame.channel],
+            frame.generation,
+            frame.sequence,
+            frame.number,
+            frame.records,
+        )
+        if frame.piggyback:
+            header += frame.piggyback
+        return [header] if frame.payload is None else [header, frame.payload.encoded]
+
+    def credit_to_parts(
+        self, channel: ChannelId, generation: Generation, frames: int
+    ) -> list[bytes]:
+        return [_HEADER.pack(_CREDIT, self.position[channel], generation, 0, frames, 0)]
+
+    def parse(self, parts: list[Any]) -> "Frame | tuple[ChannelId, Generation, int]":
+        """A frame, or a grant of credit: channel, generation, frames."""
+        header = bytes(parts[0])
+        if not _HEADER.size <= len(header) <= _HEADER.size + MAX_PIGGYBACK_BYTES:
+            raise InternalError(f"a message has a header of {len(header)} bytes")
+        kind, position, generation, sequence, number, records = _HEADER.unpack_from(header)
+        if position >= len(self.channels):
+            raise InternalError(f"a message names channel {position} of {len(self.channels)}")
+        channel = self.channels[position]
+        if kind == _CREDIT:
+            return channel, Generation(generation), number
+        payload = Payload(encoded=parts[1]) if len(parts) > 1 else None
+        return Frame(
+            channel,
+            FrameKind(kind),
+            Generation(generation),
+            sequence,
+            number,
+            records,
+            header[_HEADER.size :],
+            payload,
+        )
