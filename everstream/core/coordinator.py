@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Any, TypeAlias
 
 from everstream.core.ids import NO_EPOCH, Epoch, Generation, HostId, ShardId
-from everstream.core.manifest import EpochManifest, records_for, shard_counts
+from everstream.core.manifest import EpochManifest, records_for, shard_counts, still_valid
 from everstream.core.messages import (
     CheckpointFailed,
     CheckpointTaken,
@@ -108,7 +108,7 @@ class Coordinator:
         self.plan = plan
         self.policy = policy
         self.generation = generation
-        self.manifests = list(manifests)
+        self.manifests = still_valid(manifests)
         """Where we can go back to, newest first."""
         self._sources = {node.name for node in plan.graph.of_kind(Kind.SOURCE)}
         self.phase = Phase.GATHERING
@@ -225,9 +225,7 @@ class Coordinator:
         """The epoch is stable from here on, whatever fails next."""
         manifest, self._writing = self._writing, None
         assert manifest is not None
-        # Whatever is newer than this one was given up for it.
-        self.manifests = [other for other in self.manifests if other.epoch < manifest.epoch]
-        self.manifests.insert(0, manifest)
+        self.manifests = still_valid([manifest, *self.manifests])
         del self.manifests[KEPT_MANIFESTS:]
         if self._rollback_waits:
             self._roll_back()
