@@ -227,6 +227,8 @@ class Coordinator:
         assert manifest is not None
         self.manifests = still_valid([manifest, *self.manifests])
         del self.manifests[KEPT_MANIFESTS:]
+        if self._over:
+            return self._take()
         if self._rollback_waits:
             self._roll_back()
         elif self.phase is Phase.RUNNING:
@@ -242,6 +244,8 @@ class Coordinator:
         """The manifest is known not to be there: the epoch never happened."""
         manifest, self._writing = self._writing, None
         assert manifest is not None
+        if self._over:
+            return self._take()
         if isinstance(error, LeaseLost):
             self._end(Outcome.FAILED, RunFailed(f"this driver was replaced: {error}", error))
             return self._take()
@@ -269,7 +273,7 @@ class Coordinator:
 
     def on_stop(self, reason: str, now_s: float) -> list[Order]:
         """Stop with a checkpoint, so that the next run goes on from here."""
-        if self._stop is None:
+        if self._stop is None and self.phase not in (Phase.FINISHING, Phase.DONE):
             self._stop = reason
             if self.phase is Phase.GATHERING or not self.policy.checkpoints:
                 self._end(Outcome.STOPPED)
