@@ -152,7 +152,7 @@ class ShardRunner:
         if generation == self.shard.generation:
             outlet = self.outlets[channel.edge]
             outlet.grant(channel, frames)
-            outlet.pump()
+            self._guarded(outlet.pump)
 
     def on_start_checkpoint(self, command: StartCheckpoint) -> None:
         self._perform(self.shard.on_start_checkpoint(command))
@@ -228,7 +228,7 @@ class ShardRunner:
                     self._guarded(self._capture, record)
                 case EmitMarkers(number=number):
                     for outlet in self.outlets.values():
-                        outlet.marker(number)
+                        self._guarded(outlet.marker, number)
                 case Commit(permit=permit):
                     self._commit(permit)
                 case Announce(number=number):

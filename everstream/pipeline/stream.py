@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -57,8 +58,8 @@ class Pipeline:
         **more: Any,
     ) -> Node:
         if name is None:
-            taken = sum(1 for node in self.graph.nodes if re.fullmatch(rf"{base}(-\d+)?", node))
-            name = base if not taken else f"{base}-{taken + 1}"
+            numbered = (f"{base}-{number}" for number in itertools.count(2))
+            name = next(n for n in itertools.chain([base], numbered) if n not in self.graph.nodes)
         if not _NAME.fullmatch(name):
             raise GraphError(name, "is not a usable name", "Use letters, digits, '-', '_', '.'.")
         if name in self.graph.nodes:
