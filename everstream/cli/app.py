@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from everstream.cli.demo import demo
 from everstream.cli.run import run
 
 app = typer.Typer(
@@ -34,6 +35,7 @@ def everstream(
 
 
 app.command()(run)
+app.command()(demo)
 
 
 def main() -> None:
