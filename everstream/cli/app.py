@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from everstream.cli.bench import bench
 from everstream.cli.demo import demo
 from everstream.cli.run import run
 
@@ -36,6 +37,7 @@ def everstream(
 
 app.command()(run)
 app.command()(demo)
+app.add_typer(bench, name="bench")
 
 
 def main() -> None:

@@ -169,7 +169,7 @@ class FromGenerator(Source):
         self._wait_s = wait_s
         self._clock = clock
         if not self._sharded:
-            self.max_shards = 1  # type: ignore[misc]  # depends on the function, not the class
+            self.max_shards = 1
 
     def open(self, shard: int, shards: int) -> Reader:
         if shards > 1 and not self._sharded:
@@ -188,7 +188,13 @@ def _name(function: Callable[..., Any]) -> str:
 
 def _takes_shards(function: Callable[..., Any]) -> bool:
     """Whether the function takes (offset, shard, shards) rather than (offset)."""
-    signature = inspect.signature(function)
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            "FromGenerator needs a function def numbers(offset): ... yield record, "
+            f"not {_name(function)}."
+        ) from error
 
     def accepts(*arguments: int) -> bool:
         try:

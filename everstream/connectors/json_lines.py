@@ -51,6 +51,7 @@ class JsonLines(Source, Sink):
         if batch_bytes < 1:
             raise UserError(f"batch_bytes must be at least 1, not {batch_bytes}.")
         self._fs, self._path = filesystem_of(path, storage_options)
+        self._names_a_file = bool(os.path.splitext(os.fspath(path))[1])
         self._files = FileSet(self._fs, self._path)
         self._schema = pl.Schema(schema) if schema is not None else None
         self._columns = columns or schema is not None
@@ -70,12 +71,18 @@ class JsonLines(Source, Sink):
     def check(self) -> None:
         """Raise a UserError if the path can serve neither as a source nor as a sink.
 
-        A folder that is not there yet is fine: a sink creates it. A name with an ending or a
-        pattern can only be meant to be read, so there must be something to read.
+        A folder that is not there yet is fine: a sink creates it. A pattern, or a name with an
+        ending and no slash after it, can only be meant to be read: there must be something.
         """
-        only_a_source = is_pattern(self._path) or self._has_ending()
-        if only_a_source or self._files.exists():
+        if is_pattern(self._path) or self._fs.isfile(self._path):
+            self._files.check()
+        elif self._files.exists():
             self._files.refresh()
+        elif self._names_a_file and not self._fs.isdir(self._path):
+            raise UserError(
+                f"nothing to read: there is no file '{self._path}'. Check the path; to write "
+                "there, end it with a slash, so that it names a folder."
+            )
         if self._columns and self._schema is None and self._files.listed:
             self._schema = self._inferred_schema()
 
@@ -95,9 +102,6 @@ class JsonLines(Source, Sink):
                 "Name a folder, for example JsonLines('counts/')."
             )
         return PartFolder(self._fs, self._path, ENDING)
-
-    def _has_ending(self) -> bool:
-        return bool(os.path.splitext(self._path)[1]) and not self._fs.isdir(self._path)
 
     def _inferred_schema(self) -> pl.Schema:
         """The schema of the first lines; the same for every shard, whichever splits it has."""
@@ -125,6 +129,11 @@ def _ended(data: bytes) -> bytes:
 
 class _JsonReader(Reader):
     """Records are the parsed values."""
+
+    advice = (
+        "Correct or remove the line. To drop such lines instead, read the file with TextLines "
+        "and parse it in a flat_map."
+    )
 
     def __init__(self, chunks: ChunkReader) -> None:
         self._chunks = chunks
@@ -155,9 +164,9 @@ class _JsonReader(Reader):
     def _batch(self, chunks: list[Chunk]) -> Batch:
         decode, records = self._decode, list[Any]()
         for chunk in chunks:
-            lines = chunk.data.split(b"\n")
             try:
-                records += [decode(line.decode()) for line in lines if line.strip()]
+                lines = chunk.data.decode().split("\n")
+                records += [decode(line) for line in lines if line and not line.isspace()]
             except (ValueError, RecursionError):
                 raise self._broken(chunk, self._decode_line) from None
         return records
@@ -177,8 +186,7 @@ class _JsonReader(Reader):
                 return ConnectorError(
                     f"'{chunk.path}', {self._line_at(chunk.path, position)}byte {position}: "
                     f"{error}\n  line: {shown}\n"
-                    "Correct or remove the line. To drop such lines instead, read the file "
-                    "with TextLines and parse it in a flat_map."
+                    f"{self.advice}"
                 )
             position += len(line) + 1
         return ConnectorError(
@@ -195,6 +203,11 @@ class _JsonReader(Reader):
 
 class _ColumnsReader(_JsonReader):
     """Batches are DataFrames. The schema is part of the offset: it must not change on replay."""
+
+    advice = (
+        "Correct or remove the line, or give a schema that fits it: schema={'name': pl.Float64, "
+        "...}. To drop such lines instead, read the file with TextLines and parse it in a flat_map."
+    )
 
     def __init__(self, chunks: ChunkReader, schema: pl.Schema) -> None:
         super().__init__(chunks)

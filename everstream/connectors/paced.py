@@ -1,8 +1,9 @@
 """`Paced`: another source's records at a steady rate, for measurements and demonstrations.
 
-Record number k of a shard is due k / rate after the start, and the start is part of the offset:
-after a failure the source catches up with all that became due in the meantime, as a live feed
-would, so that a measured latency counts the time the pipeline was down.
+Record number k of a shard is due k / rate after the start. The start is when the shard first
+opened the source, and it is part of the offset: after a failure the source catches up with all
+that became due in the meantime, as a live feed would, so that a measured latency counts the time
+the pipeline was down.
 """
 
 import time
@@ -24,7 +25,7 @@ ROUNDING_RECORDS = 1e-6
 class PacedOffset:
     """`given` records were given since `start_s`: all before `inner`, and `skip` from there on."""
 
-    start_s: float | None
+    start_s: float
     given: int
     inner: Any
     skip: int
@@ -52,7 +53,7 @@ class Paced(Source):
         self._rate = rate
         self._clock = clock
         self._batch = batch
-        self.max_shards = source.max_shards  # type: ignore[misc]  # that of the wrapped source
+        self.max_shards = source.max_shards
 
     def open(self, shard: int, shards: int) -> Reader:
         inner = self._source.open(shard, shards)
@@ -71,7 +72,7 @@ class _PacedReader(Reader):
         self._rate = rate
         self._clock = clock
         self._batch = batch
-        self._offset = PacedOffset(None, 0, inner.offset, 0)
+        self._offset = PacedOffset(clock(), 0, inner.offset, 0)
         self._held: Batch = []
         self._to_skip = 0
         self._last_frame_s = float("-inf")
@@ -90,8 +91,6 @@ class _PacedReader(Reader):
 
     def read(self) -> Batch | EndOfStream | None:
         now_s = self._clock()
-        if self._offset.start_s is None:
-            self._offset = replace(self._offset, start_s=now_s)
         self._inner_is_idle = False
         while not len(self._held):
             more = self._inner.read()
@@ -110,21 +109,18 @@ class _PacedReader(Reader):
             return None
         return self._give(count, now_s)
 
-    def ready_in_s(self, now_s: float) -> float:
+    def ready_in_s(self) -> float:
         if self._inner_is_idle:
-            return self._inner.ready_in_s(now_s)
-        start_s, given = self._offset.start_s, self._offset.given
-        if start_s is None:
-            return 0.0
-        next_s = max(start_s + (given + 1) / self._rate, self._last_frame_s + SMALLEST_FRAME_S)
-        return max(next_s - now_s, SHORTEST_WAIT_S)
+            return self._inner.ready_in_s()
+        due_s = self._offset.start_s + (self._offset.given + 1) / self._rate
+        next_s = max(due_s, self._last_frame_s + SMALLEST_FRAME_S)
+        return max(next_s - self._clock(), SHORTEST_WAIT_S)
 
     def close(self) -> None:
         self._inner.close()
 
     def _due(self, now_s: float) -> int:
         """How many records are due and not yet given."""
-        assert self._offset.start_s is not None
         elapsed_s = now_s - self._offset.start_s
         return int(elapsed_s * self._rate + ROUNDING_RECORDS) - self._offset.given
 

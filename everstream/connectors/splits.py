@@ -17,6 +17,7 @@ from everstream.errors import ConnectorError, UserError
 
 LARGEST_SPLIT_BYTES = 64 << 20
 SPLITS_PER_SHARD = 4
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip")
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def deal(
 ) -> list[tuple[Split, ...]]:
     """Cut the files into ranges; each next range goes to the shard with the fewest bytes yet."""
     total_bytes = sum(size for _, size in files)
-    wanted = total_bytes // (shards * SPLITS_PER_SHARD)
+    wanted = -(-total_bytes // (shards * SPLITS_PER_SHARD))
     split_bytes = max(smallest_bytes, min(wanted, LARGEST_SPLIT_BYTES))
     hands: list[list[Split]] = [[] for _ in range(shards)]
     loads = [(0, shard) for shard in range(shards)]
@@ -195,8 +196,9 @@ class ChunkReader:
             ) from error
         if len(data) < stop - begin:
             raise ConnectorError(
-                f"'{split.path}' ends at byte {begin + len(data)} but had {split.file_bytes} bytes "
-                "when the run began. Put the file back, or start from nothing with --fresh."
+                f"'{split.path}' cannot be read at byte {begin + len(data)}: it is shorter than the "
+                f"{split.file_bytes} bytes it had when the run began. "
+                "Put the file back, or start from nothing with --fresh."
             )
         return ahead + data
 
@@ -236,5 +238,19 @@ class FileSet:
             self.refresh()
         return self._files or []
 
+    def check(self) -> None:
+        """List the files now; a UserError if they cannot be read as lines."""
+        self.refresh()
+        self._refuse_compressed()
+
     def reader(self, shard: int, shards: int, chunk_bytes: int) -> ChunkReader:
+        self._refuse_compressed()
         return ChunkReader(self.fs, deal(self.files, shards, chunk_bytes)[shard], chunk_bytes)
+
+    def _refuse_compressed(self) -> None:
+        for name, _ in self.files:
+            if name.endswith(COMPRESSED):
+                raise UserError(
+                    f"'{name}' is compressed, and compressed files cannot be read from the middle. "
+                    "Unpack it first, or leave it out of the pattern."
+                )

@@ -1,5 +1,6 @@
 """Text files as a source: one record per line, read and decoded a chunk at a time."""
 
+import codecs
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -13,6 +14,8 @@ from everstream.pipeline.source import END, EndOfStream, Reader, Source
 
 def decoded_lines(chunk: Chunk, encoding: str) -> list[str]:
     """The lines of a chunk without their ends, which are \\n or \\r\\n."""
+    if encoding == "utf-8-sig" and chunk.position:
+        encoding = "utf-8"  # only the start of a file can have the mark
     try:
         text = chunk.data.decode(encoding)
     except UnicodeDecodeError as error:
@@ -47,23 +50,23 @@ class TextLines(Source):
         if batch_bytes < 1:
             raise UserError(f"batch_bytes must be at least 1, not {batch_bytes}.")
         try:
-            newline = "\n".encode(encoding)
+            codec = codecs.lookup(encoding).name
         except LookupError as error:
             raise UserError(f"there is no encoding '{encoding}'.") from error
-        if newline != b"\n":
+        if codec != "utf-8-sig" and "\n".encode(codec) != b"\n":
             raise UserError(
                 f"lines in '{encoding}' do not end with a single newline byte, so files cannot "
                 "be cut into lines. Convert them to UTF-8 first."
             )
         self._files = FileSet(*filesystem_of(path, storage_options))
         self._batch_bytes = batch_bytes
-        self._encoding = encoding
+        self._encoding = codec
 
     def open(self, shard: int, shards: int) -> Reader:
         return _TextReader(self._files.reader(shard, shards, self._batch_bytes), self._encoding)
 
     def check(self) -> None:
-        self._files.refresh()
+        self._files.check()
 
 
 class _TextReader(Reader):

@@ -1,0 +1,1 @@
+"""Suites that any source or sink can be run through, for users who write their own."""

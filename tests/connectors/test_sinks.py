@@ -1,0 +1,340 @@
+"""Every sink through the conformance suite, and what each promises beyond it."""
+
+import json
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import polars as pl
+import pytest
+
+from everstream.connectors import Callback, Collect, Console, JsonLines
+from everstream.connectors.parts import PENDING, owner_of
+from everstream.errors import ConnectorError, UserError
+from everstream.pipeline.batch import Batch, records_of
+from everstream.pipeline.sink import Delivery, Permit, Sink, SinkShard, Transaction
+from everstream.testing.sinks import check_sink, default_batches
+
+DATAFRAMES: dict[int, Batch] = {k: pl.DataFrame(batch) for k, batch in default_batches().items()}
+MIXED: dict[int, Batch] = {
+    k: DATAFRAMES[k] if k % 2 else batch for k, batch in default_batches().items()
+}
+
+
+def json_records(folder: str, who: SinkShard) -> Iterator[Any]:
+    owner = owner_of(who.pipeline, who.operator)
+    fs, path = fsspec.core.url_to_fs(folder)
+    for name in fs.glob(f"{path}/part-{owner}-????-????????.jsonl"):
+        for line in fs.cat_file(name).decode().splitlines():
+            yield json.loads(line)
+
+
+def collected(sink: Sink, who: SinkShard) -> Iterator[Any]:
+    for batch in sink.results(who.pipeline, who.operator, who.store) or []:
+        yield from records_of(batch)
+
+
+@pytest.mark.parametrize("batches", [default_batches(), MIXED], ids=["records", "mixed"])
+def test_json_lines_is_exactly_once_through_every_crash(batches: dict[int, Batch]) -> None:
+    check_sink(
+        lambda place: JsonLines(f"{place}/out"),
+        lambda _, who: json_records(str(Path(who.store).parent / "out"), who),
+        batches=batches,
+    )
+
+
+@pytest.mark.parametrize("batches", [default_batches(), MIXED], ids=["records", "mixed"])
+def test_collect_is_exactly_once_through_every_crash(batches: dict[int, Batch]) -> None:
+    check_sink(lambda _: Collect(), collected, batches=batches)
+
+
+def test_json_lines_is_exactly_once_on_a_filesystem_without_rename() -> None:
+    root = f"memory://{uuid.uuid4().hex}"
+    check_sink(
+        lambda place: JsonLines(f"{root}{place}/out"),
+        lambda _, who: json_records(f"{root}{who.store.removesuffix('/store')}/out", who),
+    )
+
+
+CALLED: list[Any] = []
+
+
+def remember(record: Any) -> None:
+    CALLED.append(record)
+
+
+def test_callback_and_console_say_that_they_are_at_least_once() -> None:
+    assert Callback.delivery is Delivery.AT_LEAST_ONCE
+    assert Console.delivery is Delivery.AT_LEAST_ONCE
+
+
+@pytest.mark.parametrize("batches", [default_batches(), DATAFRAMES])
+def test_callback_is_called_with_every_record(batches: dict[int, Batch]) -> None:
+    CALLED.clear()
+    check_sink(lambda _: Callback(remember), lambda *_: CALLED, batches=batches)
+
+
+def test_callback_can_take_whole_batches() -> None:
+    seen: list[Batch] = []
+    writer = Callback(seen.append, batches=True).open(who())
+    writer.write([1, 2])
+    writer.write(DATAFRAMES[1])
+    assert seen[0] == [1, 2]
+    assert seen[1] is DATAFRAMES[1]
+
+
+def test_callback_refuses_what_cannot_be_called() -> None:
+    with pytest.raises(UserError, match="needs a function, not str"):
+        Callback("print")  # type: ignore[arg-type]
+
+
+def test_console_prints_records_and_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    writer = Console(prefix="> ").open(who())
+    writer.write(["a", (1, 2)])
+    writer.write(pl.DataFrame({"n": [1], "t": ["x"]}))
+    assert capsys.readouterr().out == "> a\n> (1, 2)\n> {'n': 1, 't': 'x'}\n"
+
+
+def who(generation: int = 1, store: str = "") -> SinkShard:
+    return SinkShard("words", "counts", 0, 1, generation, store)
+
+
+def write_checkpoint(sink: Sink, batch: Batch, checkpoint: int = 1, store: str = "") -> Transaction:
+    writer = sink.open(who(store=store))
+    writer.write(batch)
+    transaction = writer.prepare(checkpoint)
+    assert transaction is not None
+    transaction.persist()
+    return transaction
+
+
+def test_part_files_are_named_after_pipeline_operator_shard_and_checkpoint(tmp_path: Path) -> None:
+    transaction = write_checkpoint(JsonLines(tmp_path), [("the", 3), {"é": None}], checkpoint=12)
+    assert [entry.name for entry in tmp_path.iterdir()] == [PENDING]
+    transaction.commit(Permit(12))
+    file = tmp_path / "part-words.counts-0000-00000012.jsonl"
+    assert file.read_text() == '["the", 3]\n{"é": null}\n'
+    assert not list((tmp_path / PENDING).iterdir())
+
+
+def test_what_json_lines_wrote_it_can_read(tmp_path: Path) -> None:
+    write_checkpoint(JsonLines(tmp_path), DATAFRAMES[1]).commit(Permit(1))
+    JsonLines(tmp_path).open(who(2)).write([{"open": 1}])
+    source = JsonLines(tmp_path)
+    source.check()
+    assert source.open(0, 1).read() == default_batches()[1]
+
+
+def test_half_a_surrogate_pair_survives(tmp_path: Path) -> None:
+    write_checkpoint(JsonLines(tmp_path), ["\ud800", "é"]).commit(Permit(1))
+    assert JsonLines(tmp_path).open(0, 1).read() == ["\ud800", "é"]
+
+
+@pytest.mark.parametrize(
+    "record", [date(2020, 1, 1), {1, 2}, np.int64(5), float("nan"), {(1, 2): 3}, b"bytes"]
+)
+def test_a_record_that_json_cannot_hold_is_shown_with_the_fix(tmp_path: Path, record: Any) -> None:
+    writer = JsonLines(tmp_path).open(who())
+    with pytest.raises(UserError, match="cannot be written as JSON") as caught:
+        writer.write(["fine", {"value": record}])
+    assert repr(record) in str(caught.value)
+    assert "operator 'counts'" in str(caught.value)
+    assert writer.prepare(1) is None, "nothing of the batch was taken"
+
+
+@pytest.mark.parametrize("column", [[b"ab"], [[b"ab"]], [{"x": b"ab"}]])
+def test_a_column_that_json_cannot_hold_is_named(tmp_path: Path, column: list[Any]) -> None:
+    writer = JsonLines(tmp_path).open(who())
+    with pytest.raises(UserError, match="column 'raw'"):
+        writer.write(pl.DataFrame({"raw": column}))
+
+
+def test_json_lines_does_not_write_over_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.txt"
+    file.write_text("precious")
+    for path in (file, tmp_path / "*.txt"):
+        with pytest.raises(UserError, match="writes into a folder"):
+            JsonLines(path).start_fresh("words", "counts", "", replace=True)
+        with pytest.raises(UserError, match="writes into a folder"):
+            JsonLines(path).open(who())
+    assert file.read_text() == "precious"
+
+
+def test_a_fresh_start_leaves_what_others_wrote(tmp_path: Path) -> None:
+    write_checkpoint(JsonLines(tmp_path), [1]).commit(Permit(1))
+    foreign = [tmp_path / "part-mine.jsonl", tmp_path / "notes.txt", tmp_path / PENDING / "x"]
+    for file in foreign:
+        file.write_text("mine")
+    with pytest.raises(UserError, match="--fresh"):
+        JsonLines(tmp_path).start_fresh("words", "counts", "", replace=False)
+    JsonLines(tmp_path).start_fresh("words", "counts", "", replace=True)
+    assert sorted(file for file in tmp_path.rglob("*") if file.is_file()) == sorted(foreign)
+
+
+def test_a_torn_pending_file_is_never_shown(tmp_path: Path) -> None:
+    transaction = write_checkpoint(JsonLines(tmp_path), [1, 2, 3])
+    (pending,) = (tmp_path / PENDING).iterdir()
+    pending.write_bytes(pending.read_bytes()[:-1])
+    with pytest.raises(ConnectorError, match="5 bytes where 6 were written"):
+        transaction.commit(Permit(1))
+    assert not list(tmp_path.glob("part-*"))
+
+
+def test_output_that_was_removed_before_its_commit_is_missed(tmp_path: Path) -> None:
+    transaction = write_checkpoint(JsonLines(tmp_path), [1, 2, 3])
+    (pending,) = (tmp_path / PENDING).iterdir()
+    pending.unlink()
+    with pytest.raises(ConnectorError, match="both gone"):
+        transaction.commit(Permit(1))
+
+
+def test_two_processes_may_commit_the_same_transaction_at_once(tmp_path: Path) -> None:
+    sink = JsonLines(tmp_path)
+    for checkpoint in range(1, 31):
+        transaction = write_checkpoint(sink, [checkpoint], checkpoint)
+        copies = [pickle.loads(pickle.dumps(transaction)) for _ in range(4)]
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda one: one.commit(Permit(one.checkpoint)), copies))
+    assert JsonLines(tmp_path).open(0, 1).read() == list(range(1, 31))
+
+
+def test_an_older_generation_is_told_to_stop(tmp_path: Path) -> None:
+    JsonLines(tmp_path).open(who(3)).recover([], Permit(0))
+    with pytest.raises(ConnectorError, match=r"generation 3 .* has taken over"):
+        JsonLines(tmp_path).open(who(2)).recover([], Permit(0))
+
+
+def test_a_generation_that_recovers_twice_still_fences_off_older_ones(tmp_path: Path) -> None:
+    for _ in range(2):
+        JsonLines(tmp_path).open(who(3)).recover([], Permit(0))
+    with pytest.raises(ConnectorError, match="has taken over"):
+        JsonLines(tmp_path).open(who(2)).recover([], Permit(0))
+
+
+def test_recovery_leaves_no_pending_files_behind(tmp_path: Path) -> None:
+    for generation in (1, 2, 3):
+        writer = JsonLines(tmp_path).open(who(generation))
+        writer.recover([], Permit(0))
+        assert [file.name for file in (tmp_path / PENDING).iterdir()] == [
+            f"words.counts-0000-g{generation}-fence"
+        ]
+        writer.write([1])
+        assert writer.prepare(1) is not None
+        writer.write([2])
+
+
+def test_a_closed_writer_leaves_no_pending_files_behind(tmp_path: Path) -> None:
+    writer = JsonLines(tmp_path).open(who())
+    writer.write([1])
+    writer.close()
+    assert not list((tmp_path / PENDING).iterdir())
+
+
+def test_a_torn_file_of_collected_output_is_named(tmp_path: Path) -> None:
+    write_checkpoint(Collect(), [1, 2, 3], store=str(tmp_path)).commit(Permit(1))
+    (part,) = (tmp_path / "outputs" / "counts").glob("part-*")
+    part.write_bytes(part.read_bytes()[:-1])
+    with pytest.raises(ConnectorError, match=part.name):
+        Collect().results("words", "counts", str(tmp_path))
+
+
+def test_collected_batches_come_back_by_checkpoint_then_shard(tmp_path: Path) -> None:
+    for checkpoint, shard in ((2, 0), (1, 1), (10, 0), (1, 0)):
+        writer = Collect().open(SinkShard("p", "out/put", shard, 2, 1, str(tmp_path)))
+        writer.write([(checkpoint, shard)])
+        writer.write(pl.DataFrame({"checkpoint": [checkpoint]}))
+        transaction = writer.prepare(checkpoint)
+        assert transaction is not None
+        transaction.commit(Permit(checkpoint))
+    batches = Collect().results("p", "out/put", str(tmp_path))
+    assert batches[::2] == [[(1, 0)], [(1, 1)], [(2, 0)], [(10, 0)]]
+    assert [b["checkpoint"][0] for b in batches[1::2] if isinstance(b, pl.DataFrame)] == [
+        1,
+        1,
+        2,
+        10,
+    ]
+
+
+def test_records_of_local_classes_can_be_collected(tmp_path: Path) -> None:
+    class Local:
+        value = 5
+
+    write_checkpoint(Collect(), [Local()], store=str(tmp_path)).commit(Permit(1))
+    (record,) = collected(Collect(), who(store=str(tmp_path)))
+    assert record.value == 5
+
+
+def test_records_that_do_not_pickle_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="must pickle"):
+        write_checkpoint(Collect(), [threading.Lock()], store=str(tmp_path))
+
+
+CHILD = """
+import os, pickle, signal, sys
+from everstream.connectors import Collect, JsonLines
+from everstream.pipeline.sink import Permit, SinkShard
+
+kind, place, last = sys.argv[1:]
+sink = JsonLines(place + "/out") if kind == "JsonLines" else Collect()
+writer = sink.open(SinkShard("words", "counts", 0, 1, 1, place))
+writer.recover([], Permit(0))
+
+def reached(step):
+    if step == last:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+writer.write([1, 2])
+first = writer.prepare(1)
+first.persist()
+open(place + "/1.saved", "wb").write(pickle.dumps(first))
+first.commit(Permit(1))
+writer.write([3, 4])
+reached("write")
+second = writer.prepare(2)
+reached("prepare")
+second.persist()
+reached("persist")
+open(place + "/2.saved", "wb").write(pickle.dumps(second))
+reached("checkpoint")
+second.commit(Permit(2))
+reached("commit")
+"""
+
+
+@pytest.mark.parametrize("step", ["write", "prepare", "persist", "checkpoint", "commit"])
+@pytest.mark.parametrize("kind", ["JsonLines", "Collect"])
+def test_output_is_exactly_once_after_the_process_is_killed(
+    tmp_path: Path, kind: str, step: str
+) -> None:
+    child = subprocess.run([sys.executable, "-c", CHILD, kind, str(tmp_path), step], timeout=60)
+    assert child.returncode == -signal.SIGKILL
+
+    def visible() -> list[Any]:
+        if kind == "Collect":
+            return list(collected(Collect(), who(store=str(tmp_path))))
+        return list(json_records(f"{tmp_path}/out", who()))
+
+    assert visible() == ([1, 2, 3, 4] if step == "commit" else [1, 2])
+    restored = len(list(tmp_path.glob("*.saved")))
+    saved = [pickle.loads((tmp_path / f"{k}.saved").read_bytes()) for k in range(1, restored + 1)]
+    sink: Sink = Collect() if kind == "Collect" else JsonLines(tmp_path / "out")
+    writer = sink.open(who(2, str(tmp_path)))
+    writer.recover(saved, Permit(restored))
+    if restored == 1:
+        writer.write([3, 4])
+        again = writer.prepare(2)
+        assert again is not None
+        again.persist()
+        again.commit(Permit(2))
+    assert visible() == [1, 2, 3, 4]
