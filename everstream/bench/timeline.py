@@ -16,17 +16,19 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
 from everstream.core.recovery import RecoveryReport
 
 BEFORE_S, AFTER_S = 2.0, 3.0
-BIN_S = 0.1
-INK, DONE, DUE = "#222222", "#1f6feb", "#9aa0a6"
+INK, DONE, DUE, KILL = "#222222", "#1f6feb", "#9aa0a6", "#c5221f"
 STEPS = (
-    ("noticed", "#f4c7c3"),
-    ("process started again", "#fbe3b5"),
-    ("state restored", "#d9ead3"),
+    ("detected", "#f4c7c3"),
+    ("restarted", "#fbe3b5"),
+    ("restored", "#d9ead3"),
     ("caught up", "#cfe2f3"),
 )
 
@@ -47,7 +49,7 @@ def draw_recovery(
     ends_s = report.caught_up_s if report.caught_up_s is not None else zero_s
     stop_s = max(AFTER_S, ends_s - zero_s + 1.0)
     near = [(s.at_s - zero_s, s.records) for s in samples]
-    near = [(at_s, records) for at_s, records in near if -BEFORE_S - BIN_S <= at_s <= stop_s]
+    near = [(at_s, records) for at_s, records in near if -BEFORE_S <= at_s <= stop_s]
     figure, (progress, speed) = plt.subplots(
         2, 1, figsize=(9, 5.6), sharex=True, height_ratios=(3, 2), layout="constrained"
     )
@@ -60,7 +62,7 @@ def draw_recovery(
     progress.legend(loc="upper left", frameon=False)
     progress.set_title(title, loc="left", color=INK, fontsize=11)
     speed.set_xlabel("seconds after the kill")
-    _name_steps(progress, report)
+    _name_steps(figure, report)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     plt.close(figure)
@@ -105,21 +107,15 @@ def _steps_s(report: RecoveryReport) -> list[tuple[str, str, float, float]]:
 def _shade_steps(axes: Axes, report: RecoveryReport) -> None:
     for _, colour, start_s, stop_s in _steps_s(report):
         axes.axvspan(start_s, stop_s, color=colour, lw=0, alpha=0.8, zorder=0)
-    axes.axvline(0, color="#c5221f", lw=1.5)
+    axes.axvline(0, color=KILL, lw=1.5)
 
 
-def _name_steps(axes: Axes, report: RecoveryReport) -> None:
-    """A key in the lower right corner, where the curves never are."""
-    lines = ["SIGKILL at 0 ms"]
-    lines += [f"{name} at {stop_s * 1000:,.0f} ms" for name, _, _, stop_s in _steps_s(report)]
-    colours = ["#c5221f"] + [colour for _, colour, _, _ in _steps_s(report)]
-    for row, (line, colour) in enumerate(zip(reversed(lines), reversed(colours), strict=True)):
-        height = 0.06 + row * 0.085
-        axes.text(0.985, height, line, transform=axes.transAxes, ha="right", va="center", size=9)
-        axes.plot(
-            0.70, height, marker="s", ms=8, color=colour, mec="#888888", mew=0.5,
-            transform=axes.transAxes, clip_on=False,
-        )  # fmt: skip
+def _name_steps(figure: Figure, report: RecoveryReport) -> None:
+    """What the colours stand for, below everything."""
+    marks: list[Line2D | Patch] = [Line2D([], [], color=KILL, lw=1.5, label="SIGKILL: 0 ms")]
+    for name, colour, _, stop_s in _steps_s(report):
+        marks.append(Patch(facecolor=colour, label=f"{name}: {stop_s * 1000:,.0f} ms"))
+    figure.legend(handles=marks, loc="outside lower center", ncols=len(marks), frameon=False)
 
 
 def _thousands(value: float, _: int) -> str:
