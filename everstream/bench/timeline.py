@@ -115,7 +115,15 @@ def _name_steps(figure: Figure, report: RecoveryReport) -> None:
     marks: list[Line2D | Patch] = [Line2D([], [], color=KILL, lw=1.5, label="SIGKILL: 0 ms")]
     for name, colour, _, stop_s in _steps_s(report):
         marks.append(Patch(facecolor=colour, label=f"{name}: {stop_s * 1000:,.0f} ms"))
-    figure.legend(handles=marks, loc="outside lower center", ncols=len(marks), frameon=False)
+    figure.legend(
+        handles=marks,
+        loc="outside lower center",
+        ncols=len(marks),
+        frameon=False,
+        fontsize=9,
+        handlelength=1.2,
+        columnspacing=1.2,
+    )
 
 
 def _thousands(value: float, _: int) -> str:
