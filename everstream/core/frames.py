@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+import cloudpickle
 import polars as pl
 import pyarrow as pa
 
@@ -71,7 +72,7 @@ _ARROW = b"\x01" + b"\x00" * 7
 
 def encode_batch(batch: Batch) -> Any:
     if isinstance(batch, list):
-        return _PICKLED + pickle.dumps(batch, protocol=5)
+        return _PICKLED + _pickled(batch)
     table = batch.to_arrow(compat_level=pl.CompatLevel.oldest())
     # Writing into memory of about the right size is twice as fast as into a growing stream.
     size = table.nbytes + 4096 + 1024 * table.num_columns * max(1, len(batch) >> 16)
@@ -82,6 +83,15 @@ def encode_batch(batch: Batch) -> Any:
         sink = pa.BufferOutputStream()
         _write_arrow(table, sink)
         return sink.getvalue()
+
+
+def _pickled(records: list[Any]) -> bytes:
+    try:
+        return pickle.dumps(records, protocol=5)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        # Of a class in the user's own program, which no other process can import: by value.
+        data: bytes = cloudpickle.dumps(records, protocol=5)
+        return data
 
 
 def _write_arrow(table: Any, sink: Any) -> int:
