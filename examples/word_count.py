@@ -11,9 +11,8 @@ pipeline = es.Pipeline("word-count")
     pipeline.source(es.TextLines("books/*.txt"), shards=2)
     .flat_map(str.split)
     .key_by(lambda word: word)
-    .aggregate(
-        init=int, update=lambda count, word: count + 1, shards=2
-    )  # (word, count) whenever it changes
+    # (word, count) whenever it changes
+    .aggregate(init=int, update=lambda count, word: count + 1, shards=2)
     .sink(es.JsonLines("counts/"))
 )
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from everstream.cli.bench import bench
+from everstream.cli.demo import demo
 from everstream.cli.run import run
 
 app = typer.Typer(
@@ -35,6 +36,7 @@ def everstream(
 
 
 app.command()(run)
+app.command()(demo)
 app.add_typer(bench, name="bench")
 
 

@@ -69,24 +69,14 @@ def readable_bytes(size_bytes: float) -> str:
 
 
 def show_recoveries(console: Console, recoveries: Sequence[RecoveryReport]) -> None:
-    """One line per failure, in ms after the kill, or after it was noticed if nobody knows when."""
-    if not recoveries:
-        return
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("failure")
-    for step in STEPS:
-        table.add_column(step, justify="right")
-    table.add_column("from epoch", justify="right")
-    table.add_column("replayed", justify="right")
+    """In ms after the kill, or after the failure was noticed if nobody knows when it happened."""
     for report in recoveries:
-        times = report.milliseconds().values()
-        table.add_row(
-            escape(report.what) + (", killed on purpose" if report.injected else ""),
-            *("-" if ms is None else f"{ms:,.0f} ms" for ms in times),
-            str(report.from_epoch),
-            f"{report.records_replayed:,}",
-        )
-    console.print(table)
+        how = "killed on purpose" if report.injected else "failed"
+        _line(console, f"{report.what}: {how}, went back to epoch {report.from_epoch}")
+        times = zip(STEPS, report.milliseconds().values(), strict=True)
+        steps = [f"{step} {ms:,.0f} ms" for step, ms in times if ms is not None]
+        replayed = f"{report.records_replayed:,} records replayed"
+        _line(console, f"  {', '.join(steps)}; {replayed}")
 
 
 def _line(console: Console, text: str) -> None:

@@ -1,0 +1,130 @@
+"""The picture of a recovery: what an operator has done, and how fast, around the moment of a kill.
+
+The upper part shows how far the operator has come. At the restore it falls back to the last
+checkpoint; the steep part after it is the replay, and it meets the due line where it has caught
+up. The lower part shows the same as a rate.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter
+
+from everstream.core.recovery import RecoveryReport
+
+BEFORE_S, AFTER_S = 2.0, 3.0
+INK, DONE, DUE, KILL = "#222222", "#1f6feb", "#9aa0a6", "#c5221f"
+STEPS = (
+    ("detected", "#f4c7c3"),
+    ("restarted", "#fbe3b5"),
+    ("restored", "#d9ead3"),
+    ("caught up", "#cfe2f3"),
+)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """How many records had been taken at one moment on the driver's clock."""
+
+    at_s: float
+    records: int
+
+
+def draw_recovery(
+    samples: Sequence[Sample], report: RecoveryReport, rate: float, path: Path, title: str
+) -> None:
+    """Draw the seconds around one kill; `rate` is the paced load in records per second."""
+    zero_s = report.start_s
+    ends_s = report.caught_up_s if report.caught_up_s is not None else zero_s
+    stop_s = max(AFTER_S, ends_s - zero_s + 1.0)
+    near = [(s.at_s - zero_s, s.records) for s in samples]
+    near = [(at_s, records) for at_s, records in near if -BEFORE_S <= at_s <= stop_s]
+    figure, (progress, speed) = plt.subplots(
+        2, 1, figsize=(9, 5.6), sharex=True, height_ratios=(3, 2), layout="constrained"
+    )
+    _draw_progress(progress, near, rate)
+    _draw_speed(speed, near, rate)
+    for axes in (progress, speed):
+        _shade_steps(axes, report)
+        axes.set_xlim(-BEFORE_S, stop_s)
+        axes.spines[["top", "right"]].set_visible(False)
+    progress.legend(loc="upper left", frameon=False)
+    progress.set_title(title, loc="left", color=INK, fontsize=11)
+    speed.set_xlabel("seconds after the kill")
+    _name_steps(figure, report)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def _draw_progress(axes: Axes, near: Sequence[tuple[float, int]], rate: float) -> None:
+    times = [at_s for at_s, _ in near]
+    before = [(at_s, records) for at_s, records in near if at_s <= 0]
+    if before:
+        # The load is paced: what is due now lies on a line through what was done before the kill.
+        offset = max(records - rate * at_s for at_s, records in before)
+        axes.plot(times, [offset + rate * t for t in times], color=DUE, ls="--", label="due")
+    axes.plot(times, [records for _, records in near], color=DONE, lw=2, label="done")
+    axes.set_ylabel("records")
+    axes.yaxis.set_major_formatter(FuncFormatter(_thousands))
+
+
+def _draw_speed(axes: Axes, near: Sequence[tuple[float, int]], rate: float) -> None:
+    times, speeds = [], []
+    for (from_s, before), (to_s, after) in pairwise(near):
+        if to_s > from_s:
+            times.append(to_s)
+            speeds.append(max(0.0, (after - before) / (to_s - from_s)))
+    axes.axhline(rate, color=DUE, ls="--")
+    axes.fill_between(times, speeds, step="pre", color=DONE, alpha=0.25)
+    axes.step(times, speeds, where="pre", color=DONE, lw=1.5)
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("records per second")
+    axes.yaxis.set_major_formatter(FuncFormatter(_thousands))
+
+
+def _steps_s(report: RecoveryReport) -> list[tuple[str, str, float, float]]:
+    """Name, colour, start and end of each step, in seconds after the kill."""
+    found, last_s = [], 0.0
+    for (name, colour), ms in zip(STEPS, report.milliseconds().values(), strict=True):
+        if ms is not None:
+            found.append((name, colour, last_s, max(last_s, ms / 1000)))
+            last_s = max(last_s, ms / 1000)
+    return found
+
+
+def _shade_steps(axes: Axes, report: RecoveryReport) -> None:
+    for _, colour, start_s, stop_s in _steps_s(report):
+        axes.axvspan(start_s, stop_s, color=colour, lw=0, alpha=0.8, zorder=0)
+    axes.axvline(0, color=KILL, lw=1.5)
+
+
+def _name_steps(figure: Figure, report: RecoveryReport) -> None:
+    """What the colours stand for, below everything."""
+    marks: list[Line2D | Patch] = [Line2D([], [], color=KILL, lw=1.5, label="SIGKILL: 0 ms")]
+    for name, colour, _, stop_s in _steps_s(report):
+        marks.append(Patch(facecolor=colour, label=f"{name}: {stop_s * 1000:,.0f} ms"))
+    figure.legend(
+        handles=marks,
+        loc="outside lower center",
+        ncols=len(marks),
+        frameon=False,
+        fontsize=9,
+        handlelength=1.2,
+        columnspacing=1.2,
+    )
+
+
+def _thousands(value: float, _: int) -> str:
+    return f"{value / 1000:,.0f} k" if abs(value) >= 1000 else f"{value:,.0f}"
