@@ -99,6 +99,9 @@ class RunFailed(EverstreamError):
         super().__init__(message)
         self.cause = cause
 
+    def __str__(self) -> str:
+        return self.message if self.cause is None else f"{self.message}\n{self.cause}"
+
 
 class InternalError(EverstreamError):
     """Everstream broke one of its own rules. Please report it, with the story."""

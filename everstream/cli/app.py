@@ -1,6 +1,12 @@
 """Puts the subcommands together into one `everstream` command."""
 
+from importlib.metadata import version
+from typing import Annotated
+
 import typer
+
+from everstream.cli.bench import bench
+from everstream.cli.run import run
 
 app = typer.Typer(
     name="everstream",
@@ -10,9 +16,26 @@ app = typer.Typer(
 )
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"everstream {version('everstream')}")
+        raise typer.Exit
+
+
 @app.callback()
-def everstream() -> None:
+def everstream(
+    show_version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
     """Stream processing on Spark that survives failure, and can prove it."""
+
+
+app.command()(run)
+app.add_typer(bench, name="bench")
 
 
 def main() -> None:

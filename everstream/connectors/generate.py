@@ -169,7 +169,7 @@ class FromGenerator(Source):
         self._wait_s = wait_s
         self._clock = clock
         if not self._sharded:
-            self.max_shards = 1  # type: ignore[misc]  # depends on the function, not the class
+            self.max_shards = 1
 
     def open(self, shard: int, shards: int) -> Reader:
         if shards > 1 and not self._sharded:

@@ -53,7 +53,7 @@ class Paced(Source):
         self._rate = rate
         self._clock = clock
         self._batch = batch
-        self.max_shards = source.max_shards  # type: ignore[misc]  # that of the wrapped source
+        self.max_shards = source.max_shards
 
     def open(self, shard: int, shards: int) -> Reader:
         inner = self._source.open(shard, shards)
@@ -109,11 +109,12 @@ class _PacedReader(Reader):
             return None
         return self._give(count, now_s)
 
-    def ready_in_s(self, now_s: float) -> float:
+    def ready_in_s(self) -> float:
         if self._inner_is_idle:
-            return self._inner.ready_in_s(now_s)
+            return self._inner.ready_in_s()
         due_s = self._offset.start_s + (self._offset.given + 1) / self._rate
-        return max(due_s - now_s, self._last_frame_s + SMALLEST_FRAME_S - now_s, SHORTEST_WAIT_S)
+        next_s = max(due_s, self._last_frame_s + SMALLEST_FRAME_S)
+        return max(next_s - self._clock(), SHORTEST_WAIT_S)
 
     def close(self) -> None:
         self._inner.close()

@@ -19,8 +19,8 @@ from everstream.errors import EverstreamError, OperatorError, UserError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.graph import ByKey, Kind
 from everstream.pipeline.operator import Context, Operator, bind_state
-from everstream.pipeline.sink import Permit, Sink, SinkShard, Transaction, Writer
-from everstream.pipeline.source import END, EndOfStream, Reader, Source
+from everstream.pipeline.sink import Permit, SinkShard, Transaction, Writer
+from everstream.pipeline.source import END, EndOfStream, Reader
 from everstream.state.snapshot import ShardState
 
 _SHOWN = 300
@@ -81,7 +81,8 @@ class ChainStages:
         shards = self.plan.chains[self.shard.operator].shards
         for name in self.operators:
             self._at = name
-            what = cloudpickle.loads(cloudpickle.dumps(graph.nodes[name].what))
+            kind = graph.nodes[name].kind
+            what: Any = cloudpickle.loads(cloudpickle.dumps(graph.nodes[name].what))
             routing = next((edge.routing for edge in graph.inputs(name)), None)
             keying = routing.keying if isinstance(routing, ByKey) else None
             ctx = Context(
@@ -91,11 +92,12 @@ class ChainStages:
             stage.records_in, stage.records_out = counts.get(name, (0, 0))
             self.stages[name] = stage
             extra = extras.get(name, {})
-            if isinstance(what, Source):
+            # By its place in the graph: some connectors can be either.
+            if kind is Kind.SOURCE:
                 stage.reader = what.open(self.shard.number, shards)
                 if "offset" in extra:
                     stage.reader.seek(extra["offset"])
-            elif isinstance(what, Sink):
+            elif kind is Kind.SINK:
                 who = SinkShard(graph.name, name, self.shard.number, shards, generation, store)
                 stage.writer = what.open(who)
                 stage.writer.recover(extra.get("transactions", ()), permit)

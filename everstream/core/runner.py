@@ -263,8 +263,7 @@ class ShardRunner:
         if read is None:
             reader = self.chain.head.reader
             assert reader is not None
-            now_s = self.port.clock_s()
-            self.ready_at_s = now_s + reader.ready_in_s(now_s)
+            self.ready_at_s = self.port.clock_s() + reader.ready_in_s()
         elif isinstance(read, EndOfStream):
             self._perform(self.shard.on_source_ended())
         else:

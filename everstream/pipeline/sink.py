@@ -99,7 +99,7 @@ class Sink(ABC):
     """Describes a sink; picklable. Opened once per shard and generation, on the shard's host."""
 
     delivery: ClassVar[Delivery] = Delivery.AT_LEAST_ONCE
-    max_shards: ClassVar[int | None] = None
+    max_shards: int | None = None
 
     @abstractmethod
     def open(self, who: SinkShard) -> Writer:

@@ -7,7 +7,7 @@ offset must hold all that is needed to go on (also which files belong to this sh
 """
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any
 
 from everstream.pipeline.batch import Batch
 
@@ -38,7 +38,7 @@ class Reader(ABC):
         Must not block for long: the shard's checkpoints wait for it.
         """
 
-    def ready_in_s(self, now_s: float) -> float:
+    def ready_in_s(self) -> float:
         """After a `read` that returned None: how long the engine may wait before it asks again."""
         return 0.05
 
@@ -49,7 +49,7 @@ class Reader(ABC):
 class Source(ABC):
     """Describes a source; picklable. Opened once per shard, on the shard's host."""
 
-    max_shards: ClassVar[int | None] = None
+    max_shards: int | None = None
     """How many shards can share this source; None for any number."""
 
     @abstractmethod

@@ -160,6 +160,7 @@ class Driver:
                     attempt.heard_s = now_s
             case KillFired(kill=kill, host=host):
                 self.fired.add(kill)
+                self.listener.killing(self.kills[kill])
                 self.coordinator.on_injected_kill(host, now_s)
                 self._reply(identity, Nod())
             case HostBroke(host=host, error=error):

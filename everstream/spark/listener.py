@@ -6,6 +6,7 @@ from everstream.core.coordinator import Phase
 from everstream.core.manifest import EpochManifest
 from everstream.core.plan import Plan
 from everstream.core.recovery import RecoveryReport
+from everstream.spark.kills import Kill
 
 
 @dataclass(frozen=True)
@@ -34,3 +35,6 @@ class Listener:
 
     def epoch(self, manifest: EpochManifest) -> None:
         """An epoch has become stable."""
+
+    def killing(self, kill: Kill) -> None:
+        """A kill that was asked for is about to happen."""

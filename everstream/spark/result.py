@@ -79,7 +79,7 @@ class RunResult:
             "records_per_s": round(rate, 1),
             "counts": {name: list(pair) for name, pair in self.counts.items()},
             "resumed_from": self.resumed_from,
-            "checkpoints": [_checkpoint_json(manifest) for manifest in self.checkpoints],
+            "checkpoints": [checkpoint_json(manifest) for manifest in self.checkpoints],
             "recoveries": [report.to_json() for report in self.recoveries],
             "notes": self.notes,
             "store": self.store,
@@ -89,7 +89,8 @@ class RunResult:
         Path(path).write_text(json.dumps(self.to_json(), indent=2) + "\n")
 
 
-def _checkpoint_json(manifest: EpochManifest) -> dict[str, Any]:
+def checkpoint_json(manifest: EpochManifest) -> dict[str, Any]:
+    """One checkpoint as it stands in a result's JSON."""
     return {
         "epoch": manifest.epoch,
         "final": manifest.final,

@@ -11,7 +11,7 @@ import fractions
 import io
 import pickle
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from enum import Enum
 from itertools import chain
 from typing import Any, Final
@@ -90,6 +90,21 @@ def is_steady(value: Any) -> bool:
     return STEADY[type(value)]
 
 
+def all_steady(values: Collection[Any]) -> bool:
+    """Whether `is_steady` holds for all of these; asks once per type, not per value."""
+    return all(STEADY[type_] for type_ in _types_within(values))
+
+
+def _types_within(values: Collection[Any]) -> set[type]:
+    """The types of these values, with those of their items for plain tuples."""
+    types: set[type] = set(map(type, values))
+    if tuple in types:
+        tuples = values if len(types) == 1 else [value for value in values if type(value) is tuple]
+        types.remove(tuple)
+        types.update(map(type, chain.from_iterable(tuples)))
+    return types
+
+
 def dumps(value: Any) -> bytes:
     """Pickle; classes that cannot be imported by name (a script's own) go by value.
 
@@ -127,12 +142,10 @@ class Pickled:
 
 def freeze(entries: dict[Any, Any], whose: str) -> Any:
     """Something that unpickles as this dict as it is now. `whose` names it in errors."""
-    if not entries:
-        return {}
-    if _share_keys(entries):
-        kinds = {KINDS[type_] for type_ in set(map(type, entries.values()))}
-        if kinds == {Kind.ATOMIC} or _holds_only_plain_tuples(entries):
+    if _all_atomic(entries):
+        if _all_atomic(entries.values()):
             return entries.copy()
+        kinds = {KINDS[type_] for type_ in set(map(type, entries.values()))}
         if Kind.FRAME in kinds or Kind.ARRAY in kinds:
             return {key: _freeze_value(key, value, whose) for key, value in entries.items()}
     try:
@@ -146,23 +159,11 @@ def freeze(entries: dict[Any, Any], whose: str) -> Any:
 def freeze_keys(keys: Iterable[Any], whose: str) -> Any:
     """Something that unpickles as the list of these keys as they are now."""
     listed = list(keys)
-    return listed if _share_keys(listed) else _pickled(listed, listed[0], whose)
+    return listed if _all_atomic(listed) else _pickled(listed, listed[0], whose)
 
 
-def _share_keys(keys: Iterable[Any]) -> bool:
-    types = set(map(type, keys))
-    if tuple in types:
-        types.remove(tuple)
-        types.update(map(type, chain.from_iterable(key for key in keys if type(key) is tuple)))
-    return all(KINDS[type_] is Kind.ATOMIC for type_ in types)
-
-
-def _holds_only_plain_tuples(entries: dict[Any, Any]) -> bool:
-    values = entries.values()
-    if set(map(type, values)) != {tuple}:
-        return False
-    items = set(map(type, chain.from_iterable(values)))
-    return all(KINDS[type_] is Kind.ATOMIC for type_ in items)
+def _all_atomic(values: Collection[Any]) -> bool:
+    return all(KINDS[type_] is Kind.ATOMIC for type_ in _types_within(values))
 
 
 def _freeze_value(key: Any, value: Any, whose: str) -> Any:

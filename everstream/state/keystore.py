@@ -2,19 +2,21 @@
 
 It behaves like a dict and keeps track of the keys that may differ from the last durable
 snapshot, so that the next one can be small. A value that can change in place counts as changed
-as soon as it is read, and for as long as somebody outside the store still holds it. Polars and
-Arrow data count as unchangeable: replace them with `put` rather than change them in place.
+as soon as it is read, and for as long as somebody else still holds it. Two things are beyond
+that: a part of a value (`store["a"]["inner"]`) kept across captures, so read it through its key
+again; and Polars and Arrow data, which count as unchangeable, so `put` a changed frame back.
 
 Changes are kept in layers, one per capture whose fate is unknown. Only a durable capture drops
 layers; a failed one loses nothing.
 """
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, overload
 
-from everstream.state.freezing import STEADY, is_steady
+from everstream.state.freezing import STEADY, all_steady, is_steady
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -98,7 +100,7 @@ class KeyStore(Generic[K, V]):
     def items(self) -> list[tuple[K, V]]:
         """All keys with their values, as of now: the store may be changed while looping."""
         items = list(self._entries.items())
-        if not all(map(STEADY.__getitem__, set(map(type, self._entries.values())))):
+        if not all_steady(self._entries.values()):
             self._dirty.update((key, None) for key, value in items if not STEADY[type(value)])
         return items
 
@@ -205,22 +207,38 @@ class KeyStore(Generic[K, V]):
         self._entries.clear()
         self._entries.update(entries)
         self._layers.clear()
-        self._start_changes(Changes())
+        self._start_changes(Changes(dirty=self._shared_within()))
 
     def _start_changes(self, changes: Changes) -> None:
         self._changes = changes
         self._dirty = changes.dirty
 
-    def _held_outside(self) -> dict[Any, None]:
-        """Changed keys whose value somebody may still change without reading it again."""
-        entries = self._entries
-        present = [key for key in self._dirty if key in entries]
-        if all(map(STEADY.__getitem__, set(map(type, map(entries.__getitem__, present))))):
+    def _shared_within(self) -> dict[Any, None]:
+        """Keys whose value is also another key's: a change through one changes both."""
+        values = self._entries.values()
+        if all_steady(values):
+            return {}
+        times = Counter(map(id, values))
+        if len(times) == len(values):
             return {}
         return {
             key: None
-            for key in present
-            if sys.getrefcount(entries[key]) > _UNHELD and not is_steady(entries[key])
+            for key, value in self._entries.items()
+            if times[id(value)] > 1 and not is_steady(value)
+        }
+
+    def _held_outside(self) -> dict[Any, None]:
+        """Changed keys whose value somebody may still change without reading it again."""
+        entries = self._entries
+        # A key that is gone looks like None here, which is steady.
+        if all_steady(list(map(entries.get, self._dirty))):
+            return {}
+        return {
+            key: None
+            for key in self._dirty
+            if key in entries
+            and sys.getrefcount(entries[key]) > _UNHELD
+            and not is_steady(entries[key])
         }
 
 

@@ -145,14 +145,11 @@ class ManifestLog:
     def _newest(self, lease: Lease) -> int:
         """The newest slot of this lease; found in the log if this process has not written it."""
         if lease not in self._newest_known:
-            newest = lease.slot
-            for entry in self.entries():
-                if entry.slot <= lease.slot:
-                    continue
-                if entry.lease != lease.number or entry.kind == "lease":
-                    raise self._lost(lease, entry)
-                newest = entry.slot
-            self._newest_known[lease] = newest
+            last = self.entries()[-1]
+            ours = last.lease == lease.number and (last.kind != "lease" or last.slot == lease.slot)
+            if not ours:
+                raise self._lost(lease, last)
+            self._newest_known[lease] = last.slot
         return self._newest_known[lease]
 
     def _create(self, slot: int, content: dict[str, Any]) -> None:

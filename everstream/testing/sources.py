@@ -60,7 +60,7 @@ class _Suite:
                 reading.ended = True
                 break
             if batch is None:
-                self.wait(reader.ready_in_s(self.now()))
+                self.wait(reader.ready_in_s())
                 continue
             reading.records += [repr(record) for record in records_of(batch)]
             reading.note(reader)

@@ -234,7 +234,7 @@ def test_paced_gives_what_is_due_and_never_more() -> None:
     start_s = clock()
     while not isinstance(batch := reader.read(), EndOfStream):
         if batch is None:
-            clock.wait(reader.ready_in_s(clock()))
+            clock.wait(reader.ready_in_s())
             continue
         given += len(batch)
         assert given == pytest.approx((clock() - start_s) * 10, abs=1e-4)
@@ -268,7 +268,7 @@ def test_paced_catches_up_after_a_restart_with_what_became_due() -> None:
     assert reader.read() == list(range(35, 50))
     clock.wait(0.002)
     assert reader.read() is None
-    assert reader.ready_in_s(clock()) == pytest.approx(0.096, abs=1e-3)
+    assert reader.ready_in_s() == pytest.approx(0.096, abs=1e-3)
 
 
 def test_paced_gives_frames_not_single_records_at_a_high_rate() -> None:
@@ -279,7 +279,7 @@ def test_paced_gives_frames_not_single_records_at_a_high_rate() -> None:
     assert isinstance(reader.read(), list)
     clock.wait(0.00001)
     assert reader.read() is None
-    assert reader.ready_in_s(clock()) == pytest.approx(0.00099, rel=0.05)
+    assert reader.ready_in_s() == pytest.approx(0.00099, rel=0.05)
 
 
 def test_paced_refuses_a_rate_that_is_not_positive() -> None:

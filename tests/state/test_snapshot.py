@@ -128,6 +128,42 @@ def test_a_value_that_its_operator_holds_on_to_is_never_missed() -> None:
     assert items(disk.restored(chain)[0]) == [("a", held), ("b", held), ("c", [])]
 
 
+def test_keys_that_share_a_value_after_a_restore_are_both_in_the_next_delta() -> None:
+    state, disk = ShardState(), Disk()
+    state.keystore("op", "ballast").put("x", "y" * 10_000)
+    store = state.keystore("op", "s")
+    store["a"] = store["b"] = [0]
+    restored, _ = disk.restored(disk.store(state, state.capture({})))
+    for number in (1, 2):
+        restored.keystore("op", "s")["a"].append(number)
+        chain = disk.store(restored, restored.capture({}))
+        assert items(disk.restored(chain)[0]) == items(restored)
+    assert items(restored)[1] == ("b", [0, 1, 2])
+
+
+def test_a_restored_store_keeps_the_order_in_which_its_keys_were_put() -> None:
+    state, disk = ShardState(), Disk()
+    state.keystore("op", "ballast").put("x", "y" * 10_000)
+    store = state.keystore("op", "s")
+    for key in "abcd":
+        store[key] = [key]
+    disk.store(state, state.capture({}))
+    for fails in (True, False):
+        del store["b"]
+        store["e"] = 1
+        store["b"] = 2
+        assert store["a"] == ["a"]
+        capture = state.capture({})
+        if fails:
+            state.mark_failed(capture)
+    del store["a"]
+    store["a"] = 3
+    chain = disk.store(state, state.capture({}))
+    assert len(chain) == 2
+    assert items(disk.restored(chain)[0]) == items(state)
+    assert store.keys() == ["c", "d", "e", "b", "a"]
+
+
 def test_a_delta_holds_only_what_may_have_changed() -> None:
     state, disk = ShardState(), Disk()
     numbers, lists = state.keystore("op", "numbers"), state.keystore("op", "lists")

@@ -1,0 +1,158 @@
+"""What the engine costs: its throughput against a bare loop over the same operators and batches.
+
+Machines are noisy and shared, so everything is measured several times in turn within one run and
+each side is judged by its best round: noise only ever makes a round slower.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import polars as pl
+
+from everstream.bench.bids import BATCH, bids, even_auctions
+from everstream.connectors.generate import FromFunction
+from everstream.errors import RunFailed
+from everstream.pipeline.batch import Batch
+from everstream.pipeline.builtin import Filter, Predicate
+from everstream.pipeline.checkpointing import Coordinated
+from everstream.pipeline.operator import Context, Operator
+from everstream.pipeline.stream import Pipeline
+from everstream.spark.run import run
+from everstream.state.keystore import KeyStore
+
+EVEN = pl.col("auction") % 2 == 0
+
+
+def even_row(row: dict[str, int]) -> bool:
+    """The same filter as a plain Python function, called for every record."""
+    return row["auction"] % 2 == 0
+
+
+class Count(Operator):
+    """Counts records; at the end emits the count and how long its shard was at it."""
+
+    def on_start(self, ctx: Context) -> None:
+        self.began_s = time.monotonic()
+
+    def process_batch(self, batch: Batch, ctx: Context) -> None:
+        ctx.state.put("records", ctx.state.get("records", 0) + len(batch))
+
+    def on_end(self, ctx: Context) -> None:
+        ctx.emit((ctx.state.get("records", 0), time.monotonic() - self.began_s))
+
+
+@dataclass
+class Timing:
+    """Seconds per round for one way of doing the work."""
+
+    records: int
+    rounds_s: list[float] = field(default_factory=list)
+
+    @property
+    def records_per_s(self) -> float:
+        return self.records / min(self.rounds_s)
+
+
+@dataclass
+class Overhead:
+    """The figures of `everstream bench overhead`."""
+
+    efficiency: float
+    checkpoint_cost: float
+    efficiency_python: float
+    checkpoints_per_run: float
+    records: int
+    python_records: int
+    checkpoint_records: int
+    every_s: float
+    timings: dict[str, Timing]
+
+    def to_json(self) -> dict[str, Any]:
+        body = asdict(self)
+        for name, timing in self.timings.items():
+            body["timings"][name]["records_per_s"] = round(timing.records_per_s)
+        return body
+
+
+def bare_loop(predicate: Predicate, records: int) -> float:
+    """The same generator and operators on the same batches in one plain loop; seconds."""
+    keep, count = Filter(predicate), Count()
+    keep_ctx, count_ctx = (Context(n, 0, 1, KeyStore()) for n in ("keep", "count"))
+    began_s = time.monotonic()
+    for start in range(0, records, BATCH):
+        keep.process_batch(bids(start, min(records, start + BATCH)), keep_ctx)
+        for _, batch in keep_ctx.take_emitted():
+            count.process_batch(batch, count_ctx)
+    took_s = time.monotonic() - began_s
+    _check(count_ctx.state.get("records"), records)
+    return took_s
+
+
+def engine(
+    predicate: Predicate, records: int, checkpoint: Coordinated | None, master: str
+) -> tuple[float, int]:
+    """The same on two hosts with a channel between them; seconds and epochs."""
+    pipeline = Pipeline("overhead")
+    source = pipeline.source(FromFunction(bids, total=records, batch=BATCH), name="bids")
+    source.on_demand().filter(predicate, name="even").process(Count(), name="count").collect()
+    result = run(pipeline, checkpoint=checkpoint, master=master, workers=2)
+    [(count, took_s)] = result.collected()
+    _check(count, records)
+    return took_s, len(result.checkpoints) - 1
+
+
+def _check(count: Any, records: int) -> None:
+    expected = even_auctions(records)
+    if count != expected:
+        raise RunFailed(f"counted {count} records where {expected} were expected")
+
+
+def measure(
+    *,
+    records: int = 20_000_000,
+    python_records: int = 1_000_000,
+    checkpoint_records: int = 100_000_000,
+    every_s: float = 1.0,
+    rounds: int = 5,
+    master: str = "local[2]",
+    progress: Callable[[str], None] = lambda text: None,
+) -> Overhead:
+    """Run everything in turn, several rounds."""
+    often = Coordinated(every=every_s)
+    timings = {
+        "bare": Timing(records),
+        "engine": Timing(records),
+        "engine_long": Timing(checkpoint_records),
+        "engine_long_no_checkpoints": Timing(checkpoint_records),
+        "bare_python": Timing(python_records),
+        "engine_python": Timing(python_records),
+    }
+    epochs: list[int] = []
+    engine(EVEN, BATCH, None, master)  # starts Spark and its workers
+    for number in range(rounds):
+        progress(f"round {number + 1} of {rounds}: columns")
+        timings["bare"].rounds_s.append(bare_loop(EVEN, records))
+        timings["engine"].rounds_s.append(engine(EVEN, records, often, master)[0])
+        progress(f"round {number + 1} of {rounds}: checkpoints on and off")
+        took_s, taken = engine(EVEN, checkpoint_records, often, master)
+        epochs.append(taken)
+        timings["engine_long"].rounds_s.append(took_s)
+        took_s, _ = engine(EVEN, checkpoint_records, None, master)
+        timings["engine_long_no_checkpoints"].rounds_s.append(took_s)
+        progress(f"round {number + 1} of {rounds}: a Python function per record")
+        timings["bare_python"].rounds_s.append(bare_loop(even_row, python_records))
+        timings["engine_python"].rounds_s.append(engine(even_row, python_records, often, master)[0])
+    speed = {name: timing.records_per_s for name, timing in timings.items()}
+    return Overhead(
+        efficiency=round(speed["engine"] / speed["bare"], 4),
+        checkpoint_cost=round(1 - speed["engine_long"] / speed["engine_long_no_checkpoints"], 4),
+        efficiency_python=round(speed["engine_python"] / speed["bare_python"], 4),
+        checkpoints_per_run=sum(epochs) / len(epochs),
+        records=records,
+        python_records=python_records,
+        checkpoint_records=checkpoint_records,
+        every_s=every_s,
+        timings=timings,
+    )

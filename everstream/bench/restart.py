@@ -1,0 +1,149 @@
+"""How fast a pipeline is back after SIGKILL, seen from its output, at a steady load.
+
+A probe at the end of each shard writes down when each batch came out. New output is a record
+that had not come out before, from the generation after the kill; the pipeline has caught up when
+records come out as soon after they were due as before the kill. The slowest shard counts, not
+only the one that was killed. Exactness is checked on a second, exactly-once output.
+"""
+
+import json
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from everstream.connectors.generate import Range
+from everstream.connectors.paced import Paced
+from everstream.core.recovery import RecoveryReport
+from everstream.pipeline.batch import Batch
+from everstream.pipeline.checkpointing import Coordinated
+from everstream.pipeline.sink import Delivery, Sink, SinkShard, Writer
+from everstream.pipeline.stream import Pipeline
+from everstream.spark.listener import Listener
+from everstream.spark.run import run
+
+KEYS = 100
+
+
+class Probe(Sink):
+    """Writes a line per batch: when it came out and which records were in it."""
+
+    delivery: ClassVar[Delivery] = Delivery.AT_LEAST_ONCE
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def open(self, who: SinkShard) -> Writer:
+        return _ProbeWriter(self.folder, who)
+
+
+class _ProbeWriter(Writer):
+    def __init__(self, folder: str, who: SinkShard) -> None:
+        self.who = {"shard": who.shard, "generation": who.generation}
+        self.file = (Path(folder) / f"{who.shard}-{who.generation}.jsonl").open("a")
+
+    def write(self, batch: Batch) -> None:
+        numbers = [record[1] for record in batch]
+        seen = {"at_s": time.monotonic(), "last": max(numbers)}
+        self.file.write(json.dumps(self.who | seen) + "\n")
+        self.file.flush()
+
+    def close(self) -> None:
+        self.file.close()
+
+
+@dataclass
+class Restart:
+    """The figures of one run with one kill."""
+
+    first_output_s: float
+    caught_up_s: float
+    lost: int
+    duplicated: int
+    latency_before_s: float
+    """95 of 100 records came out at most this long after they were due, before the kill."""
+    recovery: dict[str, Any]
+    curve: list[tuple[float, float]]
+    """Seconds after the kill, latency in seconds."""
+
+
+def measure(
+    *,
+    rate: float = 20_000,
+    seconds: float = 8.0,
+    kill_after_s: float = 3.0,
+    every_s: float = 1.0,
+    target: str = "last",
+    master: str = "local[2]",
+    listener: Listener | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Restart:
+    """One paced run; the host of operator `target` is killed in the middle."""
+    records = int(rate * seconds)
+    with tempfile.TemporaryDirectory(prefix="everstream-restart-") as folder:
+        pipeline = Pipeline("restart")
+        numbers = pipeline.source(Paced(Range(records), rate=rate), name="numbers")
+        latest = numbers.key_by(lambda n: n % KEYS).reduce(lambda _, n: n, name="last", shards=2)
+        latest.sink(Probe(folder), name="probe")
+        latest.collect()
+        progress(f"{rate:g} records/s for {seconds:g} s, kill of '{target}' at {kill_after_s:g} s")
+        result = run(
+            pipeline,
+            checkpoint=Coordinated(every=every_s),
+            master=master,
+            workers=2,
+            kill=[f"{target}@{kill_after_s}s"],
+            listener=listener,
+        )
+        lines = [
+            json.loads(line)
+            for path in Path(folder).glob("*.jsonl")
+            for line in path.read_text().splitlines()
+        ]
+    [report] = result.recoveries
+    expected = Counter((n % KEYS, n) for n in range(records))
+    shown = Counter(result.collected())
+    return _judge(
+        lines,
+        report,
+        rate,
+        lost=sum((expected - shown).values()),
+        duplicated=sum((shown - expected).values()),
+    )
+
+
+def _judge(
+    lines: list[dict[str, Any]], report: RecoveryReport, rate: float, lost: int, duplicated: int
+) -> Restart:
+    killed_s = report.start_s
+    lines.sort(key=lambda line: float(line["at_s"]))
+    at_s, last, shard, generation = (
+        np.array([line[name] for line in lines]) for name in ("at_s", "last", "shard", "generation")
+    )
+    before = generation == generation.min()
+    # The clock of the schedule: no record can come out before it is due.
+    started_s = float((at_s[before] - last[before] / rate).min())
+    latency_s = at_s - (started_s + last / rate)
+    usual_s = float(np.quantile(latency_s[before & (at_s < killed_s)], 0.95))
+    first_output_s = caught_up_s = 0.0
+    for one in np.unique(shard):
+        new = (shard == one) & ~before & (last > last[before & (shard == one)].max())
+        back = new & (latency_s <= 1.1 * usual_s + 0.01)
+        first_output_s = max(first_output_s, float(at_s[new][0] - killed_s))
+        caught_up_s = max(caught_up_s, float(at_s[back][0] - killed_s))
+    near = (at_s > killed_s - 1.5) & (at_s < killed_s + 3.0)
+    curve = list(zip((at_s - killed_s)[near].tolist(), latency_s[near].tolist(), strict=True))
+    return Restart(
+        first_output_s=round(first_output_s, 3),
+        caught_up_s=round(caught_up_s, 3),
+        lost=lost,
+        duplicated=duplicated,
+        latency_before_s=round(usual_s, 4),
+        recovery=report.to_json(),
+        curve=curve,
+    )

@@ -1,0 +1,103 @@
+"""`everstream bench`: the measurements, each with `--json` for its figures."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+bench = typer.Typer(
+    help="Measure Everstream, in ratios taken within one run.", no_args_is_help=True
+)
+console = Console()
+
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")]
+
+
+@bench.command()
+def overhead(
+    records: Annotated[int, typer.Option(help="Records for the column filter.")] = 20_000_000,
+    python_records: Annotated[
+        int, typer.Option(help="Records for the filter as a Python function.")
+    ] = 1_000_000,
+    checkpoint_records: Annotated[
+        int, typer.Option(help="Records for the runs with checkpoints on and off.")
+    ] = 100_000_000,
+    rounds: Annotated[int, typer.Option(help="Rounds; each side counts its best one.")] = 5,
+    json_file: JsonFile = None,
+) -> None:
+    """What the engine costs: its throughput against a bare loop over the same batches.
+
+    A source host and a filter-and-count host with a channel between two processes, checkpoints
+    every second, against one plain Python loop calling the same generator and operators.
+
+    Example: everstream bench overhead --json overhead.json
+    """
+    from everstream.bench.overhead import measure
+
+    with console.status("starting Spark") as status:
+        found = measure(
+            records=records,
+            python_records=python_records,
+            checkpoint_records=checkpoint_records,
+            rounds=rounds,
+            progress=status.update,
+        )
+    table = Table("figure", "value", "target")
+    table.add_row("efficiency", f"{found.efficiency:.3f}", "at least 0.9")
+    table.add_row("checkpoint_cost", f"{found.checkpoint_cost:.3f}", "at most 0.03")
+    table.add_row("efficiency_python", f"{found.efficiency_python:.3f}", "at least 0.9")
+    for name, timing in found.timings.items():
+        table.add_row(name, f"{timing.records_per_s / 1e6:.2f} M records/s", "")
+    console.print(table)
+    _write(json_file, found.to_json())
+
+
+@bench.command()
+def restart(
+    rate: Annotated[float, typer.Option(help="Records per second.")] = 20_000,
+    rounds: Annotated[int, typer.Option(help="Runs with one kill each.")] = 3,
+    json_file: JsonFile = None,
+) -> None:
+    """How fast a pipeline is back after SIGKILL of one host, at a steady load.
+
+    Prints the time from the kill to the first new output and until it has caught up, the best
+    and the median of some runs, and checks that nothing was lost or doubled.
+
+    Example: everstream bench restart --json restart.json
+    """
+    from everstream.bench.restart import measure
+
+    with console.status("starting Spark") as status:
+        runs = [measure(rate=rate, progress=status.update) for _ in range(rounds)]
+    runs.sort(key=lambda run: run.caught_up_s)
+    middle = runs[len(runs) // 2]
+    table = Table("figure", "best", "median", "target")
+    for name, target in (("first_output_s", "at most 1.0"), ("caught_up_s", "at most 1.5")):
+        values = sorted(getattr(run, name) for run in runs)
+        table.add_row(name, f"{values[0]:.3f}", f"{values[len(values) // 2]:.3f}", target)
+    lost, duplicated = (sum(getattr(run, n) for run in runs) for n in ("lost", "duplicated"))
+    table.add_row("lost", str(lost), str(lost), "0")
+    table.add_row("duplicated", str(duplicated), str(duplicated), "0")
+    console.print(table)
+    _write(
+        json_file,
+        {
+            "first_output_s": middle.first_output_s,
+            "caught_up_s": middle.caught_up_s,
+            "lost": lost,
+            "duplicated": duplicated,
+            "runs": [vars(run) for run in runs],
+        },
+    )
+    if lost or duplicated:
+        raise typer.Exit(1)
+
+
+def _write(path: Path | None, body: dict[str, Any]) -> None:
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(body, indent=2) + "\n")
+        console.print(f"figures written to {path}")

@@ -1,0 +1,136 @@
+"""The driver process of `everstream run`: loads the pipeline, runs it, tells its monitor.
+
+Started by `supervise.py` as `python -m everstream.cli.driver FD PARENT OPTIONS`. It never lives
+longer than its monitor, so that a killed command leaves nothing running.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
+
+from everstream.cli.events import Event, Failed, Fault, Finished, Opened, Teller, write_event
+from everstream.cli.load import load_pipeline
+from everstream.cli.options import RunOptions
+from everstream.errors import EnvironmentFault, EverstreamError, RunFailed, UserError
+from everstream.spark.kills import Kill
+
+PR_SET_PDEATHSIG = 1
+JAVA_PATIENCE_S = 5.0
+STOPPED_EARLY = "stopped before the first record; nothing had to be saved"
+
+
+def main() -> None:
+    descriptor, parent, options = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    die_with(parent)
+    os.set_inheritable(descriptor, False)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+    # The monitor started us with these held back: nobody could have heeded them before.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
+    with open(descriptor, "wb") as pipe:
+        run_and_tell(RunOptions.from_json(options), lambda event: write_event(pipe, event))
+        stop_spark()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # threads of a run that was interrupted half way must not keep us
+
+
+def run_and_tell(options: RunOptions, tell: Callable[[Event], None]) -> None:
+    """Run to the end; whatever the end is, the last event says it."""
+    teller = Teller(tell)
+    try:
+        from everstream.spark.run import run
+
+        pipeline = load_pipeline(options.target)
+        store = options.store_of(pipeline.name)
+        checkpoint = options.checkpointing()
+        kills = [Kill.parse(kill) for kill in options.kills]
+        tell(Opened(pipeline.name, store, options.checkpoint))
+        result = run(
+            pipeline,
+            checkpoint=checkpoint,
+            store=store,
+            fresh=options.fresh,
+            master=options.master,
+            workers=options.workers,
+            max_restarts=options.max_restarts,
+            kill=kills,
+            listener=teller,
+            transport=options.transport,
+        )
+        tell(Finished(result.to_json()))
+    except KeyboardInterrupt:
+        tell(Failed(Fault.STOPPED, STOPPED_EARLY))
+    except EverstreamError as error:
+        tell(Failed(_fault_of(error, teller.has_started), _text_of(error)))
+    except Exception as error:
+        # Our own bug, or one of PySpark's many classes: the user gets all there is to see.
+        text = "".join(traceback.format_exception(error))
+        tell(Failed(Fault.RUN, f"Everstream broke; please report this:\n{text}"))
+
+
+def stop_spark() -> None:
+    """End Spark's Java process and wait for it, so that what it still has to print is seen."""
+    from pyspark import SparkContext
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # it is over already; only SIGKILL is faster
+    context, gateway = SparkContext._active_spark_context, SparkContext._gateway
+    if context is not None:
+        with suppress(Exception):  # Java may be gone, in as many ways as py4j has exceptions
+            context.stop()
+    java = getattr(gateway, "proc", None)
+    if java is not None:
+        java.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            java.wait(timeout=JAVA_PATIENCE_S)
+    for thread in threading.enumerate():
+        if thread.name == "spark-stderr":
+            thread.join(timeout=JAVA_PATIENCE_S)
+
+
+def _fault_of(error: EverstreamError, has_started: bool) -> Fault:
+    if isinstance(error, UserError) and not has_started:
+        return Fault.USAGE
+    # Exactly this class: connectors and stores have their own, and would only fail again.
+    if has_started and isinstance(error, RunFailed) and type(error.cause) is EnvironmentFault:
+        return Fault.LOST
+    return Fault.RUN
+
+
+def _text_of(error: EverstreamError) -> str:
+    if isinstance(error, RunFailed) and error.cause is not None:
+        return f"{error.message}\n{error.cause.message}"
+    return str(error)
+
+
+def die_with(parent: int) -> None:
+    """Have this process killed when its parent ends, however that happens."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it ended before we could ask
+            os._exit(1)
+    else:
+        threading.Thread(target=_watch_parent, args=(parent,), daemon=True).start()
+
+
+def _watch_parent(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.2)
+    os._exit(1)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""What the driver process tells its monitor, over a pipe only the two of them hold.
+
+The driver runs the pipeline and says what happens; the monitor shows it and outlives the driver.
+Events are pickled one after the other: each end is our own program, started by the other.
+"""
+
+import pickle
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, BinaryIO, TypeAlias
+
+from everstream.core.manifest import EpochManifest
+from everstream.core.plan import Plan
+from everstream.spark.kills import Kill
+from everstream.spark.listener import Listener, Snapshot
+from everstream.spark.result import checkpoint_json
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The pipeline was found; this is what will run and where its checkpoints are."""
+
+    pipeline: str
+    store: str
+    checkpoints: str
+
+
+@dataclass(frozen=True)
+class Started:
+    """Spark is there and the store is ours; the hosts are about to start."""
+
+    operators: tuple[str, ...]
+    shards: int
+    hosts: int
+    total_records: int | None
+    at_s: float
+
+
+@dataclass(frozen=True)
+class Progressed:
+    snapshot: Snapshot
+    at_s: float
+
+
+@dataclass(frozen=True)
+class Noted:
+    text: str
+    warning: bool
+
+
+@dataclass(frozen=True)
+class EpochStable:
+    checkpoint: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class KillDelivered:
+    """A kill the user asked for is about to happen; it must not be asked for again."""
+
+    kill: Kill
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The run ended in good order: `result` is what `RunResult.to_json` gives."""
+
+    result: dict[str, Any]
+
+
+class Fault(Enum):
+    """Whose turn it is after a failure."""
+
+    USAGE = "usage"
+    """The user's: what was asked for cannot be run."""
+    RUN = "run"
+    """Nobody's: the run was tried and failed for good."""
+    LOST = "lost"
+    """The monitor's: Spark went away under a run that was going well."""
+    STOPPED = "stopped"
+    """Nobody's: it was stopped before it had begun."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    fault: Fault
+    text: str
+
+
+Event: TypeAlias = (
+    Opened | Started | Progressed | Noted | EpochStable | KillDelivered | Finished | Failed
+)
+
+
+class Teller(Listener):
+    """Listens to a run and passes everything on as events."""
+
+    def __init__(self, tell: Callable[[Event], None]) -> None:
+        self.tell = tell
+        self.has_started = False
+
+    def started(self, plan: Plan, total_records: int | None) -> None:
+        self.has_started = True
+        operators = tuple(plan.graph.nodes)
+        shards, hosts = len(plan.shards), len(plan.hosts)
+        self.tell(Started(operators, shards, hosts, total_records, time.monotonic()))
+
+    def progress(self, snapshot: Snapshot) -> None:
+        self.tell(Progressed(snapshot, time.monotonic()))
+
+    def note(self, text: str, warning: bool) -> None:
+        self.tell(Noted(text, warning))
+
+    def epoch(self, manifest: EpochManifest) -> None:
+        self.tell(EpochStable(checkpoint_json(manifest)))
+
+    def killing(self, kill: Kill) -> None:
+        self.tell(KillDelivered(kill))
+
+
+def write_event(stream: BinaryIO, event: Event) -> None:
+    pickle.dump(event, stream, protocol=5)
+    stream.flush()
+
+
+def read_events(stream: BinaryIO) -> Iterator[Event]:
+    """Every whole event; a driver that was killed may leave half a one behind."""
+    while True:
+        try:
+            event: Event = pickle.load(stream)
+        except (EOFError, pickle.UnpicklingError):
+            return
+        yield event

@@ -1,0 +1,120 @@
+"""Finds the pipeline a user names: `FILE.py`, `FILE.py:NAME` or `module:NAME`.
+
+A file is loaded as a module, so what stands under `if __name__ == "__main__"` does not run. Its
+functions and classes then travel to the hosts by value: no other machine has to have the file.
+Whatever goes wrong is the user's to put right and is said in one line.
+"""
+
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+import cloudpickle
+
+from everstream.errors import UserError
+from everstream.pipeline.stream import Pipeline
+
+
+def load_pipeline(target: str) -> Pipeline:
+    """The pipeline that `target` names; a UserError says what to change if there is none."""
+    place, name = _split(target)
+    if place.endswith(".py") or os.sep in place:
+        module = _load_file(Path(place))
+    else:
+        module = _load_module(place)
+    cloudpickle.register_pickle_by_value(module)
+    return _choose(module, place, name)
+
+
+def _split(target: str) -> tuple[str, str | None]:
+    place, colon, name = target.rpartition(":")
+    if not colon:
+        return target, None
+    if not place or not name:
+        raise UserError(f"'{target}': write FILE.py, FILE.py:NAME or module:NAME.")
+    return place, name
+
+
+def _load_file(path: Path) -> ModuleType:
+    if path.is_dir():
+        raise UserError(f"'{path}' is a folder: name the Python file in it.")
+    if not path.is_file():
+        raise UserError(f"there is no file '{path}'.")
+    path = path.resolve()
+    sys.path.insert(0, str(path.parent))  # as Python does for a script: it may import neighbours
+    name = _free_name(path.stem)
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UserError(f"'{path}' is not a Python file: its name must end in .py.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[name]
+        raise _explained(error, str(path)) from error
+    return module
+
+
+def _free_name(stem: str) -> str:
+    """The file's own name unless a module has it already: a script may be called `json.py`."""
+    name = stem
+    while name in sys.modules:
+        name = f"{name}_script"
+    return name
+
+
+def _load_module(name: str) -> ModuleType:
+    sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            hint = f" To name a file, write {name}.py." if Path(f"{name}.py").exists() else ""
+            raise UserError(f"there is no module '{error.name}'.{hint}") from error
+        raise _explained(error, name) from error
+    except BaseException as error:
+        raise _explained(error, name) from error
+
+
+def _explained(error: BaseException, where: str) -> BaseException:
+    """One line that says where the user's program broke; interrupts pass as they are."""
+    if isinstance(error, KeyboardInterrupt):
+        return error
+    if isinstance(error, UserError):
+        return UserError(f"{_line_of(error, where)}: {error.message}")
+    if isinstance(error, SyntaxError):
+        text = f": {error.text.strip()}" if error.text else ""
+        return UserError(f"{error.filename}, line {error.lineno}: {error.msg}{text}")
+    said = " ".join(str(error).split())
+    return UserError(f"{_line_of(error, where)}: {type(error).__name__}: {said}")
+
+
+def _line_of(error: BaseException, where: str) -> str:
+    """The innermost line of the user's own file that was running."""
+    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.name]
+    own = [frame for frame in lines if frame.filename == where]
+    return f"{where}, line {own[-1].lineno}" if own else where
+
+
+def _choose(module: ModuleType, place: str, name: str | None) -> Pipeline:
+    found = {key: value for key, value in vars(module).items() if isinstance(value, Pipeline)}
+    if name is not None:
+        if name in found:
+            return found[name]
+        if hasattr(module, name):
+            kind = type(getattr(module, name)).__name__
+            raise UserError(f"'{name}' in {place} is of type {kind}, not an es.Pipeline.")
+        known = ", ".join(found) or "none"
+        raise UserError(f"{place} has no '{name}'; the pipelines in it: {known}.")
+    different = {id(pipeline): pipeline for pipeline in found.values()}
+    if not different:
+        raise UserError(f"{place} defines no es.Pipeline at its top level.")
+    if len(different) > 1:
+        choices = " or ".join(f"{place}:{key}" for key in found)
+        raise UserError(f"{place} defines several pipelines: say {choices}.")
+    return next(iter(different.values()))

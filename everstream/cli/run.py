@@ -1,0 +1,164 @@
+"""`everstream run`: run a pipeline from a file or a module, supervised."""
+
+import json
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from everstream.cli.options import RunOptions
+from everstream.errors import UserError
+
+console = Console()
+errors = Console(stderr=True)
+
+
+class Checkpointing(Enum):
+    coordinated = "coordinated"
+    none = "none"
+
+
+class Transport(Enum):
+    auto = "auto"
+    tcp = "tcp"
+
+
+def run(
+    target: Annotated[
+        str, typer.Argument(metavar="PIPELINE", help="FILE.py, FILE.py:NAME or module:NAME")
+    ],
+    master: Annotated[
+        str, typer.Option(help="Spark master: local[4], spark://host:7077, ...")
+    ] = "local[*]",
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Hosts (Spark tasks) to spread the shards over; default: all."),
+    ] = None,
+    checkpoint: Annotated[
+        Checkpointing, typer.Option(help="How to checkpoint.")
+    ] = Checkpointing.coordinated,
+    every: Annotated[
+        str | None, typer.Option(metavar="30s", help="Time between checkpoints; default 30s.")
+    ] = None,
+    every_records: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Checkpoint after N records read.")
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder or fsspec URL for checkpoints; default .everstream/<pipeline's name>.",
+        ),
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Forget earlier checkpoints and output; start over.")
+    ] = False,
+    max_restarts: Annotated[
+        int, typer.Option(min=0, help="Failures to recover from before giving up.")
+    ] = 3,
+    timeout: Annotated[
+        str | None, typer.Option(metavar="10m", help="Stop with a checkpoint after so long.")
+    ] = None,
+    kill: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="OPERATOR[:SHARD]@WHEN",
+            help="Kill the process of a shard with SIGKILL, after a time (@5s) or so many of its "
+            "records (@10000). Can be given several times.",
+        ),
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the result here.")
+    ] = None,
+    transport: Annotated[
+        Transport,
+        typer.Option(help="auto: unix sockets on one machine, encrypted TCP between machines."),
+    ] = Transport.auto,
+) -> None:
+    """Run a pipeline on Spark until its sources end, Ctrl-C or --timeout.
+
+    Stopping takes a checkpoint, and the same command goes on from it. If the driver process is
+    killed it is started again and goes on from the last checkpoint, too.
+
+    Example: everstream run examples/word_count.py --every 1s --kill aggregate@5000
+
+    Exit codes: 0 finished, or stopped with a checkpoint; 1 failed; 2 wrong usage;
+    124 stopped by --timeout; 130 killed by a second Ctrl-C.
+    """
+    from everstream.cli.supervise import USAGE
+
+    options = RunOptions(
+        target=target,
+        master=master,
+        workers=workers,
+        checkpoint=checkpoint.value,
+        every=every,
+        every_records=every_records,
+        store=store,
+        fresh=fresh,
+        max_restarts=max_restarts,
+        timeout=timeout,
+        kills=tuple(kill or ()),
+        transport=transport.value,
+    )
+    try:
+        options.check()
+    except UserError as error:
+        say_error(error.message)
+        raise typer.Exit(USAGE) from None
+    raise typer.Exit(run_supervised(options, json_file))
+
+
+def run_supervised(options: RunOptions, json_file: Path | None) -> int:
+    from everstream.cli.events import Failed, Fault, Finished
+    from everstream.cli.screen import make_screen
+    from everstream.cli.summary import show_recoveries, show_summary
+    from everstream.cli.supervise import Supervisor
+
+    with make_screen(console) as screen:
+        passing = screen.passing if console.is_terminal else None
+        supervisor = Supervisor(options, screen.show, passing)
+        code = supervisor.run()
+    story, end = supervisor.story, supervisor.story.end
+    if isinstance(end, Finished):
+        show_summary(console, end.result, story.checkpoints, story.recoveries)
+    elif isinstance(end, Failed) and end.fault is Fault.USAGE:
+        say_error(end.text)
+    elif isinstance(end, Failed) and end.fault is not Fault.STOPPED:
+        show_recoveries(console, story.recoveries)
+        say_error(end.text)
+    say_end(supervisor.outcome, code, options)
+    if json_file is not None:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        result = story.to_json(supervisor.outcome, code)
+        json_file.write_text(json.dumps(result, indent=2) + "\n")
+    return code
+
+
+def say_error(text: str) -> None:
+    first, _, rest = text.partition("\n")
+    errors.print(
+        f"[bold red]everstream:[/bold red] {escape(first)}", highlight=False, soft_wrap=True
+    )
+    if rest:
+        errors.print(rest, markup=False, highlight=False, soft_wrap=True)
+
+
+def say_end(outcome: str, code: int, options: RunOptions) -> None:
+    from everstream.cli.supervise import TIMED_OUT
+
+    saved = options.checkpoint != "none"
+    resume = "the same command goes on from " + ("here" if saved else "the last checkpoint")
+    if outcome == "finished":
+        text = "[bold green]finished[/bold green]"
+    elif outcome == "stopped":
+        by_time = " by --timeout" if code == TIMED_OUT else ""
+        text = f"[bold]stopped{by_time}[/bold]; {resume if saved else 'nothing was saved'}"
+    elif outcome == "killed":
+        text = "[bold]killed[/bold]; the same command goes on from the last checkpoint"
+    else:
+        return
+    console.print(text, highlight=False, soft_wrap=True)

@@ -1,0 +1,164 @@
+"""What a user sees while a pipeline runs: a progress bar on a terminal, plain lines elsewhere.
+
+Screens are told events and show them. They never decide anything, and nothing waits for them.
+"""
+
+import time
+from collections import deque
+from types import TracebackType
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
+from rich.text import Text
+
+from everstream.cli.events import EpochStable, Event, Noted, Opened, Progressed, Started
+from everstream.core.coordinator import Phase
+
+RATE_OVER_S = 2.0
+LINE_EVERY_S = 2.0
+
+
+class Rate:
+    """Records per second over the last seconds."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def add(self, at_s: float, records: int) -> None:
+        if self._seen and records < self._seen[-1][1]:
+            self._seen.clear()  # a rollback: what was read twice would count as negative
+        self._seen.append((at_s, records))
+        while at_s - self._seen[0][0] > RATE_OVER_S:
+            self._seen.popleft()
+
+    def per_s(self) -> float:
+        if len(self._seen) < 2:
+            return 0.0
+        (from_s, before), (to_s, now) = self._seen[0], self._seen[-1]
+        return (now - before) / (to_s - from_s) if to_s > from_s else 0.0
+
+
+class Screen:
+    """Plain lines, for files, pipes and continuous integration."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.rate = Rate()
+        self.total: int | None = None
+        self._line_due_s = 0.0
+        self._phase: Phase | None = None
+
+    def __enter__(self) -> "Screen":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leave the screen as a later command expects it."""
+
+    def show(self, event: Event) -> None:
+        match event:
+            case Opened(pipeline=pipeline, store=store, checkpoints=checkpoints):
+                where = f", checkpoints in {store}" if checkpoints != "none" else ""
+                self.line(f"[bold]{escape(pipeline)}[/bold]: starting Spark{escape(where)}")
+            case Started():
+                self.started(event)
+            case Progressed(snapshot=snapshot, at_s=at_s):
+                self.rate.add(at_s, snapshot.records_read)
+                self.progressed(event)
+            case Noted(text=text, warning=warning):
+                style = "yellow" if warning else "cyan"
+                self.line(f"[{style}]{'!' if warning else '·'}[/{style}] {escape(text)}")
+            case EpochStable():
+                self.epoch(event)
+
+    def line(self, markup: str) -> None:
+        self.console.print(markup, highlight=False, soft_wrap=True)
+
+    def passing(self, text: str) -> None:
+        """A line that the user's own program printed."""
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def started(self, event: Started) -> None:
+        self.total = event.total_records
+        operators, shards = len(event.operators), event.shards
+        self.line(f"{operators} operators in {shards} shard(s) on {event.hosts} host(s)")
+
+    def epoch(self, event: EpochStable) -> None:
+        pass
+
+    def progressed(self, event: Progressed) -> None:
+        now_s, phase = time.monotonic(), event.snapshot.phase
+        if phase is not self._phase or now_s >= self._line_due_s:
+            self._phase, self._line_due_s = phase, now_s + LINE_EVERY_S
+            self.line(self.status(event))
+
+    def status(self, event: Progressed) -> str:
+        snapshot = event.snapshot
+        words = [snapshot.phase.value, f"{snapshot.records_read:,} records"]
+        if self.total:
+            words.append(f"{snapshot.records_read / self.total:.0%}")
+        words += [f"{self.rate.per_s():,.0f} records/s", f"epoch {snapshot.epoch}"]
+        return ", ".join(words)
+
+
+class _Percentage(ProgressColumn):
+    """Nothing where the total is not known."""
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.percentage:3.0f}%" if task.total else "", style="bold")
+
+
+class TerminalScreen(Screen):
+    """A bar that moves; notes and what the program prints scroll by above it."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            _Percentage(),
+            TextColumn("{task.fields[figures]}"),
+            console=console,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._task = self._progress.add_task("starting Spark", total=None, figures="")
+
+    def __enter__(self) -> "TerminalScreen":
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def started(self, event: Started) -> None:
+        super().started(event)
+        self._progress.update(self._task, total=event.total_records)
+
+    def progressed(self, event: Progressed) -> None:
+        snapshot = event.snapshot
+        figures = (
+            f"{snapshot.records_read:,} records  {self.rate.per_s():,.0f}/s  epoch {snapshot.epoch}"
+        )
+        self._progress.update(
+            self._task,
+            description=snapshot.phase.value,
+            completed=snapshot.records_read,
+            figures=figures,
+        )
+
+
+def make_screen(console: Console) -> Screen:
+    return TerminalScreen(console) if console.is_terminal else Screen(console)

@@ -1,0 +1,111 @@
+"""What has happened in a run so far, over all its drivers, put together from their events.
+
+A driver that is killed takes its own memory with it; the monitor keeps what it heard. The death
+of a driver gets the same kind of recovery report as the death of a host.
+"""
+
+from typing import Any
+
+from everstream.cli.events import (
+    EpochStable,
+    Event,
+    Failed,
+    Finished,
+    Noted,
+    Opened,
+    Progressed,
+    Started,
+)
+from everstream.core.coordinator import Phase
+from everstream.core.ids import Epoch
+from everstream.core.recovery import RecoveryBook, RecoveryReport
+
+
+class Story:
+    """Follows a run from event to event."""
+
+    def __init__(self) -> None:
+        self.pipeline = ""
+        self.store = ""
+        self.checkpoints: list[dict[str, Any]] = []
+        self.notes: list[str] = []
+        self.drivers_lost = 0
+        self.end: Finished | Failed | None = None
+        self.last: Progressed | None = None
+        self._drivers = RecoveryBook()
+        self._hosts: list[RecoveryReport] = []
+        """Of the present driver; those of drivers before it are in `_earlier`."""
+        self._earlier: list[RecoveryReport] = []
+        self._restored: dict[str, int] = {}
+        self._restoring = False
+
+    def hear(self, event: Event) -> None:
+        match event:
+            case Opened(pipeline=pipeline, store=store):
+                self.pipeline, self.store = pipeline, store
+            case Started(at_s=at_s):
+                self._drivers.restarted(("driver",), at_s)
+            case Progressed():
+                self._progressed(event)
+            case EpochStable(checkpoint=checkpoint):
+                self.checkpoints.append(checkpoint)
+            case Noted(text=text):
+                self.notes.append(text)
+            case Finished() | Failed():
+                self.end = event
+                if self.last is not None:
+                    self._drivers.ended(self.last.at_s)
+
+    def driver_died(self, how: str, now_s: float) -> None:
+        self.drivers_lost += 1
+        goal = dict(self.last.snapshot.totals) if self.last is not None else {}
+        for name, count in self._drivers.goal().items():
+            goal[name] = max(count, goal.get(name, 0))
+        self._drivers.open(
+            RecoveryReport(
+                what=f"driver ({how})",
+                shards=("driver",),
+                injected=False,
+                detected_s=now_s,
+                goal=goal,
+            )
+        )
+        self._earlier += self._hosts
+        self._hosts = []
+        self._restored, self._restoring = {}, True
+        self.end = None
+
+    @property
+    def recoveries(self) -> list[RecoveryReport]:
+        found = [*self._earlier, *self._hosts, *self._drivers.reports]
+        return sorted(found, key=lambda report: report.detected_s)
+
+    def to_json(self, outcome: str, exit_code: int) -> dict[str, Any]:
+        """The result of the whole command, whatever became of it."""
+        result: dict[str, Any] = {"pipeline": self.pipeline, "store": self.store}
+        if isinstance(self.end, Finished):
+            result.update(self.end.result)
+        elif isinstance(self.end, Failed):
+            result["error"] = self.end.text
+        return {
+            **result,
+            "outcome": outcome,
+            "exit_code": exit_code,
+            "checkpoints": self.checkpoints,
+            "recoveries": [report.to_json() for report in self.recoveries],
+            "drivers_lost": self.drivers_lost,
+            "notes": self.notes,
+        }
+
+    def _progressed(self, event: Progressed) -> None:
+        self.last = event
+        snapshot = event.snapshot
+        self._hosts = snapshot.recoveries
+        if snapshot.phase is Phase.RESTORING:
+            self._restored = snapshot.totals
+        if snapshot.phase in (Phase.RUNNING, Phase.FINISHING, Phase.DONE):
+            if self._restoring:
+                self._restoring = False
+                restored = self._restored or snapshot.totals
+                self._drivers.resumed(Epoch(snapshot.epoch), restored, event.at_s)
+            self._drivers.progressed(snapshot.totals, event.at_s)

@@ -1,0 +1,93 @@
+"""The last thing a user sees of a run: what it read and wrote, its checkpoints, its recoveries."""
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from everstream.core.recovery import RecoveryReport
+
+STEPS = ("detected", "restarted", "restored", "caught up")
+
+
+def show_summary(
+    console: Console,
+    result: dict[str, Any],
+    checkpoints: Sequence[dict[str, Any]],
+    recoveries: Sequence[RecoveryReport],
+) -> None:
+    """`result` is what `RunResult.to_json` gives."""
+    _show_counts(console, result)
+    _line(console, _rates(result))
+    if checkpoints:
+        _line(console, describe_checkpoints(checkpoints))
+    show_recoveries(console, recoveries)
+
+
+def _show_counts(console: Console, result: dict[str, Any]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("operator")
+    table.add_column("records in", justify="right")
+    table.add_column("records out", justify="right")
+    for name, (records_in, records_out) in result["counts"].items():
+        table.add_row(escape(name), _count(records_in), _count(records_out))
+    if result["counts"]:
+        console.print(table)
+
+
+def _count(records: int) -> str:
+    return f"{records:,}" if records else "-"
+
+
+def _rates(result: dict[str, Any]) -> str:
+    text = f"{result['records_in']:,} records in, {result['records_out']:,} out"
+    if result["resumed_from"]:
+        return f"{text}, over all runs since the start (this one went on from epoch {result['resumed_from']})"
+    if result["wall_s"] > 0:
+        text += f", in {result['wall_s']:.1f} s ({result['records_per_s']:,.0f} records/s)"
+    return text
+
+
+def describe_checkpoints(checkpoints: Sequence[dict[str, Any]]) -> str:
+    took_ms = median(checkpoint["duration_s"] for checkpoint in checkpoints) * 1000
+    size_bytes = sum(checkpoint["bytes"] for checkpoint in checkpoints)
+    return (
+        f"{len(checkpoints)} checkpoint(s), median {took_ms:,.0f} ms, "
+        f"{readable_bytes(size_bytes)} written"
+    )
+
+
+def readable_bytes(size_bytes: float) -> str:
+    for unit in ("bytes", "kB", "MB"):
+        if size_bytes < 1000:
+            return f"{size_bytes:.0f} {unit}" if unit == "bytes" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1000
+    return f"{size_bytes:.1f} GB"
+
+
+def show_recoveries(console: Console, recoveries: Sequence[RecoveryReport]) -> None:
+    """One line per failure, in ms after the kill, or after it was noticed if nobody knows when."""
+    if not recoveries:
+        return
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("failure")
+    for step in STEPS:
+        table.add_column(step, justify="right")
+    table.add_column("from epoch", justify="right")
+    table.add_column("replayed", justify="right")
+    for report in recoveries:
+        times = report.milliseconds().values()
+        table.add_row(
+            escape(report.what) + (", killed on purpose" if report.injected else ""),
+            *("-" if ms is None else f"{ms:,.0f} ms" for ms in times),
+            str(report.from_epoch),
+            f"{report.records_replayed:,}",
+        )
+    console.print(table)
+
+
+def _line(console: Console, text: str) -> None:
+    console.print(text, highlight=False, soft_wrap=True, markup=False)

@@ -1,0 +1,219 @@
+"""The monitor: starts the driver process, starts it again if it dies, and knows how it ended.
+
+The driver has a session of its own, so Ctrl-C reaches only the monitor. The first one asks the
+driver to stop with a checkpoint, the second kills it. A driver that ends by a signal, or without
+saying why, is replaced: the next one goes on from the store.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
+from types import FrameType
+from typing import BinaryIO
+
+from everstream.cli.events import (
+    Event,
+    Failed,
+    Fault,
+    Finished,
+    KillDelivered,
+    Noted,
+    Started,
+    read_events,
+)
+from everstream.cli.options import RunOptions
+from everstream.cli.story import Story
+from everstream.pipeline.checkpointing import seconds
+from everstream.spark.kills import Kill
+
+OK, FAILED, USAGE, TIMED_OUT, KILLED = 0, 1, 2, 124, 130
+LOOK_EVERY_S = 0.1
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Supervisor:
+    """Runs one command to its end; `outcome` and `story` tell what became of it."""
+
+    def __init__(
+        self,
+        options: RunOptions,
+        show: Callable[[Event], None],
+        passing: Callable[[str], None] | None = None,
+    ) -> None:
+        """`passing` gets the lines that the driver prints; without it they go where ours go."""
+        self.story = Story()
+        self.outcome = "failed"
+        self._options = options
+        self._show = show
+        self._passing = passing
+        self._timeout_s = None if options.timeout is None else seconds(options.timeout)
+        self._deadline_s: float | None = None
+        self._stop_asked = 0
+        self._stop_sent = False
+        self._timed_out = False
+        self._killed = False
+
+    def run(self) -> int:
+        """The exit code."""
+        with self._heeding_signals():
+            while True:
+                died = self._run_driver()
+                if died is None:
+                    return self._exit_code()
+                if self._stop_asked or self._timed_out:
+                    self.outcome = "killed"
+                    return KILLED if self._stop_asked else TIMED_OUT
+                self.story.driver_died(died, time.monotonic())
+                lost, limit = self.story.drivers_lost, self._options.max_restarts
+                if lost > limit:
+                    text = f"the driver died {lost} times ({died}); --max-restarts is {limit}"
+                    self._hear(Failed(Fault.RUN, text))
+                    return self._exit_code()
+                self._hear(
+                    Noted(f"the driver died ({died}); starting it again ({lost} of {limit})", True)
+                )
+
+    def _run_driver(self) -> str | None:
+        """Run one driver; how it died, or None if it ended as it should."""
+        events: SimpleQueue[Event | None] = SimpleQueue()
+        child, pipe = self._start()
+        reader = threading.Thread(target=_read_all, args=(pipe, events), daemon=True)
+        reader.start()
+        self._stop_sent = False
+        while True:
+            try:
+                event = events.get(timeout=LOOK_EVERY_S)
+            except Empty:
+                pass
+            else:
+                if event is None:
+                    break
+                self._hear(event)
+            self._look_after(child)
+        code = self._wait(child)
+        end = self.story.end
+        if isinstance(end, Failed) and end.fault is Fault.LOST and not self._stop_asked:
+            return end.text.splitlines()[0]
+        if end is not None:
+            return None
+        return _how(code)
+
+    def _start(self) -> tuple["subprocess.Popen[str]", BinaryIO]:
+        read_end, write_end = os.pipe()
+        where = None if self._passing is None else subprocess.PIPE
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+        child = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "everstream.cli.driver"),
+                *(str(write_end), str(os.getpid()), self._options.to_json()),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=where,
+            stderr=None if where is None else subprocess.STDOUT,
+            pass_fds=(write_end,),
+            start_new_session=True,
+            text=True,
+            errors="replace",
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        os.close(write_end)
+        if child.stdout is not None and self._passing is not None:
+            threading.Thread(
+                target=_pass_lines, args=(child.stdout, self._passing), daemon=True
+            ).start()
+        return child, open(read_end, "rb")
+
+    def _hear(self, event: Event) -> None:
+        self.story.hear(event)
+        match event:
+            case Started(at_s=at_s):
+                self._options = self._options.without_fresh()
+                if self._timeout_s is not None and self._deadline_s is None:
+                    self._deadline_s = at_s + self._timeout_s
+            case KillDelivered(kill=kill):
+                given = next(k for k in self._options.kills if Kill.parse(k) == kill)
+                self._options = self._options.without_kill(given)
+        self._show(event)
+
+    def _look_after(self, child: "subprocess.Popen[str]") -> None:
+        """Pass on what the user and the clock want."""
+        if self._stop_asked > 1 and not self._killed:
+            self._killed = True
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+        elif self._stop_asked and not self._stop_sent:
+            self._stop_sent = True
+            self._hear(Noted("stopping with a checkpoint; Ctrl-C again to kill", False))
+            child.send_signal(signal.SIGINT)
+        elif (
+            self._deadline_s is not None
+            and time.monotonic() > self._deadline_s
+            and not self._stop_sent
+        ):
+            self._stop_sent = self._timed_out = True
+            self._hear(
+                Noted(
+                    f"--timeout {self._options.timeout} is over: stopping with a checkpoint", False
+                )
+            )
+            child.send_signal(signal.SIGTERM)
+
+    def _wait(self, child: "subprocess.Popen[str]") -> int:
+        """The driver has closed its pipe and is ending, or about to: a user may still be waiting."""
+        while True:
+            try:
+                return child.wait(timeout=LOOK_EVERY_S)
+            except subprocess.TimeoutExpired:
+                self._look_after(child)
+
+    def _exit_code(self) -> int:
+        end = self.story.end
+        if isinstance(end, Finished):
+            self.outcome = str(end.result["outcome"])
+            stopped_by_time = self._timed_out and self.outcome == "stopped"
+            return TIMED_OUT if stopped_by_time else OK
+        assert isinstance(end, Failed)
+        if end.fault is Fault.STOPPED:
+            self.outcome = "stopped"
+            return TIMED_OUT if self._timed_out else OK
+        self.outcome = "failed"
+        return USAGE if end.fault is Fault.USAGE else FAILED
+
+    @contextmanager
+    def _heeding_signals(self) -> Iterator[None]:
+        def stop(number: int, frame: FrameType | None) -> None:
+            # Only Ctrl-C insists: a service manager may well send SIGTERM twice.
+            if number == signal.SIGINT or not self._stop_asked:
+                self._stop_asked += 1
+
+        before = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _read_all(pipe: BinaryIO, events: "SimpleQueue[Event | None]") -> None:
+    with pipe:
+        for event in read_events(pipe):
+            events.put(event)
+    events.put(None)
+
+
+def _pass_lines(lines: "Iterator[str]", passing: Callable[[str], None]) -> None:
+    for line in lines:
+        passing(line.rstrip("\n"))
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    return f"killed by {signal.Signals(-code).name}"
