@@ -91,6 +91,8 @@ class World:
         """The living attempts of the living driver; whoever is not in here is a zombie."""
         self.attempts: Counter[HostId] = Counter()
         self.drivers = 0
+        self._up = 0
+        """The last driver that has taken over the store."""
         self.outcome: Outcome | None = None
         self.history = History(seed, shape.name)
         self.watchers: list[Callable[[str], None]] = []
@@ -147,7 +149,9 @@ class World:
         self.watchers.append(watch)
 
     def stop(self) -> None:
-        """Somebody asks the run to stop with a checkpoint."""
+        """Somebody asks the run to stop with a checkpoint; while no driver is up, nobody hears it."""
+        if self.outcome is not None or self._up != self.drivers:
+            return
         self.event("stop requested")
         self._obey(self.coordinator.on_stop("asked to", self.scheduler.now_s))
 
@@ -172,6 +176,7 @@ class World:
         except OSError:
             self._after(0.05, lambda: self._take_over(driver))
             return
+        self._up = driver
         self.event(f"driver {driver} starts")
         manifests = [EpochManifest.from_json(found.body) for found in self.store.manifests()]
         self.store.sweep(self.lease)

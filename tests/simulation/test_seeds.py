@@ -3,7 +3,7 @@
 import pytest
 from typer.testing import CliRunner
 
-from everstream.core.coordinator import Coordinator, Policy
+from everstream.core.coordinator import Coordinator, Outcome, Policy
 from everstream.core.protocols.base import NoCheckpoints
 from everstream.simulation.__main__ import app
 from everstream.simulation.faults import NO_FAULTS, Faults
@@ -55,6 +55,19 @@ def test_without_checkpoints_a_failure_starts_the_run_over_and_the_output_is_rig
             history = world.run()
             assert history.right, f"seed {seed}: {history.violations}"
         assert history.epochs == 1, "only the last one, when everything has ended"
+
+
+def test_a_run_that_is_stopped_among_faults_and_resumed_ends_with_the_right_output() -> None:
+    stops = 0
+    for seed in range(150):
+        world = World(seed, shape_for(seed), Faults())
+        for at_s in (0.1 + seed % 5 / 10, 0.6 + seed % 7 / 10):
+            world.scheduler.at(at_s, world.stop)
+        while world.run().outcome is Outcome.STOPPED:
+            stops += 1
+            world.resume()
+        assert world.history.right, f"seed {seed}: {world.history.violations}"
+    assert stops > 75, "they do stop"
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
