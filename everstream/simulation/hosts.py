@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from everstream.core.frames import Frame, FrameKind, Payload
-from everstream.core.ids import ChannelId, Generation, HostId
+from everstream.core.ids import ChannelId, Generation, HostId, ShardId
 from everstream.core.messages import Restore, Resume, Shutdown, Stable, StartCheckpoint
 from everstream.core.outlet import CREDIT
+from everstream.core.points import Point
 from everstream.core.protocols.base import ShardProtocol
 from everstream.core.runner import CommitJob, ShardRunner, Upload
 from everstream.errors import EverstreamError, InternalError
@@ -111,6 +112,9 @@ class SimulatedHost:
             if data > CREDIT:
                 raise InternalError(f"{frame.channel}: {data} frames wait where {CREDIT} may")
 
+    def reached(self, shard: ShardId, point: Point) -> None:
+        """Kills come from the scheduler here, between any two steps."""
+
     # What the driver sends.
 
     def on_command(self, command: Any) -> None:
@@ -134,7 +138,7 @@ class SimulatedHost:
         self.alive = False
         for upload in self.writing.values():
             try:
-                data = upload.prepare()
+                data = upload.prepare(self.reached)
             except EverstreamError:
                 continue
             ref = ObjectRef.of(upload.name, data)
@@ -170,7 +174,7 @@ class SimulatedHost:
         self.writing.pop(id(upload), None)
         runner = self.runners[upload.shard]
         try:
-            ref = self.world.store.put(upload.name, upload.prepare())
+            ref = self.world.store.put(upload.name, upload.prepare(self.reached))
         except (EverstreamError, OSError) as error:
             self._event(f"{upload.shard} cannot save {upload.record.number}: {error}")
             runner.on_upload_failed(upload, error)
@@ -183,7 +187,7 @@ class SimulatedHost:
         if job.transactions:
             self._event(f"{job.shard} commits up to {job.permit.checkpoint}")
         try:
-            job.perform()
+            job.perform(self.reached)
         except EverstreamError as error:
             runner.on_commit_failed(job, error)
         else:

@@ -23,16 +23,16 @@ class Tell(Listener):
 folder = Path(sys.argv[1])
 result = killable(folder).run(
     checkpoint=es.Coordinated(every="200ms"), store=folder / "store",
-    master=sys.argv[2], workers=6, listener=Tell(),
+    master=sys.argv[2], workers=6, listener=Tell(), kill=sys.argv[3:],
 )
 print("outcome", result.outcome.value, "from", result.resumed_from, flush=True)
 """
 
 
-def start(folder: Path) -> "subprocess.Popen[str]":
+def start(folder: Path, *kills: str) -> "subprocess.Popen[str]":
     root = str(Path(__file__).parents[2])
     return subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(folder), MASTER],
+        [sys.executable, "-c", SCRIPT, str(folder), MASTER, *kills],
         cwd=root,
         env={**os.environ, "PYTHONPATH": root},
         stdout=subprocess.PIPE,

@@ -24,6 +24,7 @@ from everstream.core.messages import (
     StartCheckpoint,
 )
 from everstream.core.plan import Plan, make_plan
+from everstream.core.points import Point
 from everstream.core.protocols.aligned import Aligned
 from everstream.core.runner import CommitJob, ShardRunner, Upload
 from everstream.core.shard import Status
@@ -75,6 +76,9 @@ class MemoryPort:
             raise CorruptObject(f"{missing[0].name} is missing")
         return [self.objects[ref] for ref in refs]
 
+    def reached(self, shard: ShardId, point: Point) -> None:
+        """Nobody is killed here."""
+
     def told(self, kind: type) -> list[Any]:
         return [report for report in self.reports if isinstance(report, kind)]
 
@@ -103,7 +107,7 @@ class Bench:
         return self.save(self.port.uploads[-1])
 
     def save(self, upload: Upload) -> CheckpointRecord:
-        data = upload.prepare()
+        data = upload.prepare(self.port.reached)
         ref = ObjectRef.of(upload.name, data)
         self.port.objects[ref] = data
         self.runner.on_uploaded(upload, ref, 0.0)
@@ -147,7 +151,7 @@ def shown(bench: Bench) -> list[Any]:
 def commit(bench: Bench, epoch: int) -> None:
     bench.runner.on_stable(Stable(Epoch(epoch)))
     job = bench.port.commits[-1]
-    job.perform()
+    job.perform(MemoryPort().reached)
     bench.runner.on_commit_done(job)
 
 

@@ -79,7 +79,7 @@ def state_is_encoded_after_later_updates(patch: Patch) -> None:
 @mutant
 def an_epoch_is_complete_before_its_uploads_are_durable(patch: Patch) -> None:
     def upload(self: SimulatedHost, upload: Upload) -> None:
-        data = upload.prepare()
+        data = upload.prepare(self.reached)
         ref = ObjectRef.of(upload.name, data)
         self._later(0.01, lambda: self.world.store.put(upload.name, data) and None)
         runner = self.runners[upload.shard]
