@@ -57,7 +57,7 @@ def test_every_error_survives_pickling_with_its_fields_and_story(
     back = pickle.loads(pickle.dumps(error, protocol))
     assert type(back) is kind
     assert facts(back) == facts(error) and back.args == error.args
-    assert str(back) == str(error) and STORY[0] in str(back)
+    assert str(back) == str(error) and back.story == tuple(STORY)
 
 
 def test_an_error_says_what_the_shard_did_last_only_if_it_knows() -> None:

@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from everstream.simulation.world import World
 
 
-IDLE_S = 0.004
-"""How long a host with nothing to do waits before it looks again."""
-
-
 class Link:
     """A one-way connection: in order, with random delay."""
 
@@ -63,7 +59,7 @@ class SimulatedHost:
         self.links: dict[SimulatedHost, Link] = {}
         self.to_driver = Link(world, world.driver_link_s)
         self.from_driver = Link(world, world.driver_link_s)
-        self._step_soon()
+        self._asleep = True
 
     # What the runners need.
 
@@ -132,6 +128,7 @@ class SimulatedHost:
             case Shutdown():
                 self._each(lambda runner: runner.on_shutdown())
                 self.alive = False
+        self._wake()
 
     def die(self) -> None:
         """SIGKILL: memory is gone; a write under way may be torn, lost, or done unseen."""
@@ -161,10 +158,10 @@ class SimulatedHost:
         if peer is None:
             return
         if peer is self:
-            self.world.scheduler.after(0.0, lambda: deliver(peer) if peer.alive else None)
+            self.world.scheduler.after(0.0, lambda: _arrive(peer, deliver))
             return
         link = self.links.setdefault(peer, Link(self.world, 0.002))
-        link.carry(lambda: deliver(peer) if peer.alive else None)
+        link.carry(lambda: _arrive(peer, deliver))
 
     def _later(self, typical_s: float, work: Callable[[], None]) -> None:
         delay_s = self.world.scheduler.jitter_s(typical_s)
@@ -193,11 +190,15 @@ class SimulatedHost:
         else:
             runner.on_commit_done(job)
 
-    def _step_soon(self, worked: bool = False) -> None:
-        typical_s = self.step_s if worked else IDLE_S
-        self.world.scheduler.after(
-            self.world.scheduler.random.expovariate(1 / typical_s), self._step
-        )
+    def _step_soon(self) -> None:
+        delay_s = self.world.scheduler.random.expovariate(1 / self.step_s)
+        self.world.scheduler.after(delay_s, self._step)
+
+    def _wake(self) -> None:
+        """Something came: there may be work again."""
+        if self._asleep and self.alive:
+            self._asleep = False
+            self._step_soon()
 
     def _step(self) -> None:
         if not self.alive:
@@ -206,9 +207,17 @@ class SimulatedHost:
         ready = [runner for runner in self.runners.values() if runner.can_step(now_s)]
         self.world.scheduler.random.shuffle(ready)
         worked = next((runner for runner in ready if runner.step()), None)
-        if worked is not None:
+        if worked is None:
+            self._asleep = True
+        else:
             self.tell(worked.progress())
-        self._step_soon(worked is not None)
+            self._step_soon()
+
+
+def _arrive(host: SimulatedHost, deliver: Callable[[SimulatedHost], None]) -> None:
+    if host.alive:
+        deliver(host)
+        host._wake()
 
 
 def _shown(command: Any) -> str:

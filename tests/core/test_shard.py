@@ -258,6 +258,12 @@ def test_a_shard_ends_when_all_its_inputs_have() -> None:
     assert made.status is Status.ENDED
 
 
+def test_an_ended_input_does_not_hide_the_work_on_the_others() -> None:
+    made = running(LEFT, RIGHT)
+    feed(made, end(LEFT, 1), data(RIGHT, 1))
+    assert delivered(made.step()) == [(RIGHT, 1)], "an engine sleeps when there is no work"
+
+
 def test_an_ordered_shard_waits_for_the_next_ordinal() -> None:
     made = running(LEFT, RIGHT, ordered=True)
     feed(made, data(LEFT, 1, number=1))
