@@ -1,0 +1,248 @@
+"""`everstream run` with real processes: stopped, timed out, killed, and always exact in the end.
+
+One pipeline is taken through several commands that go on from each other, so that few Spark
+processes have to start; the tests look at what each command said and left behind.
+"""
+
+import json
+import re
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.commands import Command
+
+TOTAL = 60_000
+STEADY = f"""
+from pathlib import Path
+
+import everstream as es
+
+GATE = Path("gate").absolute()
+
+class Gated(es.Source):
+    '''Whole numbers, up to where the test has opened the gate.'''
+    max_shards = 1
+
+    def open(self, shard, shards):
+        return GatedReader()
+
+class GatedReader(es.Reader):
+    offset = 0
+
+    def seek(self, offset):
+        self.offset = offset
+
+    def read(self):
+        if self.offset == {TOTAL}:
+            return es.END
+        until = min(self.offset + 500, int(GATE.read_text()))
+        batch = list(range(self.offset, until))
+        self.offset = until
+        return batch or None
+
+class Amount:
+    def __init__(self, cents):
+        self.cents = cents
+
+pipeline = es.Pipeline("steady")
+(
+    pipeline.source(Gated(), name="numbers")
+    .map(Amount)
+    .key_by(lambda amount: amount.cents % 10)
+    .aggregate(init=int, update=lambda sum, amount: sum + amount.cents, name="sum", shards=2)
+    .sink(es.JsonLines("out/"), name="out")
+)
+if __name__ == "__main__":
+    raise SystemExit("this part must not run")
+"""
+
+
+def prepare(folder: Path, gate: int) -> None:
+    (folder / "steady.py").write_text(STEADY)
+    open_gate(folder, gate)
+
+
+def open_gate(folder: Path, gate: int) -> None:
+    (folder / "gate.tmp").write_text(str(gate))
+    (folder / "gate.tmp").rename(folder / "gate")
+
+
+def expected() -> Counter[tuple[int, int]]:
+    sums, found = Counter[int](), Counter[tuple[int, int]]()
+    for number in range(TOTAL):
+        sums[number % 10] += number
+        found[number % 10, sums[number % 10]] += 1
+    return found
+
+
+def committed(folder: Path) -> Counter[tuple[int, int]]:
+    lines = (line for part in folder.glob("*.jsonl") for line in part.read_text().splitlines())
+    return Counter(tuple(json.loads(line)) for line in lines)
+
+
+@dataclass
+class Ended:
+    code: int
+    output: str
+    result: dict[str, Any]
+
+
+def ended(command: Command, json_file: Path) -> Ended:
+    code = command.end()
+    command.wait_until_all_gone()
+    return Ended(code, command.output, json.loads(json_file.read_text()))
+
+
+@dataclass
+class Saga:
+    timed_out: Ended
+    interrupted: Ended
+    driver_killed: Ended
+    again: Ended
+    out: Path
+
+
+@pytest.fixture(scope="module")
+def saga(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Saga]:
+    """A timeout, then Ctrl-C, then a killed host and a killed driver; each goes on from before."""
+    folder = tmp_path_factory.mktemp("saga")
+    prepare(folder, 10_000)
+    out = folder / "out"
+    same = ("run", "steady.py", "--every", "200ms", "--master", "local[3]")
+
+    def start(name: str, *more: str) -> Command:
+        return Command(*same, "--json", f"{name}.json", *more, cwd=folder)
+
+    def output_up_to(records: int) -> Callable[[], bool]:
+        return lambda: committed(out).total() >= records
+
+    command = start("timed_out", "--timeout", "1s")
+    timed_out = ended(command, folder / "timed_out.json")
+
+    command = start("interrupted")
+    command.wait_for("output", output_up_to(10_000))
+    command.process.send_signal(signal.SIGINT)
+    interrupted = ended(command, folder / "interrupted.json")
+
+    open_gate(folder, 40_000)
+    command = start("driver_killed", "--kill", "sum:1@500")
+    command.wait_for("output", output_up_to(40_000))
+    command.driver().kill()
+    open_gate(folder, TOTAL)
+    driver_killed = ended(command, folder / "driver_killed.json")
+
+    again = ended(start("again"), folder / "again.json")
+    yield Saga(timed_out, interrupted, driver_killed, again, out)
+
+
+def test_a_timeout_ends_with_code_124_and_says_how_to_go_on(saga: Saga) -> None:
+    assert saga.timed_out.code == 124
+    assert "stopped by --timeout" in saga.timed_out.output
+    assert "the same command goes on from here" in saga.timed_out.output
+    assert saga.timed_out.result["outcome"] == "stopped"
+    assert saga.timed_out.result["exit_code"] == 124
+
+
+def test_ctrl_c_stops_cleanly_with_a_checkpoint(saga: Saga) -> None:
+    assert saga.interrupted.code == 0
+    assert saga.interrupted.result["outcome"] == "stopped"
+    assert saga.interrupted.result["checkpoints"], "it took a checkpoint before it stopped"
+    assert "Traceback" not in saga.interrupted.output
+    assert "Exception" not in saga.interrupted.output
+
+
+def test_the_same_command_goes_on_where_the_last_one_stopped(saga: Saga) -> None:
+    stopped_at = saga.interrupted.result["checkpoints"][-1]["epoch"]
+    assert f"going on from epoch {stopped_at}" in saga.driver_killed.output
+    assert saga.interrupted.result["records_in"] == 10_000
+    assert saga.driver_killed.result["resumed_from"] > stopped_at, "the second driver's start"
+
+
+def test_a_killed_driver_is_started_again_and_the_results_are_exact(saga: Saga) -> None:
+    assert saga.driver_killed.code == 0
+    assert "the driver died (killed by SIGKILL); starting it again (1 of 3)" in (
+        saga.driver_killed.output
+    )
+    assert saga.driver_killed.result["outcome"] == "finished"
+    assert saga.driver_killed.result["drivers_lost"] == 1
+    assert committed(saga.out) == expected()
+
+
+def test_a_kill_that_was_delivered_is_not_repeated_by_the_next_driver(saga: Saga) -> None:
+    recoveries = saga.driver_killed.result["recoveries"]
+    assert [recovery["injected"] for recovery in recoveries] == [True, False]
+    assert recoveries[1]["what"] == "driver (killed by SIGKILL)"
+
+
+def test_every_failure_has_a_timeline_in_order(saga: Saga) -> None:
+    steps = ("detected_ms", "restarted_ms", "restored_ms", "caught_up_ms")
+    for recovery in saga.driver_killed.result["recoveries"]:
+        times = [recovery[step] for step in steps]
+        assert None not in times
+        assert times == sorted(times)
+    assert len(re.findall("detected .* ms, restarted .* ms", saga.driver_killed.output)) == 2
+
+
+def test_the_json_result_counts_each_record_once(saga: Saga) -> None:
+    result = saga.driver_killed.result
+    assert result["counts"]["numbers"] == [0, TOTAL]
+    assert result["counts"]["sum"] == [TOTAL, TOTAL]
+    assert result["counts"]["out"][0] == TOTAL
+    assert result["records_in"] == result["records_out"] == TOTAL
+
+
+def test_a_finished_pipeline_says_so_and_changes_nothing(saga: Saga) -> None:
+    assert saga.again.code == 0
+    assert "already finished" in saga.again.output
+    assert committed(saga.out) == expected()
+
+
+FAILING = """
+import everstream as es
+
+def inverse(number):
+    return 1 / (number - 1234)
+
+pipeline = es.Pipeline("failing")
+pipeline.source(es.Range(5000, batch=100)).map(inverse, name="inverse").sink(es.JsonLines("bad/"))
+"""
+
+
+def test_an_exception_in_user_code_shows_operator_record_and_traceback(tmp_path: Path) -> None:
+    (tmp_path / "failing.py").write_text(FAILING)
+    command = Command(
+        *("run", "failing.py", "--max-restarts", "1", "--json", "result.json"), cwd=tmp_path
+    )
+    run = ended(command, tmp_path / "result.json")
+    assert run.code == 1
+    assert "operator 'inverse' (shard 0) failed: ZeroDivisionError" in run.output
+    assert "record: 1234" in run.output
+    assert "return 1 / (number - 1234)" in run.output
+    assert run.result["outcome"] == "failed"
+    assert "ZeroDivisionError" in run.result["error"]
+
+
+def test_a_second_ctrl_c_kills_and_leaves_no_process_behind(tmp_path: Path) -> None:
+    prepare(tmp_path, 0)
+    command = Command("run", "steady.py", cwd=tmp_path)
+    command.wait_for("hosts", lambda: command.says("host(s)"))
+    command.driver().suspend()  # so that it cannot stop in time by itself
+    command.process.send_signal(signal.SIGINT)
+    command.wait_for("first Ctrl-C", lambda: command.says("Ctrl-C again to kill"))
+    command.process.send_signal(signal.SIGINT)
+    assert command.end() == 130
+    command.wait_until_all_gone()
+
+
+def test_a_killed_command_leaves_no_process_behind(tmp_path: Path) -> None:
+    prepare(tmp_path, 1000)
+    command = Command("run", "steady.py", "--every", "200ms", cwd=tmp_path)
+    command.wait_for("output", lambda: any(tmp_path.glob("out/*.jsonl")))
+    command.process.kill()
+    command.wait_until_all_gone()
