@@ -342,11 +342,9 @@ class Driver:
             except StoreError:
                 time.sleep(0.5)
                 continue
-            there = any(
-                body.lease == self.lease.number and body.body["epoch"] == manifest.epoch
-                for body in found
-            )
-            return None if there else failure
+            # Only the newest: an older one of this number may be there from before a fall back.
+            mine = [entry.body["epoch"] for entry in found[:1] if entry.lease == self.lease.number]
+            return None if mine == [manifest.epoch] else failure
 
     def _prune(self) -> None:
         try:

@@ -1,5 +1,6 @@
 """A pipeline whose shards say which process they run in, and a listener that kills them."""
 
+import json
 import os
 import signal
 from collections import Counter
@@ -7,11 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import everstream as es
 from everstream.core.manifest import EpochManifest
-from everstream.spark.listener import Listener
+from everstream.spark.listener import Listener, Snapshot
 
 MASTER = "local[6]"
 RECORDS = 60_000
@@ -31,12 +30,62 @@ class Register(es.Operator):
         ctx.emit_batch(batch)
 
 
-def killable(folder: Path, records: int = RECORDS, rate: float = 20_000) -> es.Pipeline:
+class Gated(es.Source):
+    """Numbers at a good pace, but the last tenth only trickles until the gate is open.
+
+    So a run lasts as long as its story needs, however slow the machine is.
+    """
+
+    max_shards = 1
+
+    def __init__(self, gate: Path) -> None:
+        self.gate = gate
+
+    def open(self, shard: int, shards: int) -> es.Reader:
+        return GatedReader(self.gate)
+
+
+class GatedReader(es.Reader):
+    def __init__(self, gate: Path) -> None:
+        self.gate = gate
+        self.next = 0
+        self.rest = True
+
+    @property
+    def offset(self) -> int:
+        return self.next
+
+    def seek(self, offset: int) -> None:
+        self.next = offset
+
+    def read(self) -> Any:
+        self.rest = not self.rest
+        if self.next >= RECORDS:
+            return es.END
+        if self.rest:
+            return None
+        trickle = self.next >= RECORDS * 9 // 10 and not self.gate.exists()
+        stop = min(RECORDS, self.next + (1 if trickle else 250))
+        if trickle and stop == RECORDS:
+            return None
+        batch = list(range(self.next, stop))
+        self.next = stop
+        return batch
+
+    def ready_in_s(self) -> float:
+        return 0.005
+
+
+def open_gate(folder: Path) -> None:
+    (folder / "gate").touch()
+
+
+def killable(folder: Path) -> es.Pipeline:
     """numbers -> front | middle | count x2 | out: every part on a host of its own."""
     pids = folder / "pids"
     pids.mkdir(exist_ok=True)
     pipeline = es.Pipeline("killable")
-    numbers = pipeline.source(es.Paced(es.Range(records), rate=rate), name="numbers")
+    numbers = pipeline.source(Gated(folder / "gate"), name="numbers")
     front = numbers.process(Register(str(pids)), name="front")
     middle = front.on_demand().map(lambda n: n * 3, name="triple")
     middle = middle.process(Register(str(pids)), name="middle")
@@ -48,11 +97,11 @@ def killable(folder: Path, records: int = RECORDS, rate: float = 20_000) -> es.P
     return pipeline
 
 
-def expected(records: int = RECORDS) -> Counter[Any]:
+def expected() -> Counter[Any]:
     """The same as a plain sequential program."""
     counts: Counter[int] = Counter()
     rows: Counter[Any] = Counter()
-    for n in range(records):
+    for n in range(RECORDS):
         key = n * 3 % KEYS
         counts[key] += 1
         rows[key, counts[key]] += 1
@@ -61,8 +110,6 @@ def expected(records: int = RECORDS) -> Counter[Any]:
 
 def shown(folder: Path) -> Counter[Any]:
     """What the sink has shown."""
-    import json
-
     return Counter(
         tuple(json.loads(line))
         for path in (folder / "out").glob("part-*.jsonl")
@@ -75,13 +122,20 @@ def pid_of(folder: Path, operator: str, shard: int = 0) -> int:
 
 
 class Killer(Listener):
-    """Calls `at_epoch` when an epoch becomes stable and `at_failure` when a host was lost."""
+    """Calls `at_epoch` when an epoch becomes stable and `at_failure` when a host was lost.
+
+    Opens the gate once as many failures as expected have been recovered from.
+    """
 
     def __init__(
         self,
+        folder: Path,
+        failures: int = 1,
         at_epoch: Callable[[int], None] = lambda epoch: None,
         at_failure: Callable[[int], None] = lambda failure: None,
     ) -> None:
+        self.folder = folder
+        self.expected_failures = failures
         self.at_epoch = at_epoch
         self.at_failure = at_failure
         self.failures = 0
@@ -89,6 +143,11 @@ class Killer(Listener):
 
     def epoch(self, manifest: EpochManifest) -> None:
         self.at_epoch(manifest.epoch)
+
+    def progress(self, snapshot: Snapshot) -> None:
+        back = [report for report in snapshot.recoveries if report.restored_s is not None]
+        if len(back) >= self.expected_failures:
+            open_gate(self.folder)
 
     def note(self, text: str, warning: bool) -> None:
         self.notes.append(text)
@@ -99,8 +158,3 @@ class Killer(Listener):
 
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path

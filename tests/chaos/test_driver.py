@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from .conftest import MASTER, expected, pid_of, shown
+from .conftest import MASTER, expected, open_gate, pid_of, shown
 
 SCRIPT = """
 import sys
@@ -65,6 +65,7 @@ def test_a_killed_driver_leaves_no_process_behind_and_the_next_goes_on_exactly(
     driver.send_signal(signal.SIGKILL)
     driver.wait()
     wait_until_gone(hosts)
+    open_gate(tmp_path)
     again = start(tmp_path)
     line = wait_for_line(again, "outcome")
     assert again.wait() == 0
@@ -83,6 +84,7 @@ def test_ctrl_c_stops_with_a_checkpoint_and_the_next_run_goes_on_exactly(tmp_pat
     assert driver.wait() == 0
     part_way = shown(tmp_path)
     assert 0 < sum(part_way.values()) < sum(expected().values())
+    open_gate(tmp_path)
     again = start(tmp_path)
     assert wait_for_line(again, "outcome").split()[1] == "finished"
     assert again.wait() == 0

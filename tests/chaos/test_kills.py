@@ -31,42 +31,47 @@ def assert_exact(folder: Path) -> None:
 
 @pytest.mark.parametrize("operator", ["front", "middle", "back"])
 def test_killing_a_source_a_middle_or_a_sink_host_loses_and_doubles_nothing(
-    folder: Path, operator: str
+    tmp_path: Path, operator: str
 ) -> None:
-    listener = Killer(at_epoch=lambda epoch: kill(pid_of(folder, operator)) if epoch == 3 else None)
-    result = run(folder, listener)
-    assert_exact(folder)
+    listener = Killer(
+        tmp_path,
+        at_epoch=lambda epoch: kill(pid_of(tmp_path, operator)) if epoch == 3 else None,
+    )
+    result = run(tmp_path, listener)
+    assert_exact(tmp_path)
     [report] = result.recoveries
     assert not report.injected
     assert report.caught_up_s is not None
     assert result.records_in == result.records_out == 60_000
 
 
-def test_killing_two_hosts_at_once_loses_and_doubles_nothing(folder: Path) -> None:
+def test_killing_two_hosts_at_once_loses_and_doubles_nothing(tmp_path: Path) -> None:
     def two(epoch: int) -> None:
         if epoch == 3:
-            kill(pid_of(folder, "front"))
-            kill(pid_of(folder, "back"))
+            kill(pid_of(tmp_path, "front"))
+            kill(pid_of(tmp_path, "back"))
 
-    result = run(folder, Killer(at_epoch=two))
-    assert_exact(folder)
+    result = run(tmp_path, Killer(tmp_path, 2, at_epoch=two))
+    assert_exact(tmp_path)
     assert len(result.recoveries) == 2
 
 
-def test_killing_another_host_during_recovery_loses_and_doubles_nothing(folder: Path) -> None:
+def test_killing_another_host_during_recovery_loses_and_doubles_nothing(tmp_path: Path) -> None:
     listener = Killer(
-        at_epoch=lambda epoch: kill(pid_of(folder, "middle")) if epoch == 3 else None,
-        at_failure=lambda failure: kill(pid_of(folder, "back")) if failure == 1 else None,
+        tmp_path,
+        2,
+        at_epoch=lambda epoch: kill(pid_of(tmp_path, "middle")) if epoch == 3 else None,
+        at_failure=lambda failure: kill(pid_of(tmp_path, "back")) if failure == 1 else None,
     )
-    result = run(folder, listener)
-    assert_exact(folder)
+    result = run(tmp_path, listener)
+    assert_exact(tmp_path)
     assert len(result.recoveries) == 2
 
 
 def test_a_kill_after_so_many_records_is_injected_once_and_not_held_against_the_run(
-    folder: Path,
+    tmp_path: Path,
 ) -> None:
-    result = run(folder, Killer(), kill=["count:1@7000", "numbers@20000", "out@1s"])
-    assert_exact(folder)
+    result = run(tmp_path, Killer(tmp_path, 3), kill=["count:1@7000", "numbers@20000", "out@1s"])
+    assert_exact(tmp_path)
     assert [report.injected for report in result.recoveries] == [True, True, True]
     assert all(report.milliseconds()["detected_ms"] is not None for report in result.recoveries)

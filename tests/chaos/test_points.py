@@ -7,7 +7,7 @@ import pytest
 import everstream as es
 from everstream.core.points import Point
 
-from .conftest import MASTER, expected, killable, shown
+from .conftest import MASTER, Killer, expected, killable, open_gate, shown
 from .test_driver import start, wait_for_line
 
 HOST_KILLS = {
@@ -25,6 +25,7 @@ def test_hosts_killed_at_named_points_lose_and_double_nothing(tmp_path: Path, st
         master=MASTER,
         workers=6,
         kill=HOST_KILLS[story],
+        listener=Killer(tmp_path, len(HOST_KILLS[story])),
     )
     assert shown(tmp_path) == expected()
     assert [report.injected for report in result.recoveries] == [True] * len(HOST_KILLS[story])
@@ -39,6 +40,7 @@ def test_drivers_killed_at_every_named_point_are_replaced_and_nothing_is_lost_or
             occurrence = 1 if point is Point.IN_RESTORE else 2
             killed = start(tmp_path, f"driver@{point.value}#{occurrence}")
             assert killed.wait() == -9
+    open_gate(tmp_path)
     last = start(tmp_path)
     assert wait_for_line(last, "outcome").split()[1] == "finished"
     assert last.wait() == 0

@@ -157,7 +157,7 @@ FRAME = pl.DataFrame(
         pl.struct("user", "day"),
         lambda row: row["user"],
     ],
-    ids=str,
+    ids=lambda selector: "function" if callable(selector) else str(selector),
 )
 @pytest.mark.parametrize("shards", [1, 2, 5])
 def test_a_split_keeps_every_row_its_order_and_its_key_together(selector: Any, shards: int) -> None:
