@@ -3,9 +3,13 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from everstream.bench.accounts import plain_program
 from everstream.bench.audit import audit
 from tests.cli.commands import Command
+
+pytestmark = pytest.mark.timeout(900)  # many processes start; on a busy machine that takes long
 
 
 def test_the_demo_kills_recovers_and_finds_the_output_exact(tmp_path: Path) -> None:
