@@ -24,6 +24,8 @@ from everstream.pipeline.source import END, EndOfStream, Reader
 from everstream.state.snapshot import ShardState
 
 _SHOWN = 300
+CONTEXT_STATE = "ctx.state"
+"""Where `ctx.state` is kept; with a dot, so that no declared `Keyed` can have this name."""
 
 
 @dataclass
@@ -84,7 +86,7 @@ class ChainStages:
             routing = next((edge.routing for edge in graph.inputs(name)), None)
             keying = routing.keying if isinstance(routing, ByKey) else None
             ctx = Context(
-                name, self.shard.number, shards, self.state.keystore(name, "state"), keying
+                name, self.shard.number, shards, self.state.keystore(name, CONTEXT_STATE), keying
             )
             stage = Stage(name, ctx)
             stage.records_in, stage.records_out = counts.get(name, (0, 0))

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias
 
-from everstream.core.ids import Epoch, Generation, HostId, ShardId
-from everstream.core.manifest import EpochManifest, records_for, shard_counts
+from everstream.core.ids import NO_EPOCH, Epoch, Generation, HostId, ShardId
+from everstream.core.manifest import EpochManifest, records_for, shard_counts, still_valid
 from everstream.core.messages import (
     CheckpointFailed,
     CheckpointTaken,
@@ -108,7 +108,7 @@ class Coordinator:
         self.plan = plan
         self.policy = policy
         self.generation = generation
-        self.manifests = list(manifests)
+        self.manifests = still_valid(manifests)
         """Where we can go back to, newest first."""
         self._sources = {node.name for node in plan.graph.of_kind(Kind.SOURCE)}
         self.phase = Phase.GATHERING
@@ -195,7 +195,7 @@ class Coordinator:
         match report:
             case Progress():
                 self.progress[report.shard] = report
-                if self.phase in (Phase.RUNNING, Phase.FINISHING):
+                if self.book.unfinished and self.phase in (Phase.RUNNING, Phase.FINISHING):
                     self.book.progressed(self.totals(), now_s)
             case Restored(shard=shard):
                 self._restoring.discard(shard)
@@ -225,8 +225,10 @@ class Coordinator:
         """The epoch is stable from here on, whatever fails next."""
         manifest, self._writing = self._writing, None
         assert manifest is not None
-        self.manifests.insert(0, manifest)
+        self.manifests = still_valid([manifest, *self.manifests])
         del self.manifests[KEPT_MANIFESTS:]
+        if self._over:
+            return self._take()
         if self._rollback_waits:
             self._roll_back()
         elif self.phase is Phase.RUNNING:
@@ -242,6 +244,8 @@ class Coordinator:
         """The manifest is known not to be there: the epoch never happened."""
         manifest, self._writing = self._writing, None
         assert manifest is not None
+        if self._over:
+            return self._take()
         if isinstance(error, LeaseLost):
             self._end(Outcome.FAILED, RunFailed(f"this driver was replaced: {error}", error))
             return self._take()
@@ -269,7 +273,7 @@ class Coordinator:
 
     def on_stop(self, reason: str, now_s: float) -> list[Order]:
         """Stop with a checkpoint, so that the next run goes on from here."""
-        if self._stop is None:
+        if self._stop is None and self.phase not in (Phase.FINISHING, Phase.DONE):
             self._stop = reason
             if self.phase is Phase.GATHERING or not self.policy.checkpoints:
                 self._end(Outcome.STOPPED)
@@ -393,17 +397,25 @@ class Coordinator:
         self._records_at_epoch = self.records_read()
 
     def _fall_back(self, shard: ShardId, reason: str, now_s: float) -> None:
-        """The newest checkpoint cannot be read: take the one before it, and say so."""
-        if not self.manifests:
+        """The newest checkpoint cannot be read: take the one before it, and say so.
+
+        On the way back the sinks take back what the broken epoch showed, so nobody, not even the
+        next driver, may restore that epoch any more: before anybody goes back, the older manifest
+        is written again, as the newest.
+        """
+        broken = self.stable_epoch
+        if broken == NO_EPOCH:
             self._end(Outcome.FAILED, RunFailed(f"{shard} cannot start: {reason}"))
             return
-        broken = self.manifests.pop(0)
-        to = f"epoch {self.stable_epoch}" if self.manifests else "the start"
+        start = EpochManifest(NO_EPOCH, {}, self.plan.graph.name)
+        older = self.manifests[1] if len(self.manifests) > 1 else start
+        to = "the start" if older.epoch == NO_EPOCH else f"epoch {older.epoch}"
         self._note(
-            f"epoch {broken.epoch} cannot be restored ({shard}: {reason}); falling back to {to}",
-            True,
+            f"epoch {broken} cannot be restored ({shard}: {reason}); falling back to {to}", True
         )
-        self.ledger.started = Epoch(max(self.ledger.started, broken.epoch))
+        self.ledger.started = Epoch(max(self.ledger.started, broken))
+        self._writing = older
+        self._orders.append(WriteManifest(older))
         self._roll_back()
 
     def _end_when_committed(self, now_s: float) -> None:

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-import cloudpickle
 import polars as pl
 import pyarrow as pa
 
 from everstream.core.ids import ChannelId, Generation
-from everstream.errors import InternalError
+from everstream.errors import InternalError, UserError
 from everstream.pipeline.batch import Batch
+from everstream.state.freezing import dumps_after
 
 
 class FrameKind(IntEnum):
@@ -72,7 +72,7 @@ _ARROW = b"\x01" + b"\x00" * 7
 
 def encode_batch(batch: Batch) -> Any:
     if isinstance(batch, list):
-        return _PICKLED + _pickled(batch)
+        return _pickled(batch)
     table = batch.to_arrow(compat_level=pl.CompatLevel.oldest())
     # Writing into memory of about the right size is twice as fast as into a growing stream.
     size = table.nbytes + 4096 + 1024 * table.num_columns * max(1, len(batch) >> 16)
@@ -85,13 +85,15 @@ def encode_batch(batch: Batch) -> Any:
         return sink.getvalue()
 
 
-def _pickled(records: list[Any]) -> bytes:
+def _pickled(batch: list[Any]) -> bytes:
+    """Classes of the user's own script go along by value: the other process has no such module."""
     try:
-        return pickle.dumps(records, protocol=5)
-    except (pickle.PicklingError, AttributeError, TypeError):
-        # Of a class in the user's own program, which no other process can import: by value.
-        data: bytes = cloudpickle.dumps(records, protocol=5)
-        return data
+        return dumps_after(_PICKLED, batch)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise UserError(
+            f"records that go to another shard must pickle, and these do not: {error}. "
+            "Turn them into plain values with a map."
+        ) from error
 
 
 def _write_arrow(table: Any, sink: Any) -> int:

@@ -1,6 +1,6 @@
 """What a manifest says: which checkpoints form an epoch, and what each shard restores from."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -53,6 +53,19 @@ class EpochManifest:
             duration_s=body["duration_s"],
             shard_counts=body["shard_counts"],
         )
+
+
+def still_valid(manifests: Iterable[EpochManifest]) -> list[EpochManifest]:
+    """Those we may go back to, of manifests that come newest first.
+
+    A fall back writes an older epoch again. Whatever epoch was newer than that was given up for
+    good: what it had shown to the world has been taken back.
+    """
+    valid: list[EpochManifest] = []
+    for manifest in manifests:
+        if not valid or manifest.epoch < valid[-1].epoch:
+            valid.append(manifest)
+    return valid
 
 
 def shard_counts(plan: Plan) -> dict[str, int]:

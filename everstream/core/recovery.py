@@ -65,13 +65,13 @@ class RecoveryBook:
         self.reports.append(report)
 
     def restarted(self, shards: tuple[str, ...], now_s: float) -> None:
-        for report in self._unfinished():
+        for report in self.unfinished:
             if report.restarted_s is None and set(report.shards) & set(shards):
                 report.restarted_s = now_s
 
     def resumed(self, epoch: Epoch, totals: Mapping[str, int], now_s: float) -> None:
         """Every shard is back at the checkpoint; `totals` is what each operator had taken then."""
-        for report in self._unfinished():
+        for report in self.unfinished:
             report.restored_s = now_s
             report.restarted_s = report.restarted_s or now_s
             report.from_epoch = epoch
@@ -80,7 +80,7 @@ class RecoveryBook:
             )
 
     def progressed(self, totals: Mapping[str, int], now_s: float) -> None:
-        for report in self._unfinished():
+        for report in self.unfinished:
             if report.restored_s is not None and all(
                 totals.get(name, 0) >= goal for name, goal in report.goal.items()
             ):
@@ -88,19 +88,21 @@ class RecoveryBook:
 
     def ended(self, now_s: float) -> None:
         """The run is over: what was restored has caught up by now."""
-        for report in self._unfinished():
+        for report in self.unfinished:
             if report.restored_s is not None:
                 report.caught_up_s = now_s
 
     def goal(self) -> dict[str, int]:
         """The furthest any failure that is still being made up for had come."""
         goals: dict[str, int] = {}
-        for report in self._unfinished():
+        for report in self.unfinished:
             for name, count in report.goal.items():
                 goals[name] = max(count, goals.get(name, 0))
         return goals
 
-    def _unfinished(self) -> list[RecoveryReport]:
+    @property
+    def unfinished(self) -> list[RecoveryReport]:
+        """The failures that are still being made up for."""
         return [report for report in self.reports if report.caught_up_s is None]
 
 

@@ -36,6 +36,7 @@ from everstream.core.messages import (
 )
 from everstream.core.outlet import make_outlet
 from everstream.core.plan import Plan
+from everstream.core.points import Point
 from everstream.core.protocols.base import ShardProtocol
 from everstream.core.shard import Shard, Status
 from everstream.errors import CorruptObject, EnvironmentFault
@@ -64,11 +65,13 @@ class Upload:
             f"{self.record.number:08d}-{self.generation:x}.ckpt"
         )
 
-    def prepare(self) -> bytes:
+    def prepare(self, reached: Callable[[ShardId, Point], None]) -> bytes:
         """Make the sinks' records durable and encode the state: the bytes to store."""
         for transaction in self.transactions:
             transaction.persist()
-        return self.capture.encode()
+        data = self.capture.encode()
+        reached(self.shard, Point.IN_SNAPSHOT)
+        return data
 
 
 @dataclass
@@ -80,9 +83,10 @@ class CommitJob:
     permit: Permit
     transactions: list[Transaction]
 
-    def perform(self) -> None:
+    def perform(self, reached: Callable[[ShardId, Point], None]) -> None:
         for transaction in self.transactions:
             transaction.commit(self.permit)
+            reached(self.shard, Point.IN_COMMIT)
 
 
 class Port(Protocol):
@@ -97,6 +101,7 @@ class Port(Protocol):
     def upload(self, upload: Upload) -> None: ...
     def commit(self, job: CommitJob) -> None: ...
     def load(self, refs: Sequence[ObjectRef]) -> list[bytes]: ...
+    def reached(self, shard: ShardId, point: Point) -> None: ...
 
 
 class ShardRunner:
@@ -152,7 +157,7 @@ class ShardRunner:
         if generation == self.shard.generation:
             outlet = self.outlets[channel.edge]
             outlet.grant(channel, frames)
-            outlet.pump()
+            self._guarded(outlet.pump)
 
     def on_start_checkpoint(self, command: StartCheckpoint) -> None:
         self._perform(self.shard.on_start_checkpoint(command))
@@ -167,6 +172,9 @@ class ShardRunner:
         """An upload has become durable."""
         if upload.generation != self.shard.generation:
             return
+        self.port.reached(self.shard.id, Point.AFTER_SNAPSHOT)
+        if upload.transactions:
+            self.port.reached(self.shard.id, Point.AFTER_PREPARE)
         chain = self.state.mark_durable(upload.capture, ref)
         self.chain.mark_persisted(upload.transactions)
         record = replace(upload.record, objects=chain, upload_s=upload_s, size_bytes=ref.size_bytes)
@@ -184,6 +192,8 @@ class ShardRunner:
 
     def on_commit_done(self, job: CommitJob) -> None:
         if job.generation == self.shard.generation:
+            if job.transactions:
+                self.port.reached(self.shard.id, Point.AFTER_COMMIT)
             self.chain.mark_committed(job.permit)
             epoch = Epoch(job.permit.checkpoint)
             self._guarded(self.chain.call_hook, "on_commit", epoch)
@@ -228,7 +238,7 @@ class ShardRunner:
                     self._guarded(self._capture, record)
                 case EmitMarkers(number=number):
                     for outlet in self.outlets.values():
-                        outlet.marker(number)
+                        self._guarded(outlet.marker, number)
                 case Commit(permit=permit):
                     self._commit(permit)
                 case Announce(number=number):
@@ -289,6 +299,7 @@ class ShardRunner:
             outlet.flush(ordinal)
 
     def _capture(self, record: CheckpointRecord) -> None:
+        self.port.reached(self.shard.id, Point.BEFORE_SNAPSHOT)
         began_s = self.port.clock_s()
         extras = self.chain.prepare(record.number)
         capture = self.state.capture(extras)
@@ -321,6 +332,8 @@ class ShardRunner:
         except Exception as error:
             self._perform(self.shard.on_failure(self.chain.explain(error)))
         else:
+            if order.records:
+                self.port.reached(self.shard.id, Point.IN_RESTORE)
             restore_s = self.port.clock_s() - began_s
             self._perform(self.shard.on_loaded(order.generation, restore_s))
 

@@ -265,7 +265,7 @@ class Shard:
     # What a shard does next.
 
     def step(self) -> list[Instruction]:
-        """The next piece of work, if there is any: at most one delivery or one read."""
+        """The next piece of work, at most one delivery or one read; none only if there is none."""
         if self.status is not Status.RUNNING:
             return []
         if self.is_source:
@@ -282,6 +282,9 @@ class Shard:
                 inbox.popleft()
                 if verdict is Verdict.CONSUME:
                     instructions += self._perform(self.protocol.on_consumed(frame))
+                    continue
+                if frame.kind is FrameKind.END:
+                    instructions += self._deliver(frame)
                     continue
                 self._turn = (self._turn + offset + 1) % len(self.inputs)
                 return instructions + self._deliver(frame)

@@ -14,10 +14,12 @@ import polars as pl
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch, columns_of, records_of
 
+Hashes: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 KeySelector: TypeAlias = Callable[[Any], Hashable] | str | pl.Expr
 
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
+_NULL = np.uint64(3)
 _CACHE_LIMIT = 200_000
 
 
@@ -53,7 +55,8 @@ class Keying:
 
     def __init__(self, selector: KeySelector) -> None:
         self.selector = selector
-        self._shard_of_key: dict[Any, int] = {}
+        self._cache: dict[int, dict[Any, int]] = {}
+        """Number of shards -> key -> shard: one keyed stream may feed several operators."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Keying, (self.selector,))
@@ -67,7 +70,10 @@ class Keying:
         if not self.on_columns:
             function: Callable[[Any], Hashable] = self.selector  # type: ignore[assignment]
             return [function(record) for record in records_of(batch)]
-        return self.key_column(batch).to_list()
+        column = self.key_column(batch)
+        if column.dtype == pl.Struct:
+            return [*map(_as_tuple, column.to_list())]
+        return column.to_list()
 
     def key_column(self, batch: Batch) -> pl.Series:
         """The keys as one Polars column."""
@@ -90,48 +96,70 @@ class Keying:
                     parts.append((shard, chosen))
             return parts
         if isinstance(batch, pl.DataFrame):
-            shard_of = [self._shard_of(key, shards) for key in self.keys(batch)]
-            places = np.array(shard_of)
+            shard_of = np.array(self._places(records_of(batch), shards))
             return [
-                (shard, batch.filter(pl.Series(places == shard))) for shard in sorted(set(shard_of))
+                (shard, batch.filter(pl.Series(shard_of == shard)))
+                for shard in np.unique(shard_of).tolist()
             ]
         return self._split_objects(batch, shards)
 
     def _split_objects(self, batch: list[Any], shards: int) -> list[tuple[int, Batch]]:
-        function: Callable[[Any], Hashable] = self.selector  # type: ignore[assignment]
-        shard_of = self._shard_of_key
         parts: list[list[Any]] = [[] for _ in range(shards)]
-        for record in batch:
-            key = function(record)
-            shard = shard_of.get(key)
-            if shard is None:
-                shard = self._shard_of(key, shards)
+        for record, shard in zip(batch, self._places(batch, shards), strict=True):
             parts[shard].append(record)
         return [(shard, part) for shard, part in enumerate(parts) if part]
 
+    def _places(self, records: list[Any], shards: int) -> list[int]:
+        function: Callable[[Any], Hashable] = self.selector  # type: ignore[assignment]
+        cache = self._cache.setdefault(shards, {})
+        places: list[int] = []
+        for record in records:
+            key = function(record)
+            try:
+                shard = cache.get(key)
+            except TypeError:
+                shard = None  # Not hashable: the next line says so in words.
+            places.append(self._shard_of(key, shards) if shard is None else shard)
+        return places
+
     def _shard_of(self, key: Any, shards: int) -> int:
-        shard = self._shard_of_key.get(key)
-        if shard is None:
-            if len(self._shard_of_key) >= _CACHE_LIMIT:
-                self._shard_of_key.clear()
-            shard = self._shard_of_key[key] = stable_hash(key) % shards
+        shard = stable_hash(key) % shards
+        cache = self._cache.setdefault(shards, {})
+        if len(cache) >= _CACHE_LIMIT:
+            cache.clear()
+        cache[key] = shard
         return shard
 
 
-def hash_column(column: pl.Series) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """A 64-bit hash of each value of a column, vectorised for numbers and strings."""
-    kind = column.dtype
-    if kind.is_integer() or kind == pl.Boolean or kind.is_temporal():
-        values = column.to_physical().cast(pl.Int64, wrap_numerical=True)
-        return _mix(values.fill_null(-1).to_numpy().view(np.uint64))
-    if kind.is_float():
-        whole = column.fill_null(-1.0).to_numpy().astype(np.float64) + 0.0
-        return _mix(whole.view(np.uint64))
-    if kind == pl.Struct:
+def _as_tuple(key: Any) -> Any:
+    """A compound key as Polars gives it, as one that can be looked up."""
+    return tuple(map(_as_tuple, key.values())) if isinstance(key, dict) else key
+
+
+def hash_column(column: pl.Series) -> Hashes:
+    """A 64-bit hash of each value of a column, vectorised for numbers and strings.
+
+    Equal keys have equal hashes whatever the type of the column: batches of one stream can
+    differ in it, if some hold only whole numbers or only nulls.
+    """
+    if column.dtype == pl.Struct:
         code = np.zeros(len(column), dtype=np.uint64)
         for field in column.struct.unnest():
             code = _mix(code ^ hash_column(field))
-        return code
+    else:
+        code = _mix(_codes(column))
+    return np.where(column.is_null().to_numpy(), _NULL, code) if column.null_count() else code
+
+
+def _codes(column: pl.Series) -> Hashes:
+    kind = column.dtype
+    if kind == pl.Null:
+        return np.zeros(len(column), dtype=np.uint64)
+    if kind.is_integer() or kind == pl.Boolean or kind.is_temporal():
+        values = column.to_physical().cast(pl.Int64, wrap_numerical=True)
+        return values.fill_null(0).to_numpy().view(np.uint64)
+    if kind.is_float():
+        return _hash_floats(column.fill_null(0.0).to_numpy().astype(np.float64))
     if kind in (pl.String, pl.Binary, pl.Categorical, pl.Enum):
         return _hash_texts(column)
     raise UserError(
@@ -140,7 +168,15 @@ def hash_column(column: pl.Series) -> np.ndarray[Any, np.dtype[np.uint64]]:
     )
 
 
-def _hash_texts(column: pl.Series) -> np.ndarray[Any, np.dtype[np.uint64]]:
+def _hash_floats(values: np.ndarray[Any, np.dtype[np.float64]]) -> Hashes:
+    """Whole numbers count as the integers they equal."""
+    values = np.where(np.isnan(values), np.nan, values)
+    whole = (np.abs(values) < 2.0**63) & (np.trunc(values) == values)
+    integers = np.where(whole, values, 0.0).astype(np.int64)
+    return np.where(whole, integers.view(np.uint64), values.view(np.uint64))
+
+
+def _hash_texts(column: pl.Series) -> Hashes:
     """Strings are hashed once per distinct value of the batch: keys repeat."""
     coded = column.cast(pl.String) if column.dtype in (pl.Categorical, pl.Enum) else column
     distinct = coded.unique()
@@ -148,10 +184,10 @@ def _hash_texts(column: pl.Series) -> np.ndarray[Any, np.dtype[np.uint64]]:
         (stable_hash(value) for value in distinct.to_list()), np.uint64, len(distinct)
     )
     joined = coded.replace_strict(distinct, pl.Series(codes), return_dtype=pl.UInt64)
-    return _mix(joined.to_numpy())
+    return joined.to_numpy()
 
 
-def _mix(values: np.ndarray[Any, np.dtype[np.uint64]]) -> np.ndarray[Any, np.dtype[np.uint64]]:
+def _mix(values: Hashes) -> Hashes:
     """The finaliser of splitmix64: every input bit changes every output bit."""
     with np.errstate(over="ignore"):
         x = values ^ (values >> np.uint64(30))

@@ -101,8 +101,9 @@ class Context:
         return records[position] if 0 <= position < len(records) else None
 
     def take_emitted(self) -> list[tuple[str, Batch]]:
-        """What was emitted since the last call. For engines."""
+        """What was emitted by the step that is over now. For engines."""
         self._flush()
+        self._reading = ([], iter(()))
         emitted, self._emitted = self._emitted, []
         return emitted
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+import polars as pl
 
 from everstream.errors import GraphError, UserError
 from everstream.pipeline import builtin
@@ -57,8 +60,8 @@ class Pipeline:
         **more: Any,
     ) -> Node:
         if name is None:
-            taken = sum(1 for node in self.graph.nodes if re.fullmatch(rf"{base}(-\d+)?", node))
-            name = base if not taken else f"{base}-{taken + 1}"
+            numbered = (f"{base}-{number}" for number in itertools.count(2))
+            name = next(n for n in itertools.chain([base], numbered) if n not in self.graph.nodes)
         if not _NAME.fullmatch(name):
             raise GraphError(name, "is not a usable name", "Use letters, digits, '-', '_', '.'.")
         if name in self.graph.nodes:
@@ -101,7 +104,7 @@ class Stream:
 
     def filter(self, predicate: builtin.Predicate, **options: Any) -> Stream:
         """Keep the records for which a Polars expression or a function holds."""
-        return self._then("filter", builtin.Filter(predicate), options)
+        return self._then("filter", builtin.Filter(_predicate("filter", predicate)), options)
 
     def map_batches(self, function: Callable[[Batch], Batch], **options: Any) -> Stream:
         """Each batch becomes function(batch): a Polars DataFrame or a list of records."""
@@ -170,7 +173,8 @@ class Stream:
         """
         if not predicates:
             raise UserError("branch() needs at least one predicate.")
-        node = self._attach("branch", Kind.OPERATOR, builtin.Branch(predicates), options)
+        operator = builtin.Branch([_predicate("branch", given) for given in predicates])
+        node = self._attach("branch", Kind.OPERATOR, operator, options)
         ports = [builtin.branch_port(index) for index in range(len(predicates) + 1)]
         return tuple(Stream(self.pipeline, [(node.name, port)]) for port in ports)
 
@@ -254,6 +258,12 @@ def _function(where: str, function: Any) -> Any:
     if not callable(function):
         raise UserError(f"{where} takes a function, not {function!r}.")
     return function
+
+
+def _predicate(where: str, given: Any) -> Any:
+    if not callable(given) and not isinstance(given, pl.Expr):
+        raise UserError(f"{where} takes a function or a Polars expression, not {given!r}.")
+    return given
 
 
 def _base_name(what: object) -> str:

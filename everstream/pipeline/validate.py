@@ -8,6 +8,16 @@ from everstream.pipeline.operator import Operator
 from everstream.pipeline.sink import Sink
 from everstream.pipeline.source import Source
 
+_METHODS = (
+    *("process", "process_batch", "on_start", "on_end", "on_stop"),
+    *("on_error", "on_checkpoint", "on_commit"),
+)
+_NOT_PLAIN = (
+    inspect.iscoroutinefunction,
+    inspect.isgeneratorfunction,
+    inspect.isasyncgenfunction,
+)
+
 
 def validate(graph: Graph) -> None:
     """Raise a GraphError for the first thing wrong with a graph whose shards are planned."""
@@ -77,9 +87,9 @@ def _check_methods(node: Node) -> None:
             f"class {own.__name__} defines neither process nor process_batch",
             "Define one of them.",
         )
-    for name in ("process", "process_batch"):
+    for name in _METHODS:
         method = getattr(what, name)
-        if inspect.iscoroutinefunction(method) or inspect.isgeneratorfunction(method):
+        if any(is_kind(method) for is_kind in _NOT_PLAIN):
             raise GraphError(
                 node.name,
                 f"{name} must be a plain method",

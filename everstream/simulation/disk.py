@@ -18,6 +18,7 @@ class SimulatedDisk:
         self.files: dict[str, bytes] = {}
         self.chance = chance
         self.full = False
+        self.lose_answer = False
 
     def write(self, path: str, data: bytes) -> None:
         if self.full:
@@ -28,6 +29,9 @@ class SimulatedDisk:
         if path in self.files:
             raise FileExistsError(path)
         self.write(path, data)
+        if self.lose_answer:
+            self.lose_answer = False
+            raise OSError(5, "Input/output error", path)
 
     def read(self, path: str) -> bytes:
         if path not in self.files:

@@ -7,12 +7,14 @@ sent still arrives; what was sent to it is gone.
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from everstream.core.frames import Frame, Payload
-from everstream.core.ids import ChannelId, Generation, HostId
+from everstream.core.frames import Frame, FrameKind, Payload
+from everstream.core.ids import ChannelId, Generation, HostId, ShardId
 from everstream.core.messages import Restore, Resume, Shutdown, Stable, StartCheckpoint
+from everstream.core.outlet import CREDIT
+from everstream.core.points import Point
 from everstream.core.protocols.base import ShardProtocol
 from everstream.core.runner import CommitJob, ShardRunner, Upload
-from everstream.errors import EverstreamError
+from everstream.errors import EverstreamError, InternalError
 from everstream.state.objects import ObjectRef
 
 if TYPE_CHECKING:
@@ -48,14 +50,16 @@ class SimulatedHost:
         self.driver = driver
         """Which driver this host belongs to; to later ones it is a zombie."""
         self.alive = True
+        self.step_s = world.scheduler.random.choice((0.0005, 0.002, 0.004))
+        """Hosts differ in speed, so that frames pile up before the slow ones."""
         self.writing: dict[int, Upload] = {}
         plan = world.plan
         self.runners = {s: ShardRunner(plan, s, protocol, self) for s in plan.hosts[id]}
         self.peers: dict[HostId, SimulatedHost] = {}
         self.links: dict[SimulatedHost, Link] = {}
-        self.to_driver = Link(world, 0.001)
-        self.from_driver = Link(world, 0.001)
-        self._step_soon()
+        self.to_driver = Link(world, world.driver_link_s)
+        self.from_driver = Link(world, world.driver_link_s)
+        self._asleep = True
 
     # What the runners need.
 
@@ -63,11 +67,14 @@ class SimulatedHost:
         return self.world.scheduler.now_s
 
     def send(self, frame: Frame) -> None:
+        if self.world.watchers:
+            what = f"{frame.kind.name.lower()} {frame.number}, frame {frame.sequence}"
+            self._event(f"{frame.channel}: {what}, generation {frame.generation}")
         if frame.payload is not None:
             frame.payload = Payload(encoded=frame.payload.encoded)
         self._carry(
             self.world.plan.host_of[frame.channel.receiver],
-            lambda peer: peer.runners[frame.channel.receiver].on_frame(frame),
+            lambda peer: peer.receive(frame),
         )
 
     def grant(self, channel: ChannelId, frames: int) -> None:
@@ -81,8 +88,10 @@ class SimulatedHost:
         self.to_driver.carry(lambda: self.world.on_report(self, report))
 
     def upload(self, upload: Upload) -> None:
+        final = "its last checkpoint" if upload.record.final else "checkpoint"
+        self._event(f"{upload.shard} takes {final} {upload.record.number}")
         self.writing[id(upload)] = upload
-        self._later(0.01, lambda: self._upload(upload))
+        self._later(self.world.upload_s, lambda: self._upload(upload))
 
     def commit(self, job: CommitJob) -> None:
         self._later(0.005, lambda: self._commit(job))
@@ -90,9 +99,22 @@ class SimulatedHost:
     def load(self, refs: Sequence[ObjectRef]) -> list[bytes]:
         return [self.world.store.get(ref) for ref in refs]
 
+    def receive(self, frame: Frame) -> None:
+        runner = self.runners[frame.channel.receiver]
+        runner.on_frame(frame)
+        waiting = runner.shard.inboxes[frame.channel]
+        if len(waiting) > CREDIT:
+            data = sum(other.kind is FrameKind.DATA for other in waiting)
+            if data > CREDIT:
+                raise InternalError(f"{frame.channel}: {data} frames wait where {CREDIT} may")
+
+    def reached(self, shard: ShardId, point: Point) -> None:
+        """Kills come from the scheduler here, between any two steps."""
+
     # What the driver sends.
 
     def on_command(self, command: Any) -> None:
+        self._event(f"host {self.id} is told {_shown(command)}")
         match command:
             case Restore():
                 self._each(lambda runner: runner.on_restore(command))
@@ -106,13 +128,14 @@ class SimulatedHost:
             case Shutdown():
                 self._each(lambda runner: runner.on_shutdown())
                 self.alive = False
+        self._wake()
 
     def die(self) -> None:
         """SIGKILL: memory is gone; a write under way may be torn, lost, or done unseen."""
         self.alive = False
         for upload in self.writing.values():
             try:
-                data = upload.prepare()
+                data = upload.prepare(self.reached)
             except EverstreamError:
                 continue
             ref = ObjectRef.of(upload.name, data)
@@ -120,6 +143,11 @@ class SimulatedHost:
             self.world.disk.crash_during_write(path, data)
 
     # Inside.
+
+    def _event(self, text: str) -> None:
+        if self.world.watchers:
+            zombie = "" if self.world.hosts.get(self.id) is self else " (zombie)"
+            self.world.event(text + zombie)
 
     def _each(self, do: Callable[[ShardRunner], None]) -> None:
         for runner in self.runners.values():
@@ -130,10 +158,10 @@ class SimulatedHost:
         if peer is None:
             return
         if peer is self:
-            self.world.scheduler.after(0.0, lambda: deliver(peer) if peer.alive else None)
+            self.world.scheduler.after(0.0, lambda: _arrive(peer, deliver))
             return
         link = self.links.setdefault(peer, Link(self.world, 0.002))
-        link.carry(lambda: deliver(peer) if peer.alive else None)
+        link.carry(lambda: _arrive(peer, deliver))
 
     def _later(self, typical_s: float, work: Callable[[], None]) -> None:
         delay_s = self.world.scheduler.jitter_s(typical_s)
@@ -143,32 +171,59 @@ class SimulatedHost:
         self.writing.pop(id(upload), None)
         runner = self.runners[upload.shard]
         try:
-            ref = self.world.store.put(upload.name, upload.prepare())
+            ref = self.world.store.put(upload.name, upload.prepare(self.reached))
         except (EverstreamError, OSError) as error:
+            self._event(f"{upload.shard} cannot save {upload.record.number}: {error}")
             runner.on_upload_failed(upload, error)
         else:
+            self._event(f"{upload.shard} has saved {upload.record.number}")
             runner.on_uploaded(upload, ref, 0.0)
 
     def _commit(self, job: CommitJob) -> None:
         runner = self.runners[job.shard]
+        if job.transactions:
+            self._event(f"{job.shard} commits up to {job.permit.checkpoint}")
         try:
-            job.perform()
+            job.perform(self.reached)
         except EverstreamError as error:
             runner.on_commit_failed(job, error)
         else:
             runner.on_commit_done(job)
 
     def _step_soon(self) -> None:
-        delay_s = self.world.scheduler.random.expovariate(1 / 0.002)
+        delay_s = self.world.scheduler.random.expovariate(1 / self.step_s)
         self.world.scheduler.after(delay_s, self._step)
+
+    def _wake(self) -> None:
+        """Something came: there may be work again."""
+        if self._asleep and self.alive:
+            self._asleep = False
+            self._step_soon()
 
     def _step(self) -> None:
         if not self.alive:
             return
         now_s = self.world.scheduler.now_s
         ready = [runner for runner in self.runners.values() if runner.can_step(now_s)]
-        if ready:
-            runner = self.world.scheduler.random.choice(ready)
-            runner.step()
-            self.tell(runner.progress())
-        self._step_soon()
+        self.world.scheduler.random.shuffle(ready)
+        worked = next((runner for runner in ready if runner.step()), None)
+        if worked is None:
+            self._asleep = True
+        else:
+            self.tell(worked.progress())
+            self._step_soon()
+
+
+def _arrive(host: SimulatedHost, deliver: Callable[[SimulatedHost], None]) -> None:
+    if host.alive:
+        deliver(host)
+        host._wake()
+
+
+def _shown(command: Any) -> str:
+    facts = [
+        f"{name} {getattr(command, name)}"
+        for name in ("generation", "stable", "epoch")
+        if hasattr(command, name)
+    ]
+    return ", ".join([type(command).__name__, *facts])

@@ -1,10 +1,11 @@
 """The outside world of a simulated run: an exactly-once sink whose output a checker watches."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
-from everstream.errors import InternalError
+from everstream.errors import ConnectorError, InternalError
 from everstream.pipeline.batch import Batch, records_of
 from everstream.pipeline.sink import Delivery, Permit, Sink, SinkShard, Transaction, Writer
 
@@ -15,6 +16,10 @@ class Outside:
     def __init__(self) -> None:
         self.visible: dict[tuple[str, int, int], list[Any]] = {}
         self.waiting: dict[tuple[str, int, int, int], list[Any]] = {}
+        self.fences: dict[tuple[str, int], int] = {}
+        """By operator and shard: the generation that took over last."""
+        self.watch: Callable[[str, int, int], None] | None = None
+        """Told of every transaction (operator, shard, checkpoint) that becomes visible."""
 
     def output(self, operator: str) -> list[Any]:
         """Everything an operator has shown, by checkpoint, then shard."""
@@ -29,7 +34,7 @@ class OutsideSink(Sink):
     """Exactly-once into an `Outside`, found by name because sinks are pickled on their way."""
 
     delivery: ClassVar[Delivery] = Delivery.EXACTLY_ONCE
-    worlds: ClassVar[dict[int, Outside]] = {}
+    worlds: ClassVar[WeakValueDictionary[int, Outside]] = WeakValueDictionary()
 
     def __init__(self, world: int) -> None:
         self.world = world
@@ -64,6 +69,8 @@ class OutsideTransaction(Transaction):
         name = self._key[:3]
         if self._key in outside.waiting:
             outside.visible[name] = outside.waiting.pop(self._key)
+            if outside.watch is not None:
+                outside.watch(*name)
         elif name not in outside.visible:
             raise InternalError(f"transaction {self._key} was neither prepared nor committed")
 
@@ -85,9 +92,13 @@ class OutsideWriter(Writer):
         return OutsideTransaction(self.world, self.who, checkpoint, records) if records else None
 
     def recover(self, transactions: Sequence[Transaction], permit: Permit) -> None:
+        outside, me = OutsideSink.worlds[self.world], (self.who.operator, self.who.shard)
+        newest = outside.fences.get(me, 0)
+        if newest > self.who.generation:
+            raise ConnectorError(f"generation {newest} has taken over {me}")
+        outside.fences[me] = self.who.generation
         for transaction in transactions:
             transaction.commit(permit)
-        outside, me = OutsideSink.worlds[self.world], (self.who.operator, self.who.shard)
         for key in [k for k in outside.visible if k[:2] == me and k[2] > permit.checkpoint]:
             del outside.visible[key]
         for waiting in [k for k in outside.waiting if k[:2] == me]:

@@ -146,7 +146,7 @@ def shape_for(seed: int) -> Shape:
 
 
 def chance_batch(n: int) -> int:
-    return 1 + n % 9
+    return 1 + n % 4
 
 
 def chance_shards(n: int) -> int:

@@ -1,11 +1,13 @@
 """A whole run in virtual time: driver, hosts, network, disk, and faults from one seed.
 
-Faults come from the seed: hosts are killed or only thought dead (and go on as zombies), the
-driver is killed and replaced, writes are torn, the disk is full for a while, a stored object
-rots. After the last fault the run must finish with exactly the right output.
+Faults come from the seed, or one by one from a scenario: hosts are killed or only thought dead
+(and go on as zombies), the driver is killed and replaced, writes are torn, the disk is full for a
+while, an answer of the disk is lost, a stored object rots. After the last fault the run must
+finish with exactly the right output.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,27 +27,16 @@ from everstream.core.plan import Plan, make_plan
 from everstream.core.protocols.aligned import Aligned
 from everstream.core.protocols.base import ShardProtocol
 from everstream.errors import InternalError, LeaseLost, StoreError
-from everstream.simulation.disk import DiskFull, SimulatedDisk
+from everstream.simulation.checks import Liveness, Safety
+from everstream.simulation.disk import SimulatedDisk
+from everstream.simulation.faults import Faults, Moment
 from everstream.simulation.hosts import SimulatedHost
 from everstream.simulation.outside import Outside, OutsideSink
 from everstream.simulation.scheduler import Scheduler
 from everstream.simulation.shapes import Shape
 from everstream.state.store import CheckpointStore, Lease
 
-LONGEST_RUN_STEPS = 200_000
-
-
-@dataclass(frozen=True)
-class Faults:
-    """How much goes wrong. Times in virtual seconds; the chances come from the seed."""
-
-    host_kills: int = 3
-    zombies: int = 1
-    driver_kills: int = 1
-    full_disks: int = 1
-    rotten_objects: int = 1
-    until_s: float = 0.8
-    """No fault is injected after this time: from then on the run must make progress."""
+KEPT_MANIFESTS = 3
 
 
 @dataclass
@@ -53,21 +44,24 @@ class History:
     """What a simulated run came to."""
 
     seed: int
-    outcome: Outcome | None
-    lost: int
-    duplicated: int
-    misordered: bool
-    virtual_s: float
-    steps: int
-    epochs: int
-    recoveries: int
+    shape: str
+    outcome: Outcome | None = None
+    lost: int = 0
+    duplicated: int = 0
+    misordered: bool = False
+    virtual_s: float = 0.0
+    steps: int = 0
+    epochs: int = 0
+    recoveries: int = 0
     faults: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
+    """What did not hold, of safety, of liveness, or of the core's own rules."""
 
     @property
     def right(self) -> bool:
-        exact = not self.lost and not self.duplicated and not self.misordered
-        return self.outcome is Outcome.FINISHED and exact
+        """Finished, with exactly the output of the sequential program, and never unsafe."""
+        return self.outcome is Outcome.FINISHED and not self.violations
 
 
 class World:
@@ -82,57 +76,114 @@ class World:
         policy: Policy | None = None,
     ) -> None:
         self.seed = seed
-        self.shape = shape
         self.protocol = protocol
         self.scheduler = Scheduler(seed)
+        self.upload_s = self.scheduler.random.choice((0.002, 0.01, 0.03))
+        self.driver_link_s = self.scheduler.random.choice((0.001, 0.01))
         self.disk = SimulatedDisk(self.scheduler.random)
         self.store = CheckpointStore(self.disk)
         self.outside = OutsideSink.worlds[seed] = Outside()
+        self.safety = Safety(shape, self.outside)
+        self.liveness = Liveness()
         self.plan: Plan = make_plan(shape.pipeline(seed), shape.hosts)
         self.policy = policy or Policy(every_s=0.05, max_restarts=1000)
         self.hosts: dict[HostId, SimulatedHost] = {}
+        """The living attempts of the living driver; whoever is not in here is a zombie."""
         self.attempts: Counter[HostId] = Counter()
         self.drivers = 0
+        self._up = 0
+        """The last driver that has taken over the store."""
         self.outcome: Outcome | None = None
-        self.history = History(seed, None, 0, 0, False, 0.0, 0, 0, 0)
+        self.history = History(seed, shape.name)
+        self.watchers: list[Callable[[str], None]] = []
+        """Told of everything that happens, as text."""
         self.coordinator: Coordinator
         self.lease: Lease
         self._start_driver()
-        self._plan_faults(faults)
+        for at_s, fault in faults.timed(self.scheduler.random):
+            self.scheduler.at(at_s, getattr(self, fault))
+        self._ambushes = set(faults.lying_in_ambush(self.scheduler.random))
+        self._moments: Counter[Moment] = Counter()
 
     def run(self) -> History:
-        """Until the run ends; the checkers look at the output at the end."""
-        while self.outcome is None:
-            if self.scheduler.steps > LONGEST_RUN_STEPS or not self.scheduler.step():
-                break
+        """Until the run ends, one way or another."""
         history = self.history
+        try:
+            self._run()
+        except InternalError as error:
+            history.violations.append(f"a rule of the core: {error}")
+        if self.outcome is not None:
+            history.recoveries += len(self.coordinator.book.reports)
+        self.safety.at_end(self.outcome)
         history.outcome = self.outcome
         history.virtual_s = self.scheduler.now_s
         history.steps = self.scheduler.steps
-        for sink, expected in self.shape.expected().items():
-            shown = self.outside.counts(sink)
-            history.lost += sum((Counter(expected) - shown).values())
-            history.duplicated += sum((shown - Counter(expected)).values())
-            if self.shape.ordered:
-                history.misordered |= self.outside.output(sink) != expected
-        del OutsideSink.worlds[self.seed]
+        history.lost, history.duplicated = self.safety.lost, self.safety.duplicated
+        history.misordered = self.safety.misordered
+        history.violations += self.safety.violations
         return history
+
+    def _run(self) -> None:
+        while self.outcome is None or any(host.alive for host in self.hosts.values()):
+            if self.safety.violations or not self.scheduler.step():
+                return
+            violation = self.liveness.violation(self.scheduler.steps)
+            if violation is not None:
+                self.history.violations.append(violation)
+                return
+
+    # For scenarios.
+
+    def event(self, text: str) -> None:
+        for watch in self.watchers:
+            watch(text)
+
+    def when(self, text: str, action: Callable[[], None]) -> None:
+        """Once, right after the first thing that happens whose text begins like this."""
+
+        def watch(happened: str) -> None:
+            if happened.startswith(text) and watch in self.watchers:
+                self.watchers.remove(watch)
+                self.scheduler.after(0.0, action)
+
+        self.watchers.append(watch)
+
+    def stop(self) -> None:
+        """Somebody asks the run to stop with a checkpoint; while no driver is up, nobody hears it."""
+        if self.outcome is not None or self._up != self.drivers:
+            return
+        self.event("stop requested")
+        self._obey(self.coordinator.on_stop("asked to", self.scheduler.now_s))
+
+    def resume(self) -> None:
+        """Run again on the same store, after a run that has ended."""
+        self.outcome = None
+        self.liveness.fault(self.scheduler.steps)
+        self.hosts = {}
+        self._start_driver()
 
     # The driver.
 
     def _start_driver(self) -> None:
         self.drivers += 1
-        try:
-            self.lease = self.store.acquire_lease(f"driver-{self.drivers}")
-        except DiskFull:
-            self.scheduler.after(self.scheduler.jitter_s(0.05), self._start_driver)
+        self._take_over(self.drivers)
+
+    def _take_over(self, driver: int) -> None:
+        if driver != self.drivers:
             return
+        try:
+            self.lease = self.store.acquire_lease(f"driver-{driver}")
+        except OSError:
+            self._after(0.05, lambda: self._take_over(driver))
+            return
+        self._up = driver
+        self.event(f"driver {driver} starts")
         manifests = [EpochManifest.from_json(found.body) for found in self.store.manifests()]
         self.store.sweep(self.lease)
         self.coordinator = Coordinator(
-            self.plan, self.policy, first_generation(self.lease.number), manifests[:3]
+            self.plan, self.policy, first_generation(self.lease.number), manifests[:KEPT_MANIFESTS]
         )
-        self._tick(self.drivers)
+        self._tick(driver)
         for host in range(len(self.plan.hosts)):
             self._start_host(HostId(host))
 
@@ -148,16 +199,20 @@ class World:
             self.hosts[host] = started
             started.to_driver.carry(lambda: self._on_hello(started))
 
-        self.scheduler.after(self.scheduler.jitter_s(0.05), start)
+        self._after(0.05, start)
 
     def _on_hello(self, host: SimulatedHost) -> None:
-        if host.driver == self.drivers and self.hosts.get(host.id) is host:
+        if self._is_ours(host):
+            self.event(f"host {host.id} joins")
             self._obey(self.coordinator.on_host_joined(host.id, host, self.scheduler.now_s))
 
     def on_report(self, host: SimulatedHost, report: Any) -> None:
         """Reports of zombies are dropped, as the driver drops those of earlier attempts."""
-        if host.driver == self.drivers and self.hosts.get(host.id) is host:
+        if self._is_ours(host):
             self._obey(self.coordinator.on_report(report, self.scheduler.now_s))
+
+    def _is_ours(self, host: SimulatedHost) -> bool:
+        return host.driver == self.drivers and self.hosts.get(host.id) is host
 
     def _tick(self, driver: int) -> None:
         if driver == self.drivers and self.outcome is None:
@@ -168,75 +223,102 @@ class World:
         for order in orders:
             match order:
                 case SendTo(host=id, command=command):
-                    host = self.hosts[id]
-                    host.from_driver.carry(
-                        lambda h=host, c=command: h.on_command(c) if h.alive else None  # type: ignore[misc]
-                    )
+                    self._send(self.hosts[id], command)
                 case WriteManifest(manifest=manifest):
-                    driver, lease = self.drivers, self.lease
-                    self.scheduler.after(
-                        self.scheduler.jitter_s(0.01),
-                        lambda m=manifest, d=driver, own=lease: self._write(m, d, own),  # type: ignore[misc]
-                    )
+                    self.event(f"epoch {manifest.epoch} is being written")
+                    self._moment("writing")
+                    self._start_writing(manifest, self.drivers, self.lease)
                 case Note(text=text):
                     self.history.notes.append(f"{self.scheduler.now_s:8.4f} {text}")
                 case EndRun(outcome=outcome, error=error):
+                    self.event(f"the run {outcome.value}")
                     self.outcome = outcome
                     if error is not None:
-                        self.history.notes.append(str(error))
-                    self.history.recoveries = len(self.coordinator.book.reports)
+                        self.history.notes.append(f"{self.scheduler.now_s:8.4f} {error}")
+
+    def _send(self, host: SimulatedHost, command: Any) -> None:
+        host.from_driver.carry(lambda: host.on_command(command) if host.alive else None)
+
+    def _start_writing(self, manifest: EpochManifest, driver: int, lease: Lease) -> None:
+        self._after(0.01, lambda: self._write(manifest, driver, lease))
 
     def _write(self, manifest: EpochManifest, driver: int, lease: Lease) -> None:
         """A dead driver's write may still land, unless its lease is gone."""
         if driver != self.drivers and self.scheduler.random.random() < 0.5:
             return
+        error = self._append(manifest, lease)
+        if error is None:
+            if lease is not self.lease:
+                raise InternalError("a replaced driver made an epoch stable")
+            self.safety.on_stable(manifest.epoch)
+            self.history.epochs += 1
+            self.event(f"epoch {manifest.epoch} is stable")
+            self._moment("stable")
+        self._after(0.005, lambda: self._on_written(error, driver))
+
+    def _append(self, manifest: EpochManifest, lease: Lease) -> StoreError | None:
+        """Write a manifest; None if it is there, else why it is known not to be.
+
+        After an error of the disk nobody knows. Going back to the epoch before would be wrong if
+        the manifest is there after all, so look; adding it again is then harmless and settles it.
+        """
+        body = manifest.to_json()
         try:
-            self.store.append_manifest(lease, manifest.to_json())
-        except (StoreError, OSError) as error:
-            if driver == self.drivers and self.lease is lease:
-                failure = error if isinstance(error, StoreError) else StoreError(str(error))
-                self._obey(self.coordinator.on_manifest_failed(failure, self.scheduler.now_s))
-            elif not isinstance(error, LeaseLost):
-                raise InternalError(f"a replaced driver wrote: {error}") from error
+            self.store.append_manifest(lease, body)
+        except LeaseLost as lost:
+            return lost
+        except OSError as unknown:
+            newest = next(iter(self.store.manifests()), None)
+            if newest is None or (newest.lease, newest.body["epoch"]) != (
+                lease.number,
+                manifest.epoch,
+            ):
+                return StoreError(str(unknown))
+            self.store.append_manifest(lease, body)
+        return None
+
+    def _on_written(self, error: StoreError | None, driver: int) -> None:
+        if driver != self.drivers or self.outcome is not None:
             return
-        if driver != self.drivers:
-            raise InternalError("a replaced driver made an epoch stable")
-        self.history.epochs += 1
-        self._obey(self.coordinator.on_manifest_written(self.scheduler.now_s))
-        self.store.prune(keep=3)
+        now_s = self.scheduler.now_s
+        if error is not None:
+            self._obey(self.coordinator.on_manifest_failed(error, now_s))
+        else:
+            self._obey(self.coordinator.on_manifest_written(now_s))
+            self.store.prune(keep=KEPT_MANIFESTS)
+
+    def _after(self, typical_s: float, action: Callable[[], None]) -> None:
+        self.scheduler.after(self.scheduler.jitter_s(typical_s), action)
 
     # Faults.
 
-    def _plan_faults(self, faults: Faults) -> None:
-        chance = self.scheduler.random
-        for count, fault in (
-            (faults.host_kills, self._kill_host),
-            (faults.zombies, self._lose_host),
-            (faults.driver_kills, self._kill_driver),
-            (faults.full_disks, self._fill_disk),
-            (faults.rotten_objects, self._rot_object),
-        ):
-            for _ in range(chance.randint(0, count)):
-                self.scheduler.at(chance.uniform(0, faults.until_s), fault)
-
     def _fault(self, text: str) -> None:
+        self.event(text)
+        self.liveness.fault(self.scheduler.steps)
         self.history.faults.append(f"{self.scheduler.now_s:8.4f} {text}")
 
-    def _kill_host(self) -> None:
-        alive = [host for host in self.hosts.values() if host.alive]
-        if alive and self.outcome is None:
-            host = self.scheduler.random.choice(alive)
+    def _moment(self, moment: Moment) -> None:
+        self._moments[moment] += 1
+        if (moment, self._moments[moment]) in self._ambushes:
+            self._after(0.005, self.kill_host)
+
+    def _choose_host(self, id: int | None) -> SimulatedHost | None:
+        alive = [h for h in self.hosts.values() if h.alive and (id is None or h.id == id)]
+        return self.scheduler.random.choice(alive) if alive and self.outcome is None else None
+
+    def kill_host(self, id: int | None = None) -> None:
+        host = self._choose_host(id)
+        if host is not None:
             self._fault(f"kill host {host.id}")
             host.die()
             self._replace(host, "killed")
 
-    def _lose_host(self) -> None:
+    def lose_host(self, id: int | None = None) -> None:
         """Silent for too long: replaced, but it lives on as a zombie for a while."""
-        alive = [host for host in self.hosts.values() if host.alive]
-        if alive and self.outcome is None:
-            host = self.scheduler.random.choice(alive)
+        host = self._choose_host(id)
+        if host is not None:
             self._fault(f"host {host.id} is thought dead")
-            self.scheduler.after(self.scheduler.jitter_s(0.2), host.die)
+            self._after(0.2, host.die)
             self._replace(host, "silent")
 
     def _replace(self, host: SimulatedHost, how: str) -> None:
@@ -245,27 +327,37 @@ class World:
             # Otherwise the driver learns of it only when the next attempt says hello.
             self._obey(self.coordinator.on_host_lost(host.id, how, self.scheduler.now_s))
 
-    def _kill_driver(self) -> None:
+    def kill_driver(self) -> None:
         if self.outcome is not None:
             return
         self._fault("kill the driver")
         for host in self.hosts.values():
             # Hosts notice after a while; until then they are zombies.
-            self.scheduler.after(self.scheduler.jitter_s(0.05), host.die)
+            self._after(0.05, host.die)
         self.hosts = {}
-        self._start_driver()
+        self.drivers += 1
+        driver = self.drivers
+        self._after(0.02, lambda: self._take_over(driver))
 
-    def _fill_disk(self) -> None:
+    def fill_disk(self, for_s: float | None = None) -> None:
         self._fault("disk full")
         self.disk.full = True
-        self.scheduler.after(self.scheduler.jitter_s(0.1), self._empty_disk)
+        delay_s = self.scheduler.jitter_s(0.1) if for_s is None else for_s
+        self.scheduler.after(delay_s, self._empty_disk)
 
     def _empty_disk(self) -> None:
+        self._fault("disk has room again")
         self.disk.full = False
 
-    def _rot_object(self) -> None:
-        objects = self.disk.list("objects/")
+    def lose_answer(self) -> None:
+        """The next manifest gets there, but the disk says that it did not."""
+        self._fault("the answer to the next manifest gets lost")
+        self.disk.lose_answer = True
+
+    def rot_object(self, path: str | None = None) -> None:
+        paths = [path] if path is not None else self.disk.list("objects/")
+        objects = [path for path in paths if self.disk.files[path]]
         if objects:
-            path = self.scheduler.random.choice(objects)
-            self._fault(f"rot {path}")
-            self.disk.rot(path)
+            chosen = self.scheduler.random.choice(objects)
+            self._fault(f"rot {chosen}")
+            self.disk.rot(chosen)

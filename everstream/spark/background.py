@@ -13,6 +13,8 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
+from everstream.core.ids import ShardId
+from everstream.core.points import Point
 from everstream.core.runner import CommitJob, Upload
 from everstream.state.store import CheckpointStore
 
@@ -20,8 +22,9 @@ from everstream.state.store import CheckpointStore
 class Background:
     """One thread for uploads, one for commits."""
 
-    def __init__(self, store: CheckpointStore) -> None:
+    def __init__(self, store: CheckpointStore, reached: Callable[[ShardId, Point], None]) -> None:
         self.store = store
+        self.reached = reached
         self.wake_fd, self._write_fd = os.pipe()
         os.set_blocking(self.wake_fd, False)
         os.set_blocking(self._write_fd, False)
@@ -39,12 +42,12 @@ class Background:
         def work() -> None:
             began_s = time.monotonic()
             try:
-                ref = self.store.put(job.name, job.prepare())
+                ref = self.store.put(job.name, job.prepare(self.reached))
             except Exception as error:  # whatever it is, the shard's main thread must hear of it
-                self._post(lambda error=error: failed(job, error))  # type: ignore[misc]
+                self.post(lambda error=error: failed(job, error))  # type: ignore[misc]
             else:
                 took_s = time.monotonic() - began_s
-                self._post(lambda: uploaded(job, ref, took_s))
+                self.post(lambda: uploaded(job, ref, took_s))
 
         self._uploads.put(work)
 
@@ -60,11 +63,11 @@ class Background:
 
         def work() -> None:
             try:
-                job.perform()
+                job.perform(self.reached)
             except Exception as error:  # see above
-                self._post(lambda error=error: failed(job, error))  # type: ignore[misc]
+                self.post(lambda error=error: failed(job, error))  # type: ignore[misc]
             else:
-                self._post(lambda: done(job))
+                self.post(lambda: done(job))
 
         self._commits.put(work)
 
@@ -81,7 +84,8 @@ class Background:
         os.close(self._write_fd)
         os.close(self.wake_fd)
 
-    def _post(self, callback: Callable[[], None]) -> None:
+    def post(self, callback: Callable[[], None]) -> None:
+        """Have something called on the main thread."""
         self._done.append(callback)
         with suppress(OSError):  # awake already, or closing
             os.write(self._write_fd, b"!")

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import traceback
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,12 +24,13 @@ from everstream.core.frames import Frame
 from everstream.core.ids import ChannelId, Generation, HostId, ShardId
 from everstream.core.messages import Restore, Resume, Shutdown, Stable, StartCheckpoint
 from everstream.core.plan import Plan
+from everstream.core.points import Point
 from everstream.core.protocols.base import ShardProtocol
 from everstream.core.runner import CommitJob, ShardRunner, Upload
 from everstream.errors import EverstreamError, InternalError
 from everstream.spark.background import Background
 from everstream.spark.endpoints import Address, Doors, RunKeys, address_seen_by_others
-from everstream.spark.talk import Beat, Hello, HostBroke, KillAfter, KillFired, KillNow, Nod
+from everstream.spark.talk import Beat, Hello, HostBroke, KillAfter, KillAt, KillFired, KillNow, Nod
 from everstream.spark.wire import Wire
 from everstream.state.store import CheckpointStore, ObjectRef
 
@@ -86,7 +87,7 @@ class Host:
         identity = f"{id}/{attempt}".encode()
         self.control = self.doors.connect(zmq.DEALER, task.driver, identity)
         self.inbox, self.address = self.doors.listen(zmq.PULL, "inbox")
-        self.background = Background(self.store)
+        self.background = Background(self.store, self.reached)
         self.peers: dict[HostId, zmq.Socket[bytes]] = {}
         self.local_work: deque[Any] = deque()
         self.runners = {
@@ -94,6 +95,8 @@ class Host:
             for shard in self.plan.hosts[id]
         }
         self.kills: list[KillAfter] = []
+        self.kills_at: list[KillAt] = []
+        self.times_at: Counter[tuple[ShardId, Point]] = Counter()
         self.running = True
         self.progress_due_s = 0.0
         self.life = LifeSign(self.doors, task, id, attempt)
@@ -239,6 +242,8 @@ class Host:
                 self.running = False
             case KillAfter():
                 self.kills.append(message)
+            case KillAt():
+                self.kills_at.append(message)
             case KillNow(kill=kill):
                 self._die(kill)
             case Nod():
@@ -270,6 +275,21 @@ class Host:
         for kill in self.kills:
             if kill.shard == shard and runner.processed >= kill.records:
                 self._die(kill.kill)
+
+    def reached(self, shard: ShardId, point: Point) -> None:
+        """A shard stands at a point; also called from the background threads."""
+        self.times_at[shard, point] += 1
+        for kill in self.kills_at:
+            here = (kill.shard, kill.point) == (shard, point)
+            if here and self.times_at[shard, point] == kill.occurrence:
+                self._die_here(kill.kill)
+
+    def _die_here(self, kill: int) -> None:
+        """The main thread does it, because the socket is its own; nobody else goes on."""
+        if threading.current_thread() is threading.main_thread():
+            self._die(kill)
+        self.background.post(lambda: self._die(kill))
+        threading.Event().wait()
 
     def _die(self, kill: int) -> None:
         """The driver must know first, so that it does not ask for the same kill again."""

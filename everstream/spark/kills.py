@@ -1,37 +1,59 @@
-"""Kills a user asks for: `OPERATOR[:SHARD]@5s` or `OPERATOR[:SHARD]@10000` (records)."""
+"""Kills a user asks for: a shard's host or the driver, after a time, so many records, or at a point.
+
+`OPERATOR[:SHARD]@5s`, `@10000` (records of that shard), `@after-prepare` (the first time it comes
+to that point) or `@in-commit#3` (the third). `driver@...` kills the driver itself.
+"""
 
 import re
 from dataclasses import dataclass
 
 from everstream.core.ids import ShardId
 from everstream.core.plan import Plan
+from everstream.core.points import Point
 from everstream.errors import UserError
 from everstream.pipeline.checkpointing import seconds
 
-HELP = "write OPERATOR[:SHARD]@5s (a time after the start) or @10000 (records of that shard)"
+DRIVER = "driver"
+HELP = (
+    "write OPERATOR[:SHARD]@5s (a time after the start), @10000 (records of that shard) or a "
+    f"point: {', '.join('@' + point.value for point in Point)}; driver@... kills the driver"
+)
 
 
 @dataclass(frozen=True)
 class Kill:
-    """SIGKILL for the host of a shard, at a time after the start or after so many records."""
+    """SIGKILL for the host of a shard, or for the driver."""
 
     operator: str
     shard: int = 0
     after_s: float | None = None
     after_records: int | None = None
+    at: Point | None = None
+    occurrence: int = 1
 
     @classmethod
     def parse(cls, text: str) -> "Kill":
         found = re.fullmatch(r"(?P<operator>[^:@]+)(?::(?P<shard>\d+))?@(?P<when>.+)", text)
         if found is None:
             raise UserError(f"--kill {text!r}: {HELP}.")
-        when, shard = found["when"], int(found["shard"] or 0)
-        if when.replace("_", "").isdigit():
-            return cls(found["operator"], shard, after_records=int(when))
+        operator, when, shard = found["operator"], found["when"], int(found["shard"] or 0)
+        point, _, occurrence = when.partition("#")
+        if point in {known.value for known in Point} and (occurrence or "1").isdigit():
+            return cls(operator, shard, at=Point(point), occurrence=int(occurrence or 1))
+        if when.replace("_", "").isdigit() and operator != DRIVER:
+            return cls(operator, shard, after_records=int(when))
         try:
-            return cls(found["operator"], shard, after_s=seconds(when))
+            return cls(operator, shard, after_s=seconds(when))
         except UserError:
             raise UserError(f"--kill {text!r}: {HELP}.") from None
+
+    def of_driver(self, plan: Plan) -> bool:
+        return self.operator == DRIVER and DRIVER not in plan.chain_of
+
+    def check(self, plan: Plan) -> None:
+        """Raise a UserError if there is nothing to kill."""
+        if not self.of_driver(plan):
+            self.target(plan)
 
     def target(self, plan: Plan) -> ShardId:
         return plan.shard_for(self.operator, self.shard)

@@ -66,7 +66,8 @@ def run(
     workers: how many hosts (Spark tasks) to spread the shards over; default: all slots.
     max_restarts: how many failures within restart_window are too many.
     timeout: stop with a checkpoint after so long.
-    kill: kill hosts on purpose, "OPERATOR[:SHARD]@5s" or "@10000" records.
+    kill: kill hosts on purpose, "OPERATOR[:SHARD]@5s", "@10000" records or "@after-prepare" (see
+        everstream.spark.kills); "driver@..." kills this process.
     transport: "auto" (unix sockets on one machine, encrypted TCP between machines) or "tcp".
     """
     if transport not in ("auto", "tcp"):
@@ -76,7 +77,7 @@ def run(
     began_s = time.monotonic()
     plan = make_plan(pipeline, workers or 1)  # wrong graphs fail here, before Spark starts
     for wanted in kills:
-        wanted.target(plan)
+        wanted.check(plan)
     if spark is not None:
         context = spark.sparkContext
         for warning in check_context(context):

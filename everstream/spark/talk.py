@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from everstream.core.ids import HostId, ShardId
+from everstream.core.points import Point
 from everstream.errors import EverstreamError
 
 
@@ -44,6 +45,16 @@ class KillAfter:
     kill: int
     shard: ShardId
     records: int
+
+
+@dataclass(frozen=True)
+class KillAt:
+    """Host: kill yourself when this shard comes to this point for the so-many-th time."""
+
+    kill: int
+    shard: ShardId
+    point: Point
+    occurrence: int
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,91 @@
+"""What must hold in every simulated run: safety at every commit, liveness after the last fault.
+
+Safety is looked at whenever the outside world sees more: what is visible is part of what a plain
+sequential program would have put out, and nothing is visible before its epoch is stable. At the
+end nothing may be missing. Liveness: once the last fault is over, the run ends within a bounded
+number of steps.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from everstream.core.coordinator import Outcome
+from everstream.core.ids import NO_EPOCH, Epoch
+from everstream.simulation.outside import Outside
+from everstream.simulation.shapes import Shape
+
+LONGEST_CALM_STEPS = 30_000
+"""A run without faults takes some hundred steps; the slowest recoveries some thousand."""
+
+
+@dataclass
+class Safety:
+    """Nothing lost, nothing doubled, nothing shown early, order kept where it was asked for."""
+
+    shape: Shape
+    outside: Outside
+    stable: Epoch = NO_EPOCH
+    """The newest epoch that ever had its manifest in the store."""
+    violations: list[str] = field(default_factory=list)
+    lost: int = 0
+    duplicated: int = 0
+    misordered: bool = False
+    _expected: dict[str, list[Any]] = field(default_factory=dict)
+    _counts: dict[str, Counter[Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._expected = self.shape.expected()
+        self._counts = {sink: Counter(records) for sink, records in self._expected.items()}
+        self.outside.watch = self.on_shown
+
+    def on_stable(self, epoch: Epoch) -> None:
+        """The manifest of this epoch is in the store (a lower number: a fall back)."""
+        self.stable = max(self.stable, epoch)
+
+    def on_shown(self, operator: str, shard: int, checkpoint: int) -> None:
+        """A sink has just made a transaction visible."""
+        if checkpoint > self.stable:
+            self._violated(
+                f"{operator}:{shard} showed checkpoint {checkpoint} when only epoch {self.stable} "
+                "was stable"
+            )
+        shown = self.outside.output(operator)
+        doubled = Counter(shown) - self._counts[operator]
+        if doubled:
+            self._violated(f"{operator}:{shard} showed what it must not: {dict(doubled)}")
+        if self.shape.ordered and shown != self._expected[operator][: len(shown)]:
+            self._violated(f"{operator}:{shard} showed records out of order")
+
+    def at_end(self, outcome: Outcome | None) -> None:
+        """Compare all output with that of the sequential program; only a finished run is whole."""
+        for sink, expected in self._expected.items():
+            shown = self.outside.output(sink)
+            self.duplicated += sum((Counter(shown) - self._counts[sink]).values())
+            self.misordered |= self.shape.ordered and shown != expected[: len(shown)]
+            if outcome is Outcome.FINISHED:
+                self.lost += sum((self._counts[sink] - Counter(shown)).values())
+        if self.lost or self.duplicated:
+            self._violated(f"lost {self.lost} and duplicated {self.duplicated} records")
+        if self.misordered:
+            self._violated("the output is out of order")
+
+    def _violated(self, rule: str) -> None:
+        self.violations.append(f"safety: {rule}")
+
+
+@dataclass
+class Liveness:
+    """The run ends soon after the last fault."""
+
+    calm_since: int = 0
+    """The step of the last fault."""
+
+    def fault(self, step: int) -> None:
+        self.calm_since = step
+
+    def violation(self, step: int) -> str | None:
+        calm = step - self.calm_since
+        if calm <= LONGEST_CALM_STEPS:
+            return None
+        return f"liveness: the run has not ended {calm} steps after the last fault"

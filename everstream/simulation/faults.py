@@ -1,0 +1,50 @@
+"""Which faults hit a simulated run: how many of each kind, and when, from the seed.
+
+Half of the kills come at any time. The others lie in ambush for the moments at which races are
+won and lost: when a manifest is about to be written, and when an epoch has just become stable.
+"""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Moment: TypeAlias = Literal["writing", "stable"]
+MOMENTS: tuple[Moment, ...] = ("writing", "stable")
+EPOCHS_WATCHED = 6
+
+
+@dataclass(frozen=True)
+class Faults:
+    """How much goes wrong at most. Times in virtual seconds; the chances come from the seed."""
+
+    host_kills: int = 3
+    ambushes: int = 2
+    zombies: int = 1
+    driver_kills: int = 1
+    full_disks: int = 1
+    lost_answers: int = 1
+    rotten_objects: int = 1
+    until_s: float = 0.5
+    """Later only ambushes strike: from then on the run must make progress."""
+
+    def timed(self, chance: random.Random) -> Iterator[tuple[float, str]]:
+        """When to do what: the names of methods of `World`."""
+        for count, fault in (
+            (self.host_kills, "kill_host"),
+            (self.zombies, "lose_host"),
+            (self.driver_kills, "kill_driver"),
+            (self.full_disks, "fill_disk"),
+            (self.lost_answers, "lose_answer"),
+            (self.rotten_objects, "rot_object"),
+        ):
+            for _ in range(chance.randint(0, count)):
+                yield chance.uniform(0, self.until_s), fault
+
+    def lying_in_ambush(self, chance: random.Random) -> Iterator[tuple[Moment, int]]:
+        """At which moment of which epoch of the run (the first has number 1) a host is killed."""
+        for _ in range(chance.randint(0, self.ambushes)):
+            yield chance.choice(MOMENTS), chance.randint(1, EPOCHS_WATCHED)
+
+
+NO_FAULTS = Faults(0, 0, 0, 0, 0, 0, 0)

@@ -1,0 +1,45 @@
+"""Kills at the named points of a checkpoint's life, for hosts and for the driver."""
+
+from pathlib import Path
+
+import pytest
+
+import everstream as es
+from everstream.core.points import Point
+
+from .conftest import MASTER, expected, killable, shown
+from .test_driver import start, wait_for_line
+
+HOST_KILLS = {
+    "snapshots": ["count:0@before-snapshot#2", "count:1@in-snapshot#3", "middle@after-snapshot#4"],
+    "commits": ["out@after-prepare#2", "out@in-commit#2", "out@after-commit#2"],
+    "restore": ["front@in-snapshot#3", "count:0@in-restore"],
+}
+
+
+@pytest.mark.parametrize("story", HOST_KILLS)
+def test_hosts_killed_at_named_points_lose_and_double_nothing(tmp_path: Path, story: str) -> None:
+    result = killable(tmp_path).run(
+        checkpoint=es.Coordinated(every="200ms"),
+        store=tmp_path / "store",
+        master=MASTER,
+        workers=6,
+        kill=HOST_KILLS[story],
+    )
+    assert shown(tmp_path) == expected()
+    assert [report.injected for report in result.recoveries] == [True] * len(HOST_KILLS[story])
+
+
+def test_drivers_killed_at_every_named_point_are_replaced_and_nothing_is_lost_or_doubled(
+    tmp_path: Path,
+) -> None:
+    """One driver after the other goes on from where the last one was killed."""
+    for point in Point:
+        if point is not Point.AFTER_COMMIT:  # a driver commits nothing itself
+            occurrence = 1 if point is Point.IN_RESTORE else 2
+            killed = start(tmp_path, f"driver@{point.value}#{occurrence}")
+            assert killed.wait() == -9
+    last = start(tmp_path)
+    assert wait_for_line(last, "outcome").split()[1] == "finished"
+    assert last.wait() == 0
+    assert shown(tmp_path) == expected()

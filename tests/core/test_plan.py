@@ -1,0 +1,206 @@
+"""From graphs to shards, channels and hosts; and what a manifest must fit."""
+
+import json
+from typing import Any
+
+import pytest
+
+from everstream.connectors.generate import Range
+from everstream.core.ids import ChannelId, Epoch, ShardId
+from everstream.core.manifest import EpochManifest, check_fits, records_for, shard_counts
+from everstream.core.messages import CheckpointRecord
+from everstream.core.plan import Plan, make_plan
+from everstream.errors import GraphError, UserError
+from everstream.pipeline.stream import Pipeline, Stream
+from everstream.state.store import ObjectRef
+
+
+def source(shards: int = 1, name: str = "test") -> Stream:
+    return Pipeline(name).source(Range(10), name="numbers", shards=shards)
+
+
+def chains(stream: Stream, hosts: int = 1) -> list[tuple[str, ...]]:
+    plan = make_plan(stream.collect(name="out"), hosts)
+    return [chain.operators for chain in plan.chains.values()]
+
+
+def same(x: Any) -> Any:
+    return x
+
+
+# Fusing.
+
+
+def test_plain_edges_between_equal_shard_counts_are_fused() -> None:
+    stream = source(shards=2).map(same, name="a").filter(same, name="b")
+    assert chains(stream) == [("numbers", "a", "b", "out")]
+
+
+def test_another_shard_count_starts_a_chain() -> None:
+    assert chains(source().map(same, name="a", shards=2)) == [("numbers",), ("a", "out")]
+
+
+def test_on_demand_said_aloud_keeps_operators_apart() -> None:
+    assert chains(source().on_demand().map(same, name="a")) == [("numbers",), ("a", "out")]
+
+
+def test_a_key_needs_a_channel_unless_there_is_one_shard_on_each_side() -> None:
+    one = source().key_by(same).aggregate(init=int, update=max, name="a")
+    two = source(shards=2).key_by(same).aggregate(init=int, update=max, name="a")
+    assert chains(one) == [("numbers", "a", "out")]
+    assert chains(two) == [("numbers",), ("a", "out")]
+
+
+def test_a_broadcast_is_never_fused() -> None:
+    assert chains(source().broadcast().map(same, name="a")) == [("numbers",), ("a", "out")]
+
+
+def test_where_streams_meet_a_chain_starts_and_a_branch_is_a_tree_in_one_chain() -> None:
+    left, right = source().branch(bool, name="branch")
+    both = left.map(same, name="a").union(right.map(same, name="b")).map(same, name="c")
+    assert chains(both) == [("numbers", "branch", "a", "b"), ("c", "out")]
+
+
+def test_channels_join_every_shard_of_both_sides() -> None:
+    plan = make_plan(source(shards=2).map(same, name="a", shards=3).collect(name="out"), 2)
+    assert len(plan.channels) == 6
+    assert plan.outputs[ShardId("numbers", 1)] == [
+        ChannelId(0, ShardId("numbers", 1), ShardId("a", index)) for index in range(3)
+    ]
+    assert len(plan.inputs[ShardId("a", 2)]) == 2
+    assert not plan.fused(plan.graph.edges[0]) and plan.fused(plan.graph.edges[1])
+
+
+# Placing.
+
+
+def test_shards_of_one_chain_go_to_different_hosts_and_hosts_are_filled_evenly() -> None:
+    plan = make_plan(source(shards=3).map(same, name="a", shards=2).collect(name="out"), 3)
+    assert [len(host) for host in plan.hosts] == [2, 2, 1]
+    for host in plan.hosts:
+        assert len({shard.operator for shard in host}) == len(host)
+    assert all(shard in plan.hosts[plan.host_of[shard]] for shard in plan.shards)
+
+
+def test_fewer_hosts_take_more_shards_and_empty_hosts_are_left_out() -> None:
+    stream = source(shards=3).map(same, name="a", shards=2).collect(name="out")
+    assert [len(host) for host in make_plan(stream, 1).hosts] == [5]
+    assert len(make_plan(stream, 20).hosts) == 5
+
+
+def test_the_plan_finds_sources_sinks_and_what_feeds_an_ordered_sink() -> None:
+    stream = source().on_demand().map(same, name="a", shards=2)
+    plan = make_plan(stream.on_demand().collect(name="out", ordered=True), 2)
+    assert plan.source_shards() == [ShardId("numbers", 0)]
+    assert plan.sink_shards() == [ShardId("out", 0)]
+    assert plan.order_matters() == {"numbers", "a", "out"}
+
+
+def test_a_shard_is_found_by_any_operator_of_its_chain() -> None:
+    plan = make_plan(source(shards=2).map(same, name="a").collect(name="out"), 1)
+    assert plan.shard_for("out", 1) == ShardId("numbers", 1)
+
+
+def test_asking_for_a_shard_that_is_not_there_says_what_is() -> None:
+    plan = make_plan(source().map(same, name="a").collect(name="out"), 1)
+    with pytest.raises(UserError, match="no operator 'b'; this pipeline has: numbers, a, out"):
+        plan.shard_for("b")
+    with pytest.raises(UserError, match=r"has 1 shard\(s\), numbered from 0; there is no shard 1"):
+        plan.shard_for("a", 1)
+    with pytest.raises(UserError, match="there is no shard -1"):
+        plan.shard_for("a", -1)
+
+
+def test_a_wrong_graph_fails_before_it_is_planned() -> None:
+    with pytest.raises(GraphError, match="its output goes nowhere"):
+        stream = source()
+        stream.map(same, name="a")
+        make_plan(stream.collect(), 1)
+
+
+# Manifests.
+
+
+def planned(stream: Stream) -> Plan:
+    return make_plan(stream.collect(name="out"), 1)
+
+
+def full_record() -> CheckpointRecord:
+    return CheckpointRecord(
+        shard=ShardId("my.op-1", 3),
+        number=Epoch(7),
+        operators=("my.op-1", "out"),
+        objects=(ObjectRef.of("a", b"one"), ObjectRef.of("b", b"two")),
+        final=True,
+        last_epoch=Epoch(6),
+        received={"0/a:0->b:1": 5},
+        sent={"1/b:1->c:0": 9},
+        ended=("0/a:0->b:1",),
+        ordinal=12,
+        counts={"out": (3, 4)},
+        variables={"clock": [1, 2]},
+        capture_s=0.25,
+        upload_s=0.5,
+        size_bytes=6,
+    )
+
+
+def test_a_manifest_survives_json() -> None:
+    record = full_record()
+    manifest = EpochManifest(
+        Epoch(7), {record.shard: record}, "test", True, 1.5, 0.25, {"my.op-1": 4}
+    )
+    body = json.loads(json.dumps(manifest.to_json()))
+    assert EpochManifest.from_json(body) == manifest
+    assert [ObjectRef.from_json(ref) for ref in body["objects"]] == list(record.objects)
+    assert manifest.size_bytes == 6
+
+
+def test_an_object_two_records_share_is_named_once() -> None:
+    first = full_record()
+    second = CheckpointRecord(ShardId("b", 0), Epoch(7), ("b",), objects=first.objects)
+    body = EpochManifest(Epoch(7), {r.shard: r for r in (first, second)}).to_json()
+    assert len(body["objects"]) == 2
+
+
+def test_a_manifest_fits_its_own_pipeline() -> None:
+    plan = planned(source(shards=2).map(same, name="a"))
+    check_fits(EpochManifest(Epoch(1), {}, "test", shard_counts=shard_counts(plan)), plan)
+
+
+def test_a_manifest_of_another_pipeline_does_not_fit() -> None:
+    with pytest.raises(UserError, match=r"checkpoints of pipeline 'other', not of 'test'.*--fresh"):
+        check_fits(EpochManifest(Epoch(1), {}, "other"), planned(source()))
+
+
+def test_a_changed_number_of_shards_does_not_fit() -> None:
+    manifest = EpochManifest(Epoch(1), {}, "test", shard_counts={"numbers": 2, "gone": 3})
+    with pytest.raises(UserError, match=r"'numbers' was checkpointed with 2 shard\(s\).*shards=2"):
+        check_fits(manifest, planned(source(shards=1)))
+
+
+def test_an_operator_that_moved_in_the_graph_keeps_its_state() -> None:
+    before = planned(source().map(same, name="a").on_demand().map(same, name="b"))
+    line = {
+        shard: CheckpointRecord(shard, Epoch(1), before.chains[shard.operator].operators)
+        for shard in before.shards
+    }
+    assert [chain.operators for chain in before.chains.values()] == [("numbers", "a"), ("b", "out")]
+    after = planned(source().on_demand().map(same, name="b").on_demand().map(same, name="a"))
+    found = records_for(after, line)
+    numbers, b = line[ShardId("numbers", 0)], line[ShardId("b", 0)]
+    assert found[ShardId("numbers", 0)] == (numbers,)
+    assert found[ShardId("b", 0)] == (b,)
+    assert found[ShardId("a", 0)] == (numbers, b), "a from one, out from the other"
+
+
+def test_an_unchanged_chain_restores_from_its_own_record_alone() -> None:
+    plan = planned(source(shards=2).map(same, name="a"))
+    line = {s: CheckpointRecord(s, Epoch(1), plan.chains["numbers"].operators) for s in plan.shards}
+    assert records_for(plan, line) == {shard: (line[shard],) for shard in plan.shards}
+    assert records_for(plan, {}) == dict.fromkeys(plan.shards, ())
+
+
+def test_ids_are_found_again_in_their_text() -> None:
+    shard = ShardId("a:b", 3)
+    assert ShardId.parse(str(shard)) == shard

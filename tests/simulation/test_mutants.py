@@ -1,0 +1,213 @@
+"""The simulator can fail: each known way to get checkpoints wrong is caught by one of its first seeds.
+
+A mutant is the real code with one rule taken out. If one survives here, the shapes, the faults or
+the timing of the simulation have a blind spot.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from everstream.core.coordinator import Coordinator
+from everstream.core.frames import Frame, FrameKind
+from everstream.core.ids import Epoch, Generation, ShardId
+from everstream.core.instructions import Capture, Instruction
+from everstream.core.messages import CheckpointRecord
+from everstream.core.outlet import DemandOutlet, DirectOutlet, Item
+from everstream.core.protocols.aligned import Aligned
+from everstream.core.protocols.base import Ask, Verdict
+from everstream.core.protocols.epochs import EpochLedger
+from everstream.core.runner import ShardRunner, Upload
+from everstream.core.shard import Shard
+from everstream.pipeline.sink import Permit
+from everstream.simulation.faults import Faults
+from everstream.simulation.hosts import SimulatedHost
+from everstream.simulation.outside import OutsideWriter
+from everstream.simulation.shapes import shape_for
+from everstream.simulation.world import World
+from everstream.state import snapshot
+from everstream.state.objects import ObjectRef
+
+Patch = pytest.MonkeyPatch
+SEEDS = 150
+"""Each mutant must be caught by one of this many seeds."""
+
+MUTANTS: list[Callable[[Patch], None]] = []
+
+
+def mutant(function: Callable[[Patch], None]) -> Callable[[Patch], None]:
+    MUTANTS.append(function)
+    return function
+
+
+@mutant
+def alignment_does_not_hold_channels(patch: Patch) -> None:
+    def admit(self: Aligned, frame: Frame) -> Verdict:
+        return Verdict.CONSUME if frame.kind is FrameKind.MARKER else Verdict.DELIVER
+
+    patch.setattr(Aligned, "admit", admit)
+
+
+@mutant
+def a_marker_overtakes_queued_frames(patch: Patch) -> None:
+    queue_on_demand, queue_direct = DemandOutlet._to_all, DirectOutlet._to_all
+
+    def on_demand(self: DemandOutlet, item: Item) -> None:
+        if item[0] is FrameKind.MARKER:
+            self._waiting.appendleft(item)
+        else:
+            queue_on_demand(self, item)
+
+    def direct(self: DirectOutlet, item: Item) -> None:
+        if item[0] is FrameKind.MARKER:
+            for waiting in self._waiting.values():
+                waiting.appendleft(item)
+        else:
+            queue_direct(self, item)
+
+    patch.setattr(DemandOutlet, "_to_all", on_demand)
+    patch.setattr(DirectOutlet, "_to_all", direct)
+
+
+@mutant
+def state_is_encoded_after_later_updates(patch: Patch) -> None:
+    patch.setattr(snapshot, "freeze", lambda entries, whose: entries)
+
+
+@mutant
+def an_epoch_is_complete_before_its_uploads_are_durable(patch: Patch) -> None:
+    def upload(self: SimulatedHost, upload: Upload) -> None:
+        data = upload.prepare(self.reached)
+        ref = ObjectRef.of(upload.name, data)
+        self._later(0.01, lambda: self.world.store.put(upload.name, data) and None)
+        runner = self.runners[upload.shard]
+        self.world.scheduler.after(0.0, lambda: runner.on_uploaded(upload, ref, 0.0))
+
+    patch.setattr(SimulatedHost, "upload", upload)
+
+
+@mutant
+def frames_of_an_older_generation_are_taken(patch: Patch) -> None:
+    on_frame = Shard.on_frame
+
+    def trusting(self: Shard, frame: Frame) -> bool:
+        return on_frame(self, replace(frame, generation=self.generation))
+
+    patch.setattr(Shard, "on_frame", trusting)
+
+
+@mutant
+def reports_of_an_older_generation_are_taken(patch: Patch) -> None:
+    on_report = Coordinator.on_report
+
+    def trusting(self: Coordinator, report: Any, now_s: float) -> Any:
+        return on_report(self, replace(report, generation=self.generation), now_s)
+
+    patch.setattr(Coordinator, "on_report", trusting)
+
+
+@mutant
+def grants_of_an_older_generation_are_taken(patch: Patch) -> None:
+    on_grant = ShardRunner.on_grant
+
+    def trusting(self: ShardRunner, channel: Any, generation: Generation, frames: int) -> None:
+        if self.shard.generation >= 0:
+            on_grant(self, channel, self.shard.generation, frames)
+
+    patch.setattr(ShardRunner, "on_grant", trusting)
+
+
+@mutant
+def a_rollback_does_not_wait_for_the_manifest_under_way(patch: Patch) -> None:
+    roll_back = Coordinator._roll_back
+
+    def hasty(self: Coordinator) -> None:
+        writing, self._writing = self._writing, None
+        roll_back(self)
+        self._writing = writing
+
+    patch.setattr(Coordinator, "_roll_back", hasty)
+
+
+@mutant
+def sinks_commit_when_they_prepare(patch: Patch) -> None:
+    prepare = OutsideWriter.prepare
+
+    def eager(self: OutsideWriter, checkpoint: int) -> Any:
+        transaction = prepare(self, checkpoint)
+        if transaction is not None:
+            transaction.persist()
+            transaction.commit(Permit(checkpoint))
+        return transaction
+
+    patch.setattr(OutsideWriter, "prepare", eager)
+
+
+@mutant
+def the_record_is_made_after_the_delivery_that_follows(patch: Patch) -> None:
+    step = Shard.step
+
+    def late(self: Shard) -> list[Instruction]:
+        return [
+            Capture(self._record(i.record.number, i.record.final)) if isinstance(i, Capture) else i
+            for i in step(self)
+        ]
+
+    patch.setattr(Shard, "step", late)
+
+
+@mutant
+def a_last_checkpoint_stands_for_an_epoch_its_shard_took_part_in(patch: Patch) -> None:
+    def complete(self: EpochLedger) -> dict[ShardId, CheckpointRecord] | None:
+        if self.in_flight is None:
+            return None
+        chosen = {**self.finals, **self.records}
+        return chosen if len(chosen) == len(self.shards) else None
+
+    patch.setattr(EpochLedger, "complete", complete)
+
+
+@mutant
+def an_ended_input_is_waited_for(patch: Patch) -> None:
+    def on_input_ended(self: Aligned, channel: Any) -> list[Ask]:
+        return []
+
+    patch.setattr(Aligned, "on_input_ended", on_input_ended)
+
+
+@mutant
+def an_aborted_epochs_number_is_used_again(patch: Patch) -> None:
+    abort = EpochLedger.abort
+
+    def forgetful(self: EpochLedger) -> None:
+        if self.in_flight is not None:
+            self.started = Epoch(self.in_flight - 1)
+        abort(self)
+
+    patch.setattr(EpochLedger, "abort", forgetful)
+
+
+@mutant
+def a_corrupt_checkpoint_is_tried_again_and_again(patch: Patch) -> None:
+    def stubborn(self: Coordinator, shard: ShardId, reason: str, now_s: float) -> None:
+        self._roll_back()
+
+    patch.setattr(Coordinator, "_fall_back", stubborn)
+
+
+def caught(seed: int) -> bool:
+    """Whether this seed shows that something is wrong, in the output or by an exception."""
+    try:
+        return not World(seed, shape_for(seed), Faults()).run().right
+    except Exception:
+        return True
+
+
+@pytest.mark.parametrize("breaks", MUTANTS, ids=lambda function: function.__name__)
+def test_one_of_the_first_seeds_catches(
+    breaks: Callable[[Patch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breaks(monkeypatch)
+    assert any(caught(seed) for seed in range(SEEDS)), f"{SEEDS} seeds do not notice"

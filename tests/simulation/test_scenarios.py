@@ -1,0 +1,299 @@
+"""Failure stories on the simulator, told one by one: what happens, and what must hold then.
+
+Each is run under several seeds, so that it does not hang on one lucky timing.
+"""
+
+from collections import Counter
+from functools import partial
+from typing import Any
+
+import pytest
+
+from everstream.connectors.generate import Range
+from everstream.core.coordinator import Outcome, Policy
+from everstream.core.messages import Restore
+from everstream.core.protocols.base import NoCheckpoints
+from everstream.pipeline.stream import Pipeline
+from everstream.simulation.faults import NO_FAULTS
+from everstream.simulation.hosts import SimulatedHost
+from everstream.simulation.outside import OutsideSink
+from everstream.simulation.shapes import Shape
+from everstream.simulation.world import World
+
+RECORDS = 700
+KEYS = 5
+
+
+def _build(pipeline: Pipeline, world: int) -> None:
+    numbers = pipeline.source(Range(RECORDS, batch=2), name="numbers", shards=2)
+    counts = numbers.key_by(lambda x: x % KEYS).aggregate(
+        init=int, update=lambda count, _: count + 1, name="count", shards=2
+    )
+    counts.on_demand().sink(OutsideSink(world), name="out", shards=2)
+
+
+def _expected() -> dict[str, list[Any]]:
+    totals = Counter(x % KEYS for x in range(RECORDS))
+    return {"out": [(key, i + 1) for key, total in totals.items() for i in range(total)]}
+
+
+COUNTING = Shape("counting", hosts=3, build=_build, expected=_expected)
+"""Two sources, a shuffle, two counters, two sinks, on three hosts."""
+
+
+def short_build(pipeline: Pipeline, world: int) -> None:
+    short = pipeline.source(Range(8, batch=2), name="short")
+    long = pipeline.source(Range(100, 500, batch=2), name="long")
+    short.union(long).on_demand().map(lambda x: x, name="both", shards=2).on_demand().sink(
+        OutsideSink(world), name="out"
+    )
+
+
+SHORT_AND_LONG = Shape(
+    "short-and-long", 3, short_build, lambda: {"out": [*range(8), *range(100, 500)]}
+)
+"""One of the two sources ends long before the other."""
+
+
+def calm(seed: int, shape: Shape = COUNTING, every_s: float = 0.03, **options: Any) -> World:
+    """A run in which nothing goes wrong but what the story says."""
+    policy = options.pop("policy", Policy(every_s=every_s))
+    world = World(seed, shape, NO_FAULTS, policy=policy, **options)
+    world.upload_s, world.driver_link_s = 0.005, 0.001
+    return world
+
+
+@pytest.fixture(params=range(3))
+def world(request: pytest.FixtureRequest) -> World:
+    return calm(request.param)
+
+
+def kill_twice(world: World) -> None:
+    """After the first epoch, and once more when that has been made up for."""
+
+    def kill() -> None:
+        world.when("host 2 is told Resume", lambda: world.kill_host(1))
+        world.kill_host(1)
+
+    world.when("epoch 1 is stable", kill)
+
+
+def notes(world: World) -> str:
+    return "\n".join(world.history.notes)
+
+
+def test_a_run_without_faults_takes_several_epochs(world: World) -> None:
+    history = world.run()
+    assert history.right
+    assert history.epochs >= 4 and history.recoveries == 0
+
+
+def test_a_worker_killed_before_the_first_epoch_starts_over(world: World) -> None:
+    world.when("numbers:0 takes checkpoint 1", lambda: world.kill_host(1))
+    assert world.run().right
+    assert "going back to epoch 0" in notes(world)
+
+
+def test_a_worker_killed_after_the_first_epoch_goes_back_to_it(world: World) -> None:
+    world.when("host 1 is told Stable, epoch 1", lambda: world.kill_host(1))
+    history = world.run()
+    assert history.right and history.recoveries == 1
+    assert "going back to epoch 1" in notes(world)
+
+
+def test_a_worker_killed_twice_is_recovered_twice(world: World) -> None:
+    kill_twice(world)
+    history = world.run()
+    assert history.right and history.recoveries == 2
+
+
+def test_a_worker_killed_again_during_recovery_is_recovered_once_more(world: World) -> None:
+    def kill_again() -> None:
+        world.when("host 2 is told Restore", lambda: world.kill_host(2))
+        world.kill_host(1)
+
+    world.when("host 1 is told Stable, epoch 1", kill_again)
+    history = world.run()
+    assert history.right and history.recoveries >= 2
+
+
+def test_every_worker_killed_at_once_is_no_worse_than_one(world: World) -> None:
+    def kill_all() -> None:
+        for host in range(3):
+            world.kill_host(host)
+
+    world.when("epoch 2 is stable", kill_all)
+    assert world.run().right
+
+
+def test_a_driver_killed_between_snapshot_and_manifest_goes_back_one_epoch(world: World) -> None:
+    world.when("epoch 2 is being written", world.kill_driver)
+    events: list[str] = []
+    world.watchers.append(events.append)
+    assert world.run().right
+    stable_first = "epoch 2 is stable" in events[: events.index("driver 2 starts")]
+    restored = next(e for e in events[events.index("driver 2 starts") :] if "Restore" in e)
+    assert f"stable {2 if stable_first else 1}" in restored
+
+
+def test_a_driver_killed_right_after_the_manifest_goes_on_from_it(world: World) -> None:
+    world.when("epoch 2 is stable", world.kill_driver)
+    events: list[str] = []
+    world.watchers.append(events.append)
+    assert world.run().right
+    restored = [e for e in events[events.index("driver 2 starts") :] if "Restore" in e]
+    assert "stable 2" in next(event for event in restored if "zombie" not in event)
+
+
+def test_a_host_that_dies_while_a_manifest_is_written_waits_for_the_store(world: World) -> None:
+    world.when("epoch 2 is being written", lambda: world.kill_host(0))
+    restores: list[Restore] = []
+    world.watchers.append(
+        lambda text: (
+            restores.append(world.coordinator._restore_command())
+            if text.startswith("host 1 is told Restore")
+            else None
+        )
+    )
+    assert world.run().right
+    assert [command.stable for command in restores] == [0, 2], "nobody goes back to epoch 1"
+
+
+def test_a_zombie_host_that_goes_on_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts: list[SimulatedHost] = []
+    make = SimulatedHost.__init__
+
+    def remember(self: SimulatedHost, *arguments: Any) -> None:
+        hosts.append(self)
+        make(self, *arguments)
+
+    monkeypatch.setattr(SimulatedHost, "__init__", remember)
+    zombie: list[str] = []
+    for seed in range(10):
+        world = calm(seed)
+        world.when("epoch 1 is stable", partial(world.lose_host, 1))
+        world.watchers.append(lambda text: zombie.append(text) if "(zombie)" in text else None)
+        assert world.run().right
+    assert any("data" in text for text in zombie), "it went on sending"
+    assert any("has saved" in text for text in zombie), "and saving"
+    dropped = sum(runner.dropped for host in hosts for runner in host.runners.values())
+    assert dropped > 0, "its frames were dropped"
+
+
+def test_a_corrupt_newest_checkpoint_falls_back_to_the_one_before(world: World) -> None:
+    def rot_and_kill() -> None:
+        newest, before = world.store.manifests()[:2]
+        only_new = set(newest.objects) - set(before.objects)
+        ref = sorted(only_new, key=lambda ref: ref.name)[0]
+        world.rot_object(f"objects/{ref.name}.{ref.checksum}")
+        world.kill_host(0)
+
+    world.when("host 1 is told Stable, epoch 3", rot_and_kill)
+    assert world.run().right
+    assert "epoch 3 cannot be restored" in notes(world)
+    assert "falling back to epoch 2" in notes(world)
+
+
+def test_a_fall_back_holds_even_if_the_driver_dies_on_the_way(world: World) -> None:
+    def rot_and_kill() -> None:
+        for path in world.disk.list("objects/count-0/"):
+            world.rot_object(path)
+        world.when("epoch 1 is stable", kill_driver_on_the_way)
+        world.kill_host(0)
+
+    def kill_driver_on_the_way() -> None:
+        world.when("host 1 is told Restore", world.kill_driver)
+
+    world.when("host 1 is told Stable, epoch 2", rot_and_kill)
+    events: list[str] = []
+    world.watchers.append(events.append)
+    assert world.run().right
+    after = [e for e in events[events.index("driver 2 starts") :] if "Restore" in e]
+    assert all("stable 2" not in event for event in after), "the broken epoch is never tried again"
+
+
+def test_a_full_disk_costs_epochs_but_no_results(world: World) -> None:
+    world.when("epoch 1 is stable", lambda: world.fill_disk(for_s=0.1))
+    history = world.run()
+    assert history.right and history.recoveries == 0
+    assert "could not save" in notes(world) and "No space left" in notes(world)
+
+
+def test_a_disk_that_is_full_at_the_end_delays_the_end() -> None:
+    for seed in range(3):
+        world = calm(seed)
+        world.when("numbers:0 takes its last", partial(world.fill_disk, 0.3))
+        assert world.run().right
+        assert "could not save" in notes(world)
+
+
+def test_a_manifest_whose_answer_got_lost_counts(world: World) -> None:
+    world.when("epoch 2 is being written", world.lose_answer)
+    world.when("epoch 2 is stable", lambda: world.kill_host(0))
+    assert world.run().right
+    assert "given up" not in notes(world)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_end_of_a_source_may_race_an_epoch(seed: int) -> None:
+    world = calm(seed, SHORT_AND_LONG, every_s=0.004)
+    world.when("short:0 takes its last", lambda: world.kill_host(seed % 3))
+    assert world.run().right
+
+
+def test_a_source_that_ended_before_the_checkpoint_stays_ended(world: World) -> None:
+    world = calm(world.seed, SHORT_AND_LONG)
+    world.when("epoch 2 is stable", lambda: world.kill_host(0))
+    events: list[str] = []
+    world.watchers.append(events.append)
+    assert world.run().right
+    after = events[events.index("kill host 0") :]
+    assert not any("short:0->" in event and "zombie" not in event for event in after)
+
+
+def test_a_stopped_run_is_resumed_by_the_next_driver_without_loss(world: World) -> None:
+    world.when("epoch 1 is stable", world.stop)
+    stopped = world.run()
+    assert stopped.outcome is Outcome.STOPPED and not stopped.violations
+    shown = world.outside.counts("out")
+    assert 0 < shown.total() < RECORDS
+    world.resume()
+    assert world.run().right
+    assert world.outside.counts("out").total() == RECORDS
+
+
+def test_everything_read_before_the_stop_is_shown(world: World) -> None:
+    world.when("epoch 1 is stable", world.stop)
+    world.run()
+    read = sum(
+        record.counts["numbers"][1]
+        for record in world.coordinator.line.values()
+        if record.shard.operator == "numbers"
+    )
+    assert world.outside.counts("out").total() == read
+
+
+def test_a_worker_killed_while_the_run_stops_does_not_keep_it_from_stopping(world: World) -> None:
+    world.when("epoch 1 is stable", world.stop)
+    world.when("stop requested", lambda: world.kill_host(1))
+    stopped = world.run()
+    assert stopped.outcome is Outcome.STOPPED and not stopped.violations
+    world.resume()
+    assert world.run().right
+
+
+def test_without_checkpoints_a_kill_starts_the_run_over(world: World) -> None:
+    policy = Policy(checkpoints=False)
+    world = calm(world.seed, protocol=NoCheckpoints, policy=policy)
+    world.scheduler.at(0.15, lambda: world.kill_host(1))
+    history = world.run()
+    assert history.right and history.epochs == 1
+    assert "going back to epoch 0" in notes(world)
+
+
+def test_too_many_failures_end_the_run_with_a_reason(world: World) -> None:
+    world = calm(world.seed, policy=Policy(every_s=0.03, max_restarts=1))
+    kill_twice(world)
+    history = world.run()
+    assert history.outcome is Outcome.FAILED and not history.violations
+    assert "more than 1 failures within 600 s" in notes(world)

@@ -1,0 +1,106 @@
+"""Thousands of simulated runs with faults: every one ends, with exactly the right output."""
+
+import pytest
+from typer.testing import CliRunner
+
+from everstream.core.coordinator import Coordinator, Outcome, Policy
+from everstream.core.protocols.base import NoCheckpoints
+from everstream.simulation.__main__ import app
+from everstream.simulation.faults import NO_FAULTS, Faults
+from everstream.simulation.shapes import SHAPES, shape_for
+from everstream.simulation.world import World
+
+SEEDS_PER_CASE = 250
+CASES = 8
+
+
+def replay_command(seed: int) -> str:
+    return f"python -m everstream.simulation {seed} --trace"
+
+
+@pytest.mark.parametrize("case", range(CASES))
+def test_every_seed_ends_with_exactly_the_right_output(case: int) -> None:
+    for seed in range(case * SEEDS_PER_CASE, (case + 1) * SEEDS_PER_CASE):
+        history = World(seed, shape_for(seed), Faults()).run()
+        assert history.right, f"{history.violations}; replay with: {replay_command(seed)}"
+
+
+def test_the_seeds_meet_every_shape_and_every_kind_of_fault() -> None:
+    shapes, faults, notes = set(), set(), []
+    for seed in range(120):
+        history = World(seed, shape_for(seed), Faults()).run()
+        shapes.add(history.shape)
+        faults |= {" ".join(line.split()[1:3]) for line in history.faults}
+        notes += history.notes
+    assert shapes == {"line", "shuffle", "diamond", "many-sinks", "ordered-farm"}
+    assert len(shapes) == len(SHAPES)
+    assert {"kill host", "kill the", "disk full", "the answer"} <= faults
+    assert any(fault.startswith("rot objects/") for fault in faults)
+    assert any("falling back" in note for note in notes)
+    assert any("could not save" in note for note in notes)
+
+
+def test_without_faults_there_is_no_recovery_and_nothing_to_note() -> None:
+    for seed in range(20):
+        history = World(seed, shape_for(seed), NO_FAULTS).run()
+        assert history.right
+        assert (history.recoveries, history.faults, history.notes) == (0, [], [])
+
+
+def test_without_checkpoints_a_failure_starts_the_run_over_and_the_output_is_right() -> None:
+    policy = Policy(checkpoints=False, max_restarts=1000)
+    for seed in range(60):
+        for faults in (Faults(), NO_FAULTS):
+            world = World(seed, shape_for(seed), faults, protocol=NoCheckpoints, policy=policy)
+            history = world.run()
+            assert history.right, f"seed {seed}: {history.violations}"
+        assert history.epochs == 1, "only the last one, when everything has ended"
+
+
+def test_a_run_that_is_stopped_among_faults_and_resumed_ends_with_the_right_output() -> None:
+    stops = 0
+    for seed in range(150):
+        world = World(seed, shape_for(seed), Faults())
+        for at_s in (0.1 + seed % 5 / 10, 0.6 + seed % 7 / 10):
+            world.scheduler.at(at_s, world.stop)
+        while world.run().outcome is Outcome.STOPPED:
+            stops += 1
+            world.resume()
+        assert world.history.right, f"seed {seed}: {world.history.violations}"
+    assert stops > 75, "they do stop"
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    def trace(seed: int) -> list[str]:
+        world = World(seed, shape_for(seed), Faults())
+        events: list[str] = []
+        world.watchers.append(lambda text: events.append(f"{world.scheduler.now_s} {text}"))
+        world.run()
+        return events
+
+    assert trace(7) == trace(7)
+    assert trace(7) != trace(8)
+
+
+def test_the_command_shows_shape_faults_and_verdict() -> None:
+    result = CliRunner().invoke(app, ["3"])
+    assert result.exit_code == 0
+    assert result.output.startswith("seed 3: shape ")
+    assert "faults:" in result.output and "notes:" in result.output
+    assert result.output.rstrip().endswith("verdict: right")
+
+
+def test_the_command_traces_every_event_and_can_do_without_faults() -> None:
+    result = CliRunner().invoke(app, ["3", "--trace", "--no-faults"])
+    assert result.exit_code == 0
+    for event in ("host 0 joins", "takes checkpoint 1", "epoch 1 is stable", ": end 0, frame"):
+        assert event in result.output
+    assert "faults:\n  none" in result.output
+
+
+def test_the_command_fails_if_the_run_was_not_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Coordinator, "_is_last", lambda self, manifest: False)
+    result = CliRunner().invoke(app, ["3", "--no-faults"])
+    assert result.exit_code == 1
+    assert "violated: liveness: the run has not ended" in result.output
+    assert result.output.rstrip().endswith("verdict: WRONG")
