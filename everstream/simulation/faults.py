@@ -1,7 +1,8 @@
 """Which faults hit a simulated run: how many of each kind, and when, from the seed.
 
 Half of the kills come at any time. The others lie in ambush for the moments at which races are
-won and lost: when a manifest is about to be written, and when an epoch has just become stable.
+won and lost: when a manifest is about to be written, when an epoch has just become stable, and
+when one has in which some shards had ended and others had not.
 """
 
 import random
@@ -9,9 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-Moment: TypeAlias = Literal["writing", "stable"]
-MOMENTS: tuple[Moment, ...] = ("writing", "stable")
-EPOCHS_WATCHED = 6
+Moment: TypeAlias = Literal["writing", "stable", "ending"]
+EPOCHS_WATCHED: dict[Moment, int] = {"writing": 6, "stable": 6, "ending": 2}
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ class Faults:
     def lying_in_ambush(self, chance: random.Random) -> Iterator[tuple[Moment, int]]:
         """At which moment of which epoch of the run (the first has number 1) a host is killed."""
         for _ in range(chance.randint(0, self.ambushes)):
-            yield chance.choice(MOMENTS), chance.randint(1, EPOCHS_WATCHED)
+            moment = chance.choice(tuple(EPOCHS_WATCHED))
+            yield moment, chance.randint(1, EPOCHS_WATCHED[moment])
 
 
 NO_FAULTS = Faults(0, 0, 0, 0, 0, 0, 0)

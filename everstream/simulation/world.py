@@ -86,7 +86,8 @@ class World:
         self.safety = Safety(shape, self.outside)
         self.liveness = Liveness()
         self.plan: Plan = make_plan(shape.pipeline(seed), shape.hosts)
-        self.policy = policy or Policy(every_s=0.05, max_restarts=1000)
+        every_s = self.scheduler.random.choice((0.01, 0.05))
+        self.policy = policy or Policy(every_s=every_s, max_restarts=1000)
         self.hosts: dict[HostId, SimulatedHost] = {}
         """The living attempts of the living driver; whoever is not in here is a zombie."""
         self.attempts: Counter[HostId] = Counter()
@@ -254,6 +255,8 @@ class World:
             self.history.epochs += 1
             self.event(f"epoch {manifest.epoch} is stable")
             self._moment("stable")
+            if {record.final for record in manifest.records.values()} == {True, False}:
+                self._moment("ending")
         self._after(0.005, lambda: self._on_written(error, driver))
 
     def _append(self, manifest: EpochManifest, lease: Lease) -> StoreError | None:

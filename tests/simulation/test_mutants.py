@@ -31,7 +31,7 @@ from everstream.state import snapshot
 from everstream.state.objects import ObjectRef
 
 Patch = pytest.MonkeyPatch
-SEEDS = 150
+SEEDS = 400
 """Each mutant must be caught by one of this many seeds."""
 
 MUTANTS: list[Callable[[Patch], None]] = []
