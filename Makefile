@@ -5,17 +5,18 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long check format bench clean
+.PHONY: help setup demo test test-long check format bench picture clean
 
 help:  ## Show what each target does
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY)  ## Set up: virtual environment in .venv, pinned packages, Java 17 if missing
+	@echo "Ready. Try 'make demo', or 'source $(BIN)/activate' and 'everstream --help'."
 $(READY): pyproject.toml constraints.txt scripts/setup.sh
 	@PYTHON=$(PYTHON) VENV=$(VENV) scripts/setup.sh
 	@touch $@
 
-demo: $(READY)  ## Run the main job: a pipeline on Spark, a worker killed, recovery, a verdict
+demo: $(READY)  ## A pipeline on Spark, a worker killed, its recovery, the verdict (about a minute)
 	@$(BIN)/everstream demo
 
 test: $(READY)  ## Run all tests (about 10 minutes on 2 cores)
@@ -37,6 +38,10 @@ bench: $(READY)  ## Run the benchmarks and write their figures to reports/
 	@mkdir -p reports
 	$(BIN)/everstream bench overhead --json reports/overhead.json
 	$(BIN)/everstream bench restart --json reports/restart.json
+
+picture: demo  ## Draw the README's picture of a recovery anew
+	@mkdir -p docs/images
+	@cp reports/demo/recovery.png docs/images/recovery.png
 
 clean:  ## Remove the environment and everything generated
 	@rm -rf $(VENV) reports .pytest_cache .mypy_cache .ruff_cache .hypothesis .everstream

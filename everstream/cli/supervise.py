@@ -34,7 +34,6 @@ from everstream.spark.kills import Kill
 
 OK, FAILED, USAGE, TIMED_OUT, KILLED = 0, 1, 2, 124, 130
 LOOK_EVERY_S = 0.1
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Supervisor:
@@ -99,7 +98,7 @@ class Supervisor:
         code = self._wait(child)
         end = self.story.end
         if isinstance(end, Failed) and end.fault is Fault.LOST and not self._stop_asked:
-            return end.text.splitlines()[0]
+            return f"Spark went away: {end.text.splitlines()[0]}"
         if end is not None:
             return None
         return _how(code)
@@ -193,7 +192,10 @@ class Supervisor:
             if number == signal.SIGINT or not self._stop_asked:
                 self._stop_asked += 1
 
-        before = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
+        heeded = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup sees to that
+            heeded.append(signal.SIGHUP)
+        before = {number: signal.signal(number, stop) for number in heeded}
         try:
             yield
         finally:

@@ -348,7 +348,7 @@ class Coordinator:
                 goal=goal,
             )
         )
-        self._note(f"{what} failed; going back to epoch {self.stable_epoch}", killed_s is None)
+        self._note(f"{what}: going back to epoch {self.stable_epoch}", killed_s is None)
         if killed_s is None and not self.budget.spend(now_s):
             limit, window_s = self.policy.max_restarts, self.policy.restart_window_s
             message = f"{what}: more than {limit} failures within {window_s:g} s"

@@ -211,9 +211,7 @@ def test_a_lost_host_rolls_everybody_back_to_the_last_stable_epoch() -> None:
     (restore,) = of(orders, Restore)
     assert (restore.generation, restore.stable) == (before + 1, 1)
     assert restore.records[NUMBERS] == (run.record(NUMBERS, 1),)
-    assert [note.text for note in of(orders, Note)] == [
-        "host 0 (killed) failed; going back to epoch 1"
-    ]
+    assert [note.text for note in of(orders, Note)] == ["host 0 (killed): going back to epoch 1"]
     assert of(run.it.on_host_joined(H0, "again", 13.0), Restore) == [restore]
     run.restored()
     (report,) = run.it.book.reports

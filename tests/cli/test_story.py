@@ -1,0 +1,100 @@
+"""The monitor's memory: what it heard from drivers that are gone."""
+
+from everstream.cli.events import (
+    EpochStable,
+    Failed,
+    Fault,
+    Finished,
+    Noted,
+    Opened,
+    Progressed,
+    Started,
+)
+from everstream.cli.screen import Rate
+from everstream.cli.story import Story
+from everstream.core.coordinator import Phase
+from everstream.core.recovery import RecoveryReport
+from everstream.spark.listener import Snapshot
+
+
+def progressed(
+    at_s: float, phase: Phase, records: int, epoch: int = 0, *reports: RecoveryReport
+) -> Progressed:
+    return Progressed(Snapshot(phase, 1, records, {"source": records}, epoch, list(reports)), at_s)
+
+
+def started(at_s: float) -> Started:
+    return Started(("source", "sink"), 2, 1, None, at_s)
+
+
+def a_host_failure(at_s: float) -> RecoveryReport:
+    return RecoveryReport("host 0", ("source:0",), injected=True, detected_s=at_s)
+
+
+def test_the_death_of_a_driver_is_reported_from_detection_to_catching_up() -> None:
+    story = Story()
+    for event in (started(0.0), progressed(1.0, Phase.RUNNING, 100)):
+        story.hear(event)
+    story.driver_died("killed by SIGKILL", 1.5)
+    for event in (
+        started(3.0),
+        progressed(3.2, Phase.GATHERING, 0),
+        progressed(3.5, Phase.RESTORING, 60, 4),
+        progressed(4.0, Phase.RUNNING, 70, 4),
+        progressed(4.5, Phase.RUNNING, 100, 4),
+    ):
+        story.hear(event)
+    (report,) = story.recoveries
+    assert report.milliseconds() == {
+        "detected_ms": 0.0,
+        "restarted_ms": 1500.0,
+        "restored_ms": 2500.0,
+        "caught_up_ms": 3000.0,
+    }
+    assert (report.from_epoch, report.records_replayed) == (4, 40)
+
+
+def test_what_earlier_drivers_said_stays_in_the_result() -> None:
+    story = Story()
+    first, second = a_host_failure(1.0), a_host_failure(9.0)
+    for event in (
+        Opened("p", "s", "coordinated"),
+        EpochStable({"epoch": 1}),
+        progressed(2.0, Phase.RUNNING, 10, 1, first),
+    ):
+        story.hear(event)
+    story.driver_died("killed by SIGKILL", 5.0)
+    for event in (
+        EpochStable({"epoch": 2}),
+        Noted("something", False),
+        progressed(10.0, Phase.RUNNING, 20, 2, second),
+        Finished({"pipeline": "p", "outcome": "finished", "checkpoints": [{"epoch": 2}]}),
+    ):
+        story.hear(event)
+    result = story.to_json("finished", 0)
+    assert [checkpoint["epoch"] for checkpoint in result["checkpoints"]] == [1, 2]
+    assert [r["what"] for r in result["recoveries"]] == [
+        "host 0",
+        "driver (killed by SIGKILL)",
+        "host 0",
+    ]
+    assert (result["drivers_lost"], result["notes"]) == (1, ["something"])
+
+
+def test_a_failed_run_tells_its_error_in_the_result() -> None:
+    story = Story()
+    story.hear(Opened("p", "s", "coordinated"))
+    story.hear(Failed(Fault.RUN, "operator 'map' failed"))
+    result = story.to_json("failed", 1)
+    assert (result["pipeline"], result["error"], result["exit_code"]) == (
+        "p",
+        "operator 'map' failed",
+        1,
+    )
+
+
+def test_a_rollback_does_not_make_the_rate_negative() -> None:
+    rate = Rate()
+    for at_s, records in ((0.0, 0), (1.0, 500), (1.1, 200), (1.6, 300)):
+        rate.add(at_s, records)
+    assert rate.per_s() == 200.0

@@ -1,0 +1,132 @@
+"""The documents tell the truth: their programs run, their links lead somewhere, their commands
+have the options they use, and the examples in docstrings give what they say."""
+
+import doctest
+import importlib
+import pkgutil
+import re
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+import everstream
+from everstream.cli import app
+from everstream.pipeline.stream import Pipeline
+from everstream.spark.result import RunResult
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / name for name in ("architecture.md", "guarantees.md", "operators.md")),
+]
+MASTER = "local[2]"
+
+
+def blocks(document: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", document.read_text(), re.DOTALL)
+
+
+def run_block(document: str, number: int) -> dict[str, RunResult]:
+    """Run the program in a document, and the pipeline it defines; its results by name."""
+    program = blocks(ROOT / document, "python")[number]
+    names: dict[str, Any] = {"__name__": "a_program_in_the_documents"}
+    exec(compile(program, f"{document}, program {number}", "exec"), names)
+    pipelines = [value for value in names.values() if isinstance(value, Pipeline)]
+    assert pipelines, "the program defines a pipeline"
+    return {pipeline.name: pipeline.run(master=MASTER) for pipeline in pipelines}
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_with_books(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(ROOT / "examples" / "books", tmp_path / "books")
+    monkeypatch.chdir(tmp_path)
+
+
+def test_every_program_in_the_documents_has_a_test_here() -> None:
+    found = {document.name: len(blocks(document, "python")) for document in DOCUMENTS}
+    assert found == {"README.md": 2, "architecture.md": 0, "guarantees.md": 0, "operators.md": 3}
+
+
+def test_the_first_pipeline_of_the_readme_counts_words() -> None:
+    (result,) = run_block("README.md", 0).values()
+    words = sum(len(book.read_text().split()) for book in Path("books").glob("*.txt"))
+    assert result.records_out == words
+    written = [line for part in Path("counts").glob("*.jsonl") for line in part.open()]
+    assert len(written) == words
+
+
+def test_the_first_pipeline_of_the_readme_is_the_example() -> None:
+    (program,) = blocks(ROOT / "README.md", "python")[:1]
+    graph = program[program.index("pipeline = ") :].replace(" ", "").replace("\n", "")
+    example = (ROOT / "examples" / "word_count.py").read_text()
+    without_comments = re.sub(r"#.*", "", example)
+    assert graph in without_comments.replace(" ", "").replace("\n", "")
+
+
+def test_the_columns_of_the_readme_give_the_high_bids() -> None:
+    (result,) = run_block("README.md", 1).values()
+    prices = [n * 7919 % 100_000 for n in range(1_000_000)]
+    expected = Counter(price for price in prices if price > 99_000)
+    assert Counter(result.to_polars()["price"].to_list()) == expected
+
+
+def test_the_branches_of_the_operators_page() -> None:
+    (result,) = run_block("docs/operators.md", 0).values()
+    assert sorted(result.collected("small")) == [str(n) for n in range(10)]
+    last: dict[int, int] = {}
+    for key, value in result.collected("large"):
+        last[key] = max(value, last.get(key, 0))
+    assert last == {key: sum(n for n in range(10, 1000) if n % 7 == key) for key in range(7)}
+
+
+def test_the_operator_class_of_the_operators_page() -> None:
+    (result,) = run_block("docs/operators.md", 1).values()
+    balances, expected = Counter[int](), []
+    for n in range(50):
+        balances[n % 5] += 100 - n * 10
+        expected.append((n % 5, balances[n % 5]))
+    assert Counter(result.collected("balances")) == Counter(expected)
+    assert sorted(result.collected("overdrawn")) == [0, 1, 2, 3, 4]
+
+
+def test_the_source_of_the_operators_page() -> None:
+    (result,) = run_block("docs/operators.md", 2).values()
+    assert result.collected() == list(range(10, 0, -1))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_to_files_that_are_there(document: Path) -> None:
+    for link in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
+        if not link.startswith("https://"):
+            assert (document.parent / link).exists(), link
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_commands_have_the_options_the_documents_use(document: Path) -> None:
+    commands: Any = typer.main.get_command(app)
+    for block in blocks(document, "sh"):
+        for line in re.findall(r"^everstream .*", block, re.MULTILINE):
+            words = line.split("#")[0].split()
+            known = {name for option in commands.commands[words[1]].params for name in option.opts}
+            assert {word for word in words if word.startswith("--")} <= known, line
+
+
+def test_make_targets_in_the_readme_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = re.findall(r"(?:^|`)make ([a-z]+)", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert {"demo", "test", "help"} <= set(named) <= targets
+
+
+def test_examples_in_docstrings_give_what_they_say() -> None:
+    attempted = 0
+    for module in pkgutil.walk_packages(everstream.__path__, "everstream."):
+        if module.name.endswith("__main__") or module.name == "everstream.spark.daemon":
+            continue
+        failed, tried = doctest.testmod(importlib.import_module(module.name))
+        assert failed == 0, module.name
+        attempted += tried
+    assert attempted > 0
