@@ -183,6 +183,15 @@ class Coordinator:
             self._failure(what, self.plan.hosts[host], host, None, now_s)
         return self._take()
 
+    def on_start_failed(self, host: HostId, error: EverstreamError, now_s: float) -> list[Order]:
+        """A host could not even start; Spark will try again, but not for ever."""
+        if not self._over:
+            self._note(f"host {host} could not start: {error.message}", True)
+            if not self.budget.spend(now_s):
+                message = f"host {host} could not start, more than {self.policy.max_restarts} times"
+                self._end(Outcome.FAILED, RunFailed(message, error))
+        return self._take()
+
     def on_injected_kill(self, host: HostId, now_s: float) -> None:
         """We are about to kill this host ourselves: that is not held against the pipeline."""
         self._injected[host] = now_s

@@ -81,6 +81,7 @@ class Driver:
     heartbeat_timeout_s: float
     timeout_s: float | None = None
     kills: list[Kill] = field(default_factory=list)
+    until: Callable[[Snapshot], bool] | None = None
 
     def __post_init__(self) -> None:
         self.attempts: dict[HostId, Attempt] = {}
@@ -148,7 +149,10 @@ class Driver:
                 raise self._job_failure()
             if now_s >= snapshot_due_s:
                 snapshot_due_s = now_s + SNAPSHOT_EVERY_S
-                self.listener.progress(self._snapshot())
+                snapshot = self._snapshot()
+                self.listener.progress(snapshot)
+                if self.until is not None and self.until(snapshot):
+                    self.request_stop("told to")
         self.ended_s = time.monotonic()
         self.listener.progress(self._snapshot())
 
@@ -177,9 +181,11 @@ class Driver:
                 self.coordinator.on_injected_kill(host, now_s)
                 self._reply(identity, Nod())
             case HostBroke(host=host, error=error):
-                self._note(str(error), True)
                 if self._is_current(identity, host):
+                    self._note(str(error), True)
                     self._lose(host, "broke", now_s)
+                else:
+                    self._obey(self.coordinator.on_start_failed(host, error, now_s))
             case _:
                 if any(attempt.identity == identity for attempt in self.attempts.values()):
                     self._obey(self.coordinator.on_report(message, now_s))

@@ -8,6 +8,7 @@ telling the driver that we live, and ends the process if the driver or our paren
 import os
 import pickle
 import signal
+import socket
 import sys
 import threading
 import time
@@ -27,7 +28,7 @@ from everstream.core.plan import Plan
 from everstream.core.points import Point
 from everstream.core.protocols.base import ShardProtocol
 from everstream.core.runner import CommitJob, ShardRunner, Upload
-from everstream.errors import EverstreamError, InternalError
+from everstream.errors import EverstreamError, InternalError, UserError
 from everstream.spark.background import Background
 from everstream.spark.endpoints import Address, Doors, RunKeys, address_seen_by_others
 from everstream.spark.talk import Beat, Hello, HostBroke, KillAfter, KillAt, KillFired, KillNow, Nod
@@ -78,14 +79,14 @@ class Host:
         self.attempt = attempt
         self.store_url = task.store_url
         self.store = CheckpointStore.at(task.store_url)
-        self.plan: Plan = cloudpickle.loads(task.pickled_plan)
-        self.wire = Wire(self.plan.channels)
         interface = None
         if task.over_tcp:
             interface = "127.0.0.1" if task.always_tcp else address_seen_by_others()
         self.doors = Doors(task.keys, interface, always_tcp=task.always_tcp)
         identity = f"{id}/{attempt}".encode()
         self.control = self.doors.connect(zmq.DEALER, task.driver, identity)
+        self.plan: Plan = self._load_plan(task.pickled_plan)
+        self.wire = Wire(self.plan.channels)
         self.inbox, self.address = self.doors.listen(zmq.PULL, "inbox")
         self.background = Background(self.store, self.reached)
         self.peers: dict[HostId, zmq.Socket[bytes]] = {}
@@ -102,6 +103,21 @@ class Host:
         self.life = LifeSign(self.doors, task, id, attempt)
         hello = Hello(id, attempt, task_id, os.getpid(), self.doors.machine, self.address)
         self._say(hello)
+
+    def _load_plan(self, pickled: bytes) -> Plan:
+        """The pipeline; what it needs may be missing on this machine."""
+        try:
+            plan: Plan = cloudpickle.loads(pickled)
+        except Exception as error:  # unpickling runs whatever the user's modules do
+            problem = UserError(
+                f"the pipeline cannot be loaded on {socket.gethostname()}: {error!r}. Modules it "
+                "uses must be installed there, or be sent along with Spark's --py-files."
+            )
+            self._say(HostBroke(self.id, self.attempt, problem))
+            self.control.close(linger=1000)
+            self.doors.close()
+            raise problem from error
+        return plan
 
     # What the runners need.
 
@@ -317,10 +333,10 @@ class LifeSign:
         self._parent = os.getppid()
         self._timeout_s = task.driver_timeout_s
         self._stop = threading.Event()
-        socket = doors.connect(zmq.DEALER, task.driver, f"beat-{id}/{attempt}".encode())
+        beating = doors.connect(zmq.DEALER, task.driver, f"beat-{id}/{attempt}".encode())
         beat = pickle.dumps(Beat(id, attempt))
         self._thread = threading.Thread(
-            target=self._loop, args=(socket, beat), name="everstream-life", daemon=True
+            target=self._loop, args=(beating, beat), name="everstream-life", daemon=True
         )
         self._thread.start()
 
@@ -328,15 +344,15 @@ class LifeSign:
         self._stop.set()
         self._thread.join()
 
-    def _loop(self, socket: "zmq.Socket[bytes]", beat: bytes) -> None:
+    def _loop(self, beating: "zmq.Socket[bytes]", beat: bytes) -> None:
         while not self._stop.wait(BEAT_EVERY_S):
-            socket.send(beat)
-            while socket.poll(0):
-                socket.recv()
+            beating.send(beat)
+            while beating.poll(0):
+                beating.recv()
                 self.heard_s = time.monotonic()
             if os.getppid() != self._parent or self._silent():
                 os._exit(1)
-        socket.close()
+        beating.close()
 
     def _silent(self) -> bool:
         return time.monotonic() - self.heard_s > self._timeout_s

@@ -6,7 +6,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from everstream.spark.driver import Driver
 from everstream.spark.endpoints import Address, Doors, RunKeys, address_seen_by_others
 from everstream.spark.host import HostTask
 from everstream.spark.kills import Kill
-from everstream.spark.listener import Listener
+from everstream.spark.listener import Listener, Snapshot
 from everstream.spark.result import RunResult
 from everstream.state.store import CheckpointStore, Lease
 
@@ -51,6 +51,7 @@ def run(
     max_restarts: int = 3,
     restart_window: str | float = "10m",
     timeout: str | float | None = None,
+    until: Callable[[Snapshot], bool] | None = None,
     kill: Sequence[str | Kill] = (),
     listener: Listener | None = None,
     heartbeat_timeout: str | float = "10s",
@@ -66,6 +67,7 @@ def run(
     workers: how many hosts (Spark tasks) to spread the shards over; default: all slots.
     max_restarts: how many failures within restart_window are too many.
     timeout: stop with a checkpoint after so long.
+    until: stop with a checkpoint when this function of the run's Snapshot says so.
     kill: kill hosts on purpose, "OPERATOR[:SHARD]@5s", "@10000" records or "@after-prepare" (see
         everstream.spark.kills); "driver@..." kills this process.
     transport: "auto" (unix sockets on one machine, encrypted TCP between machines) or "tcp".
@@ -98,6 +100,7 @@ def run(
             ),
             timeout_s=None if timeout is None else seconds(timeout),
             kills=kills,
+            until=until,
             heartbeat_timeout_s=seconds(heartbeat_timeout),
             always_tcp=transport == "tcp",
         )
@@ -129,6 +132,7 @@ class _Run:
         policy: Policy,
         timeout_s: float | None,
         kills: list[Kill],
+        until: Callable[[Snapshot], bool] | None,
         heartbeat_timeout_s: float,
         always_tcp: bool,
     ) -> RunResult:
@@ -178,6 +182,7 @@ class _Run:
             heartbeat_timeout_s,
             timeout_s,
             kills,
+            until,
         )
         self.listener.started(self.plan, self._total_records())
         try:

@@ -1,5 +1,6 @@
 """Pipelines on local Spark: every kind of edge, operator and ending."""
 
+import itertools
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -175,11 +176,11 @@ def test_a_finished_pipeline_is_not_run_again_unless_fresh(tmp_path: Path) -> No
 def test_a_changed_number_of_shards_is_refused_with_the_way_out(tmp_path: Path) -> None:
     def build(shards: int) -> es.Pipeline:
         pipeline = es.Pipeline("shards")
-        numbers = pipeline.source(es.Paced(es.Range(10_000), rate=5_000))
-        numbers.key_by(lambda n: n).reduce(max, name="top", shards=shards).collect()
+        numbers = pipeline.source(es.FromFunction(lambda start, stop: list(range(start, stop))))
+        numbers.key_by(lambda n: n % 9).reduce(max, name="top", shards=shards).collect()
         return pipeline
 
-    stopped = run(build(2), store=tmp_path, timeout="500ms")
+    stopped = run(build(2), store=tmp_path, until=lambda snapshot: snapshot.records_read > 0)
     assert stopped.outcome is Outcome.STOPPED
     with pytest.raises(es.UserError, match=r"'top' was checkpointed with 2 .* shards=2 .* --fresh"):
         run(build(3), store=tmp_path)
@@ -188,16 +189,20 @@ def test_a_changed_number_of_shards_is_refused_with_the_way_out(tmp_path: Path) 
 def test_an_operator_that_moved_in_the_graph_keeps_its_state(tmp_path: Path) -> None:
     def build(moved: bool) -> es.Pipeline:
         pipeline = es.Pipeline("moving")
-        stream = pipeline.source(es.Paced(es.Range(4_000), rate=4_000), name="numbers")
+        # Slow at first, so that the first run is stopped in the middle.
+        rate = 4_000 if moved else 200
+        stream = pipeline.source(es.Paced(es.Range(4_000), rate=rate), name="numbers")
         if moved:
             stream = stream.map(lambda n: n, name="added").on_demand()
         keyed = stream.key_by(lambda n: 0)
         keyed.aggregate(init=int, update=lambda c, n: c + 1, name="count").collect()
         return pipeline
 
-    assert run(build(False), store=tmp_path, timeout="300ms").outcome is Outcome.STOPPED
+    stopped = run(build(False), store=tmp_path, until=lambda snapshot: snapshot.records_read > 0)
+    assert stopped.outcome is Outcome.STOPPED
     result = run(build(True), store=tmp_path)
-    assert max(result.collected())[1] == 4_000
+    assert result.resumed_from == stopped.checkpoints[-1].epoch
+    assert Counter(result.collected()) == Counter((0, n + 1) for n in range(4_000))
 
 
 def test_without_checkpoints_a_failure_starts_over_and_the_end_is_still_exact() -> None:
@@ -218,11 +223,19 @@ def test_more_workers_than_slots_are_packed_and_said_so() -> None:
     assert any("packed onto 6 host(s)" in text for text in notes.texts)
 
 
-def test_a_checkpoint_every_so_many_records_is_taken() -> None:
+def test_a_checkpoint_is_taken_every_so_many_records() -> None:
     pipeline = es.Pipeline("by-records")
-    pipeline.source(es.Paced(es.Range(8_000), rate=4_000)).collect()
-    result = run(pipeline, checkpoint=es.Coordinated(every_records=2_000))
-    assert 2 <= len(result.checkpoints) <= 5
+    endless = es.FromFunction(lambda start, stop: list(range(start, stop)), batch=100)
+    pipeline.source(es.Paced(endless, rate=20_000), name="numbers").collect()
+    result = run(
+        pipeline,
+        checkpoint=es.Coordinated(every_records=2_000),
+        until=lambda snapshot: snapshot.epoch >= 3,
+    )
+    read = [0]
+    for manifest in result.checkpoints[:-1]:
+        read.append(sum(r.counts["numbers"][1] for r in manifest.records.values()))
+    assert all(later - earlier >= 2_000 for earlier, later in itertools.pairwise(read))
 
 
 def test_frames_travel_over_encrypted_tcp_just_as_well() -> None:
@@ -250,3 +263,15 @@ def test_a_session_that_lets_no_task_fail_is_refused_with_the_fix() -> None:
 
     with pytest.raises(es.UserError, match=r"local\[2,1000000\]"):
         check_context(Context())  # type: ignore[arg-type]
+
+
+def test_a_pipeline_that_cannot_be_loaded_on_its_hosts_is_not_tried_for_ever() -> None:
+    class NotThere:
+        def __reduce__(self) -> Any:
+            return (__import__, ("a_module_nobody_has",))
+
+    broken = NotThere()
+    pipeline = es.Pipeline("unloadable")
+    pipeline.source(es.Range(10)).map(lambda n: (n, broken)).collect()
+    with pytest.raises(es.RunFailed, match=r"cannot be loaded .*a_module_nobody_has"):
+        run(pipeline, max_restarts=1)
