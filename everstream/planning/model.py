@@ -106,8 +106,8 @@ def poisson(mean_s: float) -> Distribution:
 def parse_distribution(text: str) -> Distribution:
     """Read `normal:80us,10us`, `exponential:3ms`, `constant:1ms`, `uniform:1ms,2ms`, `erlang:1ms,4`.
 
-    >>> parse_distribution("normal:80us,10us")
-    Distribution(kind='normal', first=8e-05, second=1e-05)
+    >>> parse_distribution("normal:2s,1s")
+    Distribution(kind='normal', first=2.0, second=1.0)
     """
     from everstream.planning.units import parse_duration_s
 

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from everstream.planning import kernel
+from everstream.planning import kernel_state as slots
 from everstream.planning.model import Distribution, Model, Pause, Result
 
 Progress = Callable[[int], None]
@@ -40,8 +41,8 @@ def simulate(model: Model, seed: int = 0, progress: Progress | None = None) -> R
     while True:
         why = kernel.advance(setting, state, work_rng, failure_rng, _EVENTS_PER_CALL)
         if progress is not None:
-            progress(int(state.count[kernel.DELIVERED]))
-        if why == kernel.FINISHED:
+            progress(int(state.count[slots.DELIVERED]))
+        if why == slots.FINISHED:
             return _result(model, setting, state)
         state = _with_more_room(state, why)
 
@@ -102,13 +103,13 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 def _law(distribution: Distribution) -> tuple[float, float, float]:
     return (
-        float(kernel.KINDS.index(distribution.kind)),
+        float(slots.KINDS.index(distribution.kind)),
         float(distribution.first),
         float(distribution.second),
     )
 
 
-def _setting(model: Model) -> kernel.Setting:
+def _setting(model: Model) -> slots.Setting:
     index = {operator.name: i for i, operator in enumerate(model.operators)}
     route_start, route_to, route_up_to = [0], [], []
     sure_next = []
@@ -133,7 +134,7 @@ def _setting(model: Model) -> kernel.Setting:
         failing = [index[name] for name in failures.operators]
         failure_law = _law(failures.between)
     backlog = model.behaviour == "backlog"
-    return kernel.Setting(
+    return slots.Setting(
         backlog=backlog,
         replays=backlog and bool(failing),
         window=model.window_tuples,
@@ -165,7 +166,7 @@ def _power_of_two(at_least: int) -> int:
     return 1 << max(1, at_least - 1).bit_length()
 
 
-def _state(model: Model, setting: kernel.Setting, failure_rng: np.random.Generator) -> kernel.State:
+def _state(model: Model, setting: slots.Setting, failure_rng: np.random.Generator) -> slots.State:
     operators = len(model.operators)
     cpus = int(setting.first_cpu[-1])
     most_at_once = int(setting.source_entities.max())
@@ -179,11 +180,11 @@ def _state(model: Model, setting: kernel.Setting, failure_rng: np.random.Generat
             [kernel.draw(failure_rng, *setting.failure_law) for _ in setting.failing],
             dtype=np.float64,
         )
-    clock = np.full(kernel.CLOCKS, math.inf)
-    clock[kernel.NOW] = 0.0
-    clock[kernel.LATENCY_SUM] = 0.0
-    clock[kernel.CHECKPOINT_AT] = setting.interval_s
-    return kernel.State(
+    clock = np.full(slots.CLOCKS, math.inf)
+    clock[slots.NOW] = 0.0
+    clock[slots.LATENCY_SUM] = 0.0
+    clock[slots.CHECKPOINT_AT] = setting.interval_s
+    return slots.State(
         source_next=np.array([float(source.first_s) for source in model.sources]),
         cpu_done=np.full(cpus, math.inf),
         cpu_origin=np.zeros(cpus),
@@ -203,10 +204,10 @@ def _state(model: Model, setting: kernel.Setting, failure_rng: np.random.Generat
         log_at=np.zeros(log_room),
         log_to=np.zeros(log_room, dtype=np.int64),
         log_done=np.zeros(log_room, dtype=np.bool_),
-        count=np.zeros(kernel.COUNTS, dtype=np.int64),
+        count=np.zeros(slots.COUNTS, dtype=np.int64),
         clock=clock,
         flag=np.zeros(2, dtype=np.int64),
-        histogram=np.zeros(kernel.QUANTILE_BINS, dtype=np.int64),
+        histogram=np.zeros(slots.QUANTILE_BINS, dtype=np.int64),
         curve_sum=np.zeros(steps),
         curve_count=np.zeros(steps, dtype=np.int64),
         curve_worst=np.zeros(steps),
@@ -216,25 +217,25 @@ def _state(model: Model, setting: kernel.Setting, failure_rng: np.random.Generat
     )
 
 
-def _with_more_room(state: kernel.State, why: int) -> kernel.State:
-    if why == kernel.QUEUE_FULL:
+def _with_more_room(state: slots.State, why: int) -> slots.State:
+    if why == slots.QUEUE_FULL:
         names = ("queue_since", "queue_origin", "queue_tag")
         grown = {name: _unrolled(getattr(state, name), state.queue_head) for name in names}
         grown |= {name: _doubled(getattr(state, name)) for name in ("loose_origin", "loose_tag")}
         return state._replace(queue_head=np.zeros_like(state.queue_head), **grown)
-    if why == kernel.LOG_FULL:
+    if why == slots.LOG_FULL:
         size = state.log_at.size
-        numbers = np.arange(state.count[kernel.BASE], state.count[kernel.WRITTEN])
+        numbers = np.arange(state.count[slots.BASE], state.count[slots.WRITTEN])
         grown = {}
         for name in ("log_at", "log_to", "log_done"):
             bigger = np.zeros(2 * size, dtype=getattr(state, name).dtype)
             bigger[numbers & (2 * size - 1)] = getattr(state, name)[numbers & (size - 1)]
             grown[name] = bigger
         return state._replace(**grown)
-    if why == kernel.CURVE_FULL:
+    if why == slots.CURVE_FULL:
         names = ("curve_sum", "curve_count", "curve_worst")
         return state._replace(**{name: _doubled(getattr(state, name)) for name in names})
-    if why == kernel.PAUSES_FULL:
+    if why == slots.PAUSES_FULL:
         return state._replace(pauses=_doubled(state.pauses))
     return state
 
@@ -252,13 +253,13 @@ def _unrolled(rings: Any, heads: Any) -> Any:
 def _quantile(histogram: Any, share: float) -> float:
     total = histogram.sum()
     step = int(np.searchsorted(np.cumsum(histogram), share * total))
-    return float(kernel.QUANTILE_LOWEST_S * 10 ** ((step + 0.5) / kernel.QUANTILE_STEPS_PER_DECADE))
+    return float(slots.QUANTILE_LOWEST_S * 10 ** ((step + 0.5) / slots.QUANTILE_STEPS_PER_DECADE))
 
 
-def _result(model: Model, setting: kernel.Setting, state: kernel.State) -> Result:
+def _result(model: Model, setting: slots.Setting, state: slots.State) -> Result:
     count = [int(value) for value in state.count]
-    window_s = float(state.clock[kernel.NOW])
-    delivered = count[kernel.DELIVERED]
+    window_s = float(state.clock[slots.NOW])
+    delivered = count[slots.DELIVERED]
     pauses = tuple(
         Pause(
             kind="checkpoint" if row[0] == 0 else "recovery",
@@ -268,20 +269,20 @@ def _result(model: Model, setting: kernel.Setting, state: kernel.State) -> Resul
             replayed=int(row[4]),
             backlog=int(row[5]),
         )
-        for row in state.pauses[: count[kernel.PAUSES]]
+        for row in state.pauses[: count[slots.PAUSES]]
     )
     steps = np.flatnonzero(state.curve_count)
     cpus = np.diff(setting.first_cpu)
     return Result(
         window_s=window_s,
-        arrived=count[kernel.ARRIVED],
+        arrived=count[slots.ARRIVED],
         delivered=delivered,
-        unprocessed=count[kernel.UNPROCESSED],
-        lost=count[kernel.LOST],
-        replayed=count[kernel.REPLAYED],
-        checkpoints=count[kernel.CHECKPOINTS],
-        failures=count[kernel.FAILURES],
-        recoveries=count[kernel.RECOVERIES],
+        unprocessed=count[slots.UNPROCESSED],
+        lost=count[slots.LOST],
+        replayed=count[slots.REPLAYED],
+        checkpoints=count[slots.CHECKPOINTS],
+        failures=count[slots.FAILURES],
+        recoveries=count[slots.RECOVERIES],
         mean_wait_s=tuple(
             float(total / served) if served else 0.0
             for total, served in zip(state.wait_sum, state.served, strict=True)
@@ -289,11 +290,11 @@ def _result(model: Model, setting: kernel.Setting, state: kernel.State) -> Resul
         utilisation=tuple(
             float(busy / (n * window_s)) for busy, n in zip(state.busy_sum, cpus, strict=True)
         ),
-        mean_latency_s=float(state.clock[kernel.LATENCY_SUM]) / delivered,
+        mean_latency_s=float(state.clock[slots.LATENCY_SUM]) / delivered,
         latency_quantiles_s={
             name: _quantile(state.histogram, share) for name, share in _QUANTILES.items()
         },
-        above_target_fraction=count[kernel.ABOVE_TARGET] / delivered,
+        above_target_fraction=count[slots.ABOVE_TARGET] / delivered,
         pauses=pauses,
         curve_s=tuple(
             (
