@@ -2,6 +2,8 @@
 
 import typer
 
+from everstream.cli import advise, simulate
+
 app = typer.Typer(
     name="everstream",
     help="Stream processing on Spark that survives failure, and can prove it.",
@@ -13,6 +15,10 @@ app = typer.Typer(
 @app.callback()
 def everstream() -> None:
     """Stream processing on Spark that survives failure, and can prove it."""
+
+
+advise.register(app)
+simulate.register(app)
 
 
 def main() -> None:
