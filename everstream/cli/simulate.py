@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +22,7 @@ from rich.progress import (
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from everstream.planning.grid import Row, Task
     from everstream.planning.model import Model, Result
 
 simulate_app = typer.Typer(
@@ -246,27 +249,40 @@ def paper(
     tasks = grid.paper_tasks(replications, tuples, coarse)
     todo = len(tasks) - len(grid.finished(tasks, results))
     console.print(f"{len(tasks)} tasks, {todo} to run, results in {results}")
-    if todo:
-        from pyspark.sql import SparkSession
-
-        builder = SparkSession.builder.master(master).appName("everstream simulate paper")
-        builder = builder.config("spark.ui.enabled", "false")
-        spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
-        try:
-            with _progress(console) as progress:
-                bar = progress.add_task("simulating", total=len(tasks))
-                rows = grid.run(
-                    tasks, results, spark, lambda done, _: progress.update(bar, completed=done)
-                )
-        finally:
-            spark.stop()
-    else:
-        rows = grid.load(tasks, results)
+    try:
+        rows = _run_grid(tasks, results, master, console) if todo else grid.load(tasks, results)
+    except grid.GridError as error:
+        console.print(f"[red]{error}[/red]", highlight=False)
+        raise typer.Exit(1) from error
     report.show(rows, tuples, waits=coarse == 1, console=console)
     for path in report.draw(rows, tuples, out):
         console.print(f"Figure: {path}")
     _write_json(out / "paper.json", report.as_json(rows, tuples))
     console.print(f"JSON: {out / 'paper.json'}")
+
+
+def _run_grid(tasks: list[Task], results: str, master: str, console: Console) -> list[Row]:
+    from pyspark.sql import SparkSession
+
+    from everstream.planning import grid
+
+    builder = SparkSession.builder.master(master).appName("everstream simulate paper")
+    builder = builder.config("spark.ui.enabled", "false")
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
+    if master.startswith("local"):
+        # Workers on this machine must find the same packages as this process.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    spark = builder.getOrCreate()
+    # A failed task is reported below in one line; Spark would print its stack four times.
+    spark.sparkContext.setLogLevel("OFF")
+    try:
+        with _progress(console) as progress:
+            bar = progress.add_task("simulating", total=len(tasks))
+            return grid.run(
+                tasks, results, spark, lambda done, _: progress.update(bar, completed=done)
+            )
+    finally:
+        spark.stop()
 
 
 @simulate_app.command("bench")

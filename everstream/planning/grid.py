@@ -119,15 +119,15 @@ def paper_tasks(
         for tenths in (1, 2, 4, 6, 8)
         for replication in range(extra_replications)
     ]
-    coarser = max(coarse, min(100, tuples // 10_000))
+    coarser = max(coarse, min(400, tuples // 10_000))
     tasks += [
-        Task("long", case, rate, 500 + 25 * block, tuples, coarser, batch=25)
+        Task("long", case, rate, 100 + 100 * block, tuples, coarser, batch=100)
         for case in (3, 4)
         for rate in paper.RATES_PER_S
         for block in range(4)
     ]
     tasks += [
-        Task("reading", case, rate, 800, tuples, coarser, batch=20, reading=reading)
+        Task("reading", case, rate, 500, tuples, coarser, batch=50, reading=reading)
         for reading in range(len(paper.READINGS))
         for case in (3, 4)
         for rate in paper.RATES_PER_S
@@ -266,8 +266,9 @@ def _one_job(
             raise
     error = job.exception()
     if error is not None:
+        last_line = str(error).strip().splitlines()[-1] if str(error).strip() else repr(error)
         raise GridError(
-            "the Spark job failed; finished results are kept, run it again to go on"
+            f"the Spark job failed ({last_line}); finished results are kept, run it again to go on"
         ) from error
     progress(len(todo))
 

@@ -113,9 +113,9 @@ def case_model(
 ) -> Model:
     """The model of one case at one arrival rate.
 
-    `coarse` lets one simulated tuple stand for that many: gaps are longer and the window is
-    shorter by this factor, so times, checkpoints and failures are the same and the counts are
-    to be multiplied. Queues are then too empty to say anything about waiting.
+    `coarse` lets one simulated tuple stand for that many: gaps and service are longer and the
+    window is shorter by this factor, so load, checkpoints, failures and times are the same and
+    the counts are to be multiplied. Only waiting times in the queues mean nothing then.
     """
     entities, rest = divmod(rate_per_s, 1250)
     if rest or entities < 1:
@@ -134,12 +134,13 @@ def case_model(
             recovery=reading.recovery,
         )
     return Model(
-        operators=line(OPERATORS, SERVICE, cpus=3),
+        operators=line(OPERATORS, normal(SERVICE.first * coarse, SERVICE.second * coarse), cpus=3),
         sources=tuple(Source(OPERATORS[0], gap, entities) for _ in range(SOURCES)),
         window_tuples=max(1, tuples // coarse),
         checkpoints=checkpoints,
         failures=failures,
         behaviour=behaviour,
+        in_flight_limit=max(16, 256 // coarse),
         latency_target_s=1.0,
     )
 
