@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,22 @@ def window_formula(case: paper.Case, tuples: int, rate_per_s: float, field: str)
     )
 
 
+def _with_gaps(
+    curve_s: Sequence[tuple[float, float, float]],
+) -> tuple[list[float], list[float]]:
+    """Break the line where nothing was delivered, so that an outage shows as a gap."""
+    step_s = min((b[0] - a[0] for a, b in pairwise(curve_s)), default=1.0)
+    times_s: list[float] = []
+    worst_s: list[float] = []
+    for at_s, _, latency_s in curve_s:
+        if times_s and at_s - times_s[-1] > 1.5 * step_s:
+            times_s.append(at_s)
+            worst_s.append(math.nan)
+        times_s.append(at_s)
+        worst_s.append(max(latency_s, 1e-5))
+    return times_s, worst_s
+
+
 def behaviours(discard: Result, backlog: Result, path: Path) -> Path:
     """The same failures with `discard` and with `backlog`: what is delivered late, what is lost."""
     figure, axes = _axes("latency of what is delivered", "time (s)", "worst latency (s)", 2)
@@ -125,9 +142,10 @@ def behaviours(discard: Result, backlog: Result, path: Path) -> Path:
         (discard, "discard", _COLOURS[4]),
         (backlog, "backlog", _COLOURS[2]),
     ):
+        times_s, worst_s = _with_gaps(result.curve_s)
         axes[0].plot(
-            [row[0] for row in result.curve_s],
-            [max(row[2], 1e-5) for row in result.curve_s],
+            times_s,
+            worst_s,
             color=colour,
             linewidth=1,
             label=name,

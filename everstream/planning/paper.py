@@ -135,7 +135,12 @@ def case_model(
         )
     return Model(
         operators=line(OPERATORS, normal(SERVICE.first * coarse, SERVICE.second * coarse), cpus=3),
-        sources=tuple(Source(OPERATORS[0], gap, entities) for _ in range(SOURCES)),
+        sources=tuple(
+            # ARENA creates the first entity at 0. Coarse gaps are long, and the window would end
+            # one gap early, so coarse sources start one after the other.
+            Source(OPERATORS[0], gap, entities, gap.first * (i + 1) / SOURCES * (coarse > 1))
+            for i in range(SOURCES)
+        ),
         window_tuples=max(1, tuples // coarse),
         checkpoints=checkpoints,
         failures=failures,

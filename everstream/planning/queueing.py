@@ -297,11 +297,11 @@ def _result(model: Model, setting: slots.Setting, state: slots.State) -> Result:
         above_target_fraction=count[slots.ABOVE_TARGET] / delivered,
         pauses=pauses,
         curve_s=tuple(
-            (
-                float(step * model.curve_step_s),
-                float(state.curve_sum[step] / state.curve_count[step]),
-                float(state.curve_worst[step]),
+            zip(
+                (steps * model.curve_step_s).tolist(),
+                (state.curve_sum[steps] / state.curve_count[steps]).tolist(),
+                state.curve_worst[steps].tolist(),
+                strict=True,
             )
-            for step in steps
         ),
     )
