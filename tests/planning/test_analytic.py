@@ -9,11 +9,11 @@ from everstream.planning import analytic
 from everstream.planning import model as m
 from everstream.planning.queueing import estimate, replicate, simulate
 
-RATE = 100.0
+RATE = 50.0
 
 
 def system(tuples: int, service_s: float = 2e-3, **parts: object) -> m.Model:
-    """One operator with one CPU (capacity 500/s) fed at 100/s, unless told otherwise."""
+    """One operator with one CPU (capacity 500/s) fed at 50/s, unless told otherwise."""
     operators = (m.Operator("only", m.normal(service_s, service_s / 10), 1),)
     sources = (m.Source("only", m.normal(1 / RATE, 1e-4)),)
     return m.Model(operators, sources, tuples, **parts)  # type: ignore[arg-type]
@@ -34,8 +34,8 @@ def test_dalys_interval_stays_below_youngs_and_meets_it_for_rare_failures() -> N
 
 @pytest.mark.parametrize("interval_s", [21.0, 74.0])
 def test_equations_one_and_five_hold_within_one_per_cent(interval_s: float) -> None:
-    run = simulate(system(200_000, checkpoints=m.Checkpoints(interval_s, 1.0)))
-    work_s = 200_000 / RATE
+    run = simulate(system(100_000, checkpoints=m.Checkpoints(interval_s, 1.0)))
+    work_s = 100_000 / RATE
     assert run.window_s == pytest.approx(
         analytic.run_time_without_failures_s(work_s, interval_s, 1.0), rel=0.01
     )
@@ -46,9 +46,9 @@ def test_equations_one_and_five_hold_within_one_per_cent(interval_s: float) -> N
 
 def test_equation_three_holds_within_twelve_per_cent_and_six_counts_up_to_thirty_too_many() -> None:
     failures = m.Failures(("only",), m.exponential(600), recovery_s=60)
-    model = system(400_000, checkpoints=m.Checkpoints(74, 1), failures=failures)
+    model = system(200_000, checkpoints=m.Checkpoints(74, 1), failures=failures)
     runs = replicate(model, 20)
-    work_s = 400_000 / RATE
+    work_s = 200_000 / RATE
     assert estimate([run.window_s for run in runs]).mean == pytest.approx(
         analytic.run_time_with_failures_s(work_s, 74, 1, 60, 600), rel=0.12
     )
@@ -62,13 +62,13 @@ def test_the_exact_discard_forecast_holds_within_five_per_cent(nodes: int) -> No
     operators = m.line(names, m.constant(2e-3), cpus=1)
     model = m.Model(
         operators,
-        (m.Source("a", m.constant(1 / RATE)),),
-        100_000,
+        (m.Source("a", m.constant(1 / 20)),),
+        20_000,
         m.Checkpoints(45, 1),
         m.Failures(names[:nodes], m.exponential(300), recovery_s=20),
     )
     runs = replicate(model, 150, seed=5)
-    forecast = analytic.discard_forecast(RATE, 100_000, 45, 1, 20, 300, nodes)
+    forecast = analytic.discard_forecast(20, 20_000, 45, 1, 20, 300, nodes)
     for field in ("window_s", "lost", "unprocessed", "recoveries"):
         found = estimate([float(getattr(run, field)) for run in runs])
         assert found.mean == pytest.approx(getattr(forecast, field), rel=0.06), field
@@ -79,13 +79,13 @@ def backlog_pair(
 ) -> tuple[m.Model, analytic.Backlog]:
     service_s = load / RATE
     model = system(
-        150_000,
+        75_000,
         service_s,
         checkpoints=m.Checkpoints(interval_s, commit_s, upload_s),
         failures=m.Failures(("only",), m.exponential(300), 5.0, detection_s=1.0),
         behaviour="backlog",
         # At these low rates a longer queue would hide seconds of backlog from the source.
-        in_flight_limit=4,
+        in_flight_limit=2,
         latency_target_s=3.0,
     )
     return model, analytic.Backlog(RATE, RATE / load, interval_s, commit_s, upload_s, 6.0)
@@ -114,7 +114,7 @@ def test_catch_up_time_is_predicted_within_ten_per_cent(load: float, upload_s: f
 def test_one_catch_up_is_predicted_within_five_per_cent_when_the_age_is_known() -> None:
     model, formula = backlog_pair(0.7, 0.0)
     failures = m.Failures(("only",), m.constant(1), 5.0, detection_s=1.0, at_s=(100.0,))
-    run = simulate(dataclasses.replace(model, window_tuples=30_000, failures=failures))
+    run = simulate(dataclasses.replace(model, window_tuples=15_000, failures=failures))
     (pause,) = (p for p in run.pauses if p.kind == "recovery")
     last_s = max(p.start_s for p in run.pauses if p.end_s < 100)
     assert pause.catch_up_s == pytest.approx(formula.catch_up_s(100 - last_s), rel=0.05)

@@ -42,11 +42,11 @@ def test_case_two_loses_what_the_study_says_within_two_per_cent() -> None:
 
 def test_a_coarse_run_has_the_times_and_losses_of_a_fine_one() -> None:
     case = paper.CASES[2]
-    fine = simulate(paper.case_model(case, 10_000, 8_000_000, coarse=4), 1)
-    rough = simulate(paper.case_model(case, 10_000, 8_000_000, coarse=100), 1)
+    fine = simulate(paper.case_model(case, 5000, TUPLES, coarse=10), 1)
+    rough = simulate(paper.case_model(case, 5000, TUPLES, coarse=200), 1)
     assert rough.window_s == pytest.approx(fine.window_s, rel=0.005)
-    assert rough.lost * 100 == pytest.approx(fine.lost * 4, rel=0.01)
-    assert rough.unprocessed * 100 == pytest.approx(fine.unprocessed * 4, rel=0.02)
+    assert rough.lost * 200 == pytest.approx(fine.lost * 10, rel=0.02)
+    assert rough.unprocessed * 200 == pytest.approx(fine.unprocessed * 10, rel=0.03)
 
 
 @pytest.fixture(scope="module")
