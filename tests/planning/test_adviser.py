@@ -9,6 +9,7 @@ import pytest
 
 from everstream.planning import AdviceError, RunResultError, advise, analytic, parse_run
 from everstream.planning import model as m
+from everstream.planning.check import check_recoveries
 from everstream.planning.queueing import estimate, replicate
 from everstream.planning.units import QuantityError
 
@@ -231,3 +232,21 @@ def test_a_missing_or_torn_file_is_refused_with_its_name(tmp_path: Path) -> None
     torn.write_text('{"wall_s": 1')
     with pytest.raises(RunResultError, match="cut short"):
         advise(from_run=torn)
+
+
+def test_a_real_catch_up_is_checked_against_the_formula() -> None:
+    run = parse_run(run_result())
+    (check,) = check_recoveries(run, capacity_per_s=150_000)
+    # 125,000 replayed and 75,000 that came during the outage, at 100,000/s of spare capacity.
+    assert check.predicted_s == pytest.approx(2.0, rel=0.01)
+    assert check.measured_s == 2.0
+    assert check.difference == pytest.approx(0, abs=0.01)
+    (slower,) = check_recoveries(run, capacity_per_s=100_000)
+    assert slower.difference > 0.9
+
+
+def test_a_run_without_checkpoints_can_be_checked_too() -> None:
+    result = run_result()
+    result["checkpoints"] = []
+    (check,) = check_recoveries(parse_run(result), capacity_per_s=150_000)
+    assert check.predicted_s == pytest.approx(2.0, rel=0.01)
