@@ -97,39 +97,44 @@ def paper_tasks(
     replications: int = 10,
     tuples: int = paper.WINDOW_TUPLES,
     coarse: int = 1,
-    extra_replications: int = 3,
+    extra_replications: int = 10,
 ) -> list[Task]:
-    """The study's grid, and with fewer replications: equation 4's intervals, backlog, windows."""
+    """The study's grid in full; and, where only times and losses count, coarser extras.
+
+    The extras are equation 4's intervals, backlog, other window sizes, a long series of the
+    failing cases, and the other readings of the text.
+    """
     tasks = [
         Task("paper", case.number, rate, replication, tuples, coarse)
         for case in paper.CASES
         for rate in paper.RATES_PER_S
         for replication in range(replications)
     ]
+    coarser = max(coarse, min(20, tuples // 100_000))
     for variant in ("equation", "backlog"):
         tasks += [
-            Task(variant, case.number, rate, replication, tuples, coarse)
+            Task(variant, case.number, rate, replication, tuples, coarser)
             for case in paper.CASES[1:]
             for rate in paper.RATES_PER_S
             for replication in range(extra_replications)
         ]
     tasks += [
-        Task("paper", case, 5000, replication, tuples * tenths // 10, coarse)
+        Task("paper", case, 5000, replication, tuples * tenths // 10, coarser)
         for case in (2, 3)
         for tenths in (1, 2, 4, 6, 8)
         for replication in range(extra_replications)
     ]
-    coarser = max(coarse, min(400, tuples // 10_000))
+    coarsest = max(coarse, min(400, tuples // 10_000))
     tasks += [
-        Task("long", case, rate, 100 + 100 * block, tuples, coarser, batch=100)
+        Task("long", case, rate, 100 + 100 * block, tuples, coarsest, batch=100)
         for case in (3, 4)
         for rate in paper.RATES_PER_S
         for block in range(4)
     ]
     tasks += [
-        Task("reading", case, rate, 500, tuples, coarser, batch=50, reading=reading)
-        for reading in range(len(paper.READINGS))
-        for case in (3, 4)
+        Task("reading", case, rate, 500, tuples, coarsest, batch=50, reading=reading)
+        for reading, how in enumerate(paper.READINGS)
+        for case in ((3, 4) if how.clocks == "own" else (4,))
         for rate in paper.RATES_PER_S
     ]
     return tasks

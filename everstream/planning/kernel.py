@@ -31,7 +31,6 @@ from everstream.planning.kernel_state import (
     LATENCY_SUM,
     LOG_FULL,
     LOOSE,
-    LOOSE_FROM,
     LOST,
     NOW,
     PAUSE_ENDS,
@@ -96,20 +95,21 @@ def evict(setting, state, operator):  # type: ignore[no-untyped-def]
 @nb.njit(cache=True)
 def let_loose(setting, state, operator):  # type: ignore[no-untyped-def]
     """Discard: an operator fails; the event loop sends what it held on without it."""
-    loose = 0
+    loose = state.count[LOOSE]
     for cpu in range(setting.first_cpu[operator], setting.first_cpu[operator + 1]):
         if state.cpu_done[cpu] < math.inf:
             state.loose_origin[loose] = state.cpu_origin[cpu]
             state.loose_tag[loose] = state.cpu_tag[cpu]
+            state.loose_to[loose] = operator
             loose += 1
     mask = state.queue_since.shape[1] - 1
     for i in range(state.queue_length[operator]):
         slot = (state.queue_head[operator] + i) & mask
         state.loose_origin[loose] = state.queue_origin[operator, slot]
         state.loose_tag[loose] = state.queue_tag[operator, slot]
+        state.loose_to[loose] = operator
         loose += 1
     state.count[LOOSE] = loose
-    state.count[LOOSE_FROM] = operator
     evict(setting, state, operator)
 
 
@@ -137,7 +137,7 @@ def close_pauses(state, at):  # type: ignore[no-untyped-def]
 def renew_failures(setting, state, rng, until):  # type: ignore[no-untyped-def]
     """A recovery restarts every node: what would have failed before its end starts a fresh gap."""
     law = setting.failure_law
-    for i in range(setting.failing.size):
+    for i in range(state.next_failure.size):
         repaired = setting.up_time and state.down[setting.failing[i]] == REPAIR
         if state.next_failure[i] < until or repaired:
             state.next_failure[i] = until + draw(rng, law[0], law[1], law[2])
@@ -214,20 +214,27 @@ def roll_back(setting, state, at):  # type: ignore[no-untyped-def]
 
 @nb.njit(cache=True)
 def fail(setting, state, rng, which, at):  # type: ignore[no-untyped-def]
-    operator = setting.failing[which]
+    """One clock has run out: its operator fails, or all of them if they share one clock."""
     law = setting.failure_law
     between = draw(rng, law[0], law[1], law[2])
     state.next_failure[which] = math.inf if setting.up_time else at + between
-    if state.down[operator] != UP:
-        return
-    state.count[FAILURES] += 1
-    if setting.backlog:
+    first, last = which, which + 1
+    if setting.shared_clock:
+        first, last = 0, setting.failing.size
+    struck = 0
+    for i in range(first, last):
+        operator = setting.failing[i]
+        if state.down[operator] == UP:
+            struck += 1
+            state.down[operator] = DOWN
+            if not setting.backlog:
+                let_loose(setting, state, operator)
+    state.count[FAILURES] += struck
+    if setting.backlog and struck > 0:
         roll_back(setting, state, at)
-        state.down[operator] = REPAIR
+        for i in range(first, last):
+            state.down[setting.failing[i]] = REPAIR
         renew_failures(setting, state, rng, state.clock[PAUSE_ENDS])
-    else:
-        state.down[operator] = DOWN
-        let_loose(setting, state, operator)
 
 
 @nb.njit(cache=True)
@@ -279,7 +286,8 @@ def advance(setting, state, work_rng, failure_rng, budget):  # type: ignore[no-u
     queue_tag, queue_head, queue_length = state.queue_tag, state.queue_head, state.queue_length
     wait_sum, busy_sum, served = state.wait_sum, state.busy_sum, state.served
     log_at, log_to, log_done = state.log_at, state.log_to, state.log_done
-    loose_origin, loose_tag, histogram = state.loose_origin, state.loose_tag, state.histogram
+    loose_origin, loose_tag, loose_to = state.loose_origin, state.loose_tag, state.loose_to
+    histogram = state.histogram
     curve_sum, curve_count, curve_worst = state.curve_sum, state.curve_count, state.curve_worst
     count, clock, flag = state.count, state.clock, state.flag
     backlog, replays, limit = setting.backlog, setting.replays, setting.in_flight_limit
@@ -302,7 +310,7 @@ def advance(setting, state, work_rng, failure_rng, budget):  # type: ignore[no-u
             count[IN_FLIGHT] += 1
         elif count[LOOSE] > 0:
             count[LOOSE] -= 1
-            to = count[LOOSE_FROM]
+            to = loose_to[count[LOOSE]]
             origin, tag = loose_origin[count[LOOSE]], loose_tag[count[LOOSE]]
         elif (backlog and count[READ] < count[WRITTEN] and count[IN_FLIGHT] < limit
               and flag[PHASE] == RUNNING):  # fmt: skip

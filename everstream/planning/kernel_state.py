@@ -19,8 +19,8 @@ FINISHED, BUDGET_USED, QUEUE_FULL, LOG_FULL, CURVE_FULL, PAUSES_FULL = range(6)
 # Slots of State.count.
 (DELIVERED, ARRIVED, UNPROCESSED, LOST, REPLAYED, CHECKPOINTS, FAILURES, RECOVERIES, IN_FLIGHT,
  ABOVE_TARGET, PAUSES, FIRST_OPEN, READ, WRITTEN, SNAPSHOT, STABLE, BASE, LOOSE,
- LOOSE_FROM) = range(19)  # fmt: skip
-COUNTS = 19
+) = range(18)  # fmt: skip
+COUNTS = 18
 
 # Slots of State.clock: when the control plane acts next, and what it waits for.
 NOW, CHECKPOINT_AT, PAUSE_ENDS, STABLE_AT, LATENCY_SUM = range(5)
@@ -51,6 +51,7 @@ class Setting(NamedTuple):
     detection_s: float
     one_by_one: bool
     up_time: bool
+    shared_clock: bool
     in_flight_limit: int
     target_s: float
     step_s: float
@@ -98,4 +99,5 @@ class State(NamedTuple):
     curve_worst: Array
     loose_origin: Array  # what a failed operator held, on its way round it
     loose_tag: Array
+    loose_to: Array
     pauses: Array  # kind, start, end, caught up, replayed, backlog

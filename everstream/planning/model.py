@@ -12,6 +12,7 @@ from typing import Literal
 
 Behaviour = Literal["discard", "backlog"]
 FailureClock = Literal["between_failures", "up_time"]
+FailureClocks = Literal["own", "shared"]
 RecoveryOrder = Literal["one_by_one", "together"]
 DistributionKind = Literal[
     "constant", "normal", "exponential", "uniform", "lognormal", "gamma", "poisson"
@@ -184,6 +185,8 @@ class Failures:
     recovery_s: float
     detection_s: float = 0.0
     clock: FailureClock = "between_failures"
+    clocks: FailureClocks = "own"
+    """Each operator fails on its own, or all of them at the same moment."""
     recovery: RecoveryOrder = "one_by_one"
     at_s: tuple[float, ...] = ()
     """Failures at fixed times (of the first operator named) instead of random ones."""
@@ -275,6 +278,8 @@ def check(model: Model) -> None:
         unknown = set(model.failures.operators) - set(names)
         if unknown or not model.failures.operators:
             raise ModelError(f"failing operators must be among {names}, not {sorted(unknown)}")
+        if model.failures.clocks == "shared" and model.failures.at_s:
+            raise ModelError("failures at fixed times strike the first operator: no shared clock")
         if model.checkpoints is None and model.behaviour == "discard":
             raise ModelError(
                 "with 'discard' a failure is only found at a checkpoint: add checkpoints"

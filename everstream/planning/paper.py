@@ -32,6 +32,7 @@ from everstream.planning.model import (
     Checkpoints,
     Distribution,
     FailureClock,
+    FailureClocks,
     Failures,
     Model,
     RecoveryOrder,
@@ -87,6 +88,7 @@ class Reading:
     gap: Literal["poisson", "exponential"] = "poisson"
     clock: FailureClock = "between_failures"
     recovery: RecoveryOrder = "one_by_one"
+    clocks: FailureClocks = "own"
 
     def between(self, mtbf_s: float) -> Distribution:
         return poisson(mtbf_s) if self.gap == "poisson" else exponential(mtbf_s)
@@ -94,7 +96,8 @@ class Reading:
 
 READING = Reading()
 READINGS = tuple(
-    Reading(gap, clock, recovery)
+    Reading(gap, clock, recovery, clocks)
+    for clocks in ("own", "shared")
     for gap in ("poisson", "exponential")
     for clock in ("between_failures", "up_time")
     for recovery in ("one_by_one", "together")
@@ -132,6 +135,7 @@ def case_model(
             case.recovery_s,
             clock=reading.clock,
             recovery=reading.recovery,
+            clocks=reading.clocks,
         )
     return Model(
         operators=line(OPERATORS, normal(SERVICE.first * coarse, SERVICE.second * coarse), cpus=3),

@@ -145,6 +145,7 @@ def _setting(model: Model) -> slots.Setting:
         detection_s=float(failures.detection_s) if failures else 0.0,
         one_by_one=failures is None or failures.recovery == "one_by_one",
         up_time=failures is not None and failures.clock == "up_time",
+        shared_clock=failures is not None and failures.clocks == "shared",
         in_flight_limit=model.in_flight_limit,
         target_s=float(model.latency_target_s),
         step_s=float(model.curve_step_s),
@@ -173,11 +174,12 @@ def _state(model: Model, setting: slots.Setting, failure_rng: np.random.Generato
     room = _power_of_two(max(1024, 2 * most_at_once, model.in_flight_limit + most_at_once))
     log_room = _power_of_two(max(1 << 16, 2 * most_at_once)) if setting.backlog else 2
     steps = 64 + math.ceil(1.2 * model.window_tuples / model.rate_per_s / model.curve_step_s)
+    clocks = min(1, len(setting.failing)) if setting.shared_clock else len(setting.failing)
     if model.failures is not None and model.failures.at_s:
         first_failures = np.array(model.failures.at_s, dtype=np.float64)
     else:
         first_failures = np.array(
-            [kernel.draw(failure_rng, *setting.failure_law) for _ in setting.failing],
+            [kernel.draw(failure_rng, *setting.failure_law) for _ in range(clocks)],
             dtype=np.float64,
         )
     clock = np.full(slots.CLOCKS, math.inf)
@@ -213,6 +215,7 @@ def _state(model: Model, setting: slots.Setting, failure_rng: np.random.Generato
         curve_worst=np.zeros(steps),
         loose_origin=np.zeros(room + cpus),
         loose_tag=np.zeros(room + cpus, dtype=np.int64),
+        loose_to=np.zeros(room + cpus, dtype=np.int64),
         pauses=np.zeros((1024, 6)),
     )
 
@@ -221,7 +224,10 @@ def _with_more_room(state: slots.State, why: int) -> slots.State:
     if why == slots.QUEUE_FULL:
         names = ("queue_since", "queue_origin", "queue_tag")
         grown = {name: _unrolled(getattr(state, name), state.queue_head) for name in names}
-        grown |= {name: _doubled(getattr(state, name)) for name in ("loose_origin", "loose_tag")}
+        grown |= {
+            name: _doubled(getattr(state, name))
+            for name in ("loose_origin", "loose_tag", "loose_to")
+        }
         return state._replace(queue_head=np.zeros_like(state.queue_head), **grown)
     if why == slots.LOG_FULL:
         size = state.log_at.size

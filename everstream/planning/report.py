@@ -164,13 +164,15 @@ def _show_variants(rows: Sequence[grid.Row], tuples: int, console: Console) -> N
 
 def _show_readings(rows: Sequence[grid.Row], tuples: int, console: Console) -> None:
     table = Table(title="What each reading of the text gives (study: 10.1, 5.3, 95, 12 %)")
-    for name in ("gap", "counts from", "recovery", "lost 3", "unprocessed 3", "lost 4",
+    for name in ("gap", "counts from", "recovery", "two nodes", "lost 3", "unprocessed 3", "lost 4",
                  "unprocessed 4"):  # fmt: skip
         table.add_column(name, justify="right")
     for index, reading in enumerate(paper.READINGS):
         points = grid.summarise(rows, "reading", tuples, index)
 
         def share(case: int, field: str, points: Any = points) -> str:
+            if (case, paper.RATES_PER_S[0]) not in points:
+                return "same"
             mean = statistics.fmean(getattr(points[case, r], field) for r in paper.RATES_PER_S)
             return f"{mean / tuples:.1%}"
 
@@ -178,6 +180,7 @@ def _show_readings(rows: Sequence[grid.Row], tuples: int, console: Console) -> N
             reading.gap + (" (ours)" if index == 0 else ""),
             "failure" if reading.clock == "between_failures" else "repair",
             reading.recovery.replace("_", " "),
+            "apart" if reading.clocks == "own" else "at once",
             share(3, "lost"),
             share(3, "unprocessed"),
             share(4, "lost"),

@@ -212,3 +212,16 @@ def test_models_that_cannot_work_are_refused_with_advice() -> None:
 def test_an_estimate_of_one_value_claims_no_certainty() -> None:
     assert estimate([3.0]).half_width == math.inf
     assert estimate([1.0, 2.0, 3.0]).half_width == pytest.approx(4.303 / math.sqrt(3), rel=1e-3)
+
+
+@pytest.mark.parametrize("behaviour", ["discard", "backlog"])
+def test_operators_with_a_shared_clock_fail_at_the_same_moment(behaviour: m.Behaviour) -> None:
+    shared = m.Failures(("a", "c"), m.poisson(6.0), recovery_s=0.8, clocks="shared")
+    run = simulate(small_line(failures=shared, behaviour=behaviour), 3)
+    assert run.failures > 0 and run.failures % 2 == 0
+    if behaviour == "discard":
+        # Both are down when the checkpoint finds them, and are repaired one after the other.
+        pauses = [p for p in run.pauses if p.kind == "recovery"]
+        assert all(p.end_s - p.start_s == pytest.approx(0.25 + 2 * 0.8) for p in pauses)
+    else:
+        assert run.recoveries == run.failures / 2 and run.lost == 0
