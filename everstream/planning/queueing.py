@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from everstream.planning import kernel
+from everstream.planning import kernel, kernel_control
 from everstream.planning import kernel_state as slots
-from everstream.planning.model import Distribution, Model, Pause, Result
+from everstream.planning.model import Distribution, Model, ModelError, Pause, Result
 
 Progress = Callable[[int], None]
 """Called now and then with the number of tuples delivered so far."""
@@ -38,13 +38,32 @@ def simulate(model: Model, seed: int = 0, progress: Progress | None = None) -> R
     failure_rng = np.random.Generator(np.random.PCG64(failure_seed))
     setting = _setting(model)
     state = _state(model, setting, failure_rng)
+    hopeless_s = _hopeless_s(model)
     while True:
         why = kernel.advance(setting, state, work_rng, failure_rng, _EVENTS_PER_CALL)
         if progress is not None:
             progress(int(state.count[slots.DELIVERED]))
         if why == slots.FINISHED:
             return _result(model, setting, state)
+        if state.clock[slots.NOW] > hopeless_s:
+            raise ModelError(
+                f"after {hopeless_s:.0f} simulated seconds only "
+                f"{state.count[slots.DELIVERED]:,} of {model.window_tuples:,} tuples were "
+                "delivered: failures come faster than the system gets on; make them rarer or "
+                "checkpoints and recoveries quicker"
+            )
         state = _with_more_room(state, why)
+
+
+def _hopeless_s(model: Model) -> float:
+    """A hundred times what the window and one of everything would take."""
+    expected_s = model.window_tuples / min(model.rate_per_s, model.capacity_per_s)
+    if model.checkpoints is not None:
+        parts = model.checkpoints
+        expected_s += parts.interval_s + parts.commit_s + parts.upload_s
+    if model.failures is not None:
+        expected_s += model.failures.between.mean_s + model.failures.recovery_s
+    return 100 * expected_s
 
 
 def replicate(
@@ -179,7 +198,7 @@ def _state(model: Model, setting: slots.Setting, failure_rng: np.random.Generato
         first_failures = np.array(model.failures.at_s, dtype=np.float64)
     else:
         first_failures = np.array(
-            [kernel.draw(failure_rng, *setting.failure_law) for _ in range(clocks)],
+            [kernel_control.draw(failure_rng, *setting.failure_law) for _ in range(clocks)],
             dtype=np.float64,
         )
     clock = np.full(slots.CLOCKS, math.inf)

@@ -36,6 +36,12 @@ def window_points(rows: Sequence[grid.Row], tuples: int) -> dict[int, dict[int, 
 
 def show(rows: Sequence[grid.Row], tuples: int, waits: bool, console: Console) -> None:
     """Print everything the study states, next to ours."""
+    if tuples != paper.WINDOW_TUPLES:
+        console.print(
+            "The study's window is 10 million tuples. A smaller one sees fewer failures, so the "
+            "failing cases cannot be compared; use --coarse for a quick run.",
+            style="yellow",
+        )
     _show_claims(rows, tuples, console)
     _show_windows(rows, tuples, console)
     if waits:

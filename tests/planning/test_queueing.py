@@ -225,3 +225,19 @@ def test_operators_with_a_shared_clock_fail_at_the_same_moment(behaviour: m.Beha
         assert all(p.end_s - p.start_s == pytest.approx(0.25 + 2 * 0.8) for p in pauses)
     else:
         assert run.recoveries == run.failures / 2 and run.lost == 0
+
+
+def test_a_system_that_never_gets_on_is_given_up_with_advice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from everstream.planning import queueing
+
+    monkeypatch.setattr(queueing, "_EVENTS_PER_CALL", 20_000)
+    # No checkpoint is ever stable before the next failure, so every replay starts at the start.
+    hopeless = small_line(
+        behaviour="backlog",
+        window_tuples=2_000,
+        failures=m.Failures(("a",), m.constant(1.0), recovery_s=0.1),
+    )
+    with pytest.raises(m.ModelError, match="failures come faster"):
+        simulate(hopeless, 1)
