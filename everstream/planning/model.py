@@ -346,4 +346,4 @@ class Result:
 
     @property
     def throughput_per_s(self) -> float:
-        return self.delivered / self.window_s
+        return self.delivered / self.window_s if self.window_s else math.inf

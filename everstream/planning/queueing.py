@@ -313,7 +313,8 @@ def _result(model: Model, setting: slots.Setting, state: slots.State) -> Result:
             for total, served in zip(state.wait_sum, state.served, strict=True)
         ),
         utilisation=tuple(
-            float(busy / (n * window_s)) for busy, n in zip(state.busy_sum, cpus, strict=True)
+            float(busy / (n * window_s)) if window_s else 0.0
+            for busy, n in zip(state.busy_sum, cpus, strict=True)
         ),
         mean_latency_s=float(state.clock[slots.LATENCY_SUM]) / delivered,
         latency_quantiles_s={
