@@ -121,6 +121,8 @@ def advise(
     )
     target_s = _quantity(target_recovery, parse_duration_s)
     overhead = _quantity(max_overhead, parse_fraction)
+    if overhead is not None and overhead >= 1:
+        raise AdviceError(f"max_overhead is a share below 1 (0.02 is 2 %), not {max_overhead!r}")
     return advise_from(known, target_s, overhead, warnings)
 
 

@@ -77,7 +77,7 @@ def system_of(known: Known, protocol: Protocol, interval_s: float) -> analytic.B
         # Every frame is logged by its sender, which takes its share of the write bandwidth.
         capacity *= 1 - logging_share_of(known)
         if protocol == "communication-induced":
-            # Forced checkpoints come on top of the timer's; HMNR about doubles their number.
+            # Forced checkpoints come on top of the timer's; they are taken to be as many again.
             interval_s /= 2
     return analytic.Backlog(
         known.rate_per_s, capacity, interval_s, pause_s, upload_s, known.outage_s
@@ -157,6 +157,8 @@ def weigh(
     overhead = overhead_of(known, protocol, interval_s)
     worst_s = system.recovery_s(system.worst_age_s)
     usable, note = suits(known, protocol)
+    if system.load >= 1:
+        usable, note = False, "logging every frame would take more capacity than there is to spare"
     share = stopped_share_of(known, protocol)
     return Option(
         protocol=protocol,

@@ -99,6 +99,13 @@ def test_high_load_prefers_markers_that_overtake() -> None:
     assert advice.protocol == "unaligned"
 
 
+def test_logging_is_not_offered_when_it_would_eat_all_spare_capacity() -> None:
+    advice = advise(**{**TYPICAL, "rate": "145k/s", "write_bandwidth": "20MB/s", "shards": 64})
+    logging = next(o for o in advice.options if o.protocol == "uncoordinated")
+    assert not logging.usable and "spare" in logging.note
+    assert advice.protocol in ("aligned", "unaligned")
+
+
 def test_what_is_assumed_is_said_and_makes_the_answer_less_sure() -> None:
     vague = advise(state_size="200MB", rate="50k/s")
     exact = advise(**TYPICAL)
@@ -126,6 +133,7 @@ def test_the_curve_has_its_lowest_point_at_the_advised_interval() -> None:
         ({"mtbf": "1 fortnight"}, QuantityError, "unit of time"),
         ({"state_size": "-2GB"}, QuantityError, "write it like"),
         ({"rate": 0}, AdviceError, "above zero"),
+        ({"max_overhead": 2.0}, AdviceError, "share below 1"),
     ],
 )
 def test_input_that_makes_no_sense_is_refused_with_help(
