@@ -237,7 +237,7 @@ def paper(
     The grid (4 cases, 8 arrival rates, 10 replications of 10 million tuples, and more) is one
     Spark job. Stop it and start it again: it goes on where it was.
 
-    Example, the whole thing, and in a minute without the tables of waiting times:
+    Examples: the whole thing, and a quick version without the tables of waiting times:
 
       everstream simulate paper
 
