@@ -270,6 +270,9 @@ def _run_grid(tasks: list[Task], results: str, master: str, console: Console) ->
     builder = builder.config("spark.ui.enabled", "false")
     builder = builder.config("spark.ui.showConsoleProgress", "false")
     if master.startswith("local"):
+        # Nothing to listen for outside this machine.
+        builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
+        builder = builder.config("spark.driver.host", "127.0.0.1")
         # Workers on this machine must find the same packages as this process.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = builder.getOrCreate()
