@@ -26,9 +26,11 @@ from everstream.pipeline.operator import Context, Keyed, Operator
 from everstream.pipeline.sink import Delivery, Permit, Sink, SinkShard, Transaction, Writer
 from everstream.pipeline.source import END, Reader, Source
 from everstream.pipeline.stream import Pipeline, Stream
+from everstream.planning.adviser import Advice, advise
 
 __all__ = [
     "END",
+    "Advice",
     "Callback",
     "Collect",
     "Console",
@@ -60,4 +62,5 @@ __all__ = [
     "Transaction",
     "UserError",
     "Writer",
+    "advise",
 ]

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from everstream.cli import advise, simulate
 from everstream.cli.bench import bench
 from everstream.cli.demo import demo
 from everstream.cli.run import run
@@ -38,6 +39,8 @@ def everstream(
 app.command()(run)
 app.command()(demo)
 app.add_typer(bench, name="bench")
+advise.register(app)
+simulate.register(app)
 
 
 def main() -> None:

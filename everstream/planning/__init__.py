@@ -1,0 +1,32 @@
+"""Planning: simulate, predict, advise.
+
+Light to import: the compiled simulation is loaded only by who asks for
+`everstream.planning.queueing`.
+"""
+
+from everstream.planning.adviser import Advice, AdviceError, advise
+from everstream.planning.auto import (
+    AutoInterval,
+    AutoSettings,
+    CheckpointSeen,
+    Decision,
+    FailureSeen,
+    LoadSeen,
+)
+from everstream.planning.measured import Measured, RunResultError, parse_run, read_run
+
+__all__ = [
+    "Advice",
+    "AdviceError",
+    "AutoInterval",
+    "AutoSettings",
+    "CheckpointSeen",
+    "Decision",
+    "FailureSeen",
+    "LoadSeen",
+    "Measured",
+    "RunResultError",
+    "advise",
+    "parse_run",
+    "read_run",
+]
