@@ -41,7 +41,11 @@ def run(
         Checkpointing, typer.Option(help="How to checkpoint.")
     ] = Checkpointing.coordinated,
     every: Annotated[
-        str | None, typer.Option(metavar="30s", help="Time between checkpoints; default 30s.")
+        str | None,
+        typer.Option(
+            metavar="30s",
+            help="Time between checkpoints; default 30s; 'auto': the best for what this run sees.",
+        ),
     ] = None,
     every_records: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Checkpoint after N records read.")

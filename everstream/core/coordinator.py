@@ -107,6 +107,8 @@ class Coordinator:
     ) -> None:
         self.plan = plan
         self.policy = policy
+        self.every_s = policy.every_s
+        """The time between two epochs; may be changed while the run goes on."""
         self.generation = generation
         self.manifests = still_valid(manifests)
         """Where we can go back to, newest first."""
@@ -304,8 +306,8 @@ class Coordinator:
         epoch = self.ledger.start(now_s)
         self._final_failed = False
         self._records_at_epoch = self.records_read()
-        if self.policy.every_s is not None:
-            self._due_s = now_s + self.policy.every_s
+        if self.every_s is not None:
+            self._due_s = now_s + self.every_s
         for host in self.hosts:
             self._send(host, StartCheckpoint(epoch, stop))
         self._write_when_complete(now_s)
@@ -401,8 +403,8 @@ class Coordinator:
             self._end_when_committed(now_s)
             return
         self.phase = Phase.RUNNING
-        if self.policy.every_s is not None:
-            self._due_s = now_s + self.policy.every_s
+        if self.every_s is not None:
+            self._due_s = now_s + self.every_s
         self._records_at_epoch = self.records_read()
 
     def _fall_back(self, shard: ShardId, reason: str, now_s: float) -> None:

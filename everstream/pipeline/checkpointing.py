@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from everstream.errors import UserError
 
+AUTO = "auto"
+AUTO_START_S = 10.0
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
@@ -13,21 +15,37 @@ class Coordinated:
     """All shards checkpoint together, in numbered epochs, aligned by markers.
 
     Take one every so often (`every="5s"`), every so many records read (`every_records=1_000_000`),
-    or whichever comes first.
+    or whichever comes first. With `every="auto"` the run measures what its checkpoints cost and
+    how often it fails, and keeps the interval near the best one, `between` two bounds; with a
+    `recovery_target` short enough that a failure is made up for within that time.
     """
 
     every: str | float | None = None
     every_records: int | None = None
+    between: tuple[str | float, str | float] = ("500ms", "10m")
+    recovery_target: str | float | None = None
 
     def __post_init__(self) -> None:
-        if self.every is not None and seconds(self.every) <= 0:
+        shortest, longest = self.between
+        if not 0 < seconds(shortest) <= seconds(longest):
+            raise UserError(f"between={self.between!r}: give the shorter time first, above zero.")
+        if self.recovery_target is not None and not self.automatic:
+            raise UserError('recovery_target needs every="auto".')
+        if self.every is not None and not self.automatic and seconds(self.every) <= 0:
             raise UserError(f"every={self.every!r}: the time between checkpoints must be positive.")
         if self.every_records is not None and self.every_records < 1:
             raise UserError(f"every_records={self.every_records!r} must be at least 1.")
 
     @property
+    def automatic(self) -> bool:
+        return self.every == AUTO
+
+    @property
     def every_s(self) -> float | None:
-        """The interval; 30 seconds unless only records were asked for."""
+        """The interval to start with; 30 seconds unless only records were asked for."""
+        if self.automatic:
+            shortest, longest = (seconds(bound) for bound in self.between)
+            return min(max(AUTO_START_S, shortest), longest)
         if self.every is not None:
             return seconds(self.every)
         return None if self.every_records is not None else 30.0

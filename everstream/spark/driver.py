@@ -34,6 +34,7 @@ from everstream.core.manifest import EpochManifest
 from everstream.core.messages import CheckpointTaken, Committed, Restored, StartCheckpoint
 from everstream.core.points import Point
 from everstream.errors import EnvironmentFault, LeaseLost, RunFailed, StoreError
+from everstream.spark.autopace import AutoPace
 from everstream.spark.endpoints import Doors
 from everstream.spark.host import HostTask
 from everstream.spark.kills import Kill
@@ -82,6 +83,7 @@ class Driver:
     timeout_s: float | None = None
     kills: list[Kill] = field(default_factory=list)
     until: Callable[[Snapshot], bool] | None = None
+    auto: AutoPace | None = None
 
     def __post_init__(self) -> None:
         self.attempts: dict[HostId, Attempt] = {}
@@ -151,6 +153,8 @@ class Driver:
                 snapshot_due_s = now_s + SNAPSHOT_EVERY_S
                 snapshot = self._snapshot()
                 self.listener.progress(snapshot)
+                if self.auto is not None:
+                    self._note_pace(self.auto.on_recoveries(snapshot.recoveries, now_s))
                 if self.until is not None and self.until(snapshot):
                     self.request_stop("told to")
         self.ended_s = time.monotonic()
@@ -366,8 +370,15 @@ class Driver:
             self.written.append(manifest)
             self.listener.epoch(manifest)
             self._obey(self.coordinator.on_manifest_written(now_s))
+            if self.auto is not None:
+                self._note_pace(self.auto.on_epoch(manifest, now_s))
         else:
             self._obey(self.coordinator.on_manifest_failed(error, now_s))
+
+    def _note_pace(self, reason: str | None) -> None:
+        if reason is not None and self.auto is not None:
+            self.coordinator.every_s = self.auto.every_s
+            self._note(reason, False)
 
     # The Spark job, in a thread of its own.
 

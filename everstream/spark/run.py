@@ -27,6 +27,7 @@ from everstream.pipeline.graph import Kind
 from everstream.pipeline.sink import Sink
 from everstream.pipeline.source import Source
 from everstream.pipeline.stream import Pipeline
+from everstream.spark.autopace import AutoPace
 from everstream.spark.context import check_context, is_local, make_context
 from everstream.spark.driver import Driver
 from everstream.spark.endpoints import Address, Doors, RunKeys, address_seen_by_others
@@ -183,6 +184,7 @@ class _Run:
             timeout_s,
             kills,
             until,
+            AutoPace(checkpoint) if checkpoint is not None and checkpoint.automatic else None,
         )
         self.listener.started(self.plan, self._total_records())
         try:

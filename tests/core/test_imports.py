@@ -17,7 +17,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "core": {"errors", "state", "pipeline"},
     "connectors": {"errors", "state", "pipeline"},
     "simulation": {"errors", "state", "pipeline", "core", "connectors"},
-    "spark": {"errors", "state", "pipeline", "core", "connectors"},
+    "spark": {"errors", "state", "pipeline", "core", "connectors", "planning"},
 }
 """Package -> the packages of ours it may import at the top of a module."""
 

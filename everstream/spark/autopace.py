@@ -1,0 +1,63 @@
+"""`every="auto"`: tells the planner what the run sees, and the run what the planner decides."""
+
+import time
+from collections.abc import Sequence
+
+from everstream.core.manifest import EpochManifest
+from everstream.core.recovery import RecoveryReport
+from everstream.pipeline.checkpointing import Coordinated, seconds
+from everstream.planning.auto import (
+    AutoInterval,
+    AutoSettings,
+    CheckpointSeen,
+    Fact,
+    FailureSeen,
+)
+
+
+class AutoPace:
+    """The interval of one run."""
+
+    def __init__(self, wishes: Coordinated, now_s: float | None = None) -> None:
+        shortest, longest = wishes.between
+        target = wishes.recovery_target
+        self._planner = AutoInterval(
+            AutoSettings(
+                initial_s=wishes.every_s or 0.0,
+                shortest_s=seconds(shortest),
+                longest_s=seconds(longest),
+                recovery_target_s=None if target is None else seconds(target),
+            ),
+            started_s=time.monotonic() if now_s is None else now_s,
+        )
+        self._failures_told = 0
+
+    @property
+    def every_s(self) -> float:
+        return self._planner.interval_s
+
+    def on_epoch(self, manifest: EpochManifest, now_s: float) -> str | None:
+        """An epoch has become stable; the reason, if that changes the interval."""
+        pause_s = max((r.capture_s for r in manifest.records.values()), default=0.0)
+        return self._see(CheckpointSeen(now_s, pause_s, manifest.duration_s))
+
+    def on_recoveries(self, reports: Sequence[RecoveryReport], now_s: float) -> str | None:
+        """Failures that are over are told once each; the reason, if the interval changes."""
+        reason = None
+        for report in reports[self._failures_told :]:
+            if report.restored_s is None:
+                break
+            self._failures_told += 1
+            outage_s = report.restored_s - report.start_s
+            reason = self._see(FailureSeen(now_s, outage_s)) or reason
+        return reason
+
+    def _see(self, fact: Fact) -> str | None:
+        before_s = self.every_s
+        decision = self._planner.see(fact)
+        if not decision.changed:
+            return None
+        return (
+            f"checkpoints every {decision.interval_s:.3g} s instead of {before_s:.3g} s: "
+            f"{decision.reason}"
+        )
