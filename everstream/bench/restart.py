@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,7 +24,7 @@ from everstream.core.recovery import RecoveryReport
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.checkpointing import Coordinated
 from everstream.pipeline.sink import Delivery, Sink, SinkShard, Writer
-from everstream.pipeline.stream import Pipeline
+from everstream.pipeline.stream import Pipeline, Stream
 from everstream.spark.listener import Listener
 from everstream.spark.run import run
 
@@ -67,9 +68,24 @@ class Restart:
     duplicated: int
     latency_before_s: float
     """95 of 100 records came out at most this long after they were due, before the kill."""
+    pause_s: float
+    """What a checkpoint takes from the shard that it costs most, in the middle of all."""
     recovery: dict[str, Any]
     curve: list[tuple[float, float]]
     """Seconds after the kill, latency in seconds."""
+
+
+def counting(numbers: Stream, service_s: float) -> Stream:
+    """The latest number of each key, on two shards; each record costs `service_s`."""
+    latest = numbers.key_by(lambda n: n % KEYS).reduce(lambda _, n: n, name="last", shards=2)
+    if not service_s:
+        return latest
+
+    def serve(batch: Batch) -> Batch:
+        time.sleep(len(batch) * service_s)
+        return batch
+
+    return latest.map_batches(serve, name="serve")
 
 
 def measure(
@@ -79,16 +95,22 @@ def measure(
     kill_after_s: float = 3.0,
     every_s: float = 1.0,
     target: str = "last",
+    service_s: float = 0.0,
     master: str = "local[2]",
     listener: Listener | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Restart:
-    """One paced run; the host of operator `target` is killed in the middle."""
+    """One paced run; the host of operator `target` is killed in the middle.
+
+    With `service_s` each record waits that long for a service, one after the other in each of
+    the two shards, so that the pipeline has a known limit to how fast it can catch up.
+    """
     records = int(rate * seconds)
     with tempfile.TemporaryDirectory(prefix="everstream-restart-") as folder:
         pipeline = Pipeline("restart")
-        numbers = pipeline.source(Paced(Range(records), rate=rate), name="numbers")
-        latest = numbers.key_by(lambda n: n % KEYS).reduce(lambda _, n: n, name="last", shards=2)
+        paced = Paced(Range(records), rate=rate, batch=500 if service_s else 65_536)
+        numbers = pipeline.source(paced, name="numbers")
+        latest = counting(numbers, service_s)
         latest.sink(Probe(folder), name="probe")
         latest.collect()
         progress(f"{rate:g} records/s for {seconds:g} s, kill of '{target}' at {kill_after_s:g} s")
@@ -114,11 +136,20 @@ def measure(
         rate,
         lost=sum((expected - shown).values()),
         duplicated=sum((shown - expected).values()),
+        pause_s=median(
+            max(record.capture_s for record in manifest.records.values())
+            for manifest in result.checkpoints
+        ),
     )
 
 
 def _judge(
-    lines: list[dict[str, Any]], report: RecoveryReport, rate: float, lost: int, duplicated: int
+    lines: list[dict[str, Any]],
+    report: RecoveryReport,
+    rate: float,
+    lost: int,
+    duplicated: int,
+    pause_s: float,
 ) -> Restart:
     killed_s = report.start_s
     lines.sort(key=lambda line: float(line["at_s"]))
@@ -144,6 +175,7 @@ def _judge(
         lost=lost,
         duplicated=duplicated,
         latency_before_s=round(usual_s, 4),
+        pause_s=pause_s,
         recovery=report.to_json(),
         curve=curve,
     )

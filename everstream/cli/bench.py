@@ -96,6 +96,31 @@ def restart(
         raise typer.Exit(1)
 
 
+@bench.command()
+def prediction(
+    rate: Annotated[float, typer.Option(help="Records per second.")] = 10_000,
+    utilisation: Annotated[float, typer.Option(help="Share of its capacity in use.")] = 0.6,
+    json_file: JsonFile = None,
+) -> None:
+    """How well the catch-up after a kill is predicted by the planner's backlog formula.
+
+    Measures the capacity at full speed, kills a paced run once, predicts from its rate, its
+    checkpoints and its outage how long catching up takes, and compares.
+
+    Example: everstream bench prediction --json prediction.json
+    """
+    from everstream.bench.prediction import measure
+
+    with console.status("starting Spark") as status:
+        found = measure(rate=rate, utilisation=utilisation, progress=status.update)
+    table = Table("figure", "value", "target")
+    for name, value in vars(found).items():
+        targets = {"difference": "within 0.25", "lost": "0", "duplicated": "0"}
+        table.add_row(name, f"{value:g}", targets.get(name, ""))
+    console.print(table)
+    _write(json_file, vars(found))
+
+
 def _write(path: Path | None, body: dict[str, Any]) -> None:
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -36,7 +36,7 @@ class Story:
         self._hosts: list[RecoveryReport] = []
         """Of the present driver; those of drivers before it are in `_earlier`."""
         self._earlier: list[RecoveryReport] = []
-        self._restored: dict[str, int] = {}
+        self._restored: int | None = None
         self._restoring = False
 
     def hear(self, event: Event) -> None:
@@ -59,6 +59,7 @@ class Story:
     def driver_died(self, how: str, now_s: float) -> None:
         self.drivers_lost += 1
         goal = dict(self.last.snapshot.totals) if self.last is not None else {}
+        read = self.last.snapshot.records_read if self.last is not None else 0
         for name, count in self._drivers.goal().items():
             goal[name] = max(count, goal.get(name, 0))
         self._drivers.open(
@@ -67,12 +68,13 @@ class Story:
                 shards=("driver",),
                 injected=False,
                 detected_s=now_s,
+                records_read=max(read, self._drivers.records_read()),
                 goal=goal,
             )
         )
         self._earlier += self._hosts
         self._hosts = []
-        self._restored, self._restoring = {}, True
+        self._restored, self._restoring = None, True
         self.end = None
 
     @property
@@ -102,10 +104,11 @@ class Story:
         snapshot = event.snapshot
         self._hosts = snapshot.recoveries
         if snapshot.phase is Phase.RESTORING:
-            self._restored = snapshot.totals
+            self._restored = snapshot.records_read
         if snapshot.phase in (Phase.RUNNING, Phase.FINISHING, Phase.DONE):
             if self._restoring:
                 self._restoring = False
-                restored = self._restored or snapshot.totals
+                restored = self._restored
+                restored = snapshot.records_read if restored is None else restored
                 self._drivers.resumed(Epoch(snapshot.epoch), restored, event.at_s)
             self._drivers.progressed(snapshot.totals, event.at_s)

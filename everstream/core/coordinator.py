@@ -356,6 +356,7 @@ class Coordinator:
                 injected=killed_s is not None,
                 detected_s=now_s,
                 failed_s=killed_s,
+                records_read=max(self.records_read(), self.book.records_read()),
                 goal=goal,
             )
         )
@@ -393,7 +394,7 @@ class Coordinator:
             return
         if len(self.hosts) < len(self.plan.hosts):
             return
-        self.book.resumed(self.stable_epoch, self.totals(), now_s)
+        self.book.resumed(self.stable_epoch, self.records_read(), now_s)
         for host in self.hosts:
             self._send(host, Resume(self.generation, dict(self.hosts)))
         if self.manifests and self._is_last(self.manifests[0]):

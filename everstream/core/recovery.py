@@ -24,6 +24,8 @@ class RecoveryReport:
     caught_up_s: float | None = None
     from_epoch: Epoch = NO_EPOCH
     records_replayed: int = 0
+    records_read: int = 0
+    """Records the sources had given when the failure was noticed."""
     goal: dict[str, int] = field(default_factory=dict)
     """Operator -> records it had taken when the failure was noticed."""
 
@@ -69,15 +71,13 @@ class RecoveryBook:
             if report.restarted_s is None and set(report.shards) & set(shards):
                 report.restarted_s = now_s
 
-    def resumed(self, epoch: Epoch, totals: Mapping[str, int], now_s: float) -> None:
-        """Every shard is back at the checkpoint; `totals` is what each operator had taken then."""
+    def resumed(self, epoch: Epoch, records_read: int, now_s: float) -> None:
+        """Every shard is back at the checkpoint, where so many records had been read."""
         for report in self.unfinished:
             report.restored_s = now_s
             report.restarted_s = report.restarted_s or now_s
             report.from_epoch = epoch
-            report.records_replayed = sum(
-                max(0, goal - totals.get(name, 0)) for name, goal in report.goal.items()
-            )
+            report.records_replayed = max(0, report.records_read - records_read)
 
     def progressed(self, totals: Mapping[str, int], now_s: float) -> None:
         for report in self.unfinished:
@@ -99,6 +99,10 @@ class RecoveryBook:
             for name, count in report.goal.items():
                 goals[name] = max(count, goals.get(name, 0))
         return goals
+
+    def records_read(self) -> int:
+        """The most any failure that is still being made up for had seen read."""
+        return max((report.records_read for report in self.unfinished), default=0)
 
     @property
     def unfinished(self) -> list[RecoveryReport]:
