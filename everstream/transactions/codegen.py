@@ -162,7 +162,7 @@ def build(layout: Layout) -> Kernels:
             cycles=compiled.cycles,
             give_way=compiled.give_way,
             spin=compiled.spin,
-            kernel=compiled.kernel,
+            kernel=compiled.walk_kernel,
         )
     compile_function: Callable[..., Any] = (
         _as_none if interpreted else lambda function: numba.njit(function)

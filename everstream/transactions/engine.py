@@ -7,6 +7,7 @@ end epochs, and the recovery scheme decides what becomes durable then.
 """
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -120,7 +121,9 @@ class TransactionEngine:
         """
         if self._broken:
             raise ExecutionError("a transaction raised earlier: recover or restore first")
+        began = time.perf_counter()
         run = self.prepare(events, self.next_event)
+        self.breakdown.construct_s += time.perf_counter() - began
         self._broken = True
         self.execute(run, self.breakdown)
         self._broken = False
@@ -215,8 +218,6 @@ class TransactionEngine:
 
     def execute(self, run: BatchRun, breakdown: Breakdown) -> None:
         """Run a prepared batch in order or along its graph, filling in verdicts and reads."""
-        import time
-
         rows = len(run.types)
         run.reads = self.layout.empty_reads(rows)
         run.committed = np.zeros(rows, np.uint8)
