@@ -28,6 +28,7 @@ from everstream.transactions.execution import (
     totals_block,
 )
 from everstream.transactions.graph import Graph, GraphBuilder, dependencies_of
+from everstream.transactions.index import IntegerIndex
 from everstream.transactions.log import Log
 from everstream.transactions.outcomes import outcome_frame
 from everstream.transactions.preprocessing import Preprocessor
@@ -112,6 +113,12 @@ class TransactionEngine:
         store = log if isinstance(log, Store) else open_store(log)
         return Log(store, self.parallelism if recovery == "lsn-vector" else 1)
 
+    def load_kernels(self) -> None:
+        """Pay now for loading machine code, which the first batch would otherwise pay for."""
+        index = IntegerIndex()
+        index.extend(np.zeros(1, np.int64))
+        index.slot_of(0)
+
     # --- running ---
 
     def process_batch(self, events: pl.DataFrame) -> pl.DataFrame:
@@ -142,6 +149,8 @@ class TransactionEngine:
 
     def save_snapshot(self) -> None:
         """Write a snapshot to the log between two epochs, without stopping the stream."""
+        if not self.scheme.snapshots:
+            return
         if self.scheme.uncommitted:
             self.scheme.commit(self.epoch)
         self.scheme.save_snapshot(self.epoch)

@@ -3,7 +3,9 @@
 `run` feeds the stream and, at the stated event, kills itself with SIGKILL: no handler
 runs, nothing is flushed, commits in flight are lost or not as the moment has it.
 `recover` starts from nothing but the folder and stops its watch when the last event
-before the crash is reflected. `warm` fills the kernel cache so that neither compiles.
+before the crash is reflected. `spare` does the same, but has imported and loaded its
+kernels before the crash and waits to be told. `warm` fills the kernel cache so that
+none of them compiles.
 """
 
 import json
@@ -11,6 +13,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -82,7 +85,7 @@ class Feeder:
         self._sink.prepare(self._engine.next_event - len(verdicts), verdicts.to_numpy())
         self._open = []
         ended = self._engine.end_epoch()
-        if ended == self._config.snapshot_epoch and self._engine.scheme.snapshots:
+        if ended == self._config.snapshot_epoch:
             self._engine.save_snapshot()
 
 
@@ -111,8 +114,18 @@ def run(config: Configuration, report: Path) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def spare(config: Configuration, report: Path) -> None:
+    """Wait, warmed up, for the word that the other process is dead, then take over."""
+    with tempfile.TemporaryDirectory() as folder:
+        _rehearse(replace(config, cost_iterations=0, folder=folder), Source(config.inputs_path))
+    print("ready", flush=True)
+    recover(config, report, float(sys.stdin.readline()))
+
+
 def recover(config: Configuration, report: Path, started_s: float) -> None:
+    began_s = max(started_s, _STARTED_S)
     engine = open_engine(config)
+    engine.load_kernels()
     source = Source(config.inputs_path)
     opened_s = time.monotonic()
     found = engine.recover(source)
@@ -133,7 +146,7 @@ def recover(config: Configuration, report: Path, started_s: float) -> None:
     engine.flush()
     facts: dict[str, Any] = {
         "start_s": opened_s - started_s,
-        "imports_s": opened_s - _STARTED_S,
+        "imports_and_kernels_s": opened_s - began_s,
         "recover_s": resumed_s - opened_s,
         "rerun_s": reflected_s - resumed_s,
         "work_s": reflected_s - opened_s,
@@ -169,13 +182,20 @@ def warm(config: Configuration) -> None:
                     cost_iterations=0,
                     folder=str(Path(config.folder) / f"warm-{scheme}-{number}-{execution}"),
                 )
-                engine = open_engine(small)
-                for _ in range(2):
-                    first = engine.next_event
-                    engine.process_batch(source(first, first + 64))
-                    engine.end_epoch()
-                engine.flush()
-                open_engine(small).recover(source)
+                _rehearse(small, source)
+
+
+def _rehearse(config: Configuration, source: Source) -> None:
+    engine = open_engine(config)
+    for _ in range(2):
+        first = engine.next_event
+        engine.process_batch(source(first, first + 64))
+        engine.end_epoch()
+    engine.save_snapshot()
+    engine.process_batch(source(128, 192))
+    engine.end_epoch()
+    engine.flush()
+    open_engine(config).recover(source)
 
 
 def main() -> None:
@@ -185,6 +205,8 @@ def main() -> None:
         run(config, Path(report_path))
     elif mode == "recover":
         recover(config, Path(report_path), float(started_s))
+    elif mode == "spare":
+        spare(config, Path(report_path))
     elif mode == "warm":
         warm(config)
     else:

@@ -59,8 +59,11 @@ def truth_of(workload: Workload, events: pl.DataFrame, crash_event: int) -> Trut
 class Bench:
     """Measures configurations of one workload over one input, in a folder of its own."""
 
-    def __init__(self, base: Configuration, verify: bool, progress: Progress) -> None:
+    def __init__(
+        self, base: Configuration, verify: bool, progress: Progress, spare: bool = False
+    ) -> None:
         self.base = base
+        self._spare = spare
         self._progress = progress
         self._folder = Path(base.folder)
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -112,6 +115,12 @@ class Bench:
             inputs.symlink_to(self.base.inputs_path.resolve())
         return replace(config, folder=str(own))
 
+    def _ready_spare(self, config: Configuration, report: Path) -> "subprocess.Popen[bytes]":
+        process = self._start("spare", self._placed(config), report, piped=True)
+        assert process.stdout is not None
+        process.stdout.readline()
+        return process
+
     def _crash(self, config: Configuration) -> Facts:
         shutil.rmtree(self._own(config), ignore_errors=True)
         report = self._folder / "run.json"
@@ -126,7 +135,12 @@ class Bench:
 
     def _recover(self, config: Configuration) -> Facts:
         report = self._folder / "recover.json"
-        code = self._start("recover", self._placed(config), report).wait()
+        if self._spare:
+            process = self._ready_spare(config, report)
+            process.communicate(f"{time.monotonic()!r}\n".encode())
+            code = process.returncode
+        else:
+            code = self._start("recover", self._placed(config), report).wait()
         if code != 0:
             raise RuntimeError(f"recovery with {config.scheme} ended with {code}")
         facts: Facts = json.loads(report.read_text())
@@ -135,12 +149,16 @@ class Bench:
             facts["true"] = True
         return facts
 
-    def _start(self, mode: str, config: Configuration, report: Path) -> "subprocess.Popen[bytes]":
+    def _start(
+        self, mode: str, config: Configuration, report: Path, piped: bool = False
+    ) -> "subprocess.Popen[bytes]":
         path = self._folder / f"{mode}-config.json"
         config.save(path)
         module = "everstream.bench.transactions.child"
         arguments = [mode, str(path), str(report), repr(time.monotonic())]
-        return subprocess.Popen([sys.executable, "-m", module, *arguments])
+        pipe = subprocess.PIPE if piped else None
+        command = [sys.executable, "-m", module, *arguments]
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe)
 
     def _check(self, config: Configuration, report: Path) -> None:
         """State at the crash, bit for bit, and every event's verdict once and in order."""

@@ -62,6 +62,23 @@ def _vectors(
     return vectors
 
 
+def sequence_vectors(
+    engine: Any,
+    types: npt.NDArray[np.uint8],
+    slots: npt.NDArray[np.int32],
+    stream_of: npt.NDArray[np.uint8],
+    streams: int,
+) -> npt.NDArray[np.int32]:
+    """Per transaction, how many records of each stream must be redone before it."""
+    layout = engine.layout
+    tables = len(layout.tables)
+    cells = (engine.largest_slot + 1) * tables
+    vectors: npt.NDArray[np.int32] = _vectors(
+        types, slots, layout.table_of, layout.is_write, tables, stream_of, cells, streams
+    )
+    return vectors
+
+
 class LsnVector(Scheme):
     name = "lsn-vector"
 
@@ -76,16 +93,7 @@ class LsnVector(Scheme):
             [_stream_of(run, streams)[rows] for run, rows in zip(runs, chosen, strict=True)],
             np.uint8,
         )
-        vectors = _vectors(
-            commands.types,
-            commands.slots,
-            layout.table_of,
-            layout.is_write,
-            len(layout.tables),
-            stream_of,
-            (engine.largest_slot + 1) * len(layout.tables),
-            streams,
-        )
+        vectors = sequence_vectors(engine, commands.types, commands.slots, stream_of, streams)
         keys = self.new_keys()
         blocks: list[Columns] = []
         for stream in range(streams):

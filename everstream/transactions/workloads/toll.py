@@ -66,5 +66,5 @@ def tolls(outcomes: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
 
 def toll_processing(shape: Shape | None = None) -> Workload:
     """Two hundred segments, some far busier than others; two reports in five are impossible."""
-    default = replace(Shape(), keys=200, skew=1.2, multi_partition=0.0, aborts=0.4)
+    default = replace(Shape(), keys=200, skew=1.6, multi_partition=0.0, aborts=0.4)
     return Workload("toll", (speeds, seen, vehicles), (report,), shape or default, _generate)
