@@ -31,7 +31,8 @@ def walk_kernel(function: F) -> F:
     Without reference counting: taking an array out of a tuple would otherwise cost two
     atomic operations each time, several times what a transaction costs.
     """
-    return cast(F, njit(nogil=True, cache=True, _nrt=False)(function))
+    options: dict[str, Any] = {"nogil": True, "cache": True, "_nrt": False}
+    return cast(F, njit(**options)(function))
 
 
 def _element_pointer(

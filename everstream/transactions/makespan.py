@@ -62,7 +62,7 @@ def _seconds(
     layout = engine.layout
     totals = dict.fromkeys(SCHEMES, 0.0)
     for run in runs:
-        costs = layout.key_count[run.types] * operation_s
+        costs = np.asarray(layout.key_count[run.types] * operation_s, np.float64)
         kept = run.committed
         every = np.ones(len(run.types), np.uint8)
         graph = engine.graphs.build(run.types, run.slots, every, engine.largest_slot)
@@ -73,7 +73,8 @@ def _seconds(
         totals["wal"] += float(costs[kept != 0].sum())
         logged = engine.graphs.build(run.types, run.slots, kept, engine.largest_slot)
         level = levels_of(logged.start, logged.successors, len(run.types), kept)
-        totals["dependency"] += _by_levels(*by_level(level), costs, workers)
+        order, level_start = by_level(level)
+        totals["dependency"] += _by_levels(order, level_start, costs, workers)
         totals["lsn-vector"] += _by_streams(engine, run, worker_of, costs, workers)
     totals["fast"] = _by_chains(engine, runs, operation_s, workers)
     return totals

@@ -89,6 +89,14 @@ class Feeder:
             self._engine.save_snapshot()
 
 
+def waited_for_core_s() -> float:
+    """How long this process's threads were ready to run but had no core; 0 where unknown."""
+    waited_ns = 0
+    for entry in Path("/proc/self/task").glob("*/schedstat"):
+        waited_ns += int(entry.read_text().split()[1])
+    return waited_ns * 1e-9
+
+
 def run(config: Configuration, report: Path) -> None:
     engine = open_engine(config)
     source = Source(config.inputs_path)
@@ -97,7 +105,7 @@ def run(config: Configuration, report: Path) -> None:
     engine.flush()
     cycle_rate()
     began_s = time.monotonic()
-    began_cpu_s = time.process_time()
+    began_cpu_s, began_waited_s = time.process_time(), waited_for_core_s()
     feeder.feed(config.crash_event)
     elapsed_s = time.monotonic() - began_s
     log = engine.scheme.log
@@ -105,6 +113,7 @@ def run(config: Configuration, report: Path) -> None:
         "events": config.crash_event - config.epoch_events,
         "elapsed_s": elapsed_s,
         "cpu_s": time.process_time() - began_cpu_s,
+        "waited_for_core_s": waited_for_core_s() - began_waited_s,
         "bytes_logged": log.bytes_written if log is not None else 0,
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "transaction_cost_s": engine.transaction_cost_s,
@@ -135,6 +144,7 @@ def recover(config: Configuration, report: Path, started_s: float) -> None:
     feeder = Feeder(engine, config, source)
     feeder.feed(config.crash_event)
     reflected_s = time.monotonic()
+    waited_s = waited_for_core_s()
     breakdown = _sum(found.breakdown, engine.breakdown)
     images = {
         f"{table}/{name}": column
@@ -151,6 +161,7 @@ def recover(config: Configuration, report: Path, started_s: float) -> None:
         "rerun_s": reflected_s - resumed_s,
         "work_s": reflected_s - opened_s,
         "total_s": reflected_s - started_s,
+        "waited_for_core_s": waited_s,
         "resumed_at": found.next_event,
         "replayed_events": found.replayed_events,
         "breakdown": vars(breakdown),

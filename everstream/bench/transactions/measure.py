@@ -1,8 +1,9 @@
 """Starts, kills and restarts processes, and checks that what comes back is the truth.
 
 Ratios count, not absolute times: the configurations compared run in one go on one
-machine, recoveries are repeated and the fastest counts, since whatever else runs on the
-machine can only make one slower.
+machine and the fastest of several counts, since whatever else runs on the machine can
+only make one slower. The kernel says how long a process stood waiting for a core; those
+that did so for long are repeated.
 """
 
 import json
@@ -27,6 +28,9 @@ from everstream.bench.transactions.sink import read_outcomes
 from everstream.transactions.interpreter import Interpreter
 from everstream.transactions.workloads import Workload
 
+_CALM = 0.05
+_PATIENCE = 3
+
 Facts = dict[str, Any]
 Progress = Callable[[str], None]
 
@@ -50,7 +54,9 @@ def truth_of(workload: Workload, events: pl.DataFrame, crash_event: int) -> Trut
     for first, last in ((0, crash_event), (crash_event, len(events))):
         for at in range(first, last, 20_000):
             part = events[at : min(last, at + 20_000)]
-            verdicts.extend(outcome.committed for outcome in interpreter.run(part.iter_rows(named=True)))
+            verdicts.extend(
+                outcome.committed for outcome in interpreter.run(part.iter_rows(named=True))
+            )
         if last == crash_event:
             tables = {name: dict(content) for name, content in interpreter.tables.items()}
     return Truth(tables, np.array(verdicts, np.bool_))
@@ -79,28 +85,30 @@ class Bench:
     def measure(self, config: Configuration, recoveries: int, runs: int = 1) -> Facts:
         """Run to the crash, then recover as often as asked; the fastest of each counts."""
         ran: list[Facts] = []
-        for attempt in range(runs):
-            self._progress(f"{config.workload} / {config.scheme}: run {attempt + 1}")
+        while _more(ran, runs, "elapsed_s"):
+            self._progress(f"{config.workload} / {config.scheme}: run {len(ran) + 1}")
             ran.append(self._crash(config))
         facts: Facts = {"scheme": config.scheme, "threads": config.threads}
         best = max(ran, key=lambda one: one["events"] / one["elapsed_s"])
         facts.update(
             throughput_per_s=best["events"] / best["elapsed_s"],
             run_cpu_s=best["cpu_s"],
-            run=ran[-1],
+            run=best,
+            disturbed=_disturbance(best, "elapsed_s"),
         )
-        recovered = []
+        recovered: list[Facts] = []
         saved = self._folder / "crashed"
         shutil.rmtree(saved, ignore_errors=True)
         shutil.copytree(self._own(config), saved)
-        for attempt in range(recoveries):
-            self._progress(f"{config.workload} / {config.scheme}: recovery {attempt + 1}")
+        while _more(recovered, recoveries, "total_s"):
+            self._progress(f"{config.workload} / {config.scheme}: recovery {len(recovered) + 1}")
             shutil.rmtree(self._own(config))
             shutil.copytree(saved, self._own(config))
             recovered.append(self._recover(config))
         if recovered:
             facts["recovery"] = min(recovered, key=lambda one: float(one["total_s"]))
-            facts["detection_s"] = ran[-1]["detection_s"]
+            facts["recovery"]["disturbed"] = _disturbance(facts["recovery"], "total_s")
+            facts["detection_s"] = min(one["detection_s"] for one in ran)
             facts["recovery_s"] = facts["detection_s"] + facts["recovery"]["total_s"]
         return facts
 
@@ -183,6 +191,17 @@ class Bench:
             raise Untrue(f"{what}: outcomes are lost or doubled")
         if not np.array_equal(verdicts, self._truth.verdicts[:whole]):
             raise Untrue(f"{what}: outcomes differ from the interpreter's")
+
+
+def _disturbance(facts: Facts, duration: str) -> float:
+    """The share of the time that threads stood waiting for a core somebody else had."""
+    return float(facts["waited_for_core_s"] / facts[duration])
+
+
+def _more(attempts: list[Facts], wanted: int, duration: str) -> bool:
+    """Whether to measure once more: until `wanted` were left alone, but not for ever."""
+    calm = sum(_disturbance(one, duration) < _CALM for one in attempts)
+    return calm < wanted and len(attempts) < _PATIENCE * wanted
 
 
 @contextmanager

@@ -10,11 +10,11 @@ import matplotlib
 
 matplotlib.use("Agg")
 
-from matplotlib import pyplot as plt  # noqa: E402
+from matplotlib import pyplot as plt
 
-from everstream.bench.transactions.figures import Figure  # noqa: E402
-from everstream.bench.transactions.measure import Facts  # noqa: E402
-from everstream.transactions.makespan import Makespan  # noqa: E402
+from everstream.bench.transactions.figures import Figure
+from everstream.bench.transactions.measure import Facts
+from everstream.transactions.makespan import Makespan
 
 PARTS = ("reload", "construct", "execute", "abort", "explore", "wait")
 _COLOURS = ("#8d99ae", "#e9c46a", "#2a9d8f", "#e76f51", "#9b5de5", "#d3d3d3")

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from everstream.transactions.errors import LogError
 from everstream.transactions.execution import PARALLEL_FROM_S, control_block, guard, totals_block
 from everstream.transactions.graph import chains_of, largest_first
 from everstream.transactions.log import Block, Columns, joined
@@ -26,6 +27,13 @@ from everstream.transactions.recovery.partitions import (
 from everstream.transactions.recovery.scheme import BatchRun, Inputs, RecoveryReport, Scheme
 
 _REPLAY_EVENTS = 1 << 20
+_LOST_WORK_S = 0.02
+
+
+AfterImages = list[tuple[int, npt.NDArray[np.int64], list[npt.NDArray[Any]]]]
+"""Per table: its number, slots, and the columns of values at those slots."""
+
+_NOTHING = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -119,8 +127,48 @@ class FastRecovery(Scheme):
         if group:
             self._replay_group(group, inputs, report)
 
-    def _replay_group(self, group: list[Block], inputs: Inputs, report: RecoveryReport) -> None:
-        """Replay the epochs of several commits as one; chains know no epochs."""
+    def replay_share(self, inputs: Inputs, share: int, shares: int) -> AfterImages:
+        """Replay one of `shares` groups of chains; returns what their keys hold afterwards."""
+        self._load_snapshot()
+        assert self.log is not None
+        group = [block for (block,) in self.log.committed(self.engine.epoch)]
+        if not group:
+            return []
+        report = RecoveryReport(self.name, self.engine.epoch, self.engine.next_event)
+        chains = self._replay_group(group, inputs, report, share, shares)
+        tables = len(self.engine.states)
+        images: AfterImages = []
+        for number, state in enumerate(self.engine.states):
+            slots = chains[chains % tables == number] // tables
+            images.append((number, slots, [column[slots] for column in state.columns]))
+        return images
+
+    def adopt(self, shares: list[AfterImages]) -> RecoveryReport:
+        """Come back from the log with what tasks replayed elsewhere."""
+
+        def scatter(commits: list[list[Block]], inputs: Inputs | None, report: Any) -> None:
+            began = now()
+            for (block,) in commits:
+                self.restore_keys(block)
+            for images in shares:
+                for number, slots, columns in images:
+                    self.engine.states[number].scatter(slots, columns)
+            report.breakdown.execute_s += now() - began
+
+        return self.recover_by(scatter, None)
+
+    def _replay_group(
+        self,
+        group: list[Block],
+        inputs: Inputs,
+        report: RecoveryReport,
+        share: int = 0,
+        shares: int = 1,
+    ) -> npt.NDArray[np.int64]:
+        """Replay the epochs of several commits as one; chains know no epochs.
+
+        Of several shares only the given one is run. Returns the cells of the chains run.
+        """
         engine, breakdown = self.engine, report.breakdown
         began = now()
         for block in group:
@@ -138,16 +186,19 @@ class FastRecovery(Scheme):
         run = engine.prepare(events, group[0].first_event)
         run.committed = np.ones(len(run.types), np.uint8) if pushdown else committed
         cheap = float(group[-1].columns["cost_s"][0]) < PARALLEL_FROM_S
-        if (cheap and self.options.adaptive_replay) or not self.options.restructure:
+        in_order = (cheap and self.options.adaptive_replay) or not self.options.restructure
+        if in_order and shares == 1:
             breakdown.construct_s += now() - began
             self._redo_in_order(run, report)
-            return
+            return _NOTHING
         run.reads = self._restored_reads(group, committed, run, pushdown)
         if self._partitioning is not None:
+            if shares > 1:
+                raise LogError("a log written with selective logging cannot be spread over tasks")
             self._partitioning.cover(engine)
             breakdown.construct_s += now() - began
             self._redo_partitions(run, report)
-            return
+            return _NOTHING
         layout = engine.layout
         chain_start, operations, chains = chains_of(
             run.types,
@@ -158,7 +209,9 @@ class FastRecovery(Scheme):
             run.committed if pushdown else np.ones(len(run.types), np.uint8),
             (engine.largest_slot + 1) * len(layout.tables),
         )
-        assigned = self._assign(chain_start, chains)
+        if shares > 1:
+            chains = self._assign(chain_start, chains, shares)[share]
+        assigned = self._assign(chain_start, chains, engine.parallelism)
         breakdown.construct_s += now() - began
         control, totals = control_block(), totals_block(engine.parallelism)
         data = engine.data_of(run, outcomes=True)
@@ -178,12 +231,12 @@ class FastRecovery(Scheme):
         began = now()
         guard(lambda: engine.threads.together(control, work))
         breakdown.add(totals, now() - began)
+        return np.asarray(chains, np.int64)
 
     def _assign(
-        self, chain_start: npt.NDArray[np.int64], chains: npt.NDArray[np.int64]
+        self, chain_start: npt.NDArray[np.int64], chains: npt.NDArray[np.int64], threads: int
     ) -> list[npt.NDArray[np.int64]]:
         """The chains of each thread: heaviest first to the least loaded, or by key alone."""
-        threads = self.engine.parallelism
         weights = chain_start[chains + 1] - chain_start[chains]
         if self.options.task_assignment:
             worker_of, _ = largest_first(weights, np.argsort(-weights, kind="stable"), threads)
@@ -246,12 +299,13 @@ def epochs_per_commit(engine: Any, run: BatchRun) -> int:
     Few dependencies: commit rarely, since recovery gains little from small groups.
     Many dependencies over evenly used keys: commit often, as a large view is slow to
     put back. Skewed keys: in between, because larger groups balance the chains better.
+    Never so rarely that a crash loses more work than a commit is worth.
     """
     skewed = engine.hottest_share > 0.05
     entangled = engine.dependencies_per_transaction > 0.5
-    if not entangled:
-        return 4
-    return 2 if skewed else 1
+    wanted = 4 if not entangled else (2 if skewed else 1)
+    epoch_s = len(run.types) * engine.transaction_cost_s / engine.parallelism
+    return max(1, min(wanted, int(_LOST_WORK_S / max(epoch_s, 1e-9))))
 
 
 def _verdicts(block: Block) -> npt.NDArray[np.uint8]:

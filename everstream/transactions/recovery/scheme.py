@@ -56,6 +56,9 @@ class RecoveryReport:
     damaged: list[str] = field(default_factory=list)
 
 
+Replay = Callable[[list[list[Block]], Inputs | None, RecoveryReport], None]
+
+
 class Scheme(ABC):
     """One way to survive a crash. Subclasses say what to log and how to use it."""
 
@@ -166,6 +169,10 @@ class Scheme(ABC):
 
     def recover(self, inputs: Inputs | None) -> RecoveryReport:
         """Bring the engine to the newest state the log allows."""
+        return self.recover_by(self.replay, inputs)
+
+    def recover_by(self, replay: "Replay", inputs: Inputs | None) -> RecoveryReport:
+        """As `recover`, with the commits after the snapshot applied by `replay`."""
         began = time.perf_counter()
         breakdown = Breakdown()
         damaged = self._load_snapshot()
@@ -177,7 +184,7 @@ class Scheme(ABC):
             commits = []
         breakdown.reload_s += time.perf_counter() - began
         if commits:
-            self.replay(commits, inputs, report)
+            replay(commits, inputs, report)
             last = commits[-1][0]
             self.engine.epoch, self.engine.next_event = last.last_epoch, last.next_event
             report.replayed_events = last.next_event - report.next_event

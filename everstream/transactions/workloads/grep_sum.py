@@ -33,7 +33,7 @@ def sum_transaction(length: int) -> Transaction:
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     namespace: dict[str, Any] = {"ABORT": ABORT, "MODULUS": MODULUS, "__name__": __name__}
     exec(compile(source, filename, "exec"), namespace)
-    keys = {name: states.key(name) for name in names}
+    keys: dict[str, Any] = {name: states.key(name) for name in names}
     return transaction(writes=names[0], **keys)(namespace["total"])
 
 

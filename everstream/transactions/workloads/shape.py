@@ -51,7 +51,7 @@ class Workload:
 @lru_cache(maxsize=16)
 def _cumulative(keys: int, skew: float) -> npt.NDArray[np.float64]:
     weights = np.arange(1, keys + 1, dtype=np.float64) ** -skew
-    return np.cumsum(weights) / weights.sum()
+    return np.asarray(np.cumsum(weights) / weights.sum(), np.float64)
 
 
 @lru_cache(maxsize=16)
@@ -82,7 +82,9 @@ def draw_key_sets(
         local = np.where(local < shape.keys, local, home)
         chosen = np.where(stays, local, free)
         if position in distinct:
-            step = np.where(chosen + shape.partitions < shape.keys, shape.partitions, -shape.partitions)
+            step = np.where(
+                chosen + shape.partitions < shape.keys, shape.partitions, -shape.partitions
+            )
             chosen = np.where(chosen == first, chosen + step, chosen)
         sets.append(chosen)
     return sets
