@@ -68,6 +68,9 @@ def transactions(
         int, typer.Option(help="Recoveries per configuration; the fastest counts.")
     ] = 2,
     runs: Annotated[int, typer.Option(help="Runs per configuration; the fastest counts.")] = 1,
+    patience: Annotated[
+        int, typer.Option(help="Repeat up to this many times as often while others use the cores.")
+    ] = 3,
     keys: Annotated[int | None, typer.Option(help="Keys per table.")] = None,
     skew: Annotated[float | None, typer.Option(help="Zipf exponent of the keys.")] = None,
     multi_partition: Annotated[
@@ -114,6 +117,7 @@ def transactions(
             runs=runs,
             verify=verify,
             spare=spare,
+            patience=patience,
             seed=seed,
             knobs={
                 "keys": keys,

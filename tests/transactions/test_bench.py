@@ -27,6 +27,7 @@ def plan(folder: Path) -> Plan:
         runs=1,
         verify=True,
         spare=False,
+        patience=1,
         seed=3,
         knobs={"keys": 20},
     )
@@ -40,17 +41,18 @@ def test_a_wrong_recovery_would_be_noticed(tmp_path: Path) -> None:
     assert facts["recovery"]["resumed_at"] <= base.crash_event
     assert bench._truth is not None
     bench._truth.verdicts[5] ^= True
+    report = tmp_path / "toll" / "recover.json"
     with pytest.raises(Untrue, match="outcomes differ"):
-        bench.measure(base, recoveries=1)
+        bench._check(base, report)
     bench._truth.tables["vehicles"][0] = -1
     with pytest.raises(Untrue, match="table vehicles"):
-        bench.measure(base, recoveries=1)
+        bench._check(base, report)
 
 
 def test_the_command_writes_facts_and_a_page(tmp_path: Path) -> None:
     command = (
         "bench transactions --workload toll --scheme none --scheme delta --events 1200 --keys 20 "
-        f"--epoch-events 200 --operation-cost-us 0 --recoveries 1 --spare "
+        f"--epoch-events 200 --operation-cost-us 0 --recoveries 1 --patience 1 --spare --study compare "
         f"--json {tmp_path}/f.json --html {tmp_path}/f.html"
     )
     result = CliRunner().invoke(app, command.split(), catch_exceptions=False)
@@ -61,7 +63,8 @@ def test_the_command_writes_facts_and_a_page(tmp_path: Path) -> None:
     assert {"reload_s", "construct_s", "execute_s", "abort_s", "explore_s", "wait_s"} == set(
         facts["compare"][1]["recovery"]["breakdown"]
     )
-    assert "model, not a measurement" in (tmp_path / "f.html").read_text()
+    page = (tmp_path / "f.html").read_text()
+    assert page.count("data:image/png") == 2
 
 
 def test_the_sink_cuts_what_was_not_committed_and_what_is_torn(tmp_path: Path) -> None:

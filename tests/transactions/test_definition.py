@@ -96,7 +96,7 @@ def test_the_committed_path_drops_the_branches_that_abort() -> None:
 
 def test_control_flow_that_decides_a_value_counts_as_needed() -> None:
     def chosen(a, b, c):
-        if b > 3:
+        if b > 3:  # noqa: SIM108
             bonus = 1
         else:
             bonus = 2

@@ -29,7 +29,6 @@ from everstream.bench.transactions.config import Configuration  # noqa: E402
 from everstream.bench.transactions.sink import OutcomeSink  # noqa: E402
 from everstream.transactions.engine import TransactionEngine  # noqa: E402
 from everstream.transactions.execution import Breakdown, cycle_rate  # noqa: E402
-from everstream.transactions.recovery import SCHEMES  # noqa: E402
 
 
 class Source:
@@ -176,24 +175,24 @@ def _sum(first: Breakdown, second: Breakdown) -> Breakdown:
 
 
 def warm(config: Configuration) -> None:
-    """Compile every kernel the other two modes may need, on a few events of the same types."""
+    """Compile every kernel the other modes may need, on a few events of the same types."""
     source = Source(config.inputs_path)
-    for scheme in SCHEMES:
-        variants = [config.fast]
-        if scheme == "fast":
-            chains = replace(config.fast, adaptive_replay=False)
-            variants = [config.fast, chains, replace(chains, selective=True)]
-        for number, options in enumerate(variants):
-            for execution in ("serial", "parallel"):
-                small = replace(
-                    config,
-                    scheme=scheme,
-                    fast=options,
-                    execution=execution,
-                    cost_iterations=0,
-                    folder=str(Path(config.folder) / f"warm-{scheme}-{number}-{execution}"),
+    variants = [config.fast]
+    if config.scheme == "fast":
+        variants.append(replace(config.fast, adaptive_replay=False))
+    for options in variants:
+        for execution in ("serial", "parallel"):
+            with tempfile.TemporaryDirectory(dir=config.folder) as folder:
+                _rehearse(
+                    replace(
+                        config,
+                        fast=options,
+                        execution=execution,
+                        cost_iterations=0,
+                        folder=folder,
+                    ),
+                    source,
                 )
-                _rehearse(small, source)
 
 
 def _rehearse(config: Configuration, source: Source) -> None:

@@ -38,6 +38,7 @@ class Plan:
     runs: int
     verify: bool
     spare: bool
+    patience: int
     seed: int
     knobs: dict[str, Any]
 
@@ -64,7 +65,7 @@ def base_of(plan: Plan, workload: str, events: int | None = None, **knobs: Any) 
 
 
 def _bench(plan: Plan, base: Configuration, progress: Progress) -> Bench:
-    return Bench(base, plan.verify, progress, plan.spare)
+    return Bench(base, plan.verify, progress, plan.spare, plan.patience)
 
 
 def compare(plan: Plan, progress: Progress) -> list[Facts]:
