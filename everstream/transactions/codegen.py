@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numba
@@ -169,14 +169,33 @@ def build(layout: Layout) -> Kernels:
     )
     for number, declared in enumerate(layout.transactions):
         committed = declared.path.function if declared.path else declared.function
-        namespace[f"decide_{number}"] = compile_function(declared.function)
-        namespace[f"commit_{number}"] = compile_function(committed)
+        for role, function in (("decide", declared.function), ("commit", committed)):
+            namespace[f"{role}_{number}"] = compile_function(
+                _rehomed(function, name, f"{role}_{number}")
+            )
     for number, table in enumerate(layout.tables):
         if table.is_record:
             namespace[f"Record_{number}"] = table.record
     exec(compile(source, str(path), "exec"), namespace)
     names = [name for name in Kernels.__dataclass_fields__ if name != "compiled"]
     return Kernels(**{name: namespace[name] for name in names}, compiled=not interpreted)
+
+
+def _rehomed(function: Callable[..., Any], module: str, name: str) -> Callable[..., Any]:
+    """The same function as a member of the generated module.
+
+    Machine code on disk remembers the module of every function in it and imports it when
+    loaded; a notebook or a script run by another may not be importable.
+    """
+    copy = FunctionType(
+        function.__code__,
+        function.__globals__,
+        name,
+        function.__defaults__,
+        function.__closure__,
+    )
+    copy.__module__, copy.__qualname__ = module, name
+    return copy
 
 
 def _no_cycles() -> int:
