@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -129,13 +130,19 @@ class Kernels:
     compiled: bool
 
 
+# Compiled kernels depend on nothing but what their name is made of, so engines share them.
+_built: dict[str, Kernels] = {}
+
+
 def build(layout: Layout) -> Kernels:
     """Generate, compile (lazily) and return the kernels; interpreted if any transaction is."""
     interpreted = any(declared.interpreted for declared in layout.transactions)
     source = _source(layout, interpreted)
     marks = [source, numba.__version__, *(declared.fingerprint for declared in layout.transactions)]
-    marks.append(inspect.getsource(compiled))
+    marks.append(_primitives())
     name = "everstream_kernels_" + hashlib.sha256("\0".join(marks).encode()).hexdigest()[:24]
+    if name in _built:
+        return _built[name]
     path = cache_folder() / f"{name}.py"
     _write_once(path, source)
     # Machine code loaded from disk asks for its module by name.
@@ -177,8 +184,11 @@ def build(layout: Layout) -> Kernels:
         if table.is_record:
             namespace[f"Record_{number}"] = table.record
     exec(compile(source, str(path), "exec"), namespace)
-    names = [name for name in Kernels.__dataclass_fields__ if name != "compiled"]
-    return Kernels(**{name: namespace[name] for name in names}, compiled=not interpreted)
+    walks = [walk for walk in Kernels.__dataclass_fields__ if walk != "compiled"]
+    kernels = Kernels(**{walk: namespace[walk] for walk in walks}, compiled=not interpreted)
+    if not interpreted:
+        _built[name] = kernels
+    return kernels
 
 
 def _rehomed(function: Callable[..., Any], module: str, name: str) -> Callable[..., Any]:
@@ -225,22 +235,33 @@ _STUBS = ("step", "redo", "project", "walk")
 
 
 def _source(layout: Layout, interpreted: bool) -> str:
-    constants = [
+    writer = _Writer(layout, interpreted)
+    functions = [writer.step(), writer.redo(), writer.project(), writer.walk(), *_walks()]
+    head = "from typing import Any\n\n" + "\n".join(_constants())
+    return head + "\n\n\n" + "\n\n".join(f"@kernel\n{function}" for function in functions)
+
+
+def _constants() -> list[str]:
+    return [
         f"{name} = {value}"
         for name, value in vars(drivers).items()
         if name.isupper() and isinstance(value, int)
     ]
-    writer = _Writer(layout, interpreted)
-    functions = [writer.step(), writer.redo(), writer.project(), writer.walk()]
-    for name, value in vars(drivers).items():
-        if (
-            inspect.isfunction(value)
-            and value.__module__ == drivers.__name__
-            and name not in _STUBS
-        ):
-            functions.append(inspect.getsource(value))
-    head = "from typing import Any\n\n" + "\n".join(constants)
-    return head + "\n\n\n" + "\n\n".join(f"@kernel\n{function}" for function in functions)
+
+
+@lru_cache(maxsize=1)
+def _walks() -> tuple[str, ...]:
+    """The source of the walks in `drivers`, without the interface they are written against."""
+    return tuple(
+        inspect.getsource(value)
+        for name, value in vars(drivers).items()
+        if inspect.isfunction(value) and value.__module__ == drivers.__name__ and name not in _STUBS
+    )
+
+
+@lru_cache(maxsize=1)
+def _primitives() -> str:
+    return inspect.getsource(compiled)
 
 
 class _Writer:

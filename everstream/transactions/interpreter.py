@@ -32,6 +32,7 @@ class Interpreter:
         select: str = "transaction",
     ) -> None:
         self.tables: dict[str, dict[int | str, Any]] = {table.name: {} for table in tables}
+        self._initial = {table.name: table.initial_value for table in tables}
         self._transactions = {declared.name: declared for declared in transactions}
         self._only = transactions[0] if len(transactions) == 1 else None
         self._select = select
@@ -42,7 +43,9 @@ class Interpreter:
     def run_one(self, event: Event) -> Outcome:
         declared = self._only or self._transactions[event[self._select]]
         keys = [(key.table, event[key.column]) for key in declared.keys]
-        values = [self.tables[table.name].get(key, table.initial_value) for table, key in keys]
+        values = [
+            self.tables[table.name].get(key, self._initial[table.name]) for table, key in keys
+        ]
         reads = {key.parameter: value for key, value in zip(declared.keys, values, strict=True)}
         arguments = [reads[p] if p in reads else event[p] for p in declared.parameters]
         result = declared.function(*arguments)

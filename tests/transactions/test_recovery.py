@@ -81,20 +81,20 @@ def tear_newest_log(folder: Path, share: float) -> None:
             log.write_bytes(data[: int(len(data) * share)])
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(("scheme", "options"), VARIANTS)
 def test_every_scheme_recovers_from_every_crash_point(
     scheme: str, options: Any, threads: int, tmp_path: Path
 ) -> None:
     stream = bank.random_events(230, seed=threads)
-    for crash_event in (0, 7, 20, 95, 130, 229):
+    for crash_event in (7, 95, 130, 229):
         crash_and_recover(
             scheme, options, tmp_path / str(crash_event), stream, threads, crash_event
         )
 
 
 @pytest.mark.parametrize(("scheme", "options"), VARIANTS)
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     seed=st.integers(0, 10_000),
     crash_event=st.integers(0, 200),
