@@ -88,6 +88,7 @@ class TransactionEngine:
         self.graphs = GraphBuilder(self.layout)
         self.epoch = 0
         self.next_event = 0
+        self._epoch_began_at = 0
         self.transaction_cost_s = 0.0
         self.hottest_share = 0.0
         self.dependencies_per_transaction = 0.0
@@ -141,6 +142,7 @@ class TransactionEngine:
     def end_epoch(self) -> int:
         """A punctuation: the epoch is over. Returns its number; see `durable_epoch`."""
         self.epoch += 1
+        self._epoch_began_at = self.next_event
         if self.scheme.commit_due(self.epoch):
             self.scheme.commit(self.epoch)
         if self.scheme.snapshots and self.epoch % self._snapshot_every == 0:
@@ -151,6 +153,8 @@ class TransactionEngine:
         """Write a snapshot to the log between two epochs, without stopping the stream."""
         if not self.scheme.snapshots:
             return
+        if self.next_event != self._epoch_began_at:
+            raise LogError("a snapshot falls between two epochs: call end_epoch() first")
         if self.scheme.uncommitted:
             self.scheme.commit(self.epoch)
         self.scheme.save_snapshot(self.epoch)
@@ -182,7 +186,7 @@ class TransactionEngine:
         """Become what `snapshot` saw."""
         self.load_images(snapshot["tables"])
         self.epoch = snapshot["epoch"]
-        self.next_event = snapshot["next_event"]
+        self.next_event = self._epoch_began_at = snapshot["next_event"]
         self.scheme.reset()
         self._broken = False
 
@@ -204,6 +208,17 @@ class TransactionEngine:
 
     def table_images(self) -> dict[str, dict[str, npt.NDArray[Any]]]:
         return {state.table.name: state.snapshot() for state in self.states}
+
+    def resume_at(self, epoch: int, next_event: int) -> None:
+        """Between two epochs: `epoch` has ended and `next_event` comes next."""
+        self.epoch = epoch
+        self.next_event = self._epoch_began_at = next_event
+
+    def clear(self) -> None:
+        """Back to before the first event."""
+        for state in self.states:
+            state.clear()
+        self.resume_at(0, 0)
 
     def load_images(self, images: Mapping[str, Mapping[str, npt.NDArray[Any]]]) -> None:
         for state in self.states:

@@ -207,13 +207,17 @@ class Log:
             parts.append({block.first_epoch: block for block in decode(data)})
         return parts
 
+    def begin_generation(self) -> None:
+        """Write no further behind what is there, which may end torn."""
+        self._store.seal()
+        self._generation += 1
+
     def clear(self) -> None:
         """Forget every snapshot and block."""
-        self._store.seal()
+        self.begin_generation()
         for name in self._store.names():
             if name.startswith((_LOG, _SNAPSHOT)):
                 self._store.delete(name)
-        self._generation += 1
 
     def close(self) -> None:
         self._store.seal()

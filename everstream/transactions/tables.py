@@ -125,8 +125,15 @@ class TableState:
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        self.index: KeyIndex = IntegerIndex() if table.keys == "int64" else StringIndex()
-        self.columns: list[Column] = [np.zeros(0, number) for number in table.fields.values()]
+        self.index: KeyIndex
+        self.columns: list[Column]
+        self.written: npt.NDArray[np.uint8]
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget every key."""
+        self.index = IntegerIndex() if self.table.keys == "int64" else StringIndex()
+        self.columns = [np.zeros(0, number) for number in self.table.fields.values()]
         self.written = np.zeros(0, np.uint8)
 
     def reserve(self) -> None:
@@ -156,7 +163,7 @@ class TableState:
 
     def restore(self, image: Mapping[str, Column]) -> None:
         """Become what `snapshot` saw."""
-        self.__init__(self.table)  # type: ignore[misc]
+        self.clear()
         self.index.extend(image["keys"])
         self.reserve()
         count = self.index.count

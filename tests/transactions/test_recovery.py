@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import everstream.transactions as es
-from everstream.transactions.store import ObjectStore, open_store
+from everstream.transactions.store import LocalStore, ObjectStore, open_store
 from tests.transactions import bank
 
 LOGGING = [scheme for scheme in es.SCHEMES if scheme not in ("none", "checkpoint")]
@@ -222,3 +222,52 @@ def test_restoring_a_snapshot_makes_it_the_beginning_of_the_log(tmp_path: Path) 
     again.recover()
     assert again.next_event == 60
     assert bank.content(again) == bank.truth(stream[:60])[0]
+
+
+class FullDisk(LocalStore):
+    """A disk that is full for one write."""
+
+    fails_at = 2
+
+    def append(self, name: str, data: bytes) -> None:
+        self.fails_at -= 1
+        if self.fails_at == 0:
+            super().append(name, data[: len(data) // 2])
+            raise OSError("no space left on device")
+        super().append(name, data)
+
+
+@pytest.mark.parametrize("scheme", LOGGING)
+def test_a_failed_write_is_reported_and_nothing_after_it_counts(
+    scheme: str, tmp_path: Path
+) -> None:
+    stream = bank.random_events(200, seed=12)
+    run = bank.engine(scheme, log=FullDisk(tmp_path))
+    with pytest.raises((OSError, es.LogError)):
+        bank.feed(run, stream, 20)
+        run.flush()
+    durable = run.durable_epoch
+    assert durable in (1, 4)
+    run.recover(bank.source(stream))
+    assert run.epoch == durable
+    assert bank.content(run) == bank.truth(stream[: run.next_event])[0]
+
+
+def test_recovering_a_running_engine_starts_from_the_log_not_from_what_it_held(
+    tmp_path: Path,
+) -> None:
+    stream = bank.random_events(100, seed=13)
+    for scheme in es.SCHEMES:
+        run = bank.engine(scheme, log=tmp_path / scheme)
+        bank.feed(run, stream, 20, stop=50)
+        run.recover(bank.source(stream))
+        assert bank.content(run) == bank.truth(stream[: run.next_event])[0]
+        bank.feed(run, stream, 20)
+        assert bank.content(run) == bank.truth(stream)[0]
+
+
+def test_a_snapshot_inside_an_epoch_is_refused(tmp_path: Path) -> None:
+    run = bank.engine("delta", log=tmp_path)
+    run.process_batch(bank.random_events(5, seed=1))
+    with pytest.raises(es.LogError, match="end_epoch"):
+        run.save_snapshot()

@@ -76,10 +76,9 @@ class Delta(Scheme):
                 self._counts[number],
             )
 
-    def reset(self) -> None:
+    def forget(self) -> None:
         self._counts = [0] * len(self._counts)
         self._commit += 1
-        super().reset()
 
     def blocks(self) -> list[Columns]:
         columns = self.new_keys()

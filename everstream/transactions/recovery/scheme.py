@@ -9,7 +9,7 @@ the next epoch runs; `durable_epoch` says how far they have come.
 import time
 from abc import ABC
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from everstream.transactions.errors import LogError
 from everstream.transactions.execution import Breakdown
 from everstream.transactions.graph import Graph
 from everstream.transactions.log import Block, Columns, Log
@@ -77,6 +78,7 @@ class Scheme(ABC):
         self._first_event = engine.next_event
         self._first_epoch = engine.epoch + 1
         self._runs: list[BatchRun] = []
+        self._failed = False
 
     # --- while running ---
 
@@ -121,9 +123,25 @@ class Scheme(ABC):
         self._enqueue(write)
 
     def _enqueue(self, write: Callable[[], None]) -> None:
-        self._pending.append(self._writer.submit(write))
+        self._pending.append(self._writer.submit(self._write_in_order, write))
         while len(self._pending) > _COMMITS_IN_FLIGHT:
             self._pending.pop(0).result()
+
+    def _abandon_writes(self) -> None:
+        """Let writes under way end, well or badly; what counts is what can be read back."""
+        wait(self._pending)
+        self._pending.clear()
+        self._failed = False
+        if self.log is not None:
+            self.log.begin_generation()
+
+    def _write_in_order(self, write: Callable[[], None]) -> None:
+        """After a failed write nothing more is written: what follows a gap could not be read."""
+        if self._failed:
+            raise LogError("an earlier commit could not be written; recover from the log")
+        self._failed = True
+        write()
+        self._failed = False
 
     @property
     def uncommitted(self) -> bool:
@@ -135,10 +153,14 @@ class Scheme(ABC):
         runs, self._runs = self._runs, []
         return runs
 
+    def forget(self) -> None:
+        """Drop what was recorded and not committed."""
+        self._runs = []
+
     def reset(self) -> None:
         """Forget everything; the engine's present state is where the log begins."""
         self.flush()
-        self._runs = []
+        self.forget()
         self._first_event, self._first_epoch = self.engine.next_event, self.engine.epoch + 1
         self.durable_epoch = self.engine.epoch
         if self.log is not None:
@@ -174,6 +196,9 @@ class Scheme(ABC):
     def recover_by(self, replay: "Replay", inputs: Inputs | None) -> RecoveryReport:
         """As `recover`, with the commits after the snapshot applied by `replay`."""
         began = time.perf_counter()
+        self._abandon_writes()
+        self.forget()
+        self.engine.clear()
         breakdown = Breakdown()
         damaged = self._load_snapshot()
         report = RecoveryReport(
@@ -186,7 +211,7 @@ class Scheme(ABC):
         if commits:
             replay(commits, inputs, report)
             last = commits[-1][0]
-            self.engine.epoch, self.engine.next_event = last.last_epoch, last.next_event
+            self.engine.resume_at(last.last_epoch, last.next_event)
             report.replayed_events = last.next_event - report.next_event
         report.epoch, report.next_event = self.engine.epoch, self.engine.next_event
         self.durable_epoch = self.engine.epoch
@@ -201,8 +226,7 @@ class Scheme(ABC):
         snapshot, damaged = self.log.newest_snapshot()
         if snapshot is not None:
             self.engine.load_images(_nested(snapshot.columns))
-            self.engine.epoch = snapshot.last_epoch
-            self.engine.next_event = snapshot.next_event
+            self.engine.resume_at(snapshot.last_epoch, snapshot.next_event)
         return damaged
 
     def replay(
