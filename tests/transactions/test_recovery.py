@@ -224,6 +224,20 @@ def test_restoring_a_snapshot_makes_it_the_beginning_of_the_log(tmp_path: Path) 
     assert bank.content(again) == bank.truth(stream[:60])[0]
 
 
+@pytest.mark.parametrize(("scheme", "options"), VARIANTS)
+def test_keys_that_keep_appearing_after_the_snapshot_are_recovered(
+    scheme: str, options: Any, tmp_path: Path
+) -> None:
+    stream = bank.random_events(3_000, seed=14, keys=2_500)
+    run = open_engine(scheme, tmp_path, 2, options)
+    bank.feed(run, stream, 400, stop=2_900)
+    run.flush()
+    again = open_engine(scheme, tmp_path, 2, options)
+    again.recover(bank.source(stream))
+    bank.feed(again, stream, 400)
+    assert bank.content(again) == bank.truth(stream)[0]
+
+
 class FullDisk(LocalStore):
     """A disk that is full for one write."""
 

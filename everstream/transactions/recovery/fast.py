@@ -191,11 +191,12 @@ class FastRecovery(Scheme):
             breakdown.construct_s += now() - began
             self._redo_in_order(run, report)
             return _NOTHING
+        if self._partitioning is not None:
+            self._partitioning.cover(engine)
         run.reads = self._restored_reads(group, committed, run, pushdown)
         if self._partitioning is not None:
             if shares > 1:
                 raise LogError("a log written with selective logging cannot be spread over tasks")
-            self._partitioning.cover(engine)
             breakdown.construct_s += now() - began
             self._redo_partitions(run, report)
             return _NOTHING
