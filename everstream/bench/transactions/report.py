@@ -127,6 +127,10 @@ def _panels(names: Sequence[str], height: float = 3.6) -> tuple[Any, list[Any]]:
     return figure, list(axes[0])
 
 
+def _legend(axes: list[Any]) -> None:
+    axes[-1].legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+
+
 def _names(rows: Sequence[Facts], column: str) -> list[Any]:
     return list(dict.fromkeys(row[column] for row in rows))
 
@@ -144,7 +148,7 @@ def breakdown_chart(rows: Sequence[Facts]) -> Any:
             bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
         axis.tick_params(axis="x", rotation=40)
         axis.set_ylabel("seconds of a thread")
-    axes[-1].legend(frameon=False, fontsize=8, loc="upper right")
+    _legend(axes)
     figure.tight_layout()
     return figure
 
@@ -197,7 +201,7 @@ def scalability_chart(rows: Sequence[Facts]) -> Any:
         axis.set_ylabel("thousand events recovered/s")
         axis.set_yscale("log")
         axis.set_xticks(sorted(_names(rows, "threads")))
-    axes[-1].legend(frameon=False, fontsize=8)
+    _legend(axes)
     figure.tight_layout()
     return figure
 
@@ -216,7 +220,7 @@ def sensitivity_chart(rows: Sequence[Facts]) -> Any:
             )
         axis.set_yscale("log")
         axis.set_ylabel("thousand events recovered/s")
-    axes[-1].legend(frameon=False, fontsize=8)
+    _legend(axes)
     figure.tight_layout()
     return figure
 
@@ -232,9 +236,11 @@ def model_chart(models: dict[str, list[Makespan]]) -> Any:
                 label=scheme,
             )
         axis.set_xscale("log", base=2)
+        axis.set_xticks([span.workers for span in spans], [str(s.workers) for s in spans])
+        axis.minorticks_off()
         axis.set_yscale("log")
         axis.set_xlabel("workers")
         axis.set_ylabel("modelled makespan, s")
-    axes[-1].legend(frameon=False, fontsize=8)
+    _legend(axes)
     figure.tight_layout()
     return figure
