@@ -164,8 +164,10 @@ def _show(console: Console, results: dict[str, Any], promises: list[Any]) -> Non
         if not rows:
             continue
         table = Table(title=name)
-        for column in ("what", "scheme", "threads", "thousand/s", "start s", "work s", "total s"):
-            table.add_column(column, justify="left" if column in ("what", "scheme") else "right")
+        for column in ("what", "scheme"):
+            table.add_column(column)
+        for column in ("threads", "thousand/s", "start s", "work s", "total s", "disturbed"):
+            table.add_column(column, justify="right")
         for row in rows:
             what = row.get("workload") or f"{row['knob']} = {row['value']:g}"
             recovery = row.get("recovery", {})
@@ -177,6 +179,7 @@ def _show(console: Console, results: dict[str, Any], promises: list[Any]) -> Non
                 f"{recovery.get('start_s', 0):.2f}",
                 f"{recovery.get('work_s', 0):.3f}",
                 f"{row.get('recovery_s', 0):.3f}",
+                f"{max(row['disturbed'], recovery.get('disturbed', 0)):.0%}",
             )
         console.print(table)
     if promises:

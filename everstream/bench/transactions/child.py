@@ -132,6 +132,7 @@ def spare(config: Configuration, report: Path) -> None:
 
 def recover(config: Configuration, report: Path, started_s: float) -> None:
     began_s = max(started_s, _STARTED_S)
+    waited_before_s = waited_for_core_s()
     engine = open_engine(config)
     engine.load_kernels()
     source = Source(config.inputs_path)
@@ -143,7 +144,7 @@ def recover(config: Configuration, report: Path, started_s: float) -> None:
     feeder = Feeder(engine, config, source)
     feeder.feed(config.crash_event)
     reflected_s = time.monotonic()
-    waited_s = waited_for_core_s()
+    waited_s = waited_for_core_s() - waited_before_s
     breakdown = _sum(found.breakdown, engine.breakdown)
     images = {
         f"{table}/{name}": column

@@ -89,7 +89,7 @@ def _table(rows: Sequence[Facts]) -> str:
         f"<th>{name}</th>"
         for name in (
             "workload", "scheme", "thousand/s", "detect ms", "start s", "recover s", "rerun s",
-            "total s", *PARTS, "log MB", "peak MB", "true",
+            "total s", *PARTS, "log MB", "peak MB", "disturbed", "true",
         )
     )  # fmt: skip
     lines = []
@@ -105,6 +105,7 @@ def _table(rows: Sequence[Facts]) -> str:
             *(f"{recovery.get('breakdown', {}).get(f'{part}_s', 0):.3f}" for part in PARTS),
             f"{row['run']['bytes_logged'] / 1e6:.2f}",
             f"{row['run']['peak_bytes'] / 1e6:.0f}",
+            f"{max(row['disturbed'], recovery.get('disturbed', 0)):.0%}",
             "yes" if recovery.get("true") else "not checked",
         ]
         lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
