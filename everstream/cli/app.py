@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from everstream.cli import advise, simulate
+from everstream.cli import advise, bench_transactions, simulate
 from everstream.cli.bench import bench
 from everstream.cli.demo import demo
 from everstream.cli.run import run
@@ -38,6 +38,7 @@ def everstream(
 
 app.command()(run)
 app.command()(demo)
+bench_transactions.register(bench)
 app.add_typer(bench, name="bench")
 advise.register(app)
 simulate.register(app)

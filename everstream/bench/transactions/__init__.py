@@ -1,0 +1,1 @@
+"""The comparison of recovery schemes: real processes, really killed."""

@@ -1,0 +1,247 @@
+"""One page with everything that was measured: tables, charts, verdicts, and the model apart."""
+
+import base64
+import html
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot as plt
+
+from everstream.bench.transactions.figures import Figure
+from everstream.bench.transactions.measure import Facts
+from everstream.transactions.makespan import Makespan
+
+PARTS = ("reload", "construct", "execute", "abort", "explore", "wait")
+_COLOURS = ("#8d99ae", "#e9c46a", "#2a9d8f", "#e76f51", "#9b5de5", "#d3d3d3")
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
+table { border-collapse: collapse; margin: 1rem 0; } th, td { padding: .2rem .7rem; text-align: right; }
+th { border-bottom: 1px solid #888; } td:first-child, th:first-child { text-align: left; }
+.yes { color: #2a7d2e; } .no { color: #b3261e; font-weight: 600; } img { max-width: 100%; }
+"""
+
+
+def page(results: dict[str, Any], figures: Sequence[Figure]) -> str:
+    """The whole report as one HTML document with its charts inside."""
+    parts = ["<h1>Transactions: running and recovering</h1>", _setting(results["setting"])]
+    if figures:
+        parts.append("<h2>Promises</h2>" + _promises(figures))
+    rows = results.get("compare", [])
+    if rows:
+        parts.append("<h2>Schemes</h2>" + _table(rows))
+        parts.append(_chart(breakdown_chart(rows), "Where recovery time goes"))
+        parts.append(_chart(throughput_chart(rows), "Runtime throughput"))
+    if results.get("factors"):
+        parts.append(
+            "<h2>What each optimisation of <code>fast</code> brings</h2>"
+            + _chart(factor_chart(results["factors"]), "Factor analysis")
+        )
+    if results.get("scalability"):
+        parts.append(
+            "<h2>Threads</h2>" + _chart(scalability_chart(results["scalability"]), "Scalability")
+        )
+    if results.get("sensitivity"):
+        parts.append(
+            "<h2>Workload knobs</h2>"
+            + _chart(sensitivity_chart(results["sensitivity"]), "Sensitivity of Grep and Sum")
+        )
+    if results.get("model"):
+        parts.append(
+            "<h2>More workers: a model, not a measurement</h2><p>Each scheme's schedule with the "
+            "operation cost measured here; memory and contention are free. See the documentation "
+            "for its assumptions.</p>" + _chart(model_chart(results["model"]), "Modelled makespan")
+        )
+    body = "\n".join(parts)
+    return (
+        "<!doctype html><html lang='en'><meta charset='utf-8'>"
+        f"<title>Everstream transactions</title><style>{_STYLE}</style>{body}</html>"
+    )
+
+
+def _setting(setting: dict[str, Any]) -> str:
+    items = "".join(
+        f"<tr><td>{html.escape(str(name))}</td><td>{html.escape(str(value))}</td></tr>"
+        for name, value in setting.items()
+    )
+    return f"<table>{items}</table>"
+
+
+def _promises(figures: Sequence[Figure]) -> str:
+    lines = []
+    for figure in figures:
+        verdict = "<td class='yes'>yes</td>" if figure.reached else "<td class='no'>no</td>"
+        lines.append(
+            f"<tr><td>{html.escape(figure.name)}</td><td>{figure.wanted:g}</td>"
+            f"<td>{figure.measured:.2f}</td>{verdict}</tr>"
+        )
+    head = "<tr><th>figure</th><th>wanted</th><th>measured</th><th>reached</th></tr>"
+    return f"<table>{head}{''.join(lines)}</table>"
+
+
+def _table(rows: Sequence[Facts]) -> str:
+    head = "".join(
+        f"<th>{name}</th>"
+        for name in (
+            "workload", "scheme", "thousand/s", "detect ms", "start s", "recover s", "rerun s",
+            "total s", *PARTS, "log MB", "peak MB", "disturbed", "true",
+        )
+    )  # fmt: skip
+    lines = []
+    for row in rows:
+        recovery = row.get("recovery", {})
+        cells = [
+            row["workload"],
+            row["scheme"],
+            f"{row['throughput_per_s'] / 1e3:.1f}",
+            f"{row.get('detection_s', 0) * 1e3:.1f}",
+            *(f"{recovery.get(name, 0):.3f}" for name in ("start_s", "recover_s", "rerun_s")),
+            f"{row.get('recovery_s', 0):.3f}",
+            *(f"{recovery.get('breakdown', {}).get(f'{part}_s', 0):.3f}" for part in PARTS),
+            f"{row['run']['bytes_logged'] / 1e6:.2f}",
+            f"{row['run']['peak_bytes'] / 1e6:.0f}",
+            f"{max(row['disturbed'], recovery.get('disturbed', 0)):.0%}",
+            "yes" if recovery.get("true") else "not checked",
+        ]
+        lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+    return f"<table><tr>{head}</tr>{''.join(lines)}</table>"
+
+
+def _chart(figure: Any, title: str) -> str:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110, bbox_inches="tight")
+    plt.close(figure)
+    encoded = base64.b64encode(buffer.getvalue()).decode()
+    return f"<img alt='{html.escape(title)}' src='data:image/png;base64,{encoded}'>"
+
+
+def _panels(names: Sequence[str], height: float = 3.6) -> tuple[Any, list[Any]]:
+    figure, axes = plt.subplots(1, len(names), figsize=(4.6 * len(names), height), squeeze=False)
+    for axis, name in zip(axes[0], names, strict=True):
+        axis.set_title(name)
+        axis.spines[["top", "right"]].set_visible(False)
+    return figure, list(axes[0])
+
+
+def _legend(axes: list[Any]) -> None:
+    axes[-1].legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+
+
+def _names(rows: Sequence[Facts], column: str) -> list[Any]:
+    return list(dict.fromkeys(row[column] for row in rows))
+
+
+def breakdown_chart(rows: Sequence[Facts]) -> Any:
+    workloads = _names(rows, "workload")
+    figure, axes = _panels(workloads)
+    for axis, workload in zip(axes, workloads, strict=True):
+        own = [row for row in rows if row["workload"] == workload and "recovery" in row]
+        bottom = [0.0] * len(own)
+        labels = [row["scheme"] for row in own]
+        for part, colour in zip(PARTS, _COLOURS, strict=True):
+            heights = [row["recovery"]["breakdown"][f"{part}_s"] for row in own]
+            axis.bar(labels, heights, bottom=bottom, color=colour, label=part)
+            bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+        axis.tick_params(axis="x", rotation=40)
+        axis.set_ylabel("seconds of a thread")
+    _legend(axes)
+    figure.tight_layout()
+    return figure
+
+
+def throughput_chart(rows: Sequence[Facts]) -> Any:
+    workloads = _names(rows, "workload")
+    figure, axes = _panels(workloads)
+    for axis, workload in zip(axes, workloads, strict=True):
+        own = [row for row in rows if row["workload"] == workload]
+        axis.bar(
+            [row["scheme"] for row in own],
+            [row["throughput_per_s"] / 1e3 for row in own],
+            color="#457b9d",
+        )
+        axis.tick_params(axis="x", rotation=40)
+        axis.set_ylabel("thousand events/s")
+    figure.tight_layout()
+    return figure
+
+
+def factor_chart(rows: Sequence[Facts]) -> Any:
+    workloads = _names(rows, "workload")
+    figure, axes = _panels(workloads)
+    for axis, workload in zip(axes, workloads, strict=True):
+        own = [row for row in rows if row["workload"] == workload]
+        axis.barh(
+            [row["step"] for row in own],
+            [row["recovery"]["work_s"] for row in own],
+            color="#2a9d8f",
+        )
+        axis.invert_yaxis()
+        axis.set_xlabel("recovery, s")
+    figure.tight_layout()
+    return figure
+
+
+def scalability_chart(rows: Sequence[Facts]) -> Any:
+    workloads = _names(rows, "workload")
+    figure, axes = _panels(workloads)
+    for axis, workload in zip(axes, workloads, strict=True):
+        for scheme in _names(rows, "scheme"):
+            own = [r for r in rows if r["workload"] == workload and r["scheme"] == scheme]
+            axis.plot(
+                [row["threads"] for row in own],
+                [row["run"]["events"] / row["recovery"]["work_s"] / 1e3 for row in own],
+                marker="o",
+                label=scheme,
+            )
+        axis.set_xlabel("threads")
+        axis.set_ylabel("thousand events recovered/s")
+        axis.set_yscale("log")
+        axis.set_xticks(sorted(_names(rows, "threads")))
+    _legend(axes)
+    figure.tight_layout()
+    return figure
+
+
+def sensitivity_chart(rows: Sequence[Facts]) -> Any:
+    knobs = _names(rows, "knob")
+    figure, axes = _panels([knob.replace("_", " ") for knob in knobs])
+    for axis, knob in zip(axes, knobs, strict=True):
+        for scheme in _names(rows, "scheme"):
+            own = [row for row in rows if row["knob"] == knob and row["scheme"] == scheme]
+            axis.plot(
+                [row["value"] for row in own],
+                [row["run"]["events"] / row["recovery"]["work_s"] / 1e3 for row in own],
+                marker="o",
+                label=scheme,
+            )
+        axis.set_yscale("log")
+        axis.set_ylabel("thousand events recovered/s")
+    _legend(axes)
+    figure.tight_layout()
+    return figure
+
+
+def model_chart(models: dict[str, list[Makespan]]) -> Any:
+    figure, axes = _panels([f"{name} (model)" for name in models])
+    for axis, spans in zip(axes, models.values(), strict=True):
+        for scheme in spans[0].seconds:
+            axis.plot(
+                [span.workers for span in spans],
+                [span.seconds[scheme] for span in spans],
+                marker="o",
+                label=scheme,
+            )
+        axis.set_xscale("log", base=2)
+        axis.set_xticks([span.workers for span in spans], [str(s.workers) for s in spans])
+        axis.minorticks_off()
+        axis.set_yscale("log")
+        axis.set_xlabel("workers")
+        axis.set_ylabel("modelled makespan, s")
+    _legend(axes)
+    figure.tight_layout()
+    return figure

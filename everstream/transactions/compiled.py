@@ -1,0 +1,166 @@
+"""The two things numba does not bring along: a typed `njit`, and atomics on array elements.
+
+Kernels run without the GIL, so threads that share arrays agree through `load`,
+`store`, `fetch_add` and nothing else. Each has a plain Python twin for transactions
+that run interpreted, where one thread does everything.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def kernel(function: F) -> F:
+    """Compile to machine code that releases the GIL and is kept on disk between processes."""
+    return cast(F, njit(nogil=True, cache=True)(function))
+
+
+_cgutils: Any = cgutils
+
+
+def walk_kernel(function: F) -> F:
+    """As `kernel`, for code that allocates nothing.
+
+    Without reference counting: taking an array out of a tuple would otherwise cost two
+    atomic operations each time, several times what a transaction costs.
+    """
+    options: dict[str, Any] = {"nogil": True, "cache": True, "_nrt": False}
+    return cast(F, njit(**options)(function))
+
+
+def _element_pointer(
+    context: Any, builder: Any, signature: Any, array_value: Any, index_value: Any
+) -> Any:
+    array_type = signature.args[0]
+    array = context.make_array(array_type)(context, builder, value=array_value)
+    index = context.cast(builder, index_value, signature.args[1], types.intp)
+    return _cgutils.get_item_pointer(context, builder, array_type, array, [index])
+
+
+def _fetch_add(_typing: Any, array: Any, index: Any, amount: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = _element_pointer(context, builder, signature, args[0], args[1])
+        amount_value = context.cast(builder, args[2], signature.args[2], array.dtype)
+        return builder.atomic_rmw("add", pointer, amount_value, "seq_cst")
+
+    return array.dtype(array, index, amount), codegen
+
+
+def _load(_typing: Any, array: Any, index: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = _element_pointer(context, builder, signature, args[0], args[1])
+        return builder.load_atomic(pointer, "acquire", align=array.dtype.bitwidth // 8)
+
+    return array.dtype(array, index), codegen
+
+
+def _store(_typing: Any, array: Any, index: Any, value: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = _element_pointer(context, builder, signature, args[0], args[1])
+        stored = context.cast(builder, args[2], signature.args[2], array.dtype)
+        builder.store_atomic(stored, pointer, "release", align=array.dtype.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return types.void(array, index, value), codegen
+
+
+def _cycles(_typing: Any) -> Any:
+    def codegen(_context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
+        counter = _cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(ir.IntType(64), []), "llvm.readcyclecounter"
+        )
+        return builder.call(counter, [])
+
+    return types.int64(), codegen
+
+
+def _unwrap(_typing: Any, value: Any) -> Any:
+    """The value inside an optional, for code that has already asked whether it is None."""
+    if not isinstance(value, types.Optional):
+        return value(value), lambda _context, _builder, _signature, args: args[0]
+
+    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        optional = context.make_helper(builder, value, value=args[0])
+        return optional.data
+
+    return value.type(value), codegen
+
+
+fetch_add = cast(Callable[[Any, int, int], int], intrinsic(_fetch_add))
+load = cast(Callable[[Any, int], int], intrinsic(_load))
+store = cast(Callable[[Any, int, int], None], intrinsic(_store))
+cycles = cast(Callable[[], int], intrinsic(_cycles))
+unwrap = cast(Callable[[Any], Any], intrinsic(_unwrap))
+
+# Called by symbol, not by address, so that kernels using it can be kept on disk.
+give_way = cast(Callable[[], int], types.ExternalFunction("sched_yield", types.int32()))
+
+
+def python_fetch_add(array: Any, index: int, amount: int) -> int:
+    before = int(array[index])
+    array[index] = before + amount
+    return before
+
+
+def python_load(array: Any, index: int) -> int:
+    return int(array[index])
+
+
+def python_store(array: Any, index: int, value: int) -> None:
+    array[index] = value
+
+
+def python_unwrap(value: Any) -> Any:
+    return value
+
+
+@kernel
+def spin(iterations: int, seed: int) -> int:
+    """Busy work in place of a costly user function; never returns 0, which callers rely on."""
+    x = np.uint64(seed) | np.uint64(1)
+    for _ in range(iterations):
+        x ^= x << np.uint64(13)
+        x ^= x >> np.uint64(7)
+        x ^= x << np.uint64(17)
+    return x  # type: ignore[return-value]
+
+
+@kernel
+def _cycles_now() -> int:
+    return cycles()
+
+
+def cycles_per_second(window_s: float = 0.005) -> float:
+    """How fast the cycle counter runs, by comparing it with the monotonic clock."""
+    import time
+
+    _cycles_now()
+    start_s, start = time.perf_counter(), _cycles_now()
+    while time.perf_counter() - start_s < window_s:
+        pass
+    return (_cycles_now() - start) / (time.perf_counter() - start_s)
+
+
+def spin_iterations(cost_s: float, rounds: int = 5) -> int:
+    """Iterations of `spin` that take `cost_s` on an idle core of this machine."""
+    import time
+
+    if cost_s <= 0:
+        return 0
+    probe = 200_000
+    spin(10, 1)
+    best_s = min(_timed(time.perf_counter, probe) for _ in range(rounds))
+    return max(1, round(cost_s / best_s * probe))
+
+
+def _timed(clock: Callable[[], float], iterations: int) -> float:
+    start_s = clock()
+    spin(iterations, 12345)
+    return clock() - start_s

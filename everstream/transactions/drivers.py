@@ -1,0 +1,264 @@
+"""How transactions are walked: in order, along the graph, by level, by log stream, by chain.
+
+This file is a template as much as a module. For each set of transactions, `codegen`
+writes a copy of it in which `step`, `redo`, `project` and `walk` are the real ones and
+everything is compiled; here they are only the interface the walks are written against.
+Threads meet in `control`, whose counters stand on cache lines of their own, and
+account for their time in `totals`, in cycles, one row per thread.
+"""
+
+from typing import Any
+
+from everstream.transactions.compiled import cycles, fetch_add, give_way, load, store
+
+EXECUTE = 0
+ABORT_TIME = 1
+EXPLORE = 2
+WAIT = 3
+TOTALS = 4
+
+HEAD = 0
+TAIL = 8
+STOP = 16
+CONTROL = 24
+
+_PATIENCE = 256
+
+
+def step(i: int, data: Any) -> bool:
+    """Run transaction i: read, decide, write, record the outcome; True if it committed."""
+    raise NotImplementedError
+
+
+def redo(i: int, data: Any) -> None:
+    """Run transaction i, known to commit, without recording an outcome."""
+    raise NotImplementedError
+
+
+def project(i: int, position: int, data: Any, keep: bool) -> None:
+    """Compute the new value of one key of transaction i from recorded reads; `keep` writes it."""
+    raise NotImplementedError
+
+
+def walk(i: int, part: int, data: Any, parts: Any) -> None:
+    """Run what transaction i does to the keys of one partition, others' values as recorded."""
+    raise NotImplementedError
+
+
+def run_in_order(start: int, stop: int, data: Any, totals: Any) -> None:
+    began = cycles()
+    aborted = 0
+    for i in range(start, stop):
+        before = cycles()
+        if not step(i, data):
+            aborted += cycles() - before
+    totals[0, ABORT_TIME] += aborted
+    totals[0, EXECUTE] += cycles() - began - aborted
+
+
+def redo_in_order(committed: Any, data: Any, totals: Any) -> None:
+    began = cycles()
+    for i in range(len(committed)):
+        if committed[i] != 0:
+            redo(i, data)
+    totals[0, EXECUTE] += cycles() - began
+
+
+def run_ready(
+    thread: int,
+    total: int,
+    pending: Any,
+    successor_start: Any,
+    successors: Any,
+    queue: Any,
+    control: Any,
+    data: Any,
+    executed_by: Any,
+    totals: Any,
+) -> None:
+    """Take transactions from `queue` as they become ready.
+
+    Each transaction enters the queue once and each place is claimed once, so a thread
+    that claims a place still empty just waits for it to be filled.
+    """
+    execute = 0
+    aborted = 0
+    explore = 0
+    wait = 0
+    mark = cycles()
+    while True:
+        place = fetch_add(control, HEAD, 1)
+        if place >= total:
+            break
+        i = load(queue, place)
+        now = cycles()
+        explore += now - mark
+        mark = now
+        tries = 0
+        while i < 0:
+            if load(control, STOP) != 0:
+                return
+            tries += 1
+            if tries % _PATIENCE == 0:
+                give_way()
+            i = load(queue, place)
+        now = cycles()
+        wait += now - mark
+        mark = now
+        committed = step(i, data)
+        executed_by[i] = thread
+        now = cycles()
+        if committed:
+            execute += now - mark
+        else:
+            aborted += now - mark
+        mark = now
+        for edge in range(successor_start[i], successor_start[i + 1]):
+            successor = successors[edge]
+            if fetch_add(pending, successor, -1) == 1:
+                store(queue, fetch_add(control, TAIL, 1), successor)
+    totals[thread, EXECUTE] += execute
+    totals[thread, ABORT_TIME] += aborted
+    totals[thread, EXPLORE] += explore
+    totals[thread, WAIT] += wait
+
+
+def redo_levels(
+    thread: int,
+    threads: int,
+    order: Any,
+    level_start: Any,
+    control: Any,
+    data: Any,
+    totals: Any,
+) -> None:
+    """Each level's transactions are independent; all threads meet before the next level."""
+    execute = 0
+    wait = 0
+    mark = cycles()
+    for level in range(len(level_start) - 1):
+        for place in range(level_start[level] + thread, level_start[level + 1], threads):
+            redo(order[place], data)
+        now = cycles()
+        execute += now - mark
+        mark = now
+        fetch_add(control, HEAD, 1)
+        tries = 0
+        while load(control, HEAD) < threads * (level + 1):
+            if load(control, STOP) != 0:
+                return
+            tries += 1
+            if tries % _PATIENCE == 0:
+                give_way()
+        now = cycles()
+        wait += now - mark
+        mark = now
+    totals[thread, EXECUTE] += execute
+    totals[thread, WAIT] += wait
+
+
+def redo_streams(
+    thread: int,
+    threads: int,
+    stream_start: Any,
+    vectors: Any,
+    done: Any,
+    control: Any,
+    data: Any,
+    totals: Any,
+) -> None:
+    """Redo log streams in their own order, each record once the streams it names are far enough.
+
+    Records of stream s lie at stream_start[s] to stream_start[s + 1], and `vectors[i, q]`
+    is how many records of stream q must be done before record i.
+    """
+    streams = len(stream_start) - 1
+    execute = 0
+    explore = 0
+    wait = 0
+    left = 0
+    for stream in range(thread, streams, threads):
+        left += stream_start[stream + 1] - stream_start[stream]
+    mark = cycles()
+    tries = 0
+    while left > 0:
+        moved = False
+        for stream in range(thread, streams, threads):
+            finished = load(done, stream * 8)
+            i = stream_start[stream] + finished
+            if i >= stream_start[stream + 1]:
+                continue
+            ready = True
+            for other in range(streams):
+                if other != stream and load(done, other * 8) < vectors[i, other]:
+                    ready = False
+                    break
+            now = cycles()
+            if ready:
+                explore += now - mark
+                mark = now
+                redo(i, data)
+                now = cycles()
+                execute += now - mark
+                mark = now
+                store(done, stream * 8, finished + 1)
+                left -= 1
+                moved = True
+                tries = 0
+        if not moved:
+            if load(control, STOP) != 0:
+                return
+            tries += 1
+            if tries % _PATIENCE == 0:
+                give_way()
+            now = cycles()
+            wait += now - mark
+            mark = now
+    totals[thread, EXECUTE] += execute
+    totals[thread, EXPLORE] += explore
+    totals[thread, WAIT] += wait
+
+
+def redo_chains(
+    thread: int,
+    chains: Any,
+    chain_start: Any,
+    operations: Any,
+    width: int,
+    committed: Any,
+    data: Any,
+    totals: Any,
+) -> None:
+    """Run whole chains, one after the other; chains share nothing, so nobody waits."""
+    aborted = 0
+    began = cycles()
+    for place in range(len(chains)):
+        chain = chains[place]
+        for at in range(chain_start[chain], chain_start[chain + 1]):
+            i = operations[at] // width
+            if committed[i] != 0:
+                project(i, operations[at] % width, data, True)
+            else:
+                before = cycles()
+                project(i, operations[at] % width, data, False)
+                aborted += cycles() - before
+    totals[thread, ABORT_TIME] += aborted
+    totals[thread, EXECUTE] += cycles() - began - aborted
+
+
+def redo_partitions(
+    thread: int,
+    own: Any,
+    part_start: Any,
+    members: Any,
+    data: Any,
+    parts: Any,
+    totals: Any,
+) -> None:
+    """Run partitions in timestamp order; what crosses partitions comes from the log."""
+    began = cycles()
+    for place in range(len(own)):
+        part = own[place]
+        for at in range(part_start[part], part_start[part + 1]):
+            walk(members[at], part, data, parts)
+    totals[thread, EXECUTE] += cycles() - began

@@ -1,0 +1,293 @@
+"""The transaction engine: batches of events in, outcomes out, state that survives.
+
+It knows no clock, no Spark and no network, so it runs the same inside a Spark task, in a
+test, or in a loop of your own. One batch goes through preprocessing (keys to slots), the
+precedence graph if there are threads to use, execution and postprocessing; punctuations
+end epochs, and the recovery scheme decides what becomes durable then.
+"""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from everstream.transactions import codegen
+from everstream.transactions.definition import Transaction
+from everstream.transactions.errors import DefinitionError, ExecutionError, LogError
+from everstream.transactions.execution import (
+    PARALLEL_FROM_S,
+    Breakdown,
+    Threads,
+    cycle_rate,
+    guard,
+    run_along_graph,
+    totals_block,
+)
+from everstream.transactions.graph import Graph, GraphBuilder, dependencies_of
+from everstream.transactions.index import IntegerIndex
+from everstream.transactions.log import Log
+from everstream.transactions.outcomes import outcome_frame
+from everstream.transactions.preprocessing import Preprocessor
+from everstream.transactions.recovery import (
+    DEFAULT,
+    SCHEMES,
+    BatchRun,
+    FastOptions,
+    Inputs,
+    RecoveryReport,
+)
+from everstream.transactions.recovery.fast import FastRecovery
+from everstream.transactions.store import Store, open_store
+from everstream.transactions.tables import Table, TableState
+
+Snapshot = dict[str, Any]
+
+_PROBE_ROWS = 32
+
+
+class TransactionEngine:
+    """Runs transactions over tables as if one by one in timestamp order.
+
+    `parallelism` is the number of threads; `recovery` names a scheme, whose log goes to
+    `log` (a folder, an fsspec URL or a store). `execution` is "auto" (by measured cost),
+    "serial" or "parallel". `operation_cost_iterations` adds busy work per operation, to
+    stand for user functions that cost more than arithmetic.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[Table],
+        transactions: Sequence[Transaction],
+        *,
+        parallelism: int = 1,
+        recovery: str = DEFAULT,
+        log: str | os.PathLike[str] | Store | None = None,
+        select: str = "transaction",
+        timestamp: str | None = None,
+        snapshot_every_epochs: int = 64,
+        execution: str = "auto",
+        fast_options: FastOptions | None = None,
+        operation_cost_iterations: int = 0,
+    ) -> None:
+        if recovery not in SCHEMES:
+            raise DefinitionError(f"recovery must be one of {', '.join(SCHEMES)}, not {recovery!r}")
+        if execution not in ("auto", "serial", "parallel"):
+            raise DefinitionError("execution must be 'auto', 'serial' or 'parallel'")
+        if parallelism < 1:
+            raise DefinitionError("parallelism must be at least 1")
+        self.layout = codegen.Layout(tables, transactions)
+        self.kernels = codegen.build(self.layout)
+        # Interpreted functions hold the GIL and their kernels have no real atomics.
+        self.parallelism = parallelism if self.kernels.compiled else 1
+        self.threads = Threads(self.parallelism)
+        self.states = [TableState(table) for table in tables]
+        self.graphs = GraphBuilder(self.layout)
+        self.epoch = 0
+        self.next_event = 0
+        self._epoch_began_at = 0
+        self.transaction_cost_s = 0.0
+        self.hottest_share = 0.0
+        self.dependencies_per_transaction = 0.0
+        self.breakdown = Breakdown()
+        self._cost_known = False
+        self._execution = execution
+        self._spin = operation_cost_iterations
+        self._snapshot_every = snapshot_every_epochs
+        self._preprocessor = Preprocessor(self.layout, self.states, self.threads, select, timestamp)
+        self._broken = False
+        scheme = SCHEMES[recovery]
+        opened = self._open_log(recovery, log)
+        if scheme is FastRecovery:
+            self.scheme: Any = FastRecovery(self, opened, options=fast_options)
+        else:
+            self.scheme = scheme(self, opened)
+
+    def _open_log(self, recovery: str, log: str | os.PathLike[str] | Store | None) -> Log | None:
+        if not SCHEMES[recovery].needs_log:
+            return None
+        if log is None:
+            raise LogError(f"recovery {recovery!r} needs a place for its log: give log=...")
+        store = log if isinstance(log, Store) else open_store(log)
+        return Log(store, self.parallelism if recovery == "lsn-vector" else 1)
+
+    def load_kernels(self) -> None:
+        """Pay now for loading machine code, which the first batch would otherwise pay for."""
+        index = IntegerIndex()
+        index.extend(np.zeros(1, np.int64))
+        index.slot_of(0)
+
+    # --- running ---
+
+    def process_batch(self, events: pl.DataFrame) -> pl.DataFrame:
+        """Run one transaction per event, in order; one outcome per event, in order.
+
+        An outcome has the event's number, whether it committed, and the values it read.
+        """
+        if self._broken:
+            raise ExecutionError("a transaction raised earlier: recover or restore first")
+        began = time.perf_counter()
+        run = self.prepare(events, self.next_event)
+        self.breakdown.construct_s += time.perf_counter() - began
+        self._broken = True
+        self.execute(run, self.breakdown)
+        self._broken = False
+        self.next_event += len(events)
+        self.scheme.record(run)
+        return outcome_frame(self.layout, run)
+
+    def end_epoch(self) -> int:
+        """A punctuation: the epoch is over. Returns its number; see `durable_epoch`."""
+        self.epoch += 1
+        self._epoch_began_at = self.next_event
+        if self.scheme.commit_due(self.epoch):
+            self.scheme.commit(self.epoch)
+        if self.scheme.snapshots and self.epoch % self._snapshot_every == 0:
+            self.save_snapshot()
+        return self.epoch
+
+    def save_snapshot(self) -> None:
+        """Write a snapshot to the log between two epochs, without stopping the stream."""
+        if not self.scheme.snapshots:
+            return
+        if self.next_event != self._epoch_began_at:
+            raise LogError("a snapshot falls between two epochs: call end_epoch() first")
+        if self.scheme.uncommitted:
+            self.scheme.commit(self.epoch)
+        self.scheme.save_snapshot(self.epoch)
+
+    @property
+    def durable_epoch(self) -> int:
+        """Every epoch up to this one survives a crash, and so may its outcomes be shown."""
+        return int(self.scheme.durable_epoch)
+
+    def flush(self) -> None:
+        """Wait until everything handed to the log is durable."""
+        self.scheme.flush()
+
+    def close(self) -> None:
+        self.scheme.close()
+        self.threads.close()
+
+    # --- state ---
+
+    def snapshot(self) -> Snapshot:
+        """The whole state at this instant, as a picklable value that nothing later changes."""
+        return {
+            "epoch": self.epoch,
+            "next_event": self.next_event,
+            "tables": self.table_images(),
+        }
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Become what `snapshot` saw."""
+        self.load_images(snapshot["tables"])
+        self.epoch = snapshot["epoch"]
+        self.next_event = self._epoch_began_at = snapshot["next_event"]
+        self.scheme.reset()
+        self._broken = False
+
+    def recover(self, inputs: Inputs | None = None) -> RecoveryReport:
+        """Come back from the log after a crash; process the events from `next_event` on again.
+
+        `inputs(first, last)` returns the source's events of that range; schemes that
+        replay events need it.
+        """
+        report: RecoveryReport = self.scheme.recover(inputs)
+        self._broken = False
+        return report
+
+    def table(self, name: str) -> TableState:
+        for state in self.states:
+            if state.table.name == name:
+                return state
+        raise DefinitionError(f"there is no table {name!r}")
+
+    def table_images(self) -> dict[str, dict[str, npt.NDArray[Any]]]:
+        return {state.table.name: state.snapshot() for state in self.states}
+
+    def resume_at(self, epoch: int, next_event: int) -> None:
+        """Between two epochs: `epoch` has ended and `next_event` comes next."""
+        self.epoch = epoch
+        self.next_event = self._epoch_began_at = next_event
+
+    def clear(self) -> None:
+        """Back to before the first event."""
+        for state in self.states:
+            state.clear()
+        self.resume_at(0, 0)
+
+    def load_images(self, images: Mapping[str, Mapping[str, npt.NDArray[Any]]]) -> None:
+        for state in self.states:
+            state.restore(images[state.table.name])
+
+    # --- what schemes use ---
+
+    @property
+    def largest_slot(self) -> int:
+        return max(state.index.count for state in self.states)
+
+    def prepare(self, events: pl.DataFrame, first_event: int) -> BatchRun:
+        """Preprocessing: transaction types, slots of keys (new ones given), fields."""
+        return self._preprocessor.prepare(events, first_event)
+
+    def data_of(self, run: BatchRun, outcomes: bool) -> tuple[Any, ...]:
+        """The tuple the kernels work on."""
+        tables = [part for state in self.states for part in (*state.columns, state.written)]
+        reads = run.reads if outcomes else self.layout.empty_reads(0)
+        return (run.types, run.slots, run.committed, self._spin, *tables, *run.fields, *reads)
+
+    def execute(self, run: BatchRun, breakdown: Breakdown) -> None:
+        """Run a prepared batch in order or along its graph, filling in verdicts and reads."""
+        rows = len(run.types)
+        run.reads = self.layout.empty_reads(rows)
+        run.committed = np.zeros(rows, np.uint8)
+        data = self.data_of(run, outcomes=True)
+        parallel = self.parallelism > 1 and self._execution != "serial"
+        first = rows
+        if parallel and self._execution == "auto" and not self._cost_known:
+            first = min(rows, _PROBE_ROWS)
+        elif parallel and (
+            self._execution == "parallel" or self.transaction_cost_s >= PARALLEL_FROM_S
+        ):
+            first = 0
+        began = time.perf_counter()
+        totals = totals_block(self.parallelism)
+        if first:
+            guard(lambda: self.kernels.run_in_order(0, first, data, totals))
+            self._learn_cost(totals, first)
+            breakdown.add(totals, time.perf_counter() - began)
+        if first == rows:
+            return
+        if first and self.transaction_cost_s < PARALLEL_FROM_S:
+            again = totals_block(self.parallelism)
+            guard(lambda: self.kernels.run_in_order(first, rows, data, again))
+            breakdown.add(again, time.perf_counter() - began)
+            return
+        began = time.perf_counter()
+        included = np.ones(rows, np.uint8)
+        included[:first] = 0
+        graph = self.graphs.build(run.types, run.slots, included, self.largest_slot)
+        self._learn_shape(run, graph)
+        breakdown.construct_s += time.perf_counter() - began
+        began = time.perf_counter()
+        run.executed_by = np.zeros(rows, np.uint8)
+        totals = run_along_graph(
+            self.kernels.run_ready, self.threads, graph, included, data, run.executed_by
+        )
+        self._learn_cost(totals, rows - first)
+        breakdown.add(totals, time.perf_counter() - began)
+
+    def _learn_cost(self, totals: npt.NDArray[np.int64], rows: int) -> None:
+        """The measured cost of one transaction decides how the next batches run."""
+        worked = totals[:, 0].sum() + totals[:, 1].sum()
+        self.transaction_cost_s = float(worked) / cycle_rate() / max(1, rows)
+        self._cost_known = True
+
+    def _learn_shape(self, run: BatchRun, graph: Graph) -> None:
+        found = dependencies_of(self.layout, run.types, run.slots, graph, self.largest_slot)
+        self.hottest_share = found.hottest_share
+        self.dependencies_per_transaction = found.temporal / max(1, len(run.types))

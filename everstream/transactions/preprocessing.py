@@ -1,0 +1,133 @@
+"""Preprocessing: a batch of events becomes transaction types, slots and fields, column by column."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from everstream.transactions.codegen import Layout
+from everstream.transactions.errors import InputError
+from everstream.transactions.execution import Threads
+from everstream.transactions.recovery.scheme import BatchRun
+from everstream.transactions.tables import TableState
+
+
+class Preprocessor:
+    """Turns events into prepared batches.
+
+    With several transaction types, the column `select` says which one an event asks
+    for: by name, or by its number in the order the types were given.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        states: Sequence[TableState],
+        threads: Threads,
+        select: str,
+        timestamp: str | None,
+    ) -> None:
+        self._layout = layout
+        self._states = states
+        self._threads = threads
+        self._select = select
+        self._timestamp = timestamp
+
+    def prepare(self, events: pl.DataFrame, first_event: int) -> BatchRun:
+        self._check(events)
+        types = self._types(events)
+        slots = np.full((self._layout.width, len(events)), -1, np.int32)
+        for number, declared in enumerate(self._layout.transactions):
+            for position, key in enumerate(declared.keys):
+                column = self._present(events, key.column, types, number)
+                state = self._states[int(self._layout.table_of[number, position])]
+                state.index.assign(
+                    column,
+                    types,
+                    number,
+                    slots[position],
+                    self._threads.pool,
+                    self._threads.count,
+                )
+        for state in self._states:
+            state.reserve()
+        fields = [self._field(events, name, types) for name in self._layout.fields]
+        return BatchRun(first_event, types, slots, fields, [], np.zeros(0, np.uint8))
+
+    def _check(self, events: pl.DataFrame) -> None:
+        wanted = {key.column for declared in self._layout.transactions for key in declared.keys}
+        wanted.update(self._layout.fields)
+        if len(self._layout.transactions) > 1:
+            wanted.add(self._select)
+        if self._timestamp is not None:
+            wanted.add(self._timestamp)
+        missing = sorted(wanted.difference(events.columns))
+        if missing:
+            raise InputError(
+                f"events have no column {', '.join(missing)}; they have {events.columns}"
+            )
+        if self._timestamp is not None and not events[self._timestamp].is_sorted():
+            raise InputError(
+                f"events are not in order of {self._timestamp!r}: sort each batch by it, "
+                "and cut batches where timestamps never run backwards"
+            )
+
+    def _types(self, events: pl.DataFrame) -> npt.NDArray[np.uint8]:
+        names = [declared.name for declared in self._layout.transactions]
+        if len(names) == 1 and self._select not in events.columns:
+            return np.zeros(len(events), np.uint8)
+        column = events[self._select]
+        if column.null_count():
+            raise InputError(f"column {self._select!r} has events without a transaction type")
+        if column.dtype.is_integer():
+            codes = column.to_numpy()
+            if len(codes) and (int(codes.min()) < 0 or int(codes.max()) >= len(names)):
+                raise InputError(f"column {self._select!r} must hold 0 to {len(names) - 1}")
+            return codes.astype(np.uint8)
+        if not isinstance(column.dtype, pl.Enum):
+            column = self._as_enum(column, names)
+        categories = column.dtype.categories.to_list()  # type: ignore[attr-defined]
+        codes = column.to_physical().to_numpy()
+        if categories == names:
+            return np.asarray(codes, np.uint8)
+        number_of = {name: number for number, name in enumerate(names)}
+        lookup = np.array([number_of.get(category, 255) for category in categories], np.uint8)
+        types: npt.NDArray[np.uint8] = lookup[codes]
+        if (types == 255).any():
+            unknown = sorted(set(categories).difference(names))
+            raise InputError(f"events ask for unknown transactions {unknown}; there are {names}")
+        return types
+
+    def _as_enum(self, column: pl.Series, names: list[str]) -> pl.Series:
+        try:
+            return column.cast(pl.String).cast(pl.Enum(names))
+        except pl.exceptions.InvalidOperationError as error:
+            unknown = sorted(set(column.cast(pl.String).unique().to_list()).difference(names))
+            raise InputError(
+                f"events ask for unknown transactions {unknown}; there are {names}"
+            ) from error
+
+    def _present(
+        self, events: pl.DataFrame, name: str, types: npt.NDArray[np.uint8], number: int
+    ) -> pl.Series:
+        """A column whose nulls, allowed only where this type does not look, are filled in."""
+        column = events[name]
+        if column.null_count() == 0:
+            return column
+        if (column.is_null().to_numpy() & (types == number)).any():
+            declared = self._layout.transactions[number].name
+            raise InputError(f"column {name!r} is null in an event of transaction {declared!r}")
+        return column.fill_null("" if column.dtype == pl.String else 0)
+
+    def _field(
+        self, events: pl.DataFrame, name: str, types: npt.NDArray[np.uint8]
+    ) -> npt.NDArray[Any]:
+        column = events[name]
+        for number, declared in enumerate(self._layout.transactions):
+            if name in declared.fields:
+                column = self._present(events, name, types, number)
+        if not (column.dtype.is_numeric() or column.dtype == pl.Boolean):
+            raise InputError(f"field {name!r} must be a number or a boolean, not {column.dtype}")
+        return column.to_numpy()

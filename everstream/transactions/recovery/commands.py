@@ -1,0 +1,68 @@
+"""Command logging: transactions as columns, only what each type uses, and back again."""
+
+import time
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from everstream.transactions.codegen import Layout
+from everstream.transactions.log import Columns, joined
+from everstream.transactions.recovery.scheme import BatchRun
+
+Mask = npt.NDArray[np.bool_]
+
+
+def pack(layout: Layout, runs: list[BatchRun], chosen: list[Any]) -> dict[str, npt.NDArray[Any]]:
+    """The chosen rows of some batches: type, slots of the keys used, fields used.
+
+    `chosen` has one index (mask or positions) per batch.
+    """
+    kinds = [run.types[rows] for run, rows in zip(runs, chosen, strict=True)]
+    types = joined(kinds, np.uint8)
+    columns: dict[str, npt.NDArray[Any]] = {"types": types}
+    for position in range(layout.width):
+        parts = [run.slots[position][rows] for run, rows in zip(runs, chosen, strict=True)]
+        slots = joined(parts, np.int32)
+        columns[f"slots{position}"] = _used(slots, types, layout.table_of[:, position] >= 0)
+    for number, name in enumerate(layout.fields):
+        parts = [run.fields[number][rows] for run, rows in zip(runs, chosen, strict=True)]
+        columns[f"field{number}"] = _used(joined(parts, np.int64), types, _users(layout, name))
+    return columns
+
+
+def unpack(layout: Layout, columns: Columns) -> BatchRun:
+    """The rows again, every column as long as the batch; what a type does not use is zero."""
+    types = columns["types"]
+    slots = np.zeros((layout.width, len(types)), np.int32)
+    for position in range(layout.width):
+        used = layout.table_of[:, position] >= 0
+        slots[position] = _spread(columns[f"slots{position}"], types, used)
+    fields = [
+        _spread(columns[f"field{number}"], types, _users(layout, name))
+        for number, name in enumerate(layout.fields)
+    ]
+    committed = np.ones(len(types), np.uint8)
+    return BatchRun(0, types, slots, fields, [], committed)
+
+
+def _users(layout: Layout, field: str) -> Mask:
+    return np.array([field in declared.fields for declared in layout.transactions])
+
+
+def _used(column: npt.NDArray[Any], types: npt.NDArray[np.uint8], users: Mask) -> npt.NDArray[Any]:
+    return column if users.all() else column[users[types]]
+
+
+def _spread(
+    values: npt.NDArray[Any], types: npt.NDArray[np.uint8], users: Mask
+) -> npt.NDArray[Any]:
+    if users.all():
+        return values
+    column = np.zeros(len(types), values.dtype)
+    column[users[types]] = values
+    return column
+
+
+def now() -> float:
+    return time.perf_counter()

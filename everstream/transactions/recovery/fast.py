@@ -1,0 +1,328 @@
+"""MSR (MorphStreamR): log the results of dependencies, so that recovery has none to wait for.
+
+The AbortView is one bit per transaction; the ParametricView holds the values of those
+keys that another key's new value depends on. With both, recovery drops aborted events
+before anything else (abort pushdown), splits the rest into one chain per key
+(restructuring) and deals the chains out, heaviest first (task assignment). Selective
+logging keeps only values that cross partitions; see `partitions`.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from everstream.transactions.errors import LogError
+from everstream.transactions.execution import PARALLEL_FROM_S, control_block, guard, totals_block
+from everstream.transactions.graph import chains_of, largest_first
+from everstream.transactions.log import Block, Columns, joined
+from everstream.transactions.recovery.commands import now
+from everstream.transactions.recovery.partitions import (
+    Partitioning,
+    crossing,
+    partition_members,
+)
+from everstream.transactions.recovery.scheme import BatchRun, Inputs, RecoveryReport, Scheme
+
+_REPLAY_EVENTS = 1 << 20
+_LOST_WORK_S = 0.02
+
+
+AfterImages = list[tuple[int, npt.NDArray[np.int64], list[npt.NDArray[Any]]]]
+"""Per table: its number, slots, and the columns of values at those slots."""
+
+_NOTHING = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True)
+class FastOptions:
+    """What `fast` may use; each recovery optimisation can be left out to see what it brings."""
+
+    restructure: bool = True
+    abort_pushdown: bool = True
+    task_assignment: bool = True
+    selective: bool = False
+    partitions: int = 8
+    adaptive_commit: bool = True
+    adaptive_replay: bool = True
+
+
+class FastRecovery(Scheme):
+    name = "fast"
+
+    def __init__(self, *args: object, options: FastOptions | None = None) -> None:
+        super().__init__(*args)  # type: ignore[arg-type]
+        self.options = options or FastOptions()
+        self._partitioning: Partitioning | None = None
+        self.commit_every = 1
+
+    # --- while running ---
+
+    def commit_due(self, epoch: int) -> bool:
+        if self.options.adaptive_commit and self._runs:
+            self.commit_every = epochs_per_commit(self.engine, self._runs[-1])
+        return epoch - self._first_epoch + 1 >= self.commit_every
+
+    def save_snapshot(self, epoch: int) -> None:
+        super().save_snapshot(epoch)
+        self._partitioning = None
+
+    def blocks(self) -> list[Columns]:
+        runs = self.take_runs()
+        committed = joined([run.committed for run in runs], np.uint8)
+        columns: dict[str, npt.NDArray[Any]] = {
+            **self.new_keys(),
+            "rows": np.array([len(committed)], np.int64),
+            "committed": np.packbits(committed, bitorder="little"),
+            "cost_s": np.array([self.engine.transaction_cost_s]),
+        }
+        if self.options.selective:
+            if self._partitioning is None:
+                self._partitioning = Partitioning.of(self.engine, runs, self.options.partitions)
+                columns.update(self._partitioning.columns())
+            self._partitioning.cover(self.engine)
+        whole = runs[0] if len(runs) == 1 else _concatenated(runs)
+        for number, places in enumerate(self._view_rows(whole)):
+            if places is not None:
+                columns[f"read{number}"] = whole.reads[number][places]
+        return [columns]
+
+    def _view_rows(self, run: BatchRun) -> list[npt.NDArray[np.int64] | None]:
+        """Per column of values read, the rows whose value another key's chain will ask for."""
+        layout = self.engine.layout
+        views: list[npt.NDArray[np.int64] | None] = []
+        kept = run.committed != 0
+        for column in layout.reads:
+            users = [user for user in column.users if layout.read_needed(*user)]
+            if not users:
+                views.append(None)
+                continue
+            needed = np.zeros(len(run.types), np.bool_)
+            for number, position in users:
+                rows = kept & (run.types == number)
+                if self._partitioning is not None and self.options.selective:
+                    rows &= crossing(layout, self._partitioning, run, number, position)
+                needed |= rows
+            views.append(np.flatnonzero(needed))
+        return views
+
+    # --- after a crash ---
+
+    def replay(
+        self, commits: list[list[Block]], inputs: Inputs | None, report: RecoveryReport
+    ) -> None:
+        if inputs is None:
+            raise ValueError("recovery 'fast' replays events: give recover() the inputs")
+        group: list[Block] = []
+        for (block,) in commits:
+            if group and "partitions" in block.columns:
+                self._replay_group(group, inputs, report)
+                group = []
+            group.append(block)
+            if block.next_event - group[0].first_event >= _REPLAY_EVENTS:
+                self._replay_group(group, inputs, report)
+                group = []
+        if group:
+            self._replay_group(group, inputs, report)
+
+    def replay_share(self, inputs: Inputs, share: int, shares: int) -> AfterImages:
+        """Replay one of `shares` groups of chains; returns what their keys hold afterwards."""
+        self._load_snapshot()
+        assert self.log is not None
+        group = [block for (block,) in self.log.committed(self.engine.epoch)]
+        if not group:
+            return []
+        report = RecoveryReport(self.name, self.engine.epoch, self.engine.next_event)
+        chains = self._replay_group(group, inputs, report, share, shares)
+        tables = len(self.engine.states)
+        images: AfterImages = []
+        for number, state in enumerate(self.engine.states):
+            slots = chains[chains % tables == number] // tables
+            images.append((number, slots, [column[slots] for column in state.columns]))
+        return images
+
+    def adopt(self, shares: list[AfterImages]) -> RecoveryReport:
+        """Come back from the log with what tasks replayed elsewhere."""
+
+        def scatter(commits: list[list[Block]], inputs: Inputs | None, report: Any) -> None:
+            began = now()
+            for (block,) in commits:
+                self.restore_keys(block)
+            for images in shares:
+                for number, slots, columns in images:
+                    self.engine.states[number].scatter(slots, columns)
+            report.breakdown.execute_s += now() - began
+
+        return self.recover_by(scatter, None)
+
+    def _replay_group(
+        self,
+        group: list[Block],
+        inputs: Inputs,
+        report: RecoveryReport,
+        share: int = 0,
+        shares: int = 1,
+    ) -> npt.NDArray[np.int64]:
+        """Replay the epochs of several commits as one; chains know no epochs.
+
+        Of several shares only the given one is run. Returns the cells of the chains run.
+        """
+        engine, breakdown = self.engine, report.breakdown
+        began = now()
+        for block in group:
+            self.restore_keys(block)
+            if "partitions" in block.columns:
+                self._partitioning = Partitioning.from_columns(engine, block.columns)
+        committed = joined([_verdicts(block) for block in group], np.uint8)
+        events = inputs(group[0].first_event, group[-1].next_event)
+        breakdown.reload_s += now() - began
+
+        began = now()
+        pushdown = self.options.abort_pushdown and bool((committed == 0).any())
+        if pushdown:
+            events = events.filter(pl.Series(committed.view(np.bool_)))
+        run = engine.prepare(events, group[0].first_event)
+        run.committed = np.ones(len(run.types), np.uint8) if pushdown else committed
+        cheap = float(group[-1].columns["cost_s"][0]) < PARALLEL_FROM_S
+        in_order = (cheap and self.options.adaptive_replay) or not self.options.restructure
+        if in_order and shares == 1:
+            breakdown.construct_s += now() - began
+            self._redo_in_order(run, report)
+            return _NOTHING
+        if self._partitioning is not None:
+            self._partitioning.cover(engine)
+        run.reads = self._restored_reads(group, committed, run, pushdown)
+        if self._partitioning is not None:
+            if shares > 1:
+                raise LogError("a log written with selective logging cannot be spread over tasks")
+            breakdown.construct_s += now() - began
+            self._redo_partitions(run, report)
+            return _NOTHING
+        layout = engine.layout
+        chain_start, operations, chains = chains_of(
+            run.types,
+            run.slots,
+            layout.table_of,
+            layout.is_write,
+            len(layout.tables),
+            run.committed if pushdown else np.ones(len(run.types), np.uint8),
+            (engine.largest_slot + 1) * len(layout.tables),
+        )
+        if shares > 1:
+            chains = self._assign(chain_start, chains, shares)[share]
+        assigned = self._assign(chain_start, chains, engine.parallelism)
+        breakdown.construct_s += now() - began
+        control, totals = control_block(), totals_block(engine.parallelism)
+        data = engine.data_of(run, outcomes=True)
+
+        def work(thread: int) -> None:
+            engine.kernels.redo_chains(
+                thread,
+                assigned[thread],
+                chain_start,
+                operations,
+                layout.width,
+                run.committed,
+                data,
+                totals,
+            )
+
+        began = now()
+        guard(lambda: engine.threads.together(control, work))
+        breakdown.add(totals, now() - began)
+        return np.asarray(chains, np.int64)
+
+    def _assign(
+        self, chain_start: npt.NDArray[np.int64], chains: npt.NDArray[np.int64], threads: int
+    ) -> list[npt.NDArray[np.int64]]:
+        """The chains of each thread: heaviest first to the least loaded, or by key alone."""
+        weights = chain_start[chains + 1] - chain_start[chains]
+        if self.options.task_assignment:
+            worker_of, _ = largest_first(weights, np.argsort(-weights, kind="stable"), threads)
+        else:
+            span = (int(chains.max(initial=0)) + threads) // threads
+            worker_of = (chains // max(1, span)).astype(np.int32)
+        return [chains[worker_of == thread] for thread in range(threads)]
+
+    def _restored_reads(
+        self, group: list[Block], committed: npt.NDArray[np.uint8], run: BatchRun, pushdown: bool
+    ) -> list[npt.NDArray[Any]]:
+        """The ParametricView put back where each transaction will look for it."""
+        reads = self.engine.layout.empty_reads(len(run.types))
+        view = replace(run) if pushdown else replace(run, committed=committed)
+        for number, places in enumerate(self._view_rows(view)):
+            if places is not None:
+                parts = [block.columns[f"read{number}"] for block in group]
+                reads[number][places] = joined(parts, reads[number].dtype)
+        return reads
+
+    def _redo_in_order(self, run: BatchRun, report: RecoveryReport) -> None:
+        engine = self.engine
+        data = engine.data_of(run, outcomes=False)
+        totals = totals_block(1)
+        began = now()
+        if self.options.restructure:
+            guard(lambda: engine.kernels.redo_in_order(run.committed, data, totals))
+            report.breakdown.add(totals, now() - began)
+        else:
+            engine.execute(run, report.breakdown)
+
+    def _redo_partitions(self, run: BatchRun, report: RecoveryReport) -> None:
+        engine = self.engine
+        assert self._partitioning is not None
+        began = now()
+        part_start, members = partition_members(engine, self._partitioning, run)
+        weights = np.diff(part_start)
+        worker_of, _ = largest_first(
+            weights, np.argsort(-weights, kind="stable"), engine.parallelism
+        )
+        own = [np.flatnonzero(worker_of == thread) for thread in range(engine.parallelism)]
+        report.breakdown.construct_s += now() - began
+        control, totals = control_block(), totals_block(engine.parallelism)
+        data = engine.data_of(run, outcomes=True)
+        parts = tuple(self._partitioning.parts)
+
+        def work(thread: int) -> None:
+            engine.kernels.redo_partitions(
+                thread, own[thread], part_start, members, data, parts, totals
+            )
+
+        began = now()
+        guard(lambda: engine.threads.together(control, work))
+        report.breakdown.add(totals, now() - began)
+
+
+def epochs_per_commit(engine: Any, run: BatchRun) -> int:
+    """Epochs between commits, from what was measured of the last batch.
+
+    Few dependencies: commit rarely, since recovery gains little from small groups.
+    Many dependencies over evenly used keys: commit often, as a large view is slow to
+    put back. Skewed keys: in between, because larger groups balance the chains better.
+    Never so rarely that a crash loses more work than a commit is worth.
+    """
+    skewed = engine.hottest_share > 0.05
+    entangled = engine.dependencies_per_transaction > 0.5
+    wanted = 4 if not entangled else (2 if skewed else 1)
+    epoch_s = len(run.types) * engine.transaction_cost_s / engine.parallelism
+    return max(1, min(wanted, int(_LOST_WORK_S / max(epoch_s, 1e-9))))
+
+
+def _verdicts(block: Block) -> npt.NDArray[np.uint8]:
+    rows = int(block.columns["rows"][0])
+    return np.unpackbits(block.columns["committed"], count=rows, bitorder="little")
+
+
+def _concatenated(runs: list[BatchRun]) -> BatchRun:
+    return BatchRun(
+        runs[0].first_event,
+        joined([run.types for run in runs], np.uint8),
+        np.concatenate([run.slots for run in runs], axis=1),
+        [],
+        [
+            joined([run.reads[number] for run in runs], np.int64)
+            for number in range(len(runs[0].reads))
+        ],
+        joined([run.committed for run in runs], np.uint8),
+    )

@@ -1,0 +1,258 @@
+"""The interface behind which every recovery scheme stands, and what they share.
+
+A scheme is told what each batch did, makes it durable at commits, and after a crash
+brings the tables back to the state of its last commit. The engine neither knows nor
+cares what is in the log. Commits are written by a thread of their own, in order, while
+the next epoch runs; `durable_epoch` says how far they have come.
+"""
+
+import time
+from abc import ABC
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from everstream.transactions.errors import LogError
+from everstream.transactions.execution import Breakdown
+from everstream.transactions.graph import Graph
+from everstream.transactions.log import Block, Columns, Log
+
+if TYPE_CHECKING:
+    from everstream.transactions.engine import TransactionEngine
+
+Inputs = Callable[[int, int], pl.DataFrame]
+"""Events first (included) to last (excluded) of the source, again."""
+
+_COMMITS_IN_FLIGHT = 4
+
+
+@dataclass
+class BatchRun:
+    """What one batch did: its transactions, their keys and fields, verdicts and values read."""
+
+    first_event: int
+    types: npt.NDArray[np.uint8]
+    slots: npt.NDArray[np.int32]
+    fields: list[npt.NDArray[Any]]
+    reads: list[npt.NDArray[Any]]
+    committed: npt.NDArray[np.uint8]
+    executed_by: npt.NDArray[np.uint8] | None = None
+    graph: Graph | None = None
+
+
+@dataclass
+class RecoveryReport:
+    """Where to resume, and where the time of recovery went."""
+
+    scheme: str
+    epoch: int
+    next_event: int
+    replayed_events: int = 0
+    breakdown: Breakdown = field(default_factory=Breakdown)
+    damaged: list[str] = field(default_factory=list)
+
+
+Replay = Callable[[list[list[Block]], Inputs | None, RecoveryReport], None]
+
+
+class Scheme(ABC):
+    """One way to survive a crash. Subclasses say what to log and how to use it."""
+
+    name: str
+    needs_log = True
+    snapshots = True
+    commits = True
+
+    def __init__(self, engine: "TransactionEngine", log: Log | None) -> None:
+        self.engine = engine
+        self.log = log
+        self.durable_epoch = engine.epoch
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="transaction-log")
+        self._pending: list[Future[None]] = []
+        self._keys_logged = [0] * len(engine.states)
+        self._first_event = engine.next_event
+        self._first_epoch = engine.epoch + 1
+        self._runs: list[BatchRun] = []
+        self._failed = False
+
+    # --- while running ---
+
+    def record(self, batch: BatchRun) -> None:
+        """Remember what a batch did until the next commit."""
+        if self.commits:
+            self._runs.append(batch)
+
+    def commit_due(self, epoch: int) -> bool:
+        """Whether the punctuation that ends `epoch` is also a commit."""
+        return self.commits
+
+    def commit(self, epoch: int) -> None:
+        """Hand everything recorded since the last commit to the log."""
+        blocks = self.blocks()
+        span = (self._first_epoch, epoch, self._first_event, self.engine.next_event)
+        self._first_epoch, self._first_event = epoch + 1, self.engine.next_event
+
+        def write() -> None:
+            assert self.log is not None
+            for stream, columns in enumerate(blocks):
+                self.log.append(Block(*span, dict(columns)), stream)
+            self.durable_epoch = epoch
+
+        self._enqueue(write)
+
+    def blocks(self) -> list[Columns]:
+        """The columns of this commit, one mapping per stream; forgets what was recorded."""
+        raise NotImplementedError
+
+    def save_snapshot(self, epoch: int) -> None:
+        """Copy the tables now and write the copy while the stream goes on."""
+        columns = _flat(self.engine.table_images())
+        numbers = (0, epoch, 0, self.engine.next_event)
+        self._keys_logged = [state.index.count for state in self.engine.states]
+
+        def write() -> None:
+            assert self.log is not None
+            self.log.save_snapshot(Block(*numbers, columns))
+            self.durable_epoch = max(self.durable_epoch, epoch)
+
+        self._enqueue(write)
+
+    def _enqueue(self, write: Callable[[], None]) -> None:
+        self._pending.append(self._writer.submit(self._write_in_order, write))
+        while len(self._pending) > _COMMITS_IN_FLIGHT:
+            self._pending.pop(0).result()
+
+    def _abandon_writes(self) -> None:
+        """Let writes under way end, well or badly; what counts is what can be read back."""
+        wait(self._pending)
+        self._pending.clear()
+        self._failed = False
+        if self.log is not None:
+            self.log.begin_generation()
+
+    def _write_in_order(self, write: Callable[[], None]) -> None:
+        """After a failed write nothing more is written: what follows a gap could not be read."""
+        if self._failed:
+            raise LogError("an earlier commit could not be written; recover from the log")
+        self._failed = True
+        write()
+        self._failed = False
+
+    @property
+    def uncommitted(self) -> bool:
+        """Whether epochs have ended that a coming commit will cover."""
+        return self.commits and self.engine.epoch >= self._first_epoch
+
+    def take_runs(self) -> list[BatchRun]:
+        """The batches since the last commit, which are then forgotten."""
+        runs, self._runs = self._runs, []
+        return runs
+
+    def forget(self) -> None:
+        """Drop what was recorded and not committed."""
+        self._runs = []
+
+    def reset(self) -> None:
+        """Forget everything; the engine's present state is where the log begins."""
+        self.flush()
+        self.forget()
+        self._first_event, self._first_epoch = self.engine.next_event, self.engine.epoch + 1
+        self.durable_epoch = self.engine.epoch
+        if self.log is not None:
+            self.log.clear()
+            self.save_snapshot(self.engine.epoch)
+
+    def flush(self) -> None:
+        """Wait until every commit so far is durable."""
+        while self._pending:
+            self._pending.pop(0).result()
+
+    def close(self) -> None:
+        self.flush()
+        self._writer.shutdown()
+        if self.log is not None:
+            self.log.close()
+
+    def new_keys(self) -> dict[str, npt.NDArray[Any]]:
+        """Keys that got their slots since the last commit, by table number."""
+        columns = {}
+        for number, state in enumerate(self.engine.states):
+            if state.index.count > self._keys_logged[number]:
+                columns[f"keys{number}"] = state.index.keys_from(self._keys_logged[number])
+                self._keys_logged[number] = state.index.count
+        return columns
+
+    # --- after a crash ---
+
+    def recover(self, inputs: Inputs | None) -> RecoveryReport:
+        """Bring the engine to the newest state the log allows."""
+        return self.recover_by(self.replay, inputs)
+
+    def recover_by(self, replay: "Replay", inputs: Inputs | None) -> RecoveryReport:
+        """As `recover`, with the commits after the snapshot applied by `replay`."""
+        began = time.perf_counter()
+        self._abandon_writes()
+        self.forget()
+        self.engine.clear()
+        breakdown = Breakdown()
+        damaged = self._load_snapshot()
+        report = RecoveryReport(
+            self.name, self.engine.epoch, self.engine.next_event, 0, breakdown, damaged
+        )
+        commits = self.log.committed(self.engine.epoch) if self.log is not None else []
+        if commits and commits[0][0].first_event != self.engine.next_event:
+            commits = []
+        breakdown.reload_s += time.perf_counter() - began
+        if commits:
+            replay(commits, inputs, report)
+            last = commits[-1][0]
+            self.engine.resume_at(last.last_epoch, last.next_event)
+            report.replayed_events = last.next_event - report.next_event
+        report.epoch, report.next_event = self.engine.epoch, self.engine.next_event
+        self.durable_epoch = self.engine.epoch
+        self._keys_logged = [state.index.count for state in self.engine.states]
+        self._first_event, self._first_epoch = self.engine.next_event, self.engine.epoch + 1
+        return report
+
+    def _load_snapshot(self) -> list[str]:
+        """Start from the newest whole snapshot; returns the damaged ones passed over."""
+        if self.log is None:
+            return []
+        snapshot, damaged = self.log.newest_snapshot()
+        if snapshot is not None:
+            self.engine.load_images(_nested(snapshot.columns))
+            self.engine.resume_at(snapshot.last_epoch, snapshot.next_event)
+        return damaged
+
+    def replay(
+        self, commits: list[list[Block]], inputs: Inputs | None, report: RecoveryReport
+    ) -> None:
+        """Apply the commits after the snapshot, accounting for the time in `report`."""
+        raise NotImplementedError
+
+    def restore_keys(self, block: Block) -> None:
+        """Give logged keys their slots again."""
+        for number, state in enumerate(self.engine.states):
+            keys = block.columns.get(f"keys{number}")
+            if keys is not None:
+                state.index.extend(keys)
+                state.reserve()
+
+
+def _flat(images: dict[str, dict[str, npt.NDArray[Any]]]) -> dict[str, npt.NDArray[Any]]:
+    return {
+        f"{table}/{name}": col for table, image in images.items() for name, col in image.items()
+    }
+
+
+def _nested(columns: Columns) -> dict[str, dict[str, npt.NDArray[Any]]]:
+    images: dict[str, dict[str, npt.NDArray[Any]]] = {}
+    for label, column in columns.items():
+        table, name = label.split("/")
+        images.setdefault(table, {})[name] = column
+    return images

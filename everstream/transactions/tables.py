@@ -1,0 +1,196 @@
+"""Tables: named shared state that transactions read and write by key.
+
+A `Table` is what the user declares and is a plain value; a `TableState` is the live
+content: one numpy column per number in the value, indexed by slot. Keys that no
+committed transaction has written are absent and read as the initial value.
+"""
+
+from collections import namedtuple
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from everstream.transactions.errors import DefinitionError
+from everstream.transactions.index import IntegerIndex, KeyIndex, StringIndex
+
+Column = npt.NDArray[Any]
+Number = int | float | bool
+KeyKind = Literal["int64", "string"]
+
+_SCALAR_FIELD = "value"
+_NUMBERS = frozenset(
+    [
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float32",
+        "float64",
+        "bool",
+    ]
+)
+
+
+@dataclass(frozen=True)
+class KeyReference:
+    """`accounts.key("from")`: the key of `accounts` that an event's column `from` names."""
+
+    table: "Table"
+    column: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """Shared state by key.
+
+    `value` is the name of a number type, or a mapping from field names to number types
+    for a fixed-size record; a transaction then sees the record as a named tuple.
+    `initial` is what a key holds before it is first written: one number for a number,
+    a tuple or mapping (or one number for all fields) for a record.
+    """
+
+    name: str
+    value: str | Mapping[str, str] = "int64"
+    initial: Number | tuple[Number, ...] | Mapping[str, Number] = 0
+    keys: KeyKind = "int64"
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier():
+            raise DefinitionError(f"table name {self.name!r} must be a Python identifier")
+        if self.keys not in ("int64", "string"):
+            raise DefinitionError(f"table {self.name}: keys must be 'int64' or 'string'")
+        for field, number in self.fields.items():
+            if number not in _NUMBERS:
+                raise DefinitionError(
+                    f"table {self.name}: {field} has type {number!r}; use one of {sorted(_NUMBERS)}"
+                )
+        if len(self.initial_values) != len(self.fields):
+            raise DefinitionError(
+                f"table {self.name}: initial needs {len(self.fields)} numbers, one per field"
+            )
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "record"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    def key(self, column: str) -> KeyReference:
+        return KeyReference(self, column)
+
+    @property
+    def is_record(self) -> bool:
+        return not isinstance(self.value, str)
+
+    @property
+    def fields(self) -> dict[str, str]:
+        return {_SCALAR_FIELD: self.value} if isinstance(self.value, str) else dict(self.value)
+
+    @property
+    def initial_values(self) -> tuple[Number, ...]:
+        if isinstance(self.initial, Mapping):
+            return tuple(self.initial[field] for field in self.fields)
+        if isinstance(self.initial, tuple):
+            return self.initial
+        return (self.initial,) * len(self.fields)
+
+    @cached_property
+    def record(self) -> Any:
+        """The named tuple a transaction sees for a record value."""
+        return namedtuple(f"{self.name}_record", tuple(self.fields))
+
+    @property
+    def initial_value(self) -> Any:
+        """The initial value as a transaction sees it."""
+        numbers = [
+            np.dtype(number).type(value).item()
+            for number, value in zip(self.fields.values(), self.initial_values, strict=True)
+        ]
+        return self.record(*numbers) if self.is_record else numbers[0]
+
+
+class TableState:
+    """The live content of one table."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.index: KeyIndex
+        self.columns: list[Column]
+        self.written: npt.NDArray[np.uint8]
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget every key."""
+        self.index = IntegerIndex() if self.table.keys == "int64" else StringIndex()
+        self.columns = [np.zeros(0, number) for number in self.table.fields.values()]
+        self.written = np.zeros(0, np.uint8)
+
+    def reserve(self) -> None:
+        """Make room for every slot the index has handed out."""
+        capacity = len(self.written)
+        if capacity >= self.index.count:
+            return
+        capacity = max(1024, 2 * capacity, self.index.count)
+        for position, initial in enumerate(self.table.initial_values):
+            grown = np.full(capacity, initial, self.columns[position].dtype)
+            grown[: len(self.columns[position])] = self.columns[position]
+            self.columns[position] = grown
+        written = np.zeros(capacity, np.uint8)
+        written[: len(self.written)] = self.written
+        self.written = written
+
+    def snapshot(self) -> dict[str, Column]:
+        """A copy of everything, as columns by name: keys, written flags, values."""
+        count = self.index.count
+        image: dict[str, Column] = {
+            "keys": self.index.keys_from(0),
+            "written": self.written[:count].copy(),
+        }
+        for position, column in enumerate(self.columns):
+            image[f"column{position}"] = column[:count].copy()
+        return image
+
+    def restore(self, image: Mapping[str, Column]) -> None:
+        """Become what `snapshot` saw."""
+        self.clear()
+        self.index.extend(image["keys"])
+        self.reserve()
+        count = self.index.count
+        self.written[:count] = image["written"]
+        for position, column in enumerate(self.columns):
+            column[:count] = image[f"column{position}"]
+
+    def scatter(self, slots: Column, columns: list[Column]) -> None:
+        """Set the values at `slots`, which need not be distinct: the last one stays."""
+        for target, values in zip(self.columns, columns, strict=True):
+            target[slots] = values
+        self.written[slots] = 1
+
+    def value_at(self, slot: int) -> Any:
+        numbers = [column[slot].item() for column in self.columns]
+        return self.table.record(*numbers) if self.table.is_record else numbers[0]
+
+    def get(self, key: int | str) -> Any:
+        """The value of `key`, which is the initial value while nothing has been written."""
+        slot = self.index.slot_of(key)
+        if slot is None or slot >= len(self.written):
+            return self.table.initial_value
+        return self.value_at(slot)
+
+    def items(self) -> Iterator[tuple[int | str, Any]]:
+        """Every key that a committed transaction has written, with its value."""
+        keys = self.index.keys_from(0)
+        for slot in np.flatnonzero(self.written[: self.index.count]):
+            key = keys[slot]
+            yield (key if isinstance(key, str) else int(key)), self.value_at(int(slot))
