@@ -20,7 +20,7 @@ demo: $(READY)  ## A pipeline on Spark, a worker killed, its recovery, the verdi
 	@$(BIN)/everstream demo
 
 test: $(READY)  ## Run all tests (about 10 minutes on 2 cores)
-	@$(BIN)/python -m pytest -m "not long" tests
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long" tests
 
 test-long: $(READY)  ## Run the long tests too
 	@$(BIN)/python -m pytest tests
