@@ -60,7 +60,7 @@ class _Demo:
         from everstream.cli.screen import make_screen
         from everstream.cli.summary import show_summary
         from everstream.cli.supervise import FAILED, KILLED, OK
-        from everstream.core.coordinator import Outcome
+        from everstream.core.orders import Outcome
         from everstream.pipeline.checkpointing import Coordinated
 
         samples: list[Sample] = []

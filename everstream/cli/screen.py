@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Ta
 from rich.text import Text
 
 from everstream.cli.events import EpochStable, Event, Noted, Opened, Progressed, Started
-from everstream.core.coordinator import Phase
+from everstream.core.orders import Phase
 
 RATE_OVER_S = 2.0
 LINE_EVERY_S = 2.0

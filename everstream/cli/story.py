@@ -16,8 +16,8 @@ from everstream.cli.events import (
     Progressed,
     Started,
 )
-from everstream.core.coordinator import Phase
 from everstream.core.ids import Epoch
+from everstream.core.orders import Phase
 from everstream.core.recovery import RecoveryBook, RecoveryReport
 
 

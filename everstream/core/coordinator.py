@@ -11,9 +11,7 @@ before everybody has restored, so a frame can only ever be of the present genera
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any
 
 from everstream.core.ids import NO_EPOCH, Epoch, Generation, HostId, ShardId
 from everstream.core.manifest import EpochManifest, records_for, shard_counts, still_valid
@@ -31,6 +29,16 @@ from everstream.core.messages import (
     Stable,
     StartCheckpoint,
 )
+from everstream.core.orders import (
+    EndRun,
+    Note,
+    Order,
+    Outcome,
+    Phase,
+    Policy,
+    SendTo,
+    WriteManifest,
+)
 from everstream.core.plan import Plan
 from everstream.core.protocols.epochs import EpochLedger
 from everstream.core.recovery import RecoveryBook, RecoveryReport, RestartBudget
@@ -40,59 +48,6 @@ from everstream.pipeline.graph import Kind
 KEPT_MANIFESTS = 3
 RETRY_S = 1.0
 """After an epoch failed, the next one waits this long."""
-
-
-class Phase(Enum):
-    GATHERING = "waiting for hosts"
-    RESTORING = "restoring"
-    RUNNING = "running"
-    FINISHING = "committing the last results"
-    DONE = "done"
-
-
-class Outcome(Enum):
-    FINISHED = "finished"
-    STOPPED = "stopped"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True)
-class Policy:
-    """What the user chose."""
-
-    checkpoints: bool = True
-    every_s: float | None = 30.0
-    every_records: int | None = None
-    max_restarts: int = 3
-    restart_window_s: float = 600.0
-
-
-@dataclass(frozen=True)
-class SendTo:
-    host: HostId
-    command: Any
-
-
-@dataclass(frozen=True)
-class WriteManifest:
-    manifest: EpochManifest
-
-
-@dataclass(frozen=True)
-class EndRun:
-    outcome: Outcome
-    error: EverstreamError | None = None
-
-
-@dataclass(frozen=True)
-class Note:
-    """Something the user should see."""
-
-    text: str
-    warning: bool = False
-
-
-Order: TypeAlias = SendTo | WriteManifest | EndRun | Note
 
 
 class Coordinator:

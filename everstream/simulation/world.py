@@ -11,18 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from everstream.core.coordinator import (
-    Coordinator,
-    EndRun,
-    Note,
-    Order,
-    Outcome,
-    Policy,
-    SendTo,
-    WriteManifest,
-)
+from everstream.core.coordinator import Coordinator
 from everstream.core.ids import HostId, first_generation
 from everstream.core.manifest import EpochManifest
+from everstream.core.orders import EndRun, Note, Order, Outcome, Policy, SendTo, WriteManifest
 from everstream.core.plan import Plan, make_plan
 from everstream.core.protocols.aligned import Aligned
 from everstream.core.protocols.base import ShardProtocol

@@ -20,18 +20,11 @@ from typing import Any
 import zmq
 from pyspark import SparkContext
 
-from everstream.core.coordinator import (
-    Coordinator,
-    EndRun,
-    Note,
-    Order,
-    Phase,
-    SendTo,
-    WriteManifest,
-)
+from everstream.core.coordinator import Coordinator
 from everstream.core.ids import HostId
 from everstream.core.manifest import EpochManifest
 from everstream.core.messages import CheckpointTaken, Committed, Restored, StartCheckpoint
+from everstream.core.orders import EndRun, Note, Order, Phase, SendTo, WriteManifest
 from everstream.core.points import Point
 from everstream.errors import EnvironmentFault, LeaseLost, RunFailed, StoreError
 from everstream.spark.autopace import AutoPace

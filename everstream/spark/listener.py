@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from everstream.core.coordinator import Phase
 from everstream.core.manifest import EpochManifest
+from everstream.core.orders import Phase
 from everstream.core.plan import Plan
 from everstream.core.recovery import RecoveryReport
 from everstream.spark.kills import Kill

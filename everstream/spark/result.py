@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from everstream.core.coordinator import Outcome
 from everstream.core.manifest import EpochManifest
+from everstream.core.orders import Outcome
 from everstream.core.recovery import RecoveryReport
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch, records_of

@@ -15,9 +15,10 @@ import cloudpickle
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from everstream.core.coordinator import Coordinator, Outcome, Policy
+from everstream.core.coordinator import Coordinator
 from everstream.core.ids import first_generation
 from everstream.core.manifest import EpochManifest, check_fits
+from everstream.core.orders import Outcome, Policy
 from everstream.core.plan import Plan, make_plan
 from everstream.core.protocols.aligned import Aligned
 from everstream.core.protocols.base import NoCheckpoints

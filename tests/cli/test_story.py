@@ -12,7 +12,7 @@ from everstream.cli.events import (
 )
 from everstream.cli.screen import Rate
 from everstream.cli.story import Story
-from everstream.core.coordinator import Phase
+from everstream.core.orders import Phase
 from everstream.core.recovery import RecoveryReport
 from everstream.spark.listener import Snapshot
 

@@ -6,18 +6,7 @@ from typing import Any, TypeVar
 import pytest
 
 from everstream.connectors.generate import Range
-from everstream.core.coordinator import (
-    RETRY_S,
-    Coordinator,
-    EndRun,
-    Note,
-    Order,
-    Outcome,
-    Phase,
-    Policy,
-    SendTo,
-    WriteManifest,
-)
+from everstream.core.coordinator import RETRY_S, Coordinator
 from everstream.core.ids import Epoch, Generation, HostId, ShardId, first_generation
 from everstream.core.manifest import EpochManifest
 from everstream.core.messages import (
@@ -34,6 +23,16 @@ from everstream.core.messages import (
     Shutdown,
     Stable,
     StartCheckpoint,
+)
+from everstream.core.orders import (
+    EndRun,
+    Note,
+    Order,
+    Outcome,
+    Phase,
+    Policy,
+    SendTo,
+    WriteManifest,
 )
 from everstream.core.plan import Plan, make_plan
 from everstream.errors import ConnectorError, LeaseLost, RunFailed, StoreError

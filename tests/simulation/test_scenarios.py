@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from everstream.connectors.generate import Range
-from everstream.core.coordinator import Outcome, Policy
 from everstream.core.messages import Restore
+from everstream.core.orders import Outcome, Policy
 from everstream.core.protocols.base import NoCheckpoints
 from everstream.pipeline.stream import Pipeline
 from everstream.simulation.faults import NO_FAULTS

@@ -3,7 +3,8 @@
 import pytest
 from typer.testing import CliRunner
 
-from everstream.core.coordinator import Coordinator, Outcome, Policy
+from everstream.core.coordinator import Coordinator
+from everstream.core.orders import Outcome, Policy
 from everstream.core.protocols.base import NoCheckpoints
 from everstream.simulation.__main__ import app
 from everstream.simulation.faults import NO_FAULTS, Faults

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import everstream as es
-from everstream.core.coordinator import Outcome
+from everstream.core.orders import Outcome
 from everstream.spark.listener import Listener
 
 MASTER = "local[6]"
