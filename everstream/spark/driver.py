@@ -8,10 +8,8 @@ readable), when Spark's next attempt says hello, or when it has been silent for 
 
 import os
 import pickle
-import signal
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -30,9 +28,10 @@ from everstream.errors import EnvironmentFault, LeaseLost, RunFailed, StoreError
 from everstream.spark.autopace import AutoPace
 from everstream.spark.endpoints import Doors
 from everstream.spark.host import HostTask
+from everstream.spark.injection import Injector
 from everstream.spark.kills import Kill
 from everstream.spark.listener import Listener, Snapshot
-from everstream.spark.talk import Beat, Hello, HostBroke, KillAfter, KillAt, KillFired, KillNow, Nod
+from everstream.spark.talk import Beat, Hello, HostBroke, KillFired, Nod
 from everstream.state.store import CheckpointStore, Lease
 
 POLL_MS = 10
@@ -85,10 +84,9 @@ class Driver:
         self.notes: list[str] = []
         self.running_s: float | None = None
         self.ended_s = 0.0
-        self.fired: set[int] = set()
+        self.injector = Injector(self.kills, self.coordinator.plan, self.listener)
         self._inbound: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._writes: SimpleQueue[EpochManifest | None] = SimpleQueue()
-        self._times_at: Counter[Point] = Counter()
         self._stop_reason: str | None = None
         self._job_ended = threading.Event()
         self._job_error: Exception | None = None
@@ -173,8 +171,7 @@ class Driver:
                 if attempt is not None and attempt.hello.attempt == number:
                     attempt.heard_s = now_s
             case KillFired(kill=kill, host=host):
-                self.fired.add(kill)
-                self.listener.killing(self.kills[kill])
+                self.injector.happening(kill)
                 self.coordinator.on_injected_kill(host, now_s)
                 self._reply(identity, Nod())
             case HostBroke(host=host, error=error):
@@ -187,7 +184,7 @@ class Driver:
                 if any(attempt.identity == identity for attempt in self.attempts.values()):
                     self._obey(self.coordinator.on_report(message, now_s))
                     if type(message) in _REPORTED_AT:
-                        self._reached(_REPORTED_AT[type(message)])
+                        self.injector.reached(_REPORTED_AT[type(message)])
                     if self.running_s is None and self.coordinator.phase is Phase.RUNNING:
                         self.running_s = now_s
 
@@ -203,13 +200,8 @@ class Driver:
             except OSError:
                 attempt.pidfd = None  # gone already, or not allowed: heartbeats will tell
         self.attempts[hello.host] = attempt
-        shards = self.coordinator.plan.hosts[hello.host]
-        for number, kill in self._kills_left():
-            shard = kill.target(self.coordinator.plan)
-            if shard in shards and kill.after_records is not None:
-                self._reply(identity, KillAfter(number, shard, kill.after_records))
-            elif shard in shards and kill.at is not None:
-                self._reply(identity, KillAt(number, shard, kill.at, kill.occurrence))
+        for order in self.injector.for_new_host(hello.host):
+            self._reply(identity, order)
         self._obey(self.coordinator.on_host_joined(hello.host, hello.address, now_s))
 
     def _is_current(self, identity: bytes, host: HostId) -> bool:
@@ -252,41 +244,13 @@ class Driver:
             os.close(attempt.pidfd)
             attempt.pidfd = None
 
-    def _kills_left(self) -> list[tuple[int, Kill]]:
-        """The kills of hosts that have not happened yet."""
-        plan = self.coordinator.plan
-        return [
-            (number, kill)
-            for number, kill in enumerate(self.kills)
-            if number not in self.fired and not kill.of_driver(plan)
-        ]
-
     def _kill_in_time(self, now_s: float) -> None:
         if self.running_s is None:
             return
-        running_s = now_s - self.running_s
-        for number, kill in self._kills_left():
-            host = self.coordinator.plan.host_of[kill.target(self.coordinator.plan)]
-            due = kill.after_s is not None and running_s >= kill.after_s
-            if due and host in self.attempts:
-                self.fired.add(number)
-                self._reply(self.attempts[host].identity, KillNow(number))
-        for kill in self.kills:
-            due = kill.after_s is not None and running_s >= kill.after_s
-            if due and kill.of_driver(self.coordinator.plan):
-                self._die(kill)
-
-    def _reached(self, point: Point) -> None:
-        """The run as a whole stands at a point."""
-        self._times_at[point] += 1
-        for kill in self.kills:
-            here = kill.at is point and self._times_at[point] == kill.occurrence
-            if here and kill.of_driver(self.coordinator.plan):
-                self._die(kill)
-
-    def _die(self, kill: Kill) -> None:
-        self.listener.killing(kill)
-        os.kill(os.getpid(), signal.SIGKILL)
+        for host, order in self.injector.due(now_s - self.running_s):
+            if host in self.attempts:
+                self.injector.asked(order.kill)
+                self._reply(self.attempts[host].identity, order)
 
     # Orders.
 
@@ -295,11 +259,11 @@ class Driver:
             match order:
                 case SendTo(host=host, command=command):
                     if isinstance(command, StartCheckpoint) and host == 0:
-                        self._reached(Point.BEFORE_SNAPSHOT)
+                        self.injector.reached(Point.BEFORE_SNAPSHOT)
                     if host in self.attempts:
                         self._reply(self.attempts[host].identity, command)
                 case WriteManifest(manifest=manifest):
-                    self._reached(Point.AFTER_SNAPSHOT)
+                    self.injector.reached(Point.AFTER_SNAPSHOT)
                     self._writes.put(manifest)
                 case Note(text=text, warning=warning):
                     self._note(text, warning)
@@ -359,7 +323,7 @@ class Driver:
     def _manifest_done(self, manifest: EpochManifest, error: StoreError | None) -> None:
         now_s = time.monotonic()
         if error is None:
-            self._reached(Point.AFTER_PREPARE)
+            self.injector.reached(Point.AFTER_PREPARE)
             self.written.append(manifest)
             self.listener.epoch(manifest)
             self._obey(self.coordinator.on_manifest_written(now_s))

@@ -1,0 +1,77 @@
+"""Kills on purpose, as the driver sees them: which are left, which are due, which have happened."""
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+
+from everstream.core.ids import HostId
+from everstream.core.plan import Plan
+from everstream.core.points import Point
+from everstream.spark.kills import Kill
+from everstream.spark.listener import Listener
+from everstream.spark.talk import KillAfter, KillAt, KillNow
+
+
+class Injector:
+    """Hands each kill to the host it is meant for; the driver's own it carries out itself."""
+
+    def __init__(self, kills: list[Kill], plan: Plan, listener: Listener) -> None:
+        self.kills = kills
+        self.plan = plan
+        self.listener = listener
+        self._done: set[int] = set()
+        self._times_at: Counter[Point] = Counter()
+
+    def for_new_host(self, host: HostId) -> Iterator[KillAfter | KillAt]:
+        """What a host that has just started must watch for by itself."""
+        for number, kill in self._left():
+            shard = kill.target(self.plan)
+            if self.plan.host_of[shard] != host:
+                continue
+            if kill.after_records is not None:
+                yield KillAfter(number, shard, kill.after_records)
+            elif kill.at is not None:
+                yield KillAt(number, shard, kill.at, kill.occurrence)
+
+    def due(self, running_s: float) -> Iterator[tuple[HostId, KillNow]]:
+        """Kills whose time has come, so long after the start."""
+        for kill in self.kills:
+            if _is_due(kill, running_s) and kill.of_driver(self.plan):
+                self._die(kill)
+        for number, kill in self._left():
+            if _is_due(kill, running_s):
+                yield self.plan.host_of[kill.target(self.plan)], KillNow(number)
+
+    def asked(self, number: int) -> None:
+        """A host was told to die now: not again."""
+        self._done.add(number)
+
+    def happening(self, number: int) -> None:
+        """A host says that it is about to die."""
+        self._done.add(number)
+        self.listener.killing(self.kills[number])
+
+    def reached(self, point: Point) -> None:
+        """The run as a whole stands at a point."""
+        self._times_at[point] += 1
+        for kill in self.kills:
+            here = kill.at is point and self._times_at[point] == kill.occurrence
+            if here and kill.of_driver(self.plan):
+                self._die(kill)
+
+    def _left(self) -> list[tuple[int, Kill]]:
+        """The kills of hosts that have not happened yet."""
+        return [
+            (number, kill)
+            for number, kill in enumerate(self.kills)
+            if number not in self._done and not kill.of_driver(self.plan)
+        ]
+
+    def _die(self, kill: Kill) -> None:
+        self.listener.killing(kill)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _is_due(kill: Kill, running_s: float) -> bool:
+    return kill.after_s is not None and running_s >= kill.after_s
