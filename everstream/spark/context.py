@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from importlib.resources import files
 
 from pyspark import SparkConf, SparkContext
@@ -14,6 +15,8 @@ from everstream.spark.noise import quiet_start
 
 OURS = "spark.everstream.made"
 """Set where we made the context ourselves, and so may replace it."""
+SETTLED_S = 2.0
+"""A cluster has its executors when for so long no further one has come."""
 TASK_RETRIES = 1_000_000
 """Spark counts failures over the whole life of a job; our own budget counts over a window."""
 
@@ -69,6 +72,22 @@ def with_retries(master: str) -> str:
 def is_local(master: str) -> bool:
     """Everything runs on this machine."""
     return master == "local" or master.startswith(("local[", "local-cluster["))
+
+
+def slots(context: SparkContext) -> int:
+    """How many tasks can run at once, once the executors of a cluster have come up."""
+    master = str(context.master)
+    promised = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,.*\]", master)
+    if promised:
+        return int(promised[1]) * int(promised[2])
+    if not is_local(master):
+        context.parallelize([0], 1).count()  # returns when the first executor is there
+        known, since_s = context.defaultParallelism, time.monotonic()
+        while time.monotonic() - since_s < SETTLED_S:
+            time.sleep(0.1)
+            if context.defaultParallelism != known:
+                known, since_s = context.defaultParallelism, time.monotonic()
+    return max(1, context.defaultParallelism)
 
 
 def check_context(context: SparkContext) -> list[str]:

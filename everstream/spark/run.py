@@ -29,7 +29,7 @@ from everstream.pipeline.sink import Sink
 from everstream.pipeline.source import Source
 from everstream.pipeline.stream import Pipeline
 from everstream.spark.autopace import AutoPace
-from everstream.spark.context import check_context, is_local, make_context
+from everstream.spark.context import check_context, is_local, make_context, slots
 from everstream.spark.driver import Driver
 from everstream.spark.endpoints import Address, Doors, RunKeys, address_seen_by_others
 from everstream.spark.host import HostTask
@@ -258,14 +258,14 @@ class _Run:
 
 def _hosts(context: SparkContext, workers: int | None, listener: Listener) -> int:
     """As many hosts as there are slots: more would wait for each other for ever."""
-    slots = max(1, context.defaultParallelism)
-    if workers is not None and workers > slots:
+    available = slots(context)
+    if workers is not None and workers > available:
         listener.note(
-            f"{workers} workers were asked for but Spark has {slots} slot(s): the shards are "
-            f"packed onto {slots} host(s)",
+            f"{workers} workers were asked for but Spark has {available} slot(s): the shards are "
+            f"packed onto {available} host(s)",
             True,
         )
-    return min(workers or slots, slots)
+    return min(workers or available, available)
 
 
 @contextmanager

@@ -22,20 +22,23 @@ class Tell(Listener):
 
 folder = Path(sys.argv[1])
 result = killable(folder).run(
-    checkpoint=es.Coordinated(every="200ms"), store=folder / "store",
-    master=sys.argv[2], workers=6, listener=Tell(), kill=sys.argv[3:],
+    checkpoint=es.Coordinated(every="200ms"), store=folder / "store", max_restarts=50,
+    master=sys.argv[2], workers=int(sys.argv[3]), listener=Tell(), kill=sys.argv[4:],
 )
 print("outcome", result.outcome.value, "from", result.resumed_from, flush=True)
 """
 
 
-def start(folder: Path, *kills: str) -> "subprocess.Popen[str]":
+def start(
+    folder: Path, *kills: str, master: str = MASTER, workers: int = 6
+) -> "subprocess.Popen[str]":
     root = str(Path(__file__).parents[2])
     return subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(folder), MASTER, *kills],
+        [sys.executable, "-c", SCRIPT, str(folder), master, str(workers), *kills],
         cwd=root,
         env={**os.environ, "PYTHONPATH": root},
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
     )
 
@@ -74,6 +77,22 @@ def test_a_killed_driver_leaves_no_process_behind_and_the_next_goes_on_exactly(
     assert resumed_from >= 4
     want, got = expected(), shown(tmp_path)
     assert (sum((want - got).values()), sum((got - want).values())) == (0, 0)
+
+
+def test_of_two_drivers_with_one_store_only_the_later_one_can_commit(tmp_path: Path) -> None:
+    """The first is paused, the second takes over and finishes, then the first wakes up."""
+    first = start(tmp_path)
+    wait_for_line(first, "epoch 3")
+    first.send_signal(signal.SIGSTOP)
+    open_gate(tmp_path)
+    second = start(tmp_path)
+    assert wait_for_line(second, "outcome").split()[1] == "finished"
+    assert second.wait() == 0
+    first.send_signal(signal.SIGCONT)
+    assert first.wait() == 1
+    assert first.stderr is not None
+    assert "was replaced" in first.stderr.read()
+    assert shown(tmp_path) == expected()
 
 
 def test_ctrl_c_stops_with_a_checkpoint_and_the_next_run_goes_on_exactly(tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
 """Real processes and SIGKILL: whatever dies, the output equals a plain sequential program's."""
 
+import os
+import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -75,3 +78,21 @@ def test_a_kill_after_so_many_records_is_injected_once_and_not_held_against_the_
     assert_exact(tmp_path)
     assert [report.injected for report in result.recoveries] == [True, True, True]
     assert all(report.milliseconds()["detected_ms"] is not None for report in result.recoveries)
+
+
+def test_a_host_that_stands_still_is_replaced_and_fenced_when_it_wakes_up(tmp_path: Path) -> None:
+    stopped: list[int] = []
+
+    def stop(epoch: int) -> None:
+        if epoch == 3:
+            stopped.append(pid_of(tmp_path, "middle"))
+            os.kill(stopped[0], signal.SIGSTOP)
+
+    def wake(failure: int) -> None:
+        with suppress(ProcessLookupError):  # Spark may have ended it already
+            os.kill(stopped[0], signal.SIGCONT)
+
+    listener = Killer(tmp_path, at_epoch=stop, at_failure=wake)
+    result = run(tmp_path, listener, heartbeat_timeout="3s")
+    assert_exact(tmp_path)
+    assert any("silent" in report.what for report in result.recoveries)
