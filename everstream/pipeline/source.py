@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from everstream.pipeline.batch import Batch
+from everstream.pipeline.rejects import OnError, Rejected
 
 
 class EndOfStream:
@@ -42,6 +43,13 @@ class Reader(ABC):
         """After a `read` that returned None: how long the engine may wait before it asks again."""
         return 0.05
 
+    def take_rejected(self) -> list[Rejected]:
+        """What was left out since the last call, before the present offset.
+
+        Asked for after each `read`, if the source's `on_error` is not "fail".
+        """
+        return []
+
     def close(self) -> None:
         """Let go of files and connections."""
 
@@ -51,6 +59,8 @@ class Source(ABC):
 
     max_shards: int | None = None
     """How many shards can share this source; None for any number."""
+    on_error: OnError = "fail"
+    """What happens to input that cannot be parsed."""
 
     @abstractmethod
     def open(self, shard: int, shards: int) -> Reader:
