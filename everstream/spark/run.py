@@ -6,6 +6,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -206,9 +207,10 @@ class _Run:
         if found:
             check_fits(found[0], self.plan)
             return found
-        for node in self.plan.graph.of_kind(Kind.SINK):
-            assert isinstance(node.what, Sink)
-            node.what.start_fresh(self.pipeline.name, node.name, self.url, fresh)
+        for node in self.plan.graph.nodes.values():
+            for sink in (node.what if node.kind is Kind.SINK else None, node.dead_letters):
+                if isinstance(sink, Sink):
+                    sink.start_fresh(self.pipeline.name, node.name, self.url, fresh)
         return []
 
     def _total_records(self) -> int | None:
@@ -222,10 +224,12 @@ class _Run:
         self, outcome: Outcome, newest: EpochManifest | None, resumed_from: int
     ) -> RunResult:
         counts: dict[str, tuple[int, int]] = {}
+        skipped: Counter[str] = Counter()
         for record in newest.records.values() if newest is not None else ():
             for name, (records_in, records_out) in record.counts.items():
                 before = counts.get(name, (0, 0))
                 counts[name] = (before[0] + records_in, before[1] + records_out)
+            skipped.update(record.skipped)
         graph = self.plan.graph
         outputs: dict[str, Any] = {}
         for node in graph.of_kind(Kind.SINK):
@@ -243,6 +247,7 @@ class _Run:
             sinks=tuple(node.name for node in graph.of_kind(Kind.SINK)),
             store=self.url,
             resumed_from=resumed_from,
+            skipped=dict(skipped),
             outputs=outputs,
         )
 
