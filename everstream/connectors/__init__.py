@@ -1,21 +1,25 @@
 """Sources and sinks: where a pipeline's records come from and where they go."""
 
 from everstream.connectors.collect import Collect
+from everstream.connectors.csv_files import Csv
 from everstream.connectors.generate import FromFunction, FromGenerator, FromList, Range
 from everstream.connectors.json_lines import JsonLines
 from everstream.connectors.live import Callback, Console
 from everstream.connectors.paced import Paced
+from everstream.connectors.parquet_files import Parquet
 from everstream.connectors.text import TextLines
 
 __all__ = [
     "Callback",
     "Collect",
     "Console",
+    "Csv",
     "FromFunction",
     "FromGenerator",
     "FromList",
     "JsonLines",
     "Paced",
+    "Parquet",
     "Range",
     "TextLines",
 ]
