@@ -7,6 +7,9 @@ from everstream.connectors.json_lines import JsonLines
 from everstream.connectors.live import Callback, Console
 from everstream.connectors.paced import Paced
 from everstream.connectors.parquet_files import Parquet
+from everstream.connectors.postgres_sink import Postgres
+from everstream.connectors.postgres_source import PostgresChanges, PostgresTable
+from everstream.connectors.sqlite import Sqlite
 from everstream.connectors.text import TextLines
 
 __all__ = [
@@ -20,6 +23,10 @@ __all__ = [
     "JsonLines",
     "Paced",
     "Parquet",
+    "Postgres",
+    "PostgresChanges",
+    "PostgresTable",
     "Range",
+    "Sqlite",
     "TextLines",
 ]
