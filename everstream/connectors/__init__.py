@@ -3,12 +3,14 @@
 from everstream.connectors.collect import Collect
 from everstream.connectors.csv_files import Csv
 from everstream.connectors.generate import FromFunction, FromGenerator, FromList, Range
+from everstream.connectors.journal import Journal
 from everstream.connectors.json_lines import JsonLines
 from everstream.connectors.live import Callback, Console
 from everstream.connectors.paced import Paced
 from everstream.connectors.parquet_files import Parquet
 from everstream.connectors.postgres_sink import Postgres
 from everstream.connectors.postgres_source import PostgresChanges, PostgresTable
+from everstream.connectors.sockets import SocketLines
 from everstream.connectors.sqlite import Sqlite
 from everstream.connectors.text import TextLines
 
@@ -20,6 +22,7 @@ __all__ = [
     "FromFunction",
     "FromGenerator",
     "FromList",
+    "Journal",
     "JsonLines",
     "Paced",
     "Parquet",
@@ -27,6 +30,7 @@ __all__ = [
     "PostgresChanges",
     "PostgresTable",
     "Range",
+    "SocketLines",
     "Sqlite",
     "TextLines",
 ]

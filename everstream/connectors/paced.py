@@ -67,6 +67,9 @@ class Paced(Source):
     def check(self) -> None:
         self._source.check()
 
+    def start(self, pipeline: str, operator: str, store: str, resuming: bool) -> None:
+        self._source.start(pipeline, operator, store, resuming)
+
 
 class _PacedReader(Reader):
     def __init__(self, inner: Reader, rate: float, clock: Callable[[], float], batch: int) -> None:
@@ -85,6 +88,9 @@ class _PacedReader(Reader):
     @property
     def offset(self) -> PacedOffset:
         return self._offset
+
+    def fence(self, generation: int) -> None:
+        self._inner.fence(generation)
 
     def seek(self, offset: PacedOffset) -> None:
         self._inner.seek(offset.inner)

@@ -102,6 +102,7 @@ class ChainStages:
             # By its place in the graph: some connectors can be either.
             if kind is Kind.SOURCE:
                 stage.reader = what.open(self.shard.number, shards)
+                stage.reader.fence(generation)
                 if "offset" in extra:
                     stage.reader.seek(extra["offset"])
             elif kind is Kind.SINK:
