@@ -17,6 +17,7 @@ from everstream.connectors import (
     PostgresTable,
     Range,
     SocketLines,
+    SparkDataFrame,
     Sqlite,
     TextLines,
 )
@@ -70,6 +71,7 @@ __all__ = [
     "SinkShard",
     "SocketLines",
     "Source",
+    "SparkDataFrame",
     "Sqlite",
     "Stream",
     "TextLines",

@@ -11,6 +11,7 @@ from everstream.connectors.parquet_files import Parquet
 from everstream.connectors.postgres_sink import Postgres
 from everstream.connectors.postgres_source import PostgresChanges, PostgresTable
 from everstream.connectors.sockets import SocketLines
+from everstream.connectors.spark_frame import SparkDataFrame
 from everstream.connectors.sqlite import Sqlite
 from everstream.connectors.text import TextLines
 
@@ -31,6 +32,7 @@ __all__ = [
     "PostgresTable",
     "Range",
     "SocketLines",
+    "SparkDataFrame",
     "Sqlite",
     "TextLines",
 ]
