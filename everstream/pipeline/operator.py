@@ -187,11 +187,14 @@ class Operator:
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         """Handle a batch. As given here: calls `process` for each record."""
         process = self.process
+        tolerant = ctx.on_error != "fail" or type(self).on_error is not Operator.on_error
+        mark = ctx.mark()
         keys = iter(ctx.keying.keys(batch)) if ctx.keying is not None else None
         for record in ctx.reading(batch):
             if keys is not None:
                 ctx.key = next(keys)
-            mark = ctx.mark()
+            if tolerant:
+                mark = ctx.mark()
             try:
                 process(record, ctx)
             except Exception as error:

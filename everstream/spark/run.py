@@ -198,7 +198,15 @@ class _Run:
         result.checkpoints = driver.written
         result.recoveries = coordinator.book.reports
         result.notes = driver.notes
+        for name, count in result.skipped.items():
+            kept = self.plan.graph.nodes[name].dead_letters is not None
+            where = f"; they are kept in {self.url}/dead_letters/{name}" if kept else ""
+            self._note(result, f"'{name}' left out {count} record(s) with errors{where}")
         return result
+
+    def _note(self, result: RunResult, text: str) -> None:
+        result.notes.append(text)
+        self.listener.note(text, True)
 
     def _earlier(self, store: CheckpointStore, lease: Lease, fresh: bool) -> list[EpochManifest]:
         """The checkpoints to go on from; none if the run starts from nothing."""

@@ -21,7 +21,6 @@ from everstream.pipeline.source import END, EndOfStream, Reader, Source
 from everstream.pipeline.stream import Pipeline
 from everstream.state.keystore import KeyStore
 from everstream.state.snapshot import ShardState
-from everstream.testing.sinks import check_sink
 
 
 def context(on_error: OnError = "dead_letter", keying: Any = None) -> Context:
@@ -285,20 +284,6 @@ def test_dead_letters_of_sources_and_operators_follow_the_checkpoint(tmp_path: P
             "record": 4,
         }
     ]
-
-
-def test_dead_letters_are_exactly_once_through_every_crash() -> None:
-    batches: dict[int, Batch] = {
-        k: [Rejected({"n": 10 * k + i}, f"é\n{k}") for i in range(2)] for k in range(4)
-    }
-
-    def read_back(_: Any, who: SinkShard) -> list[Any]:
-        owner = f"part-{who.pipeline.replace('.', '%2E')}.{who.operator.replace('.', '%2E')}"
-        folder = Path(who.store, "dead_letters", who.operator.replace(".", "%2E"))
-        lines = [x for f in folder.glob(f"{owner}-????-*") for x in f.read_text().splitlines()]
-        return [Rejected(body["record"], body["error"]) for body in map(json.loads, lines)]
-
-    check_sink(lambda _: DeadLetters(), read_back, batches=batches)
 
 
 def test_what_json_cannot_hold_is_shown_as_python_shows_it(tmp_path: Path) -> None:
