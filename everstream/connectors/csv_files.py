@@ -30,7 +30,7 @@ from everstream.connectors.splits import (
 )
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import Batch
-from everstream.pipeline.rejects import OnError, checked
+from everstream.pipeline.rejects import OnError, Rejected, checked
 from everstream.pipeline.sink import Delivery, Sink, SinkShard, Writer
 from everstream.pipeline.source import Reader, Source
 
@@ -244,6 +244,10 @@ class _Dialect:
         return list(table.column_names)
 
 
+class _OtherColumns(ConnectorError):
+    """The header of a file is not that of the others."""
+
+
 class _CsvReader(LinesReader):
     """The schema is part of the offset: it must not change on replay."""
 
@@ -275,7 +279,10 @@ class _CsvReader(LinesReader):
     def _frame(self, chunk: Chunk) -> pl.DataFrame:
         position, data = chunk.position, chunk.data
         if self._header:
-            names = self._first_row(chunk)
+            try:
+                names = self._first_row(chunk)
+            except _OtherColumns as error:
+                return self._left_out(chunk, error)
             if position == 0:
                 position, data = len(names), data[len(names) :]
         if not data:
@@ -286,6 +293,17 @@ class _CsvReader(LinesReader):
             except pa.ArrowInvalid:
                 pass  # Some row is at fault: find it.
         return pl.concat(self._sound_rows(chunk.path, position, data))
+
+    def _left_out(self, chunk: Chunk, error: "_OtherColumns") -> pl.DataFrame:
+        """A file with other columns is left out as a whole, chunk by chunk."""
+        if self._on_error == "fail":
+            raise error
+        rows = len(row_ends(chunk.data)) + (not chunk.data.endswith(b"\n"))
+        rows -= chunk.position == 0
+        if rows:
+            place = f"'{chunk.path}', byte {chunk.position}"
+            self._rejected.append(Rejected(None, error.message, place, rows))
+        return pl.DataFrame(schema=self._dialect.schema)
 
     def _sound_rows(self, path: str, position: int, data: bytes) -> list[pl.DataFrame]:
         """The rows that fit, in pieces: halves, until a piece fits or is a single row."""
@@ -316,12 +334,10 @@ class _CsvReader(LinesReader):
         try:
             names = self._dialect.header(line)
         except pa.ArrowInvalid as error:
-            raise ConnectorError(
-                f"'{chunk.path}', line 1: no names of columns: {error}."
-            ) from error
+            raise _OtherColumns(f"'{chunk.path}', line 1: no names of columns: {error}.") from error
         wanted = list(self._dialect.schema)
         if names != wanted:
-            raise ConnectorError(
+            raise _OtherColumns(
                 f"'{chunk.path}', line 1: the columns are {', '.join(names)} where "
                 f"{', '.join(wanted)} were expected. Give all files the same columns, or leave "
                 "this one out of the pattern."

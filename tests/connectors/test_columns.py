@@ -218,6 +218,10 @@ def test_a_csv_file_with_other_columns_is_named(tmp_path: Path) -> None:
     source.check()
     with pytest.raises(ConnectorError, match=r"b\.csv', line 1: the columns are a, c where a, b"):
         read_all(source.open(0, 1))
+    for batch_bytes in (1, 1000):
+        reader = Csv(tmp_path, on_error="skip", batch_bytes=batch_bytes).open(0, 1)
+        assert read_all(reader) == [{"a": 1, "b": 2}]
+        assert sum(one.records for one in reader.take_rejected()) == 1
 
 
 def test_a_csv_file_that_vanished_is_named(tmp_path: Path) -> None:

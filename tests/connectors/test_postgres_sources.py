@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 import psycopg
 import pytest
-from conftest import PostgresServer
+from postgres_server import PostgresServer
 
 from everstream.connectors import PostgresChanges, PostgresTable
 from everstream.errors import ConnectorError, UserError

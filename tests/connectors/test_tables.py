@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 import psycopg
 import pytest
-from conftest import PostgresServer
+from postgres_server import PostgresServer
 
 from everstream.connectors import Postgres, Sqlite
 from everstream.connectors.tables import COMMITS, TOKEN, TableTransaction
