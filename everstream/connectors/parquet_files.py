@@ -6,7 +6,6 @@ is a row number. What is written becomes a file only when it is whole, footer an
 checkpoint is stable, so any reader of the folder sees finished Parquet files and nothing else.
 """
 
-import io
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +18,8 @@ from pyarrow import parquet
 from everstream.connectors.files import filesystem_of, is_pattern
 from everstream.connectors.frames import Columns
 from everstream.connectors.lines import LOOK_FOR_FILES_EVERY_S
-from everstream.connectors.parts import PartFolder, PartWriter
+from everstream.connectors.parquet_parts import ParquetWriter
+from everstream.connectors.parts import PartFolder
 from everstream.connectors.splits import FileSet, Follower, LinesOffset, Split
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import Batch
@@ -29,7 +29,6 @@ from everstream.pipeline.source import END, EndOfStream, Reader, Source
 
 ENDING = ".parquet"
 ROWS_PER_BATCH = 65_536
-ROWS_PER_GROUP = 262_144
 SMALLEST_SPLIT_BYTES = 1 << 20
 
 
@@ -80,7 +79,7 @@ class Parquet(Source, Sink):
         who = named.get("who", args[0] if args else None)
         if isinstance(who, SinkShard):
             columns = Columns(who.operator, self._given_schema)
-            return _ParquetWriter(self._part_folder(), who, columns)
+            return ParquetWriter(self._part_folder(), who, columns)
         return self._open_reader(*args, **named)
 
     def check(self) -> None:
@@ -94,9 +93,6 @@ class Parquet(Source, Sink):
             )
         if self._schema is None and self._files.listed and self._files.files:
             self._schema = self._first_schema()
-
-    def total_records(self) -> int | None:
-        return None
 
     def start_fresh(self, pipeline: str, operator: str, store: str, replace: bool) -> None:
         self._part_folder().start_fresh(pipeline, operator, replace)
@@ -352,70 +348,3 @@ class _ParquetReader(Reader):
 
 def _described(schema: pl.Schema) -> list[str]:
     return [f"{name} ({kind})" for name, kind in schema.items()]
-
-
-class _Growing(io.RawIOBase):
-    """A file that hands over what was written to it since it was last asked."""
-
-    def __init__(self) -> None:
-        self._pieces: list[bytes] = []
-        self._position = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        piece = bytes(data)
-        self._pieces.append(piece)
-        self._position += len(piece)
-        return len(piece)
-
-    def tell(self) -> int:
-        return self._position
-
-    def take(self) -> bytes:
-        pieces, self._pieces = self._pieces, []
-        return b"".join(pieces)
-
-
-class _ParquetWriter(PartWriter):
-    """Rows wait until they make a row group, or until the checkpoint."""
-
-    def __init__(self, folder: PartFolder, who: SinkShard, columns: Columns) -> None:
-        super().__init__(folder, who)
-        self._columns = columns
-        self._waiting: list[pl.DataFrame] = []
-        self._growing = _Growing()
-        self._parquet: Any = None
-
-    def encode(self, batch: Batch) -> bytes:
-        frame = self._columns.settle(batch)
-        if self._parquet is None:
-            self._growing = _Growing()
-            schema = _arrow(frame.clear()).schema
-            self._parquet = parquet.ParquetWriter(self._growing, schema, compression="zstd")
-        self._waiting.append(frame)
-        if sum(waiting.height for waiting in self._waiting) >= ROWS_PER_GROUP:
-            self._write_group()
-        return self._growing.take()
-
-    def finish(self) -> bytes:
-        self._write_group()
-        self._parquet.close()
-        self._parquet = None
-        return self._growing.take()
-
-    def close(self) -> None:
-        super().close()
-        self._waiting, self._parquet = [], None
-
-    def _write_group(self) -> None:
-        if self._waiting:
-            table = _arrow(pl.concat(self._waiting))
-            self._waiting = []
-            self._parquet.write_table(table, row_group_size=ROWS_PER_GROUP)
-
-
-def _arrow(frame: pl.DataFrame) -> pa.Table:
-    """In types that every reader of Parquet knows."""
-    return frame.to_arrow(compat_level=pl.CompatLevel.oldest())

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import psycopg
 import pytest
+from postgres_server import PostgresServer
 from pyspark.sql import SparkSession
 
 import everstream as es
@@ -25,7 +27,7 @@ def spark() -> Iterator[SparkSession]:
 
 
 def test_a_killed_host_loses_and_doubles_nothing_in_any_sink(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     lines = [json.dumps({"n": n}) if n % 10 != 3 else f"broken {n}" for n in range(600)]
     (tmp_path / "in.jsonl").write_text("\n".join(lines))
@@ -45,6 +47,7 @@ def test_a_killed_host_loses_and_doubles_nothing_in_any_sink(
         (es.Csv(tmp_path / "csv"), "csv"),
         (es.Sqlite(tmp_path / "out.db", "numbers"), "sqlite"),
         (es.Sqlite(tmp_path / "out.db", "latest", upsert_on=["n"]), "upsert"),
+        (es.Postgres(postgres.dsn, "numbers_of_spark"), "postgres"),
     ):
         kept.sink(sink, name=name)
     result = pipeline.run(
@@ -67,6 +70,9 @@ def test_a_killed_host_loses_and_doubles_nothing_in_any_sink(
             found = connection.execute(f"SELECT n FROM {table} ORDER BY n").fetchall()
             assert [n for (n,) in found] == expected, table
     connection.close()
+    with psycopg.connect(postgres.dsn) as server:
+        found = server.execute("SELECT n FROM numbers_of_spark ORDER BY n").fetchall()
+    assert [n for (n,) in found] == expected
 
     def letters(operator: str) -> list[dict[str, Any]]:
         files = (tmp_path / "store" / "dead_letters" / operator).glob("part-*.jsonl")
