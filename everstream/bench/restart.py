@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +34,7 @@ KEYS = 100
 class Probe(Sink):
     """Writes a line per batch: when it came out and which records were in it."""
 
-    delivery: ClassVar[Delivery] = Delivery.AT_LEAST_ONCE
+    delivery = Delivery.AT_LEAST_ONCE
 
     def __init__(self, folder: str) -> None:
         self.folder = folder

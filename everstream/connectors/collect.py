@@ -3,21 +3,13 @@
 Batches wait as part files in the run's store and are read back in order of (checkpoint, shard).
 """
 
-import io
-import pickle
-from typing import Any
-
-import cloudpickle
-import polars as pl
-
+from everstream.connectors.encoding import decode, encode
 from everstream.connectors.parts import PartFolder, PartWriter, owner_of
-from everstream.errors import ConnectorError, UserError
+from everstream.errors import ConnectorError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.sink import Delivery, Sink, SinkShard, Writer
 
 ENDING = ".batches"
-COLUMNS, RECORDS = b"C", b"R"
-HEADER_BYTES = 9
 
 
 class Collect(Sink):
@@ -51,42 +43,4 @@ def _folder(store: str, operator: str) -> PartFolder:
 
 class _CollectWriter(PartWriter):
     def encode(self, batch: Batch) -> bytes:
-        if isinstance(batch, pl.DataFrame):
-            buffer = io.BytesIO()
-            batch.write_ipc(buffer)
-            kind, payload = COLUMNS, buffer.getvalue()
-        else:
-            kind, payload = RECORDS, _pickled(batch)
-        return kind + len(payload).to_bytes(HEADER_BYTES - 1, "little") + payload
-
-
-def _pickled(records: list[Any]) -> bytes:
-    try:
-        return pickle.dumps(records, protocol=5)
-    except (pickle.PicklingError, AttributeError, TypeError):
-        pass  # Classes and functions of the user's main program travel by value.
-    try:
-        data: bytes = cloudpickle.dumps(records)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise UserError(
-            f"collected records must pickle, and these do not: {error}. "
-            "Turn them into plain values with a map before .collect()."
-        ) from error
-    return data
-
-
-def decode(data: bytes) -> list[Batch]:
-    """The batches of one part file."""
-    batches: list[Batch] = []
-    position = 0
-    while position < len(data):
-        kind = data[position : position + 1]
-        size = int.from_bytes(data[position + 1 : position + HEADER_BYTES], "little")
-        payload = data[position + HEADER_BYTES : position + HEADER_BYTES + size]
-        if len(payload) < size or kind not in (COLUMNS, RECORDS):
-            raise ValueError(f"not a whole batch at byte {position}")
-        batches.append(
-            pl.read_ipc(io.BytesIO(payload)) if kind == COLUMNS else pickle.loads(payload)
-        )
-        position += HEADER_BYTES + size
-    return batches
+        return encode(batch)

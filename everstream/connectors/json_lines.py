@@ -13,16 +13,16 @@ from typing import Any, overload
 import polars as pl
 
 from everstream.connectors.files import filesystem_of, is_pattern
+from everstream.connectors.lines import BrokenLine, LinesReader, split_lines
 from everstream.connectors.parts import PartFolder, PartWriter
 from everstream.connectors.splits import Chunk, ChunkReader, FileSet, LinesOffset
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import Batch
+from everstream.pipeline.rejects import OnError, checked
 from everstream.pipeline.sink import Delivery, Sink, SinkShard, Writer
-from everstream.pipeline.source import END, EndOfStream, Reader, Source
+from everstream.pipeline.source import Reader, Source
 
 ENDING = ".jsonl"
-COUNT_LINES_UP_TO_BYTES = 64 << 20
-"""Error messages name the line as well as the byte up to here; beyond, counting takes too long."""
 
 
 class JsonLines(Source, Sink):
@@ -30,7 +30,9 @@ class JsonLines(Source, Sink):
 
     As a source, `path` names a file, a folder or a pattern, and records are the parsed values.
     With `schema` (a Polars schema) or `columns=True` (the schema is taken from the start of the
-    first file) batches are DataFrames. Blank lines are skipped.
+    first file) batches are DataFrames. Blank lines are left out. With `follow=True` the source
+    never ends: files that appear later, whole, are read too. `on_error` says what happens to
+    lines that are no JSON or do not fit the schema.
 
     As a sink, `path` names a folder. Output is exactly-once: one part file per shard and
     checkpoint, which appears whole when its checkpoint is stable.
@@ -46,13 +48,16 @@ class JsonLines(Source, Sink):
         schema: Mapping[str, Any] | None = None,
         columns: bool = False,
         batch_bytes: int = 1 << 20,
+        follow: bool = False,
+        on_error: OnError = "fail",
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         if batch_bytes < 1:
             raise UserError(f"batch_bytes must be at least 1, not {batch_bytes}.")
         self._fs, self._path = filesystem_of(path, storage_options)
         self._names_a_file = bool(os.path.splitext(os.fspath(path))[1])
-        self._files = FileSet(self._fs, self._path)
+        self._files = FileSet(self._fs, self._path, follow)
+        self.on_error = checked(on_error, "JsonLines")
         self._schema = pl.Schema(schema) if schema is not None else None
         self._columns = columns or schema is not None
         self._batch_bytes = batch_bytes
@@ -76,7 +81,7 @@ class JsonLines(Source, Sink):
         """
         if is_pattern(self._path) or self._fs.isfile(self._path):
             self._files.check()
-        elif self._files.exists():
+        elif self._files.exists() or self._files.follow:
             self._files.refresh()
         elif self._names_a_file and not self._fs.isdir(self._path):
             raise UserError(
@@ -92,8 +97,8 @@ class JsonLines(Source, Sink):
     def _open_reader(self, shard: int, shards: int) -> Reader:
         chunks = self._files.reader(shard, shards, self._batch_bytes)
         if not self._columns:
-            return _JsonReader(chunks)
-        return _ColumnsReader(chunks, self._schema or self._inferred_schema())
+            return _JsonReader(chunks, self.on_error)
+        return _ColumnsReader(chunks, self.on_error, self._schema or self._inferred_schema())
 
     def _part_folder(self) -> PartFolder:
         if is_pattern(self._path) or self._fs.isfile(self._path):
@@ -127,78 +132,39 @@ def _ended(data: bytes) -> bytes:
     return data if data.endswith(b"\n") else data + b"\n"
 
 
-class _JsonReader(Reader):
+class _JsonReader(LinesReader):
     """Records are the parsed values."""
 
-    advice = (
-        "Correct or remove the line. To drop such lines instead, read the file with TextLines "
-        "and parse it in a flat_map."
-    )
-
-    def __init__(self, chunks: ChunkReader) -> None:
-        self._chunks = chunks
+    def __init__(self, chunks: ChunkReader, on_error: OnError) -> None:
+        super().__init__(chunks, on_error)
         self._decode = json.JSONDecoder().decode
 
-    @property
-    def offset(self) -> Any:
-        return self._chunks.offset
-
-    def seek(self, offset: Any) -> None:
-        self._chunks.seek(offset)
-
-    def read(self) -> Batch | EndOfStream | None:
-        before = self._chunks.offset
-        while chunks := self._chunks.read():
-            try:
-                batch = self._batch(chunks)
-            except ConnectorError:
-                self._chunks.seek(before)
-                raise
-            if len(batch):
-                return batch
-        return END
-
-    def close(self) -> None:
-        self._chunks.close()
-
-    def _batch(self, chunks: list[Chunk]) -> Batch:
+    def parse(self, chunks: list[Chunk]) -> Batch:
         decode, records = self._decode, list[Any]()
         for chunk in chunks:
             try:
                 lines = chunk.data.decode().split("\n")
                 records += [decode(line) for line in lines if line and not line.isspace()]
             except (ValueError, RecursionError):
-                raise self._broken(chunk, self._decode_line) from None
+                for line in self._sound_lines(chunk):
+                    records.append(decode(line.decode()))
         return records
 
-    def _decode_line(self, line: bytes) -> Any:
-        return self._decode(line.decode())
+    def check_line(self, line: bytes) -> None:
+        self._decode(line.decode())
 
-    def _broken(self, chunk: Chunk, parse: Any) -> ConnectorError:
-        """The error for the first line of the chunk that cannot be parsed."""
-        position = chunk.position
-        for line in chunk.data.split(b"\n"):
+    def _sound_lines(self, chunk: Chunk) -> list[bytes]:
+        """The lines of a chunk that can be parsed; the others are left out, or raise."""
+        sound, position = [], chunk.position
+        for line in split_lines(chunk.data):
             try:
                 if line.strip():
-                    parse(line)
+                    self.check_line(line)
+                    sound.append(line)
             except (ValueError, RecursionError, pl.exceptions.PolarsError) as error:
-                shown = line[:120].decode(errors="replace")
-                return ConnectorError(
-                    f"'{chunk.path}', {self._line_at(chunk.path, position)}byte {position}: "
-                    f"{error}\n  line: {shown}\n"
-                    f"{self.advice}"
-                )
-            position += len(line) + 1
-        return ConnectorError(
-            f"'{chunk.path}', bytes {chunk.position} to {chunk.position + len(chunk.data)}: the "
-            "lines can be read one by one but not together. Give the columns with schema={...}."
-        )
-
-    def _line_at(self, path: str, position: int) -> str:
-        if position > COUNT_LINES_UP_TO_BYTES:
-            return ""
-        before: bytes = self._chunks.fs.cat_file(path, 0, position) if position else b""
-        return f"line {before.count(10) + 1}, "
+                self.broken(chunk.path, BrokenLine(position, line, str(error)))
+            position += len(line)
+        return sound
 
 
 class _ColumnsReader(_JsonReader):
@@ -206,11 +172,11 @@ class _ColumnsReader(_JsonReader):
 
     advice = (
         "Correct or remove the line, or give a schema that fits it: schema={'name': pl.Float64, "
-        "...}. To drop such lines instead, read the file with TextLines and parse it in a flat_map."
+        "...}."
     )
 
-    def __init__(self, chunks: ChunkReader, schema: pl.Schema) -> None:
-        super().__init__(chunks)
+    def __init__(self, chunks: ChunkReader, on_error: OnError, schema: pl.Schema) -> None:
+        super().__init__(chunks, on_error)
         self._schema = schema
 
     @property
@@ -219,20 +185,27 @@ class _ColumnsReader(_JsonReader):
 
     def seek(self, offset: tuple[LinesOffset, pl.Schema]) -> None:
         lines, self._schema = offset
-        self._chunks.seek(lines)
+        super().seek(lines)
 
-    def _batch(self, chunks: list[Chunk]) -> Batch:
+    def parse(self, chunks: list[Chunk]) -> Batch:
         try:
-            return self._parse(b"".join(_ended(chunk.data) for chunk in chunks))
+            return self._frame(b"".join(_ended(chunk.data) for chunk in chunks))
         except pl.exceptions.PolarsError:
-            for chunk in chunks:
-                try:
-                    self._parse(chunk.data)
-                except pl.exceptions.PolarsError:
-                    raise self._broken(chunk, self._parse) from None
-            raise
+            sound = [_ended(line) for chunk in chunks for line in self._sound_lines(chunk)]
+        if not sound:
+            return []
+        try:
+            return self._frame(b"".join(sound))
+        except pl.exceptions.PolarsError as error:
+            raise ConnectorError(
+                f"'{chunks[0].path}', from byte {chunks[0].position}: the lines can be read one "
+                f"by one but not together: {error}. Give the columns with schema={{...}}."
+            ) from error
 
-    def _parse(self, data: bytes) -> pl.DataFrame:
+    def check_line(self, line: bytes) -> None:
+        self._frame(line)
+
+    def _frame(self, data: bytes) -> pl.DataFrame:
         return pl.read_ndjson(io.BytesIO(data), schema=self._schema)
 
 

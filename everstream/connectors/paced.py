@@ -13,7 +13,8 @@ from typing import Any
 
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch
-from everstream.pipeline.source import END, EndOfStream, Reader, Source
+from everstream.pipeline.rejects import Rejected
+from everstream.pipeline.source import EndOfStream, Reader, Source
 
 SMALLEST_FRAME_S = 0.001
 """At high rates records are given in frames at least this far apart, not one by one."""
@@ -54,6 +55,7 @@ class Paced(Source):
         self._clock = clock
         self._batch = batch
         self.max_shards = source.max_shards
+        self.on_error = source.on_error
 
     def open(self, shard: int, shards: int) -> Reader:
         inner = self._source.open(shard, shards)
@@ -64,6 +66,9 @@ class Paced(Source):
 
     def check(self) -> None:
         self._source.check()
+
+    def start(self, pipeline: str, operator: str, store: str, resuming: bool) -> None:
+        self._source.start(pipeline, operator, store, resuming)
 
 
 class _PacedReader(Reader):
@@ -77,15 +82,21 @@ class _PacedReader(Reader):
         self._to_skip = 0
         self._last_frame_s = float("-inf")
         self._inner_is_idle = False
+        self._held_rejected: list[Rejected] = []
+        self._rejected: list[Rejected] = []
 
     @property
     def offset(self) -> PacedOffset:
         return self._offset
 
+    def fence(self, generation: int) -> None:
+        self._inner.fence(generation)
+
     def seek(self, offset: PacedOffset) -> None:
         self._inner.seek(offset.inner)
         self._offset = offset
         self._held = []
+        self._held_rejected, self._rejected = [], []
         self._to_skip = offset.skip
         self._last_frame_s = float("-inf")
 
@@ -94,16 +105,17 @@ class _PacedReader(Reader):
         self._inner_is_idle = False
         while not len(self._held):
             more = self._inner.read()
-            if isinstance(more, EndOfStream):
-                return END
-            if more is None:
-                self._inner_is_idle = True
-                return None
+            self._held_rejected += self._inner.take_rejected()
+            if more is None or isinstance(more, EndOfStream):
+                if self._held_rejected and not self._to_skip:
+                    self._inner_was_given(self._offset.given)
+                self._inner_is_idle = more is None
+                return more
             self._held = more[self._to_skip :]
             self._to_skip = max(self._to_skip - len(more), 0)
             if not self._to_skip and not len(self._held):
                 # The frame was given to its last record: it counts as read.
-                self._offset = replace(self._offset, inner=self._inner.offset, skip=0)
+                self._inner_was_given(self._offset.given)
         count = min(self._due(now_s), self._batch)
         if count < 1 or (count < self._batch and now_s < self._last_frame_s + SMALLEST_FRAME_S):
             return None
@@ -116,8 +128,19 @@ class _PacedReader(Reader):
         next_s = max(due_s, self._last_frame_s + SMALLEST_FRAME_S)
         return max(next_s - self._clock(), SHORTEST_WAIT_S)
 
+    def take_rejected(self) -> list[Rejected]:
+        """Only with the frame they were found with: until then it would be read again."""
+        rejected, self._rejected = self._rejected, []
+        return rejected
+
     def close(self) -> None:
         self._inner.close()
+
+    def _inner_was_given(self, given: int) -> None:
+        """All that was read from the source has been given on."""
+        self._offset = replace(self._offset, given=given, inner=self._inner.offset, skip=0)
+        self._rejected += self._held_rejected
+        self._held_rejected = []
 
     def _due(self, now_s: float) -> int:
         """How many records are due and not yet given."""
@@ -131,6 +154,6 @@ class _PacedReader(Reader):
             skip = self._offset.skip + len(frame)
             self._offset = replace(self._offset, given=given, skip=skip)
         else:
-            self._offset = replace(self._offset, given=given, inner=self._inner.offset, skip=0)
+            self._inner_was_given(given)
         self._last_frame_s = now_s
         return frame

@@ -211,6 +211,15 @@ class PartWriter(Writer):
     def encode(self, batch: Batch) -> bytes:
         """The batch as bytes that can follow those of the batch before."""
 
+    def finish(self) -> bytes:
+        """The bytes that end a part; called when it is prepared."""
+        return b""
+
+    @property
+    def starts_a_part(self) -> bool:
+        """Nothing has been written since the last checkpoint."""
+        return self._file is None
+
     def write(self, batch: Batch) -> None:
         if not len(batch):
             return
@@ -219,17 +228,27 @@ class PartWriter(Writer):
             if self._file is None:
                 self._pending = self._name(uuid.uuid4().hex)
                 self._file = self._folder.fs.open(self._folder.path_of(self._pending), "wb")
+        except OSError as error:
+            raise self._cannot_write(error) from error
+        self._append(data)
+
+    def _append(self, data: bytes) -> None:
+        try:
             self._file.write(data)
         except OSError as error:
-            raise ConnectorError(
-                f"cannot write to '{self._folder.pending_path}': {error}. "
-                "Check that the disk has room and the folder may be written."
-            ) from error
+            raise self._cannot_write(error) from error
         self._size_bytes += len(data)
+
+    def _cannot_write(self, error: OSError) -> ConnectorError:
+        return ConnectorError(
+            f"cannot write to '{self._folder.pending_path}': {error}. "
+            "Check that the disk has room and the folder may be written."
+        )
 
     def prepare(self, checkpoint: int) -> Transaction | None:
         if self._file is None or self._pending is None:
             return None
+        self._append(self.finish())
         transaction = PartTransaction(
             folder=self._folder,
             pending=self._pending,

@@ -3,10 +3,12 @@
 A line belongs to the range its first byte lies in; the reader of that range follows it past the
 end, and the reader of the next range skips to the first line that starts there. A chunk depends
 only on the position it starts at, so reading again from any offset gives the same chunks. Files
-are read up to the size they had when they were listed: what is appended later is not seen.
+are read up to the size they had when they were listed: what is appended later is not seen. Files
+that come later are seen only by a source that follows; each of them is read by one shard.
 """
 
 import heapq
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -34,12 +36,17 @@ class Split:
 class LinesOffset:
     """A shard's splits, which of them is being read, and where in it the next line starts.
 
-    `position` is None while that split has not been begun.
+    `position` is None while that split has not been begun. `seen` are the files that a source
+    that follows need not take up any more: those it began with, and this shard's own since.
     """
 
     splits: tuple[Split, ...]
     index: int = 0
     position: int | None = None
+    seen: frozenset[str] | None = None
+
+    def next_split(self) -> "LinesOffset":
+        return replace(self, index=self.index + 1, position=None)
 
 
 @dataclass(frozen=True)
@@ -92,17 +99,64 @@ def deal(
     return [tuple(hand) for hand in hands]
 
 
+@dataclass(frozen=True)
+class Follower:
+    """Finds files that came later. Each belongs to the shard its name falls to."""
+
+    fs: Any
+    path: str
+    shard: int
+    shards: int
+
+    def extended(self, offset: LinesOffset) -> LinesOffset:
+        """The offset with this shard's newcomers as its last splits, and what was read let go.
+
+        Empty files may be still in the making and wait. A file that was taken away is forgotten,
+        so that the memory of files is never larger than the folder.
+        """
+        if offset.seen is None:
+            raise UserError(
+                f"the run that read '{self.path}' did not follow it, so nobody knows which files "
+                "came later. Leave out follow=True, or start from nothing with --fresh."
+            )
+        try:
+            listed = list_files(self.fs, self.path)
+        except OSError as error:
+            raise ConnectorError(f"cannot list '{self.path}': {error}.") from error
+        mine = [
+            Split(path, 0, size, size)
+            for path, size in listed
+            if size
+            and path not in offset.seen
+            and zlib.crc32(path.encode()) % self.shards == self.shard
+        ]
+        if not mine:
+            return offset
+        refuse_compressed([split.path for split in mine])
+        left = offset.splits[offset.index :]
+        there = offset.seen & {path for path, _ in listed}
+        seen = there | {split.path for split in (*left, *mine)}
+        return LinesOffset((*left, *mine), 0, offset.position, seen)
+
+
 class ChunkReader:
     """Reads the lines of a shard's splits as chunks of about `chunk_bytes`."""
 
-    def __init__(self, fs: Any, splits: tuple[Split, ...], chunk_bytes: int) -> None:
+    def __init__(
+        self,
+        fs: Any,
+        offset: LinesOffset,
+        chunk_bytes: int,
+        follower: Follower | None = None,
+    ) -> None:
         self.fs = fs
+        self.follower = follower
         self._chunk_bytes = chunk_bytes
         self._file: Any = None
         self._file_path = ""
         self._ahead_at = 0
         self._ahead = b""
-        self.offset = LinesOffset(splits)
+        self.offset = offset
 
     def seek(self, offset: LinesOffset) -> None:
         self.offset = offset
@@ -113,6 +167,8 @@ class ChunkReader:
         Empty at the end. If a file cannot be read, the offset stays where it was.
         """
         offset, chunks, left = self.offset, list[Chunk](), self._chunk_bytes
+        if offset.index == len(offset.splits) and self.follower is not None:
+            offset = self.follower.extended(offset)
         while offset.index < len(offset.splits) and left > 0:
             split = offset.splits[offset.index]
             position = offset.position
@@ -126,7 +182,7 @@ class ChunkReader:
             if position < split.stop:
                 offset = replace(offset, position=position)
                 break
-            offset = LinesOffset(offset.splits, offset.index + 1)
+            offset = offset.next_split()
         self.offset = offset
         return chunks
 
@@ -210,9 +266,10 @@ class FileSet:
     otherwise be cut differently by each.
     """
 
-    def __init__(self, fs: Any, path: str) -> None:
+    def __init__(self, fs: Any, path: str, follow: bool = False) -> None:
         self.fs = fs
         self.path = path
+        self.follow = follow
         self._files: list[tuple[str, int]] | None = None
 
     @property
@@ -223,9 +280,9 @@ class FileSet:
         return bool(list_files(self.fs, self.path))
 
     def refresh(self) -> None:
-        """List the files now; a UserError if there are none."""
+        """List the files now; a UserError if there are none and none are waited for."""
         files = list_files(self.fs, self.path)
-        if not files:
+        if not files and not self.follow:
             raise UserError(
                 f"nothing to read: no file matches '{self.path}'. "
                 "Check the path; relative paths start at the folder the program was started in."
@@ -241,16 +298,30 @@ class FileSet:
     def check(self) -> None:
         """List the files now; a UserError if they cannot be read as lines."""
         self.refresh()
-        self._refuse_compressed()
+        refuse_compressed([name for name, _ in self.files])
+
+    def first_offset(self, shard: int, shards: int, smallest_bytes: int) -> LinesOffset:
+        """Where a shard begins; ranges are not made smaller than this."""
+        files = self.files
+        if self.follow:
+            # Empty ones may be in the making: they are taken up when they have content.
+            files = [(path, size) for path, size in files if size]
+        seen = frozenset(path for path, _ in files) if self.follow else None
+        return LinesOffset(deal(files, shards, smallest_bytes)[shard], seen=seen)
+
+    def follower(self, shard: int, shards: int) -> Follower | None:
+        return Follower(self.fs, self.path, shard, shards) if self.follow else None
 
     def reader(self, shard: int, shards: int, chunk_bytes: int) -> ChunkReader:
-        self._refuse_compressed()
-        return ChunkReader(self.fs, deal(self.files, shards, chunk_bytes)[shard], chunk_bytes)
+        refuse_compressed([name for name, _ in self.files])
+        offset = self.first_offset(shard, shards, chunk_bytes)
+        return ChunkReader(self.fs, offset, chunk_bytes, self.follower(shard, shards))
 
-    def _refuse_compressed(self) -> None:
-        for name, _ in self.files:
-            if name.endswith(COMPRESSED):
-                raise UserError(
-                    f"'{name}' is compressed, and compressed files cannot be read from the middle. "
-                    "Unpack it first, or leave it out of the pattern."
-                )
+
+def refuse_compressed(names: Sequence[str]) -> None:
+    for name in names:
+        if name.endswith(COMPRESSED):
+            raise UserError(
+                f"'{name}' is compressed, and compressed files cannot be read from the middle. "
+                "Unpack it first, or leave it out of the pattern."
+            )

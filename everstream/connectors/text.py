@@ -6,29 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from everstream.connectors.files import filesystem_of
-from everstream.connectors.splits import Chunk, ChunkReader, FileSet, LinesOffset
-from everstream.errors import ConnectorError, UserError
+from everstream.connectors.lines import BrokenLine, LinesReader, split_lines
+from everstream.connectors.splits import Chunk, ChunkReader, FileSet
+from everstream.errors import UserError
 from everstream.pipeline.batch import Batch
-from everstream.pipeline.source import END, EndOfStream, Reader, Source
-
-
-def decoded_lines(chunk: Chunk, encoding: str) -> list[str]:
-    """The lines of a chunk without their ends, which are \\n or \\r\\n."""
-    if encoding == "utf-8-sig" and chunk.position:
-        encoding = "utf-8"  # only the start of a file can have the mark
-    try:
-        text = chunk.data.decode(encoding)
-    except UnicodeDecodeError as error:
-        raise ConnectorError(
-            f"'{chunk.path}' is not {encoding} at byte {chunk.position + error.start}: "
-            f"{error.reason}. Name the right encoding, for example encoding='latin-1'."
-        ) from error
-    if "\r" in text:
-        text = text.replace("\r\n", "\n")
-    lines = text.split("\n")
-    if not lines[-1]:
-        lines.pop()
-    return lines
+from everstream.pipeline.rejects import OnError, checked
+from everstream.pipeline.source import Reader, Source
 
 
 class TextLines(Source):
@@ -36,7 +19,8 @@ class TextLines(Source):
 
     `path` names a file, a folder or a pattern ("books/*.txt") on any fsspec filesystem. Large
     files are cut into byte ranges, so that all shards read one file together; lines of one
-    range keep their order.
+    range keep their order. With `follow=True` the source never ends: files that appear later,
+    whole, are read too. `on_error` says what happens to lines that are not in this encoding.
     """
 
     def __init__(
@@ -45,6 +29,8 @@ class TextLines(Source):
         *,
         batch_bytes: int = 1 << 20,
         encoding: str = "utf-8",
+        follow: bool = False,
+        on_error: OnError = "fail",
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         if batch_bytes < 1:
@@ -58,39 +44,53 @@ class TextLines(Source):
                 f"lines in '{encoding}' do not end with a single newline byte, so files cannot "
                 "be cut into lines. Convert them to UTF-8 first."
             )
-        self._files = FileSet(*filesystem_of(path, storage_options))
+        self._files = FileSet(*filesystem_of(path, storage_options), follow=follow)
         self._batch_bytes = batch_bytes
         self._encoding = codec
+        self.on_error = checked(on_error, "TextLines")
 
     def open(self, shard: int, shards: int) -> Reader:
-        return _TextReader(self._files.reader(shard, shards, self._batch_bytes), self._encoding)
+        chunks = self._files.reader(shard, shards, self._batch_bytes)
+        return _TextReader(chunks, self.on_error, self._encoding)
 
     def check(self) -> None:
         self._files.check()
 
 
-class _TextReader(Reader):
-    def __init__(self, chunks: ChunkReader, encoding: str) -> None:
-        self._chunks = chunks
+class _TextReader(LinesReader):
+    advice = "Name the right encoding, for example encoding='latin-1'."
+
+    def __init__(self, chunks: ChunkReader, on_error: OnError, encoding: str) -> None:
+        super().__init__(chunks, on_error)
         self._encoding = encoding
 
-    @property
-    def offset(self) -> LinesOffset:
-        return self._chunks.offset
+    def parse(self, chunks: list[Chunk]) -> Batch:
+        return [line for chunk in chunks for line in self._lines(chunk)]
 
-    def seek(self, offset: LinesOffset) -> None:
-        self._chunks.seek(offset)
-
-    def read(self) -> Batch | EndOfStream | None:
-        before = self._chunks.offset
-        chunks = self._chunks.read()
-        if not chunks:
-            return END
+    def _lines(self, chunk: Chunk) -> list[str]:
+        """The lines of a chunk without their ends, which are \\n or \\r\\n."""
+        encoding = self._encoding
+        if encoding == "utf-8-sig" and chunk.position:
+            encoding = "utf-8"  # only the start of a file can have the mark
         try:
-            return [line for chunk in chunks for line in decoded_lines(chunk, self._encoding)]
-        except ConnectorError:
-            self._chunks.seek(before)
-            raise
+            text = chunk.data.decode(encoding)
+        except UnicodeDecodeError:
+            return self._decodable(chunk, encoding)
+        if "\r" in text:
+            text = text.replace("\r\n", "\n")
+        lines = text.split("\n")
+        if not lines[-1]:
+            lines.pop()
+        return lines
 
-    def close(self) -> None:
-        self._chunks.close()
+    def _decodable(self, chunk: Chunk, encoding: str) -> list[str]:
+        lines = []
+        position = chunk.position
+        for line in split_lines(chunk.data):
+            try:
+                lines.append(line.decode(encoding).removesuffix("\n").removesuffix("\r"))
+            except UnicodeDecodeError as error:
+                problem = f"not {encoding} at byte {position + error.start}: {error.reason}."
+                self.broken(chunk.path, BrokenLine(position, line, problem))
+            position += len(line)
+        return lines

@@ -18,7 +18,7 @@ from everstream.core.plan import Plan
 from everstream.errors import EverstreamError, OperatorError, UserError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.graph import ByKey, Kind
-from everstream.pipeline.operator import Context, Operator, bind_state
+from everstream.pipeline.operator import Context, Operator, bind_state, process_tolerantly
 from everstream.pipeline.sink import Permit, SinkShard, Transaction, Writer
 from everstream.pipeline.source import END, EndOfStream, Reader
 from everstream.state.snapshot import ShardState
@@ -26,6 +26,8 @@ from everstream.state.snapshot import ShardState
 _SHOWN = 300
 CONTEXT_STATE = "ctx.state"
 """Where `ctx.state` is kept; with a dot, so that no declared `Keyed` can have this name."""
+DEAD_LETTERS = "/dead-letters"
+"""Ends the name of the hidden stage that keeps an operator's dead letters."""
 
 
 @dataclass
@@ -44,6 +46,7 @@ class Stage:
     """Transactions that are prepared and not known to be committed."""
     persisted: set[int] = field(default_factory=set)
     """The checkpoints among them whose records are known to be durable."""
+    dead_letters: "Stage | None" = None
 
 
 class ChainStages:
@@ -86,15 +89,22 @@ class ChainStages:
             routing = next((edge.routing for edge in graph.inputs(name)), None)
             keying = routing.keying if isinstance(routing, ByKey) else None
             ctx = Context(
-                name, self.shard.number, shards, self.state.keystore(name, CONTEXT_STATE), keying
+                name,
+                self.shard.number,
+                shards,
+                self.state.keystore(name, CONTEXT_STATE),
+                keying,
+                graph.nodes[name].on_error,
             )
             stage = Stage(name, ctx)
             stage.records_in, stage.records_out = counts.get(name, (0, 0))
             self.stages[name] = stage
             extra = extras.get(name, {})
+            ctx.skipped = extra.get("skipped", 0)
             # By its place in the graph: some connectors can be either.
             if kind is Kind.SOURCE:
                 stage.reader = what.open(self.shard.number, shards)
+                stage.reader.fence(generation)
                 if "offset" in extra:
                     stage.reader.seek(extra["offset"])
             elif kind is Kind.SINK:
@@ -104,6 +114,14 @@ class ChainStages:
             else:
                 bind_state(what, partial(self.state.keystore, name))
                 stage.operator = what
+            dead_letters = graph.nodes[name].dead_letters
+            if dead_letters is not None:
+                who = SinkShard(graph.name, name, self.shard.number, shards, generation, store)
+                hidden = Stage(name + DEAD_LETTERS, ctx, writer=dead_letters.open(who))
+                self.stages[hidden.name] = stage.dead_letters = hidden
+                assert hidden.writer is not None
+                saved = extras.get(hidden.name, {})
+                hidden.writer.recover(saved.get("transactions", ()), permit)
         self._link()
 
     def _link(self) -> None:
@@ -133,6 +151,10 @@ class ChainStages:
         assert head.reader is not None
         self._at = head.name
         batch = head.reader.read()
+        if head.ctx.on_error != "fail":
+            for rejected in head.reader.take_rejected():
+                head.ctx.leave_out(rejected)
+            self._keep_rejected(head)
         if batch is None:
             return None
         if isinstance(batch, EndOfStream):
@@ -156,8 +178,19 @@ class ChainStages:
             stage.records_out += len(batch)
             return
         assert stage.operator is not None
-        stage.operator.process_batch(batch, stage.ctx)
+        if stage.ctx.on_error == "fail":
+            stage.operator.process_batch(batch, stage.ctx)
+        else:
+            process_tolerantly(stage.operator, batch, stage.ctx)
+            self._keep_rejected(stage)
         self._forward_emitted(stage)
+
+    def _keep_rejected(self, stage: Stage) -> None:
+        """Dead letters wait for the checkpoint like the output of any other sink."""
+        rejected = stage.ctx.take_rejected()
+        if rejected and stage.dead_letters is not None:
+            assert stage.dead_letters.writer is not None
+            stage.dead_letters.writer.write(list(rejected))
 
     def _forward_emitted(self, stage: Stage) -> None:
         for port, batch in stage.ctx.take_emitted():
@@ -186,6 +219,8 @@ class ChainStages:
                     stage.pending.append(transaction)
                 if stage.pending:
                     extras[stage.name] = {"transactions": tuple(stage.pending)}
+            if stage.ctx.skipped and stage.name in self.operators:
+                extras.setdefault(stage.name, {})["skipped"] = stage.ctx.skipped
         return extras
 
     def unpersisted(self) -> list[Transaction]:
@@ -223,10 +258,24 @@ class ChainStages:
 
     @property
     def counts(self) -> dict[str, tuple[int, int]]:
-        return {name: (s.records_in, s.records_out) for name, s in self.stages.items()}
+        return {
+            name: (stage.records_in, stage.records_out)
+            for name, stage in self.stages.items()
+            if name in self.operators
+        }
 
-    def has_sink(self) -> bool:
-        return any(self.plan.graph.nodes[name].kind is Kind.SINK for name in self.operators)
+    @property
+    def skipped(self) -> dict[str, int]:
+        """Operator -> records left out, of those that left any out."""
+        return {
+            name: stage.ctx.skipped
+            for name, stage in self.stages.items()
+            if name in self.operators and stage.ctx.skipped
+        }
+
+    def saved_names(self) -> list[str]:
+        """The names under which this chain's extras are saved."""
+        return [*self.operators, *(name + DEAD_LETTERS for name in self.operators)]
 
     # Ends.
 

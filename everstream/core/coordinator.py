@@ -286,6 +286,11 @@ class Coordinator:
             shard_counts=shard_counts(self.plan),
         )
         self.ledger.abort()
+        self._records_at_epoch = sum(
+            record.counts[name][1]
+            for record in records.values()
+            for name in self._sources & set(record.counts)
+        )
         self._writing = manifest
         self._orders.append(WriteManifest(manifest))
 

@@ -32,6 +32,8 @@ class CheckpointRecord:
     ordinal: int = 0
     counts: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Operator -> records in, records out."""
+    skipped: dict[str, int] = field(default_factory=dict)
+    """Operator -> records left out because of an error, of those that left any out."""
     variables: dict[str, Any] = field(default_factory=dict)
     """The protocol's own."""
     capture_s: float = 0.0

@@ -74,12 +74,13 @@ class Plan:
         return [s for s in self.shards if self.graph.nodes[s.operator].kind is Kind.SOURCE]
 
     def sink_shards(self) -> list[ShardId]:
-        """The shards whose chain ends in a sink, somewhere."""
+        """The shards that have something to commit: output, or dead letters."""
         return [
             shard
             for shard in self.shards
             if any(
                 self.graph.nodes[name].kind is Kind.SINK
+                or self.graph.nodes[name].dead_letters is not None
                 for name in self.chains[shard.operator].operators
             )
         ]

@@ -303,7 +303,12 @@ class ShardRunner:
         began_s = self.port.clock_s()
         extras = self.chain.prepare(record.number)
         capture = self.state.capture(extras)
-        record = replace(record, counts=self.chain.counts, capture_s=self.port.clock_s() - began_s)
+        record = replace(
+            record,
+            counts=self.chain.counts,
+            skipped=self.chain.skipped,
+            capture_s=self.port.clock_s() - began_s,
+        )
         self.port.upload(
             Upload(self.shard.id, self.shard.generation, record, capture, self.chain.unpersisted())
         )
@@ -352,6 +357,6 @@ class ShardRunner:
         for record in records:
             other = ShardState()
             found = other.restore(self.port.load(record.objects), record.objects)
-            extras |= {name: found[name] for name in operators if name in found}
+            extras |= {name: found[name] for name in self.chain.saved_names() if name in found}
             self.state.adopt(other, operators)
         return extras

@@ -40,17 +40,23 @@ def where(batch: Batch, mask: pl.Series) -> Batch:
 
 def joined(batches: Sequence[Batch]) -> list[Batch]:
     """Neighbouring batches of one kind and schema joined, so that fewer frames are sent."""
-    result: list[Batch] = []
+    groups: list[list[Batch]] = []
     for batch in batches:
-        last = result[-1] if result else None
-        if isinstance(last, list) and isinstance(batch, list):
-            result[-1] = last + batch
-        elif (
-            isinstance(last, pl.DataFrame)
-            and isinstance(batch, pl.DataFrame)
-            and last.schema == batch.schema
-        ):
-            result[-1] = pl.concat([last, batch])
+        if groups and _alike(groups[-1][-1], batch):
+            groups[-1].append(batch)
         else:
-            result.append(batch)
-    return result
+            groups.append([batch])
+    return [_concatenated(group) for group in groups]
+
+
+def _alike(one: Batch, other: Batch) -> bool:
+    if isinstance(one, pl.DataFrame) and isinstance(other, pl.DataFrame):
+        return one.schema == other.schema
+    return isinstance(one, list) and isinstance(other, list)
+
+
+def _concatenated(group: list[Any]) -> Batch:
+    if isinstance(group[0], pl.DataFrame):
+        frame: pl.DataFrame = pl.concat(group) if len(group) > 1 else group[0]
+        return frame
+    return [record for batch in group for record in batch]

@@ -19,6 +19,8 @@ Predicate: TypeAlias = Callable[[Any], bool] | pl.Expr
 class Map(Operator):
     """One record in, one record out."""
 
+    repeatable = True
+
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self.function = function
 
@@ -29,6 +31,8 @@ class Map(Operator):
 
 class FlatMap(Operator):
     """One record in, any number out."""
+
+    repeatable = True
 
     def __init__(self, function: Callable[[Any], Iterable[Any]]) -> None:
         self.function = function
@@ -41,6 +45,8 @@ class FlatMap(Operator):
 class Filter(Operator):
     """Keeps the records for which the predicate holds."""
 
+    repeatable = True
+
     def __init__(self, predicate: Predicate) -> None:
         self.predicate = predicate
 
@@ -50,6 +56,8 @@ class Filter(Operator):
 
 class Branch(Operator):
     """Sends each record to the port of the first predicate that holds, the rest to the last."""
+
+    repeatable = True
 
     def __init__(self, predicates: Sequence[Predicate]) -> None:
         self.predicates = list(predicates)
@@ -82,6 +90,8 @@ class MapBatches(Operator):
 class WithColumns(Operator):
     """Adds or replaces columns by Polars expressions."""
 
+    repeatable = True
+
     def __init__(self, expressions: Sequence[Any], named: dict[str, Any]) -> None:
         self.expressions = list(expressions)
         self.named = named
@@ -93,6 +103,8 @@ class WithColumns(Operator):
 
 class Select(Operator):
     """Keeps or computes just these columns."""
+
+    repeatable = True
 
     def __init__(self, expressions: Sequence[Any], named: dict[str, Any]) -> None:
         self.expressions = list(expressions)
@@ -115,10 +127,16 @@ class Aggregate(Operator):
         init, update, values = self.init, self.update, ctx.state.entries
         keys = ctx.keying.keys(batch)
         out = []
-        for key, record in zip(keys, ctx.reading(batch), strict=True):
-            value = update(values[key] if key in values else init(), record)
-            values[key] = value
-            out.append((key, value))
+        pairs, finished = zip(keys, ctx.reading(batch), strict=True), False
+        while not finished:
+            try:
+                for key, record in pairs:
+                    value = update(values[key] if key in values else init(), record)
+                    values[key] = value
+                    out.append((key, value))
+                finished = True
+            except Exception as error:
+                ctx.reject(record, error)  # and go on with the record after it
         ctx.state.touch(keys)
         ctx.emit_batch(out)
 
@@ -134,10 +152,16 @@ class Reduce(Operator):
         function, values = self.function, ctx.state.entries
         keys = ctx.keying.keys(batch)
         out = []
-        for key, record in zip(keys, ctx.reading(batch), strict=True):
-            value = function(values[key], record) if key in values else record
-            values[key] = value
-            out.append((key, value))
+        pairs, finished = zip(keys, ctx.reading(batch), strict=True), False
+        while not finished:
+            try:
+                for key, record in pairs:
+                    value = function(values[key], record) if key in values else record
+                    values[key] = value
+                    out.append((key, value))
+                finished = True
+            except Exception as error:
+                ctx.reject(record, error)  # and go on with the record after it
         ctx.state.touch(keys)
         ctx.emit_batch(out)
 

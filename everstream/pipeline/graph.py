@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from everstream.pipeline.keys import Keying
 from everstream.pipeline.operator import OUT, Operator
+from everstream.pipeline.rejects import OnError
 from everstream.pipeline.sink import Sink
 from everstream.pipeline.source import Source
 
@@ -50,6 +51,9 @@ class Node:
     """None until planned: then what the user said, or as many as upstream."""
     ordered: bool = False
     needs_key: bool = False
+    on_error: OnError = "fail"
+    dead_letters: Sink | None = None
+    """Where records go that were left out, if they are to be kept."""
 
 
 @dataclass(frozen=True)

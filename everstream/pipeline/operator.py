@@ -9,8 +9,12 @@ from collections.abc import Callable, Hashable, Iterator
 from operator import length_hint
 from typing import Any, Generic, TypeVar, overload
 
-from everstream.pipeline.batch import Batch, records_of
+import polars as pl
+
+from everstream.errors import EverstreamError, UserError
+from everstream.pipeline.batch import Batch, joined, records_of
 from everstream.pipeline.keys import Keying
+from everstream.pipeline.rejects import OnError, Rejected, describe
 from everstream.state.keystore import KeyStore
 
 V = TypeVar("V")
@@ -59,6 +63,7 @@ class Context:
         shards: int,
         state: KeyStore[Any, Any],
         keying: Keying | None = None,
+        on_error: OnError = "fail",
     ) -> None:
         self.operator = operator
         self.shard = shard
@@ -67,7 +72,10 @@ class Context:
         self.keying = keying
         self.key: Hashable = None
         """The key of the record in `process`, if the operator stands behind a key_by."""
+        self.on_error = on_error
         self.skipped = 0
+        """Records that were left out so far, also before the last failure."""
+        self._rejected: list[Rejected] = []
         self._reading: tuple[list[Any], Iterator[Any]] = ([], iter(()))
         self._emitted: list[tuple[str, Batch]] = []
         self._records: list[Any] = []
@@ -100,6 +108,56 @@ class Context:
         position = len(records) - length_hint(iterator) - 1
         return records[position] if 0 <= position < len(records) else None
 
+    def reject(self, record: Any, error: Exception) -> None:
+        """Leave a record out as `on_error` says: raise the error, count it, or keep it as well."""
+        if not self.tolerates(error):
+            raise error
+        self.leave_out(Rejected(record, describe(error)))
+
+    def tolerates(self, error: Exception) -> bool:
+        """A fault of the environment, or of ours, is not the record's: it is never skipped."""
+        fault = isinstance(error, EverstreamError) and not isinstance(error, UserError)
+        return self.on_error != "fail" and not fault
+
+    def leave_out(self, rejected: Rejected) -> None:
+        """Count what was rejected, and keep it if it is to become a dead letter."""
+        self.skipped += rejected.records
+        if self.on_error == "dead_letter":
+            self._rejected.append(rejected)
+
+    def take_rejected(self) -> list[Rejected]:
+        """The dead letters since the last call. For engines."""
+        rejected, self._rejected = self._rejected, []
+        return rejected
+
+    def mark(self) -> tuple[int, int, str]:
+        """How much has been emitted, for `forget_since`."""
+        return len(self._emitted), len(self._records), self._port
+
+    def forget_since(self, mark: tuple[int, int, str]) -> None:
+        """Take back what was emitted since then."""
+        batches, records, port = mark
+        if len(self._emitted) > batches:
+            # What had been waiting at the mark was flushed first, with what came after it.
+            flushed = self._emitted[batches][1]
+            self._records = list(flushed[:records]) if records else []
+            self._port = port
+            del self._emitted[batches:]
+        else:
+            del self._records[records:]
+            self._port = port
+
+    def join_since(self, mark: tuple[int, int, str]) -> None:
+        """Join what was emitted since then in small pieces, port by port."""
+        self._flush()
+        pieces = self._emitted[mark[0] :]
+        ports = dict.fromkeys(port for port, _ in pieces)
+        self._emitted[mark[0] :] = [
+            (port, batch)
+            for port in ports
+            for batch in joined([batch for other, batch in pieces if other == port])
+        ]
+
     def take_emitted(self) -> list[tuple[str, Batch]]:
         """What was emitted by the step that is over now. For engines."""
         self._flush()
@@ -120,6 +178,9 @@ class Operator:
     crash. Do not change records in place: another branch may hold the same objects.
     """
 
+    repeatable = False
+    """Whether a batch that failed may be processed again, in pieces: it changes no state."""
+
     def process(self, record: Any, ctx: Context) -> None:
         """Handle one record."""
         raise TypeError(f"{type(self).__name__} must define process or process_batch")
@@ -127,15 +188,20 @@ class Operator:
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         """Handle a batch. As given here: calls `process` for each record."""
         process = self.process
+        tolerant = ctx.on_error != "fail" or type(self).on_error is not Operator.on_error
+        mark = ctx.mark()
         keys = iter(ctx.keying.keys(batch)) if ctx.keying is not None else None
         for record in ctx.reading(batch):
             if keys is not None:
                 ctx.key = next(keys)
+            if tolerant:
+                mark = ctx.mark()
             try:
                 process(record, ctx)
             except Exception as error:
                 self.on_error(error, record, ctx)
-                ctx.skipped += 1
+                ctx.forget_since(mark)
+                ctx.leave_out(Rejected(record, describe(error)))
 
     def on_start(self, ctx: Context) -> None:
         """Before the first record of each generation, after state was restored."""
@@ -147,14 +213,44 @@ class Operator:
         """This shard is going away in good order; close what you opened."""
 
     def on_error(self, error: Exception, record: Any, ctx: Context) -> None:
-        """`process` raised. Raise to fail (the default), or return to skip the record."""
-        raise error
+        """`process` raised. Raise to fail, or return to leave the record out.
+
+        As given here: what the operator's `on_error=` option says; without one, it raises.
+        """
+        if not ctx.tolerates(error):
+            raise error
 
     def on_checkpoint(self, checkpoint: int, ctx: Context) -> None:
         """My checkpoint of this number is durable."""
 
     def on_commit(self, checkpoint: int, ctx: Context) -> None:
         """Everything up to this checkpoint is stable: it will never be rolled back."""
+
+
+def process_tolerantly(operator: Operator, batch: Batch, ctx: Context) -> None:
+    """`process_batch` for an operator whose records may be left out.
+
+    The whole batch is tried first. If that fails, one that changes no state gets the batch again
+    in pieces, so that only the records at fault are left out. Any other is not asked again: what
+    it raised for a batch, rather than for a record, costs it the batch.
+    """
+    mark = ctx.mark()
+    try:
+        operator.process_batch(batch, ctx)
+    except Exception as error:
+        if not ctx.tolerates(error):
+            raise
+        ctx.forget_since(mark)
+        if len(batch) == 1 or not operator.repeatable:
+            for record in records_of(batch):
+                ctx.leave_out(Rejected(record, describe(error)))
+            return
+        # Slicing rows off a DataFrame one by one is slow, halving it is not; a list is read
+        # record by record, so that a function sees no record more than twice.
+        step = -(-len(batch) // 2) if isinstance(batch, pl.DataFrame) else 1
+        for start in range(0, len(batch), step):
+            process_tolerantly(operator, batch[start : start + step], ctx)
+        ctx.join_since(mark)
 
 
 def bind_state(

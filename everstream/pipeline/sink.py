@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar
 
 from everstream.pipeline.batch import Batch
 
@@ -98,7 +97,7 @@ class Writer(ABC):
 class Sink(ABC):
     """Describes a sink; picklable. Opened once per shard and generation, on the shard's host."""
 
-    delivery: ClassVar[Delivery] = Delivery.AT_LEAST_ONCE
+    delivery: Delivery = Delivery.AT_LEAST_ONCE
     max_shards: int | None = None
 
     @abstractmethod

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from everstream.pipeline.batch import Batch
+from everstream.pipeline.rejects import OnError, Rejected
 
 
 class EndOfStream:
@@ -31,6 +32,12 @@ class Reader(ABC):
     def seek(self, offset: Any) -> None:
         """Go to an offset that was reported earlier, by this or another process."""
 
+    def fence(self, generation: int) -> None:
+        """Called once, before the first `read`: which generation of the shard this is.
+
+        For readers that write, as a journal does: one of a lower generation is a zombie.
+        """
+
     @abstractmethod
     def read(self) -> Batch | EndOfStream | None:
         """The next batch; None if there is nothing just now; END if there never will be.
@@ -42,6 +49,13 @@ class Reader(ABC):
         """After a `read` that returned None: how long the engine may wait before it asks again."""
         return 0.05
 
+    def take_rejected(self) -> list[Rejected]:
+        """What was left out since the last call, before the present offset.
+
+        Asked for after each `read`, if the source's `on_error` is not "fail".
+        """
+        return []
+
     def close(self) -> None:
         """Let go of files and connections."""
 
@@ -51,6 +65,10 @@ class Source(ABC):
 
     max_shards: int | None = None
     """How many shards can share this source; None for any number."""
+    on_error: OnError = "fail"
+    """What happens to input that cannot be parsed."""
+    replayable: bool = True
+    """Whether records can be had again; one that is not must be wrapped in a journal."""
 
     @abstractmethod
     def open(self, shard: int, shards: int) -> Reader:
@@ -62,3 +80,10 @@ class Source(ABC):
 
     def check(self) -> None:
         """Raise a UserError that says what to fix if this source cannot work (no such file)."""
+
+    def start(self, pipeline: str, operator: str, store: str, resuming: bool) -> None:
+        """Called on the driver before the source is sent to the hosts.
+
+        A chance to put into the store what the hosts will read. `resuming`: the run goes on from
+        a checkpoint, whose offsets must stay good.
+        """

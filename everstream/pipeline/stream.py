@@ -16,6 +16,7 @@ from everstream.pipeline.batch import Batch
 from everstream.pipeline.graph import Broadcast, ByKey, Edge, Graph, Kind, Node, OnDemand, Routing
 from everstream.pipeline.keys import Keying, key_selector
 from everstream.pipeline.operator import OUT, Operator
+from everstream.pipeline.rejects import OnError, checked
 from everstream.pipeline.sink import Sink
 from everstream.pipeline.source import Source
 
@@ -41,7 +42,9 @@ class Pipeline:
         """Add a source; its records flow out of the stream this returns."""
         if not isinstance(source, Source):
             raise UserError(f"source() takes a Source such as es.TextLines(...), not {source!r}.")
-        node = self._add(name, _base_name(source), Kind.SOURCE, source, shards)
+        node = self._add(
+            name, _base_name(source), Kind.SOURCE, source, shards, on_error=source.on_error
+        )
         return Stream(self, [(node.name, OUT)])
 
     def run(self, **options: Any) -> RunResult:
@@ -73,6 +76,10 @@ class Pipeline:
         if shards is not None and (not isinstance(shards, int) or shards < 1):
             raise GraphError(name, f"shards={shards!r} makes no sense", "Give a number from 1 up.")
         node = Node(name, kind, what, shards, **more)
+        if node.on_error == "dead_letter":
+            from everstream.connectors.dead_letters import DeadLetters
+
+            node.dead_letters = DeadLetters()
         self.graph.nodes[name] = node
         return node
 
@@ -81,7 +88,9 @@ class Stream:
     """Records on their way from one operator (or, after `union`, several) to the next.
 
     Each method adds an operator and returns the stream that leaves it. Every one of them takes
-    `name=` (operators keep their state under it) and `shards=` (default: as many as upstream).
+    `name=` (operators keep their state under it), `shards=` (default: as many as upstream) and
+    `on_error=`: what to do with a record that the operator raises on. "fail" (the default) ends
+    the run, "skip" counts the record and goes on, "dead_letter" also keeps it in the store.
     """
 
     def __init__(
@@ -112,18 +121,30 @@ class Stream:
         return self._then("map_batches", operator, options)
 
     def with_columns(
-        self, *columns: Any, name: str | None = None, shards: int | None = None, **named: Any
+        self,
+        *columns: Any,
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+        **named: Any,
     ) -> Stream:
         """Add or replace columns, as in Polars."""
         operator = builtin.WithColumns(columns, named)
-        return self._then("with_columns", operator, {"name": name, "shards": shards})
+        options = {"name": name, "shards": shards, "on_error": on_error}
+        return self._then("with_columns", operator, options)
 
     def select(
-        self, *columns: Any, name: str | None = None, shards: int | None = None, **named: Any
+        self,
+        *columns: Any,
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+        **named: Any,
     ) -> Stream:
         """Keep or compute just these columns, as in Polars."""
         operator = builtin.Select(columns, named)
-        return self._then("select", operator, {"name": name, "shards": shards})
+        options = {"name": name, "shards": shards, "on_error": on_error}
+        return self._then("select", operator, options)
 
     def key_by(self, key: Any, *more: Any) -> Stream:
         """Send records of one key to one shard of the next operator.
@@ -231,11 +252,14 @@ class Stream:
         options: dict[str, Any],
         **more: Any,
     ) -> Node:
-        unknown = set(options) - {"name", "shards"}
+        unknown = set(options) - {"name", "shards", "on_error"}
         if unknown:
             raise UserError(
-                f"{base}() does not know {', '.join(sorted(unknown))}; it takes name= and shards=."
+                f"{base}() does not know {', '.join(sorted(unknown))}; it takes name=, shards= "
+                "and on_error=."
             )
+        if "on_error" in options:
+            more["on_error"] = checked(options["on_error"], f"{base}()")
         node = self.pipeline._add(
             options.get("name"), base, kind, what, options.get("shards"), **more
         )

@@ -33,7 +33,7 @@ class Outside:
 class OutsideSink(Sink):
     """Exactly-once into an `Outside`, found by name because sinks are pickled on their way."""
 
-    delivery: ClassVar[Delivery] = Delivery.EXACTLY_ONCE
+    delivery = Delivery.EXACTLY_ONCE
     worlds: ClassVar[WeakValueDictionary[int, Outside]] = WeakValueDictionary()
 
     def __init__(self, world: int) -> None:

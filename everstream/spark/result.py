@@ -36,6 +36,8 @@ class RunResult:
     notes: list[str] = field(default_factory=list)
     store: str = ""
     resumed_from: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+    """Operator -> records left out because of an error, of those with on_error= that left any."""
     outputs: Mapping[str, list[Batch]] = field(default_factory=dict)
 
     @property
@@ -78,6 +80,7 @@ class RunResult:
             "records_out": self.records_out,
             "records_per_s": round(rate, 1),
             "counts": {name: list(pair) for name, pair in self.counts.items()},
+            "skipped": self.skipped,
             "resumed_from": self.resumed_from,
             "checkpoints": [checkpoint_json(manifest) for manifest in self.checkpoints],
             "recoveries": [report.to_json() for report in self.recoveries],

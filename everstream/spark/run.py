@@ -6,6 +6,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -150,6 +151,9 @@ class _Run:
             return self._result(Outcome.FINISHED, manifests[0], manifests[0].epoch)
         if manifests:
             self.listener.note(f"going on from epoch {manifests[0].epoch}", False)
+        for node in self.plan.graph.of_kind(Kind.SOURCE):
+            assert isinstance(node.what, Source)
+            node.what.start(self.pipeline.name, node.name, self.url, bool(manifests))
         store.sweep(lease)
         local = is_local(str(self.context.master))
         over_tcp = always_tcp or not local
@@ -203,7 +207,15 @@ class _Run:
         result.checkpoints = driver.written
         result.recoveries = coordinator.book.reports
         result.notes = driver.notes
+        for name, count in result.skipped.items():
+            kept = self.plan.graph.nodes[name].dead_letters is not None
+            where = f"; they are kept in {self.url}/dead_letters/{name}" if kept else ""
+            self._note(result, f"'{name}' left out {count} record(s) with errors{where}")
         return result
+
+    def _note(self, result: RunResult, text: str) -> None:
+        result.notes.append(text)
+        self.listener.note(text, True)
 
     def _earlier(self, store: CheckpointStore, lease: Lease, fresh: bool) -> list[EpochManifest]:
         """The checkpoints to go on from; none if the run starts from nothing."""
@@ -215,9 +227,10 @@ class _Run:
         if found:
             check_fits(found[0], self.plan)
             return found
-        for node in self.plan.graph.of_kind(Kind.SINK):
-            assert isinstance(node.what, Sink)
-            node.what.start_fresh(self.pipeline.name, node.name, self.url, fresh)
+        for node in self.plan.graph.nodes.values():
+            for sink in (node.what if node.kind is Kind.SINK else None, node.dead_letters):
+                if isinstance(sink, Sink):
+                    sink.start_fresh(self.pipeline.name, node.name, self.url, fresh)
         return []
 
     def _total_records(self) -> int | None:
@@ -231,10 +244,12 @@ class _Run:
         self, outcome: Outcome, newest: EpochManifest | None, resumed_from: int
     ) -> RunResult:
         counts: dict[str, tuple[int, int]] = {}
+        skipped: Counter[str] = Counter()
         for record in newest.records.values() if newest is not None else ():
             for name, (records_in, records_out) in record.counts.items():
                 before = counts.get(name, (0, 0))
                 counts[name] = (before[0] + records_in, before[1] + records_out)
+            skipped.update(record.skipped)
         graph = self.plan.graph
         outputs: dict[str, Any] = {}
         for node in graph.of_kind(Kind.SINK):
@@ -252,6 +267,7 @@ class _Run:
             sinks=tuple(node.name for node in graph.of_kind(Kind.SINK)),
             store=self.url,
             resumed_from=resumed_from,
+            skipped=dict(skipped),
             outputs=outputs,
         )
 

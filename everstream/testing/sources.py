@@ -97,9 +97,10 @@ class _Suite:
         for _ in range(len(whole.saved_offsets)):
             reader = self.open(shard, shards)
             reader.seek(pickle.loads(saved))
-            step = _Reading()
-            while not step.records and not step.ended:
+            for _ in range(self.max_reads):  # an endless source may have nothing more for now
                 step = self.drain(reader, max_reads=1)
+                if step.records or step.ended:
+                    break
             records += step.records
             saved = pickle.dumps(reader.offset)
             reader.close()

@@ -101,7 +101,9 @@ def test_other_encodings_and_their_errors(tmp_path: Path) -> None:
     assert read_all(TextLines(file, encoding="latin-1").open(0, 1)) == ["ok", "né"]
     reader = TextLines(file).open(0, 1)
     for _ in range(2):  # the offset stays in front of what cannot be read
-        with pytest.raises(ConnectorError, match=r"latin\.txt' is not utf-8 at byte 4"):
+        with pytest.raises(
+            ConnectorError, match=r"latin\.txt', line 2, byte 3: not utf-8 at byte 4"
+        ):
             reader.read()
     with pytest.raises(UserError, match="UTF-8"):
         TextLines(file, encoding="utf-16")
@@ -261,7 +263,7 @@ def test_a_broken_line_is_named_with_file_line_and_byte(
         with pytest.raises(ConnectorError, match=r"broken\.jsonl', line 4, byte 19") as caught:
             reader.read()
     assert broken in str(caught.value)
-    assert "TextLines" in str(caught.value)
+    assert "on_error" in str(caught.value)
 
 
 def test_a_value_that_does_not_fit_the_schema_is_named(tmp_path: Path) -> None:

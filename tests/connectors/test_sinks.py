@@ -25,6 +25,8 @@ from everstream.pipeline.batch import Batch, records_of
 from everstream.pipeline.sink import Delivery, Permit, Sink, SinkShard, Transaction
 from everstream.testing.sinks import check_sink, default_batches
 
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
 DATAFRAMES: dict[int, Batch] = {k: pl.DataFrame(batch) for k, batch in default_batches().items()}
 MIXED: dict[int, Batch] = {
     k: DATAFRAMES[k] if k % 2 else batch for k, batch in default_batches().items()

@@ -16,6 +16,8 @@ from everstream.pipeline.source import END, EndOfStream, Reader, Source
 from everstream.testing.sinks import check_sink
 from everstream.testing.sources import check_source
 
+pytestmark = pytest.mark.usefixtures("quick_disk")
+
 
 class Bent(Source):
     """A list source with one fault."""

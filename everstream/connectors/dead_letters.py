@@ -1,0 +1,56 @@
+"""Dead letters: records that were left out, kept in the run's store beside the checkpoints.
+
+They are part files like any exactly-once output: after a failure a record that is read again is
+not kept twice. One line of JSON per record says what it was, why it was left out and by whom.
+"""
+
+import json
+from typing import Any
+
+from everstream.connectors.parts import PartFolder, PartWriter, owner_of
+from everstream.pipeline.batch import Batch, records_of
+from everstream.pipeline.rejects import Rejected
+from everstream.pipeline.sink import Delivery, Sink, SinkShard, Writer
+
+FOLDER = "dead_letters"
+ENDING = ".jsonl"
+LONGEST_SHOWN = 100_000
+"""Characters of a record that are kept if JSON cannot hold it."""
+
+
+class DeadLetters(Sink):
+    """Writes `Rejected` records to `<store>/dead_letters/<operator>/`."""
+
+    delivery = Delivery.EXACTLY_ONCE
+
+    def open(self, who: SinkShard) -> Writer:
+        return _DeadLetterWriter(folder_of(who.store, who.operator), who)
+
+    def start_fresh(self, pipeline: str, operator: str, store: str, replace: bool) -> None:
+        folder_of(store, operator).start_fresh(pipeline, operator, replace)
+
+
+def folder_of(store: str, operator: str) -> PartFolder:
+    name = owner_of("", operator).removeprefix(".")
+    return PartFolder.at(f"{store.rstrip('/')}/{FOLDER}/{name}", ENDING)
+
+
+class _DeadLetterWriter(PartWriter):
+    def encode(self, batch: Batch) -> bytes:
+        return "".join([self._line(rejected) for rejected in records_of(batch)]).encode()
+
+    def _line(self, rejected: Rejected) -> str:
+        about = {"operator": self._who.operator, "error": rejected.error}
+        if rejected.place:
+            about["place"] = rejected.place
+        return json.dumps({**about, **_shown(rejected.record)}) + "\n"
+
+
+def _shown(record: Any) -> dict[str, Any]:
+    """The record as JSON if that gives the same value back, else as Python shows it."""
+    try:
+        if json.loads(json.dumps(record, allow_nan=False)) == record:
+            return {"record": record}
+    except (TypeError, ValueError, RecursionError):
+        pass  # It has no JSON form.
+    return {"repr": repr(record)[:LONGEST_SHOWN]}

@@ -1,0 +1,350 @@
+"""Parquet: `Parquet` reads such files as a source and writes them as a sink, on columns.
+
+Files are cut into byte ranges as text files are, and a row group belongs to the range its first
+byte lies in: no shard needs to read the footers of files that are another's. The place in a file
+is a row number. What is written becomes a file only when it is whole, footer and all, and its
+checkpoint is stable, so any reader of the folder sees finished Parquet files and nothing else.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, overload
+
+import polars as pl
+import pyarrow as pa
+from pyarrow import parquet
+
+from everstream.connectors.files import filesystem_of, is_pattern
+from everstream.connectors.frames import Columns
+from everstream.connectors.lines import LOOK_FOR_FILES_EVERY_S
+from everstream.connectors.parquet_parts import ParquetWriter
+from everstream.connectors.parts import PartFolder
+from everstream.connectors.splits import FileSet, Follower, LinesOffset, Split
+from everstream.errors import ConnectorError, UserError
+from everstream.pipeline.batch import Batch
+from everstream.pipeline.rejects import OnError, Rejected, checked
+from everstream.pipeline.sink import Delivery, Sink, SinkShard, Writer
+from everstream.pipeline.source import END, EndOfStream, Reader, Source
+
+ENDING = ".parquet"
+ROWS_PER_BATCH = 65_536
+SMALLEST_SPLIT_BYTES = 1 << 20
+
+
+class Parquet(Source, Sink):
+    """Parquet files. Batches are DataFrames.
+
+    As a source, `path` names a file, a folder or a pattern; `columns` the ones to read, all by
+    default. All files must have the columns of the first. With `follow=True` the source never
+    ends: files that appear later, whole, are read too. `on_error` says what happens to files and
+    row groups that cannot be read, and to files with other columns.
+
+    As a sink, `path` names a folder. Output is exactly-once: one part file per shard and
+    checkpoint, which appears whole when its checkpoint is stable. Types are those of the first
+    batch unless given: `schema={'name': pl.Float64, ...}`.
+    """
+
+    delivery = Delivery.EXACTLY_ONCE
+    max_shards = None
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        columns: Sequence[str] | None = None,
+        schema: Mapping[str, Any] | None = None,
+        batch_rows: int = ROWS_PER_BATCH,
+        follow: bool = False,
+        on_error: OnError = "fail",
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        if batch_rows < 1:
+            raise UserError(f"batch_rows must be at least 1, not {batch_rows}.")
+        self._fs, self._path = filesystem_of(path, storage_options)
+        self._names_a_file = bool(os.path.splitext(os.fspath(path))[1])
+        self._files = FileSet(self._fs, self._path, follow)
+        self._columns = list(columns) if columns is not None else None
+        self._schema = pl.Schema(schema) if schema is not None else None
+        self._given_schema = self._schema
+        self._batch_rows = batch_rows
+        self.on_error = checked(on_error, "Parquet")
+
+    @overload
+    def open(self, shard: int, shards: int) -> Reader: ...
+    @overload
+    def open(self, who: SinkShard) -> Writer: ...
+    def open(self, *args: Any, **named: Any) -> Reader | Writer:
+        """A reader for (shard, shards), a writer for a `SinkShard`."""
+        who = named.get("who", args[0] if args else None)
+        if isinstance(who, SinkShard):
+            columns = Columns(who.operator, self._given_schema)
+            return ParquetWriter(self._part_folder(), who, columns)
+        return self._open_reader(*args, **named)
+
+    def check(self) -> None:
+        """Raise a UserError if the path can serve neither as a source nor as a sink."""
+        if is_pattern(self._path) or self._files.exists() or self._files.follow:
+            self._files.refresh()
+        elif self._names_a_file and not self._fs.isdir(self._path):
+            raise UserError(
+                f"nothing to read: there is no file '{self._path}'. Check the path; to write "
+                "there, end it with a slash, so that it names a folder."
+            )
+        if self._schema is None and self._files.listed and self._files.files:
+            self._schema = self._first_schema()
+
+    def start_fresh(self, pipeline: str, operator: str, store: str, replace: bool) -> None:
+        self._part_folder().start_fresh(pipeline, operator, replace)
+
+    def _part_folder(self) -> PartFolder:
+        if is_pattern(self._path) or self._fs.isfile(self._path):
+            raise UserError(
+                f"Parquet writes into a folder, but '{self._path}' is a file or a pattern. "
+                "Name a folder, for example Parquet('counts/')."
+            )
+        return PartFolder(self._fs, self._path, ENDING)
+
+    def _open_reader(self, shard: int, shards: int) -> Reader:
+        schema = self._schema
+        if schema is None and self._files.files:
+            schema = self._first_schema()
+        offset = self._files.first_offset(shard, shards, SMALLEST_SPLIT_BYTES)
+        files = _Files(self._fs, self._columns)
+        follower = self._files.follower(shard, shards)
+        return _ParquetReader(files, offset, schema, self._batch_rows, self.on_error, follower)
+
+    def _first_schema(self) -> pl.Schema:
+        """The columns of the first file that can be read."""
+        files = _Files(self._fs, self._columns)
+        problem: ConnectorError | None = None
+        for path, size in self._files.files:
+            try:
+                return files.open(Split(path, 0, size, size)).schema
+            except ConnectorError as error:
+                problem = problem or error
+                if self.on_error == "fail":
+                    break
+            finally:
+                files.close()
+        raise UserError(f"cannot tell the columns of '{self._path}': {problem}")
+
+
+@dataclass(frozen=True)
+class _Group:
+    """A row group: its number, its first row in the file, and how many rows it has."""
+
+    number: int
+    first_row: int
+    rows: int
+    start_byte: int
+
+
+class _OpenFile:
+    """A Parquet file whose footer has been read."""
+
+    def __init__(self, path: str, file: Any, columns: Sequence[str] | None) -> None:
+        self.path = path
+        self._parquet = parquet.ParquetFile(file)
+        arrow = self._parquet.schema_arrow
+        if columns is not None:
+            missing = [name for name in columns if name not in arrow.names]
+            if missing:
+                raise ConnectorError(f"'{path}' has no column {', '.join(missing)}.")
+            arrow = pa.schema([arrow.field(name) for name in columns])
+        self._names = list(arrow.names)
+        self.schema = pl.DataFrame(pl.from_arrow(arrow.empty_table())).schema
+        self.groups: list[_Group] = []
+        row = 0
+        for number in range(self._parquet.metadata.num_row_groups):
+            group = self._parquet.metadata.row_group(number)
+            self.groups.append(_Group(number, row, group.num_rows, _first_byte(group)))
+            row += group.num_rows
+
+    def groups_in(self, split: Split) -> list[_Group]:
+        return [g for g in self.groups if split.start <= g.start_byte < split.stop and g.rows]
+
+    def read(self, group: _Group) -> pl.DataFrame:
+        table = self._parquet.read_row_group(group.number, columns=self._names, use_threads=False)
+        return pl.DataFrame(pl.from_arrow(table)).select(self._names)
+
+
+def _first_byte(group: Any) -> int:
+    if not group.num_columns:
+        return 0
+    column = group.column(0)
+    dictionary = column.dictionary_page_offset
+    data: int = column.data_page_offset
+    return min(data, dictionary) if dictionary else data
+
+
+class _Files:
+    """Keeps the file being read open."""
+
+    def __init__(self, fs: Any, columns: Sequence[str] | None) -> None:
+        self._fs = fs
+        self._columns = columns
+        self._file: Any = None
+        self._open: _OpenFile | None = None
+
+    def open(self, split: Split) -> _OpenFile:
+        if self._open is not None and self._open.path == split.path:
+            return self._open
+        self.close()
+        try:
+            size_bytes = self._fs.info(split.path)["size"]
+            self._file = self._fs.open(split.path, "rb")
+        except OSError as error:
+            raise _Gone(
+                f"cannot read '{split.path}': {error}. "
+                "Put the file back, or start from nothing with --fresh."
+            ) from error
+        if size_bytes != split.file_bytes:
+            raise _Gone(
+                f"'{split.path}' has {size_bytes} bytes where it had {split.file_bytes} when the "
+                "run began. Put the file back, or start from nothing with --fresh."
+            )
+        try:
+            self._open = _OpenFile(split.path, self._file, self._columns)
+        except (pa.ArrowException, OSError) as error:
+            raise ConnectorError(
+                f"'{split.path}' is not a whole Parquet file: {error}. "
+                "Write it again, or leave it out of the pattern."
+            ) from error
+        return self._open
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file, self._open = None, None
+
+
+class _Gone(ConnectorError):
+    """The file is not what it was: never a reason to skip it."""
+
+
+class _ParquetReader(Reader):
+    """The schema is part of the offset: it must not change on replay."""
+
+    def __init__(
+        self,
+        files: _Files,
+        offset: LinesOffset,
+        schema: pl.Schema | None,
+        batch_rows: int,
+        on_error: OnError,
+        follower: Follower | None,
+    ) -> None:
+        self._files = files
+        self._offset = offset
+        self._schema = schema
+        self._batch_rows = batch_rows
+        self._on_error = on_error
+        self._follower = follower
+        self._rejected: list[Rejected] = []
+        self._decoded: tuple[str, int, pl.DataFrame] | None = None
+        self._idle = False
+
+    @property
+    def offset(self) -> tuple[LinesOffset, pl.Schema | None]:
+        return self._offset, self._schema
+
+    def seek(self, offset: tuple[LinesOffset, pl.Schema | None]) -> None:
+        self._offset, self._schema = offset
+        self._rejected = []
+
+    def read(self) -> Batch | EndOfStream | None:
+        self._idle = False
+        while True:
+            if self._offset.index == len(self._offset.splits):
+                if self._follower is None:
+                    return END
+                self._offset = self._follower.extended(self._offset)
+                if self._offset.index == len(self._offset.splits):
+                    self._idle = True
+                    return None
+            batch = self._read_split(self._offset.splits[self._offset.index])
+            if batch is not None and batch.height:
+                return batch
+
+    def ready_in_s(self) -> float:
+        return LOOK_FOR_FILES_EVERY_S if self._idle else 0.0
+
+    def take_rejected(self) -> list[Rejected]:
+        rejected, self._rejected = self._rejected, []
+        return rejected
+
+    def close(self) -> None:
+        self._files.close()
+        self._decoded = None
+
+    def _read_split(self, split: Split) -> pl.DataFrame | None:
+        """The next rows of this split; None when it is done with, or has to be left out."""
+        try:
+            file = self._files.open(split)
+        except _Gone:
+            raise
+        except ConnectorError as error:
+            # Every range of the file finds this out; the first one says so.
+            self._leave_out(split.path, error, 1 if split.start == 0 else 0)
+            self._offset = self._offset.next_split()
+            return None
+        groups = file.groups_in(split)
+        try:
+            self._check_schema(file)
+        except ConnectorError as error:
+            self._leave_out(split.path, error, sum(group.rows for group in groups))
+            self._offset = self._offset.next_split()
+            return None
+        position = self._offset.position
+        left = [g for g in groups if position is None or g.first_row + g.rows > position]
+        if not left:
+            self._offset = self._offset.next_split()
+            return None
+        return self._read_group(file, left[0], position)
+
+    def _read_group(self, file: _OpenFile, group: _Group, position: int | None) -> pl.DataFrame:
+        start = max(position or 0, group.first_row)
+        try:
+            frame = self._group_frame(file, group)
+        except (pa.ArrowException, OSError) as error:
+            place = f"'{file.path}', row group {group.number} (rows from {group.first_row})"
+            problem = ConnectorError(
+                f"{place}: {error}. Write the file again, or leave it out of the pattern."
+            )
+            self._leave_out(place, problem, group.rows)
+            frame, start = pl.DataFrame(), group.first_row + group.rows
+        row = start - group.first_row
+        batch = frame[row : row + self._batch_rows]
+        stop = start + batch.height
+        if stop == group.first_row + group.rows:
+            self._decoded = None
+        self._offset = replace(self._offset, position=stop)
+        return batch
+
+    def _group_frame(self, file: _OpenFile, group: _Group) -> pl.DataFrame:
+        if self._decoded is None or self._decoded[:2] != (file.path, group.number):
+            self._decoded = (file.path, group.number, file.read(group))
+        return self._decoded[2]
+
+    def _check_schema(self, file: _OpenFile) -> None:
+        if self._schema is None:
+            self._schema = file.schema
+        if file.schema == self._schema:
+            return
+        ours, theirs = _described(self._schema), _described(file.schema)
+        raise ConnectorError(
+            f"'{file.path}' has the columns {', '.join(theirs)} where {', '.join(ours)} were "
+            "expected. Give all files the same columns, name those to read with columns=[...], "
+            "or leave this file out of the pattern."
+        )
+
+    def _leave_out(self, place: str, error: ConnectorError, records: int) -> None:
+        if self._on_error == "fail":
+            raise error
+        if records:
+            self._rejected.append(Rejected(None, error.message, place, records))
+
+
+def _described(schema: pl.Schema) -> list[str]:
+    return [f"{name} ({kind})" for name, kind in schema.items()]

@@ -1,0 +1,179 @@
+"""PostgreSQL, what sources and sinks share: connections, errors that name the table, types.
+
+psycopg is an optional package: it is imported when the first connection is made, and missed with
+the command that installs it.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+
+from everstream.errors import ConnectorError, EverstreamError, UserError
+
+CONNECT_TIMEOUT_S = 10
+
+
+def driver() -> Any:
+    """The psycopg module, or a UserError that says how to install it."""
+    try:
+        import psycopg
+    except ImportError as error:
+        raise UserError(
+            "PostgreSQL needs the package psycopg, which is not installed: "
+            "pip install 'everstream[postgres]', on every machine that runs the pipeline."
+        ) from error
+    return psycopg
+
+
+def connect(dsn: str, table: str) -> Any:
+    """A connection that commits when told to."""
+    psycopg = driver()
+    try:
+        return psycopg.connect(
+            dsn, connect_timeout=CONNECT_TIMEOUT_S, fallback_application_name="everstream"
+        )
+    except psycopg.OperationalError as error:
+        raise ConnectorError(
+            f"cannot connect to the database of table '{table}': {_words(error)}. Check that the "
+            "server runs and that address, user and password are right (a ~/.pgpass file or "
+            "PGPASSWORD keeps the password out of the program)."
+        ) from error
+    except psycopg.ProgrammingError as error:
+        raise UserError(f"the connection string for table '{table}' is wrong: {error}") from error
+
+
+def explained(error: Exception, table: str) -> EverstreamError:
+    """What psycopg raised, as an error that names the table and says what to do."""
+    psycopg = driver()
+    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+        return ConnectorError(
+            f"the connection to the database of table '{table}' was lost: {_words(error)}. Check "
+            "that the server runs; the pipeline goes on from its last checkpoint."
+        )
+    hint = "Make the rows and the table fit each other, in names, types and constraints."
+    if isinstance(error, psycopg.errors.InvalidColumnReference):
+        hint = "upsert_on=[...] needs a primary key or a unique index on exactly these columns."
+    elif isinstance(error, psycopg.errors.UniqueViolation):
+        hint = "For rows that replace earlier ones use upsert_on=[...]."
+    elif isinstance(error, psycopg.errors.InsufficientPrivilege):
+        hint = "Grant the rights to this user."
+    return UserError(f"table '{table}': {_words(error)}. {hint}")
+
+
+def _words(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")
+
+
+def is_lost(error: Exception) -> bool:
+    psycopg = driver()
+    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+
+
+_SQL_KINDS: dict[Any, str] = {
+    pl.Int8: "smallint",
+    pl.Int16: "smallint",
+    pl.Int32: "integer",
+    pl.Int64: "bigint",
+    pl.UInt8: "smallint",
+    pl.UInt16: "integer",
+    pl.UInt32: "bigint",
+    pl.UInt64: "numeric(20)",
+    pl.Float32: "real",
+    pl.Float64: "double precision",
+    pl.Boolean: "boolean",
+    pl.Binary: "bytea",
+    pl.Date: "date",
+    pl.Time: "time",
+    pl.Duration: "interval",
+}
+
+
+def sql_kind(kind: pl.DataType) -> str:
+    """The column type for a Polars type."""
+    if isinstance(kind, pl.Datetime):
+        return "timestamptz" if kind.time_zone else "timestamp"
+    if isinstance(kind, pl.Decimal):
+        return f"numeric({kind.precision or 38}, {kind.scale})"
+    if isinstance(kind, pl.List) and not kind.inner.is_nested():
+        return f"{sql_kind(kind.inner)}[]"  # type: ignore[arg-type]
+    if kind.is_nested():
+        return "jsonb"
+    return _SQL_KINDS.get(kind.base_type(), "text")
+
+
+def sql_rows(frame: pl.DataFrame) -> list[tuple[Any, ...]]:
+    """The rows as values that psycopg can send."""
+    as_json = [position for position, kind in enumerate(frame.dtypes) if sql_kind(kind) == "jsonb"]
+    rows = frame.rows()
+    if not as_json:
+        return rows
+    changed = []
+    for row in rows:
+        values = list(row)
+        for position in as_json:
+            if values[position] is not None:
+                values[position] = json.dumps(values[position], ensure_ascii=False, default=str)
+        changed.append(tuple(values))
+    return changed
+
+
+_POLARS_KINDS: dict[int, Any] = {
+    16: pl.Boolean(),
+    17: pl.Binary(),
+    18: pl.String(),
+    19: pl.String(),
+    20: pl.Int64(),
+    21: pl.Int16(),
+    23: pl.Int32(),
+    25: pl.String(),
+    26: pl.Int64(),
+    700: pl.Float32(),
+    701: pl.Float64(),
+    1042: pl.String(),
+    1043: pl.String(),
+    1082: pl.Date(),
+    1083: pl.Time(),
+    1114: pl.Datetime("us"),
+    1184: pl.Datetime("us", "UTC"),
+    1186: pl.Duration("us"),
+    1000: pl.List(pl.Boolean()),
+    1005: pl.List(pl.Int16()),
+    1007: pl.List(pl.Int32()),
+    1009: pl.List(pl.String()),
+    1015: pl.List(pl.String()),
+    1016: pl.List(pl.Int64()),
+    1021: pl.List(pl.Float32()),
+    1022: pl.List(pl.Float64()),
+}
+NUMERIC = 1700
+JSON_KINDS = (114, 3802)
+
+
+def frame_of(rows: list[tuple[Any, ...]], description: Sequence[Any], table: str) -> pl.DataFrame:
+    """Rows as a DataFrame whose types depend on the columns alone, never on the values.
+
+    Types that Polars has no like of (uuid, inet, ranges) become text, JSON stays JSON as text.
+    """
+    columns: dict[str, pl.Series] = {}
+    for position, column in enumerate(description):
+        values = [row[position] for row in rows]
+        kind = _POLARS_KINDS.get(column.type_code)
+        if column.type_code == NUMERIC:
+            # As Spark does where the column has no scale of its own.
+            kind = pl.Decimal(38, column.scale if column.precision is not None else 18)
+        elif column.type_code in JSON_KINDS:
+            values = [None if v is None else json.dumps(v, ensure_ascii=False) for v in values]
+            kind = pl.String()
+        elif kind is None:
+            values = [None if v is None else str(v) for v in values]
+            kind = pl.String()
+        try:
+            columns[column.name] = pl.Series(column.name, values, dtype=kind)
+        except (pl.exceptions.PolarsError, TypeError, OverflowError) as error:
+            raise ConnectorError(
+                f"table '{table}', column '{column.name}': {error}. Cast it in a query: "
+                f"query='SELECT {column.name}::text, ...'."
+            ) from error
+    return pl.DataFrame(columns)

@@ -1,0 +1,130 @@
+"""PostgreSQL as a sink: exactly-once rows, or keyed upsert."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import polars as pl
+
+from everstream.connectors.postgres import connect, driver, explained, sql_kind, sql_rows
+from everstream.connectors.sqlite import quoted_column, upsert_sql
+from everstream.connectors.tables import (
+    COMMITS,
+    FENCES,
+    TOKEN,
+    Database,
+    Session,
+    TableSink,
+    quoted,
+)
+from everstream.pipeline.sink import SinkShard
+
+SETTING_UP = 7_305_202_301
+"""The advisory lock under which tables are made: PostgreSQL fails if two make one at once."""
+
+
+class Postgres(TableSink):
+    """Rows into a PostgreSQL table.
+
+    `dsn` is a connection string ("host=... dbname=..." or "postgresql://..."). Records are dicts,
+    tuples or rows of DataFrames; the table is made from the first rows if it is not there.
+    Exactly-once; with `upsert_on=["id"]` rows replace those with the same key instead
+    (idempotent: a row shows at once, and again after a failure).
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        table: str,
+        *,
+        upsert_on: Sequence[str] | None = None,
+        schema: Any = None,
+    ) -> None:
+        driver()
+        super().__init__(_PostgresDatabase(dsn, table), table, upsert_on, schema)
+
+
+class _PostgresDatabase(Database):
+    def __init__(self, dsn: str, table: str) -> None:
+        self.dsn = dsn
+        self.table = table
+
+    def connect(self) -> Any:
+        return connect(self.dsn, self.table)
+
+    @contextmanager
+    def transaction(self, connection: Any, table: str) -> Iterator[Session]:
+        try:
+            with connection.transaction(), connection.cursor() as cursor:
+                yield _PostgresSession(cursor)
+        except driver().Error as error:
+            raise explained(error, table) from error
+
+
+class _PostgresSession(Session):
+    mark = "%s"
+    locking = " FOR UPDATE"
+
+    def __init__(self, cursor: Any) -> None:
+        self._cursor = cursor
+
+    def query(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        self._cursor.execute(sql, tuple(values) or None)
+        return list(self._cursor.fetchall()) if self._cursor.description else []
+
+    def columns_of(self, table: str) -> list[str]:
+        rows = self.query(
+            "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) "
+            "AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
+            (quoted(table),),
+        )
+        return [row[0] for row in rows]
+
+    def set_up(self) -> None:
+        if self.columns_of(COMMITS) and self.columns_of(FENCES):
+            return
+        self._one_at_a_time()
+        self.query(
+            f"CREATE TABLE IF NOT EXISTS {COMMITS} (id bigserial PRIMARY KEY, "
+            "target text NOT NULL, pipeline text NOT NULL, operator text NOT NULL, "
+            "shard integer NOT NULL, checkpoint bigint NOT NULL, "
+            "committed_at timestamptz NOT NULL DEFAULT now(), "
+            "UNIQUE (target, pipeline, operator, shard, checkpoint))"
+        )
+        self.query(
+            f"CREATE TABLE IF NOT EXISTS {FENCES} (target text NOT NULL, pipeline text NOT NULL, "
+            "operator text NOT NULL, shard integer NOT NULL, generation bigint NOT NULL, "
+            "PRIMARY KEY (target, pipeline, operator, shard))"
+        )
+
+    def create(self, table: str, schema: pl.Schema, keys: Sequence[str], token: bool) -> None:
+        if self.columns_of(table):
+            return
+        self._one_at_a_time()
+        columns = [f"{quoted_column(name)} {sql_kind(kind)}" for name, kind in schema.items()]
+        if token:
+            columns.append(f"{TOKEN} bigint")
+        if keys:
+            columns.append(f"PRIMARY KEY ({', '.join(map(quoted_column, keys))})")
+        self.query(f"CREATE TABLE IF NOT EXISTS {quoted(table)} ({', '.join(columns)})")
+
+    def add_token(self, table: str, who: SinkShard, checkpoint: int) -> int:
+        rows = self.query(
+            f"INSERT INTO {COMMITS} (target, pipeline, operator, shard, checkpoint) "
+            "VALUES (%s, %s, %s, %s, %s) RETURNING id",
+            (table, who.pipeline, who.operator, who.shard, checkpoint),
+        )
+        return int(rows[0][0])
+
+    def insert(self, table: str, frame: pl.DataFrame, token: int) -> None:
+        names = ", ".join([*map(quoted_column, frame.columns), TOKEN])
+        with self._cursor.copy(f"COPY {quoted(table)} ({names}) FROM STDIN") as copy:
+            for row in sql_rows(frame):
+                copy.write_row((*row, token))
+
+    def upsert(self, table: str, frame: pl.DataFrame, keys: Sequence[str]) -> None:
+        sql = upsert_sql(table, frame.columns, keys, "\0").replace("%", "%%").replace("\0", "%s")
+        self._cursor.executemany(sql, sql_rows(frame))
+
+    def _one_at_a_time(self) -> None:
+        self.query("SELECT pg_advisory_xact_lock(%s)", (SETTING_UP,))

@@ -1,0 +1,347 @@
+"""PostgreSQL as a source: a table or query by key ranges, and the changes of a table as they come.
+
+Both read in the order of a column, and the offset is the last value read. Rows with equal values
+are always given together, so the column need not be unique. A lost connection is opened again
+once before it is an error, since reading again from the offset does no harm.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import polars as pl
+
+from everstream.connectors.postgres import connect, driver, explained, frame_of, is_lost
+from everstream.connectors.sqlite import quoted_column
+from everstream.connectors.tables import quoted
+from everstream.errors import UserError
+from everstream.pipeline.batch import Batch
+from everstream.pipeline.checkpointing import seconds
+from everstream.pipeline.source import END, EndOfStream, Reader, Source
+
+ROWS_PER_BATCH = 16_384
+RANGES = 64
+"""Key ranges a table is cut into; the shards take them in turn."""
+
+
+class PostgresTable(Source):
+    """The rows of a table, or of a query, read in ranges of a key that the shards share.
+
+    `key` is a column with an order and without NULLs, best one with an index. The ranges are cut
+    when the run begins and end at the largest key of that time. Rows must not change while they
+    are read, or a replay reads them as they are then; for a table that grows use PostgresChanges.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        table: str | None = None,
+        *,
+        key: str,
+        query: str | None = None,
+        columns: Sequence[str] | None = None,
+        batch_rows: int = ROWS_PER_BATCH,
+    ) -> None:
+        driver()
+        if (table is None) == (query is None):
+            raise UserError("PostgresTable reads a table or a query: name one of the two.")
+        if batch_rows < 1:
+            raise UserError(f"batch_rows must be at least 1, not {batch_rows}.")
+        self._rows = _Rows(dsn, table or "(query)", _from(table, query), key, columns, batch_rows)
+        self._ranges: tuple[_KeyRange, ...] | None = None
+
+    def check(self) -> None:
+        """Cut the key ranges, once for all shards."""
+        self._ranges = self._cut()
+
+    def open(self, shard: int, shards: int) -> Reader:
+        ranges = self._ranges if self._ranges is not None else self._cut()
+        return _RangesReader(_Client(self._rows), KeyOffset(ranges[shard::shards]))
+
+    def _cut(self) -> "tuple[_KeyRange, ...]":
+        rows, client = self._rows, _Client(self._rows)
+        try:
+            key = column_sql(rows.key)
+            if client.query(f"SELECT 1 FROM {rows.source} WHERE {key} IS NULL LIMIT 1")[0]:
+                raise UserError(
+                    f"table '{rows.table}' has rows whose key '{rows.key}' is NULL; they would "
+                    f"not be read. Use another key, or query='SELECT ... WHERE {rows.key} IS NOT "
+                    "NULL'."
+                )
+            shares = [(number + 1) / RANGES for number in range(RANGES)]
+            found, _ = client.query(
+                f"SELECT percentile_disc(%s::float8[]) WITHIN GROUP (ORDER BY {key}) "
+                f"FROM {rows.source}",
+                (shares,),
+            )
+        finally:
+            client.close()
+        bounds = list(dict.fromkeys(found[0][0] or []))
+        return tuple(
+            _KeyRange(low, high) for low, high in zip([None, *bounds], bounds, strict=False)
+        )
+
+
+class PostgresChanges(Source):
+    """Rows as they are added to a table, or changed, found by polling an increasing column.
+
+    `column` must grow with every insert (and update, if these are to be seen): a sequence
+    without cache, an identity column, a version. Values that are drawn early and committed late
+    are waited for: a row is given only when no transaction is left that was writing to the table
+    when the row was seen. A column filled with now() has the time its transaction began: say how
+    long transactions may take, `lag="10s"`. Begins after `start`; None for all there is. Never
+    ends.
+    """
+
+    max_shards = 1
+
+    def __init__(
+        self,
+        dsn: str,
+        table: str,
+        *,
+        column: str,
+        every: str | float = "1s",
+        start: Any = None,
+        lag: str | float | None = None,
+        columns: Sequence[str] | None = None,
+        batch_rows: int = ROWS_PER_BATCH,
+    ) -> None:
+        driver()
+        if batch_rows < 1:
+            raise UserError(f"batch_rows must be at least 1, not {batch_rows}.")
+        self._rows = _Rows(dsn, table, _from(table, None), column, columns, batch_rows)
+        self._every_s = seconds(every)
+        self._lag_s = None if lag is None else seconds(lag)
+        self._start = start
+
+    def check(self) -> None:
+        client = _Client(self._rows)
+        try:
+            key = column_sql(self._rows.key)
+            client.query(f"SELECT {key} FROM {self._rows.source} LIMIT 0")
+        finally:
+            client.close()
+
+    def open(self, shard: int, shards: int) -> Reader:
+        if shards > 1:
+            raise UserError("PostgresChanges reads a table in order: use shards=1.")
+        return _ChangesReader(_Client(self._rows), self._start, self._every_s, self._lag_s)
+
+
+def _from(table: str | None, query: str | None) -> str:
+    # Parameters are marked with %, so one of the user's own is written twice.
+    source = quoted(table) if table is not None else f"({query}) AS rows"
+    return source.replace("%", "%%")
+
+
+def column_sql(name: str) -> str:
+    return quoted_column(name).replace("%", "%%")
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """What is read, and in which order."""
+
+    dsn: str
+    table: str
+    source: str
+    key: str
+    columns: Sequence[str] | None
+    batch_rows: int
+
+    @property
+    def selected(self) -> str:
+        if self.columns is None:
+            return "*"
+        return ", ".join(map(column_sql, self.columns))
+
+
+@dataclass(frozen=True)
+class _KeyRange:
+    """Keys above `low` (None: from the first) up to `high`, which belongs to it."""
+
+    low: Any
+    high: Any
+
+
+@dataclass(frozen=True)
+class KeyOffset:
+    """A shard's ranges, which of them is being read, and the last key read in it."""
+
+    ranges: tuple[_KeyRange, ...]
+    index: int = 0
+    last: Any = None
+
+
+class _Client:
+    """A connection that is opened again once if it was lost."""
+
+    def __init__(self, rows: _Rows) -> None:
+        self.rows = rows
+        self._connection: Any = None
+
+    def query(self, sql: str, values: Sequence[Any] = ()) -> tuple[list[tuple[Any, ...]], Any]:
+        """The rows, and the description of their columns."""
+        fresh = self._connection is None
+        try:
+            return self._query(sql, values)
+        except driver().Error as error:
+            self.close()
+            if fresh or not is_lost(error):
+                raise explained(error, self.rows.table) from error
+        try:
+            return self._query(sql, values)
+        except driver().Error as error:
+            self.close()
+            raise explained(error, self.rows.table) from error
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def read(self, low: Any, high: Any) -> tuple[pl.DataFrame, Any] | None:
+        """The next rows with keys above `low` up to `high`, and the last key; None if none."""
+        rows, key = self.rows, column_sql(self.rows.key)
+        where, values = [f"{key} <= %s"], [high]
+        if low is not None:
+            where, values = [f"{key} > %s", *where], [low, high]
+        sql = (
+            f"SELECT {rows.selected}, {key} FROM {rows.source} WHERE {' AND '.join(where)} "
+            f"ORDER BY {key} LIMIT {rows.batch_rows + 1}"
+        )
+        found, description = self.query(sql, values)
+        if not found:
+            return None
+        if len(found) > rows.batch_rows:
+            # More to come: end before the last key, whose rows may not all be here.
+            last = found[-1][-1]
+            whole = [row for row in found if row[-1] != last]
+            if not whole:
+                sql = f"SELECT {rows.selected}, {key} FROM {rows.source} WHERE {key} = %s"
+                whole, description = self.query(sql, (last,))
+            found = whole
+        frame = frame_of([row[:-1] for row in found], description[:-1], rows.table)
+        return frame, found[-1][-1]
+
+    def _query(self, sql: str, values: Sequence[Any]) -> tuple[list[tuple[Any, ...]], Any]:
+        if self._connection is None:
+            self._connection = connect(self.rows.dsn, self.rows.table)
+            self._connection.autocommit = True
+        with self._connection.cursor() as cursor:
+            cursor.execute(sql, tuple(values))
+            return cursor.fetchall(), cursor.description
+
+
+class _RangesReader(Reader):
+    def __init__(self, client: _Client, offset: KeyOffset) -> None:
+        self._client = client
+        self._offset = offset
+
+    @property
+    def offset(self) -> KeyOffset:
+        return self._offset
+
+    def seek(self, offset: KeyOffset) -> None:
+        self._offset = offset
+
+    def read(self) -> Batch | EndOfStream | None:
+        while self._offset.index < len(self._offset.ranges):
+            offset = self._offset
+            keys = offset.ranges[offset.index]
+            low = offset.last if offset.last is not None else keys.low
+            found = self._client.read(low, keys.high)
+            if found is not None:
+                frame, last = found
+                self._offset = replace(offset, last=last)
+                return frame
+            self._offset = KeyOffset(offset.ranges, offset.index + 1)
+        return END
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class _ChangesReader(Reader):
+    """`final` is a value up to which no more rows can appear; it grows by polling.
+
+    A poll takes the largest value there is, then the transactions that hold a lock for writing
+    to the table. A row below that value that was not visible yet belongs to one of them: its
+    transaction took the lock before it drew the value. Once these are gone the value is final.
+    """
+
+    def __init__(self, client: _Client, start: Any, every_s: float, lag_s: float | None) -> None:
+        self._client = client
+        self._last = start
+        self._every_s = every_s
+        self._lag_s = lag_s
+        self._final: Any = None
+        self._candidate: Any = None
+        self._writing: set[str] = set()
+        self._idle = False
+
+    @property
+    def offset(self) -> Any:
+        return self._last
+
+    def seek(self, offset: Any) -> None:
+        self._last = offset
+        self._final = self._candidate = None
+
+    def read(self) -> Batch | EndOfStream | None:
+        if self._final is None:
+            self._poll()
+        self._idle = self._final is None
+        if self._final is None:
+            return None
+        found = self._client.read(self._last, self._final)
+        if found is None:
+            self._final = None
+            self._idle = True
+            return None
+        frame, self._last = found
+        if self._last == self._final:
+            self._final = None
+        return frame
+
+    def ready_in_s(self) -> float:
+        return self._every_s if self._idle else 0.0
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _poll(self) -> None:
+        if self._candidate is None:
+            self._candidate = self._largest()
+            if self._candidate is None:
+                return
+            self._writing = self._writers()
+        elif self._writing:
+            self._writing &= self._writers()
+        if not self._writing:
+            self._final, self._candidate = self._candidate, None
+
+    def _largest(self) -> Any:
+        rows, key = self._client.rows, column_sql(self._client.rows.key)
+        where, values = [], []
+        if self._last is not None:
+            where.append(f"{key} > %s")
+            values.append(self._last)
+        if self._lag_s is not None:
+            where.append(f"{key} <= now() - make_interval(secs => %s)")
+            values.append(self._lag_s)
+        condition = f" WHERE {' AND '.join(where)}" if where else ""
+        found, _ = self._client.query(f"SELECT max({key}) FROM {rows.source}{condition}", values)
+        return found[0][0]
+
+    def _writers(self) -> set[str]:
+        """The transactions that may have written to the table and have not ended."""
+        found, _ = self._client.query(
+            "SELECT DISTINCT virtualtransaction FROM pg_locks WHERE locktype = 'relation' AND "
+            "granted AND mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', "
+            "'AccessExclusiveLock') AND relation = to_regclass(%s) AND database = "
+            "(SELECT oid FROM pg_database WHERE datname = current_database())",
+            (quoted(self._client.rows.table),),
+        )
+        return {row[0] for row in found}

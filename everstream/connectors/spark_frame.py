@@ -1,0 +1,138 @@
+"""`SparkDataFrame`: the rows of a Spark DataFrame as a source.
+
+A host is itself a Spark task and cannot ask Spark to compute a partition for it, and a lineage
+with a random or changing step would not give the same rows again. So the driver has Spark write
+the DataFrame into the store once, as Parquet, before the run begins: a job like any other, in
+which Spark recomputes lost partitions by their lineage and no more than a batch of rows is in
+memory. From then on the source is these files; a run that goes on from a checkpoint reads the
+same ones, whatever the DataFrame would give by then.
+"""
+
+import threading
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from everstream.connectors.files import filesystem_of, is_local
+from everstream.connectors.parquet_files import ROWS_PER_BATCH, Parquet
+from everstream.connectors.parts import owner_of
+from everstream.errors import ConnectorError, UserError
+from everstream.pipeline.source import Reader, Source
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import DataFrame
+
+DONE = "_SUCCESS"
+"""Spark writes this file when all others are whole."""
+FAILURES_IN_A_ROW = 16
+LOOK_EVERY_S = 0.1
+
+
+class SparkDataFrame(Source):
+    """The rows of a Spark DataFrame; batches are (Polars) DataFrames.
+
+    Run the pipeline in the session of the DataFrame: `pipeline.run(spark=df.sparkSession)`. The
+    rows are written into the store first, at `sources/<operator>/`; the store must be a folder or
+    URL that Spark can write to.
+    """
+
+    def __init__(self, frame: "DataFrame", *, batch_rows: int = ROWS_PER_BATCH) -> None:
+        if not callable(getattr(frame, "toArrow", None)):
+            raise UserError(
+                f"SparkDataFrame takes a DataFrame of Spark, not {type(frame).__name__}. For one of "
+                "Polars use FromFunction(lambda start, stop: frame[start:stop], total=len(frame))."
+            )
+        self._frame: DataFrame | None = frame
+        self._batch_rows = batch_rows
+        self._files: Parquet | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Hosts get the files; a DataFrame lives only on the driver."""
+        return {**self.__dict__, "_frame": None}
+
+    def start(self, pipeline: str, operator: str, store: str, resuming: bool) -> None:
+        name = owner_of("", operator).removeprefix(".")
+        folder = f"{store.rstrip('/')}/sources/{name}"
+        fs, path = filesystem_of(folder)
+        written = fs.exists(f"{path}/{DONE}")
+        if resuming and not written:
+            raise ConnectorError(
+                f"the rows of the Spark DataFrame are no longer in '{folder}'. Put the folder "
+                "back, or start from nothing with --fresh."
+            )
+        if not resuming:
+            self._write(f"file://{path}" if is_local(fs) else folder)
+        self._files = Parquet(folder, schema=None, batch_rows=self._batch_rows)
+        self._files.check()
+
+    def open(self, shard: int, shards: int) -> Reader:
+        if self._files is None:
+            raise UserError("SparkDataFrame has not been started: run it in a pipeline.")
+        return self._files.open(shard, shards)
+
+    def _write(self, url: str) -> None:
+        if self._frame is None:
+            raise UserError(
+                "a SparkDataFrame can be started only where it was made: on the driver."
+            )
+        watch = _Watch(self._frame.sparkSession.sparkContext)
+        try:
+            with watch:
+                self._frame.write.mode("overwrite").parquet(url)
+        except Exception as error:  # Spark raises many kinds, from Python and from Java
+            text = str(error).strip().splitlines() or [type(error).__name__]
+            problem = f"its tasks failed {FAILURES_IN_A_ROW} times" if watch.gave_up else text[0]
+            raise ConnectorError(
+                f"Spark could not write the DataFrame to '{url}': {problem}. Check that the "
+                "DataFrame can be computed, for example with .count(), and that Spark can write "
+                "to the store."
+            ) from error
+
+
+class _Watch:
+    """Cancels the jobs of this thread when their tasks fail again and again and none succeeds.
+
+    A Spark that was started for pipelines never gives up on a task by itself.
+    """
+
+    def __init__(self, context: "SparkContext") -> None:
+        self._context = context
+        self._group = f"everstream-source-{uuid.uuid4().hex}"
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._failed_before: dict[int, tuple[int, int]] = {}
+        self.gave_up = False
+
+    def __enter__(self) -> None:
+        self._context.setJobGroup(self._group, "everstream: write a DataFrame to the store")
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+        self._context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
+
+    def _run(self) -> None:
+        while not self._over.wait(LOOK_EVERY_S):
+            if any(self._is_hopeless(stage) for stage in self._stages()):
+                self.gave_up = True
+                self._context.cancelJobGroup(self._group)
+                return
+
+    def _stages(self) -> Iterator[int]:
+        tracker = self._context.statusTracker()
+        for job in tracker.getJobIdsForGroup(self._group):
+            info = tracker.getJobInfo(job)
+            yield from info.stageIds if info is not None else ()
+
+    def _is_hopeless(self, stage: int) -> bool:
+        info = self._context.statusTracker().getStageInfo(stage)
+        if info is None:
+            return False
+        completed, failed = self._failed_before.get(stage, (0, 0))
+        if info.numCompletedTasks > completed:
+            completed, failed = info.numCompletedTasks, info.numFailedTasks
+        self._failed_before[stage] = completed, failed
+        return bool(info.numFailedTasks - failed >= FAILURES_IN_A_ROW)

@@ -1,0 +1,390 @@
+"""Exactly-once and keyed-upsert output to database tables, whatever the database.
+
+Exactly-once: rows wait as part files in the run's store, as durable as the checkpoint they belong
+to. A commit inserts them and a token (pipeline, operator, shard, checkpoint) in one transaction;
+a token that is there already means that it was done before. Each row carries the number of its
+token in the column `_everstream`, so that recovery to an older checkpoint finds the rows to take
+back. A table of fences, read and locked by every transaction, holds the newest generation of each
+shard: what an older one still tries, even in the middle of a commit, is refused by the database.
+
+Upsert: rows replace those with the same key at once; records that come again after a failure
+change nothing. The fence keeps a writer that was replaced from putting old values back.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import polars as pl
+
+from everstream.connectors.encoding import decode, encode
+from everstream.connectors.files import remove
+from everstream.connectors.frames import Columns
+from everstream.connectors.parts import PartFolder, PartTransaction, PartWriter, owner_of
+from everstream.errors import ConnectorError, InternalError, UserError
+from everstream.pipeline.batch import Batch
+from everstream.pipeline.sink import Delivery, Permit, Sink, SinkShard, Transaction, Writer
+
+TOKEN = "_everstream"
+COMMITS = "_everstream_commits"
+FENCES = "_everstream_fences"
+ENDING = ".batches"
+
+
+def quoted(name: str) -> str:
+    """A name as SQL writes it, `schema.table` in two parts."""
+    return ".".join('"' + part.replace('"', '""') + '"' for part in name.split("."))
+
+
+class Session(ABC):
+    """One open transaction of one database."""
+
+    mark = "?"
+    """How a parameter is written."""
+
+    @abstractmethod
+    def query(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run a statement and give its rows, if it has any."""
+
+    @abstractmethod
+    def columns_of(self, table: str) -> list[str]:
+        """The columns of a table; none if there is no such table."""
+
+    @abstractmethod
+    def set_up(self) -> None:
+        """Make the tables of commits and fences if they are not there."""
+
+    @abstractmethod
+    def create(self, table: str, schema: pl.Schema, keys: Sequence[str], token: bool) -> None:
+        """Make the table if it is not there."""
+
+    @abstractmethod
+    def insert(self, table: str, frame: pl.DataFrame, token: int) -> None:
+        """Add rows with the number of their token."""
+
+    @abstractmethod
+    def upsert(self, table: str, frame: pl.DataFrame, keys: Sequence[str]) -> None:
+        """Add rows, or replace those that have the same key."""
+
+    @abstractmethod
+    def add_token(self, table: str, who: SinkShard, checkpoint: int) -> int:
+        """Note that a checkpoint's rows are in; the token's number."""
+
+    # What is the same in every database.
+
+    def run(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        return self.query(sql.replace("?", self.mark), values)
+
+    def has_token(self, table: str, who: SinkShard, checkpoint: int) -> bool:
+        sql = f"SELECT 1 FROM {COMMITS} WHERE {_OWN} AND shard = ? AND checkpoint = ?"
+        return bool(self.run(sql, (*_own(table, who), who.shard, checkpoint)))
+
+    def fence(self, table: str, who: SinkShard) -> int | None:
+        """The newest generation of this shard; locks the answer until the transaction ends."""
+        sql = f"SELECT generation FROM {FENCES} WHERE {_OWN} AND shard = ?{self.locking}"
+        found = self.run(sql, (*_own(table, who), who.shard))
+        return int(found[0][0]) if found else None
+
+    locking = ""
+    """What makes a SELECT lock its rows."""
+
+    def set_fence(self, table: str, who: SinkShard) -> None:
+        self.run(
+            f"INSERT INTO {FENCES} (target, pipeline, operator, shard, generation) "
+            "VALUES (?, ?, ?, ?, ?) ON CONFLICT (target, pipeline, operator, shard) "
+            "DO UPDATE SET generation = excluded.generation",
+            (*_own(table, who), who.shard, who.generation),
+        )
+
+    def remove_after(self, table: str, who: SinkShard, checkpoint: int) -> None:
+        """Take back what a shard committed after a checkpoint."""
+        chosen = f"{_OWN} AND shard = ? AND checkpoint > ?"
+        self._remove(table, chosen, (*_own(table, who), who.shard, checkpoint))
+
+    def remove_all(self, table: str, pipeline: str, operator: str) -> None:
+        """Take back everything of an operator, and forget who wrote it."""
+        self._remove(table, _OWN, (table, pipeline, operator))
+        self.run(f"DELETE FROM {FENCES} WHERE {_OWN}", (table, pipeline, operator))
+
+    def count_tokens(self, table: str, pipeline: str, operator: str) -> int:
+        sql = f"SELECT count(*) FROM {COMMITS} WHERE {_OWN}"
+        return int(self.run(sql, (table, pipeline, operator))[0][0])
+
+    def _remove(self, table: str, chosen: str, values: Sequence[Any]) -> None:
+        if TOKEN in self.columns_of(table):
+            self.run(
+                f"DELETE FROM {quoted(table)} WHERE {TOKEN} IN "
+                f"(SELECT id FROM {COMMITS} WHERE {chosen})",
+                values,
+            )
+        self.run(f"DELETE FROM {COMMITS} WHERE {chosen}", values)
+
+
+_OWN = "target = ? AND pipeline = ? AND operator = ?"
+
+
+def _own(table: str, who: SinkShard) -> tuple[str, str, str]:
+    return table, who.pipeline, who.operator
+
+
+class Database(ABC):
+    """Where a database is; picklable."""
+
+    @abstractmethod
+    def connect(self) -> Any:
+        """A connection; raises a ConnectorError that names the database."""
+
+    @abstractmethod
+    def transaction(self, connection: Any, table: str) -> Any:
+        """A context manager that gives a Session; commits at its end, rolls back on an error.
+
+        What the driver raises comes out as a ConnectorError or a UserError that names the table.
+        """
+
+    def exists(self) -> bool:
+        """Whether there is anything to clean up."""
+        return True
+
+    @contextmanager
+    def session(self, table: str) -> Iterator[Session]:
+        """One transaction on a connection of its own."""
+        connection = self.connect()
+        try:
+            with self.transaction(connection, table) as session:
+                yield session
+        finally:
+            connection.close()
+
+
+class TableSink(Sink):
+    """Rows into a table: exactly-once, or with `upsert_on` keyed upsert."""
+
+    delivery = Delivery.EXACTLY_ONCE
+
+    def __init__(
+        self, database: Database, table: str, upsert_on: Sequence[str] | None, schema: Any
+    ) -> None:
+        if isinstance(upsert_on, str) or (upsert_on is not None and not upsert_on):
+            raise UserError(f"upsert_on={upsert_on!r} must list the key columns: ['id'].")
+        self._database = database
+        self._table = table
+        self._keys = list(upsert_on) if upsert_on else None
+        self._schema = pl.Schema(schema) if schema is not None else None
+        if self._keys is not None:
+            self.delivery = Delivery.IDEMPOTENT
+
+    def open(self, who: SinkShard) -> Writer:
+        columns = Columns(who.operator, self._schema)
+        if self._keys is not None:
+            return _UpsertWriter(self._database, self._table, who, columns, self._keys)
+        return _TableWriter(self._database, self._table, who, columns)
+
+    def check(self) -> None:
+        """Raise if the database cannot be reached or the table cannot take our rows."""
+        with self._database.session(self._table) as session:
+            columns = session.columns_of(self._table)
+        if columns and self._keys is None and TOKEN not in columns:
+            raise UserError(
+                f"table '{self._table}' has no column {TOKEN}, by which rows are found that a "
+                f"failure takes back. Add it: ALTER TABLE {quoted(self._table)} ADD COLUMN "
+                f"{TOKEN} BIGINT; or name a table that does not exist yet; or use upsert_on=[...]."
+            )
+        missing = [key for key in self._keys or () if columns and key not in columns]
+        if missing:
+            raise UserError(f"table '{self._table}' has no column {', '.join(missing)}.")
+
+    def start_fresh(self, pipeline: str, operator: str, store: str, replace: bool) -> None:
+        if not self._database.exists():
+            return
+        with self._database.session(self._table) as session:
+            session.set_up()
+            tokens = session.count_tokens(self._table, pipeline, operator)
+            if tokens and not replace:
+                raise UserError(
+                    f"table '{self._table}' already holds rows of pipeline '{pipeline}', operator "
+                    f"'{operator}', from an earlier run ({tokens} commits). Use --fresh to replace "
+                    "them, or name another table."
+                )
+            session.remove_all(self._table, pipeline, operator)
+        _waiting(store, operator).start_fresh(pipeline, operator, replace)
+
+
+def _waiting(store: str, operator: str) -> PartFolder:
+    name = owner_of("", operator).removeprefix(".")
+    return PartFolder.at(f"{store.rstrip('/')}/waiting/{name}", ENDING)
+
+
+def _refuse_if_replaced(session: Session, table: str, who: SinkShard) -> None:
+    newest = session.fence(table, who)
+    if newest is not None and newest > who.generation:
+        raise ConnectorError(
+            f"generation {newest} of shard {who.shard} of '{who.operator}' has taken over table "
+            f"'{table}'; generation {who.generation} must stop."
+        )
+
+
+@dataclass
+class TableTransaction(Transaction):
+    """Rows in a part file that go into the table together with their token."""
+
+    database: Database
+    table: str
+    who: SinkShard
+    part: PartTransaction
+    checkpoint: int
+
+    def persist(self) -> None:
+        self.part.persist()
+
+    def abort(self) -> None:
+        self.part.abort()
+
+    def commit(self, permit: Permit) -> None:
+        if permit.checkpoint < self.checkpoint:
+            raise InternalError(
+                f"rows of checkpoint {self.checkpoint} for table '{self.table}' were to be "
+                f"committed with a permit for checkpoint {permit.checkpoint} only"
+            )
+        if self.part.file is not None:
+            self.part.persist()
+        waiting = self._rows()
+        with self.database.session(self.table) as session:
+            session.set_up()
+            _refuse_if_replaced(session, self.table, self.who)
+            if not session.has_token(self.table, self.who, self.checkpoint):
+                if waiting is None:
+                    raise ConnectorError(
+                        f"the rows of checkpoint {self.checkpoint} for table '{self.table}' are "
+                        f"neither in it nor in '{self._path}'. Someone removed that file: put it "
+                        "back, or start with --fresh."
+                    )
+                self._insert(session, waiting)
+        remove(self.part.folder.fs, self._path)
+
+    @property
+    def _path(self) -> str:
+        return self.part.folder.path_of(self.part.pending)
+
+    def _rows(self) -> pl.DataFrame | None:
+        """What waits in the part file; None if it was committed and removed before."""
+        try:
+            data = self.part.folder.fs.cat_file(self._path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise ConnectorError(f"cannot read '{self._path}': {error}") from error
+        if len(data) != self.part.size_bytes:
+            raise ConnectorError(
+                f"'{self._path}' has {len(data)} bytes where {self.part.size_bytes} were written; "
+                "its rows are not shown. Restore the file, or restart from an earlier checkpoint."
+            )
+        frames = [batch for batch in decode(data) if isinstance(batch, pl.DataFrame)]
+        return pl.concat(frames)
+
+    def _insert(self, session: Session, frame: pl.DataFrame) -> None:
+        session.create(self.table, frame.schema, (), token=True)
+        _check_columns(session, self.table, [*frame.columns, TOKEN])
+        token = session.add_token(self.table, self.who, self.checkpoint)
+        session.insert(self.table, frame, token)
+
+
+def _check_columns(session: Session, table: str, wanted: Sequence[str]) -> None:
+    there = session.columns_of(table)
+    missing = [name for name in wanted if name not in there]
+    if missing:
+        raise UserError(
+            f"table '{table}' has no column {', '.join(missing)}; it has {', '.join(there)}. Add "
+            "the column to the table, or select others before the sink."
+        )
+
+
+class _TableWriter(PartWriter):
+    def __init__(self, database: Database, table: str, who: SinkShard, columns: Columns) -> None:
+        super().__init__(_waiting(who.store, who.operator), who)
+        self._database = database
+        self._table = table
+        self._columns = columns
+
+    def encode(self, batch: Batch) -> bytes:
+        return encode(self._columns.settle(batch))
+
+    def prepare(self, checkpoint: int) -> Transaction | None:
+        part = super().prepare(checkpoint)
+        if part is None:
+            return None
+        assert isinstance(part, PartTransaction)
+        return TableTransaction(self._database, self._table, self._who, part, checkpoint)
+
+    def recover(self, transactions: Sequence[Transaction], permit: Permit) -> None:
+        with self._database.session(self._table) as session:
+            session.set_up()
+            _refuse_if_replaced(session, self._table, self._who)
+            session.set_fence(self._table, self._who)
+            session.remove_after(self._table, self._who, permit.checkpoint)
+        ours = [replace(t, who=self._who) for t in transactions if isinstance(t, TableTransaction)]
+        super().recover(ours, permit)
+
+
+class _UpsertWriter(Writer):
+    def __init__(
+        self,
+        database: Database,
+        table: str,
+        who: SinkShard,
+        columns: Columns,
+        keys: Sequence[str],
+    ) -> None:
+        self._database = database
+        self._table = table
+        self._who = who
+        self._columns = columns
+        self._keys = list(keys)
+        self._connection: Any = None
+        self._created = False
+
+    def write(self, batch: Batch) -> None:
+        if not len(batch):
+            return
+        frame = self._columns.settle(batch)
+        missing = [key for key in self._keys if key not in frame.columns]
+        if missing:
+            raise UserError(
+                f"operator '{self._who.operator}': records have no {', '.join(missing)}, which "
+                "upsert_on= names as a key."
+            )
+        # Of several rows with one key the last one counts; a statement may touch a row once.
+        frame = frame.unique(self._keys, keep="last", maintain_order=True)
+        fresh = self._connection is None
+        try:
+            self._upsert(frame)
+        except ConnectorError:
+            if fresh:
+                raise
+            # The connection may have been lost long ago; writing again does no harm.
+            self.close()
+            self._upsert(frame)
+
+    def recover(self, transactions: Sequence[Transaction], permit: Permit) -> None:
+        with self._database.session(self._table) as session:
+            session.set_up()
+            _refuse_if_replaced(session, self._table, self._who)
+            session.set_fence(self._table, self._who)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _upsert(self, frame: pl.DataFrame) -> None:
+        if self._connection is None:
+            self._connection = self._database.connect()
+        with self._database.transaction(self._connection, self._table) as session:
+            if not self._created:
+                session.set_up()
+                session.create(self._table, frame.schema, self._keys, token=False)
+                _check_columns(session, self._table, frame.columns)
+            _refuse_if_replaced(session, self._table, self._who)
+            session.upsert(self._table, frame, self._keys)
+        self._created = True

@@ -1,0 +1,37 @@
+"""What the connector tests share."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from postgres_server import PostgresServer, install_postgres
+
+
+@pytest.fixture
+def quick_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Temporary folders in memory where there is such a place: an fsync there costs nothing."""
+    shared = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A real server; stopped and removed at the end."""
+    install_postgres()
+    shared = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as name:
+        folder = Path(name)
+        if os.geteuid() == 0:
+            shutil.chown(folder, "postgres")
+        server = PostgresServer(folder)
+        server.make()
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()

@@ -1,0 +1,372 @@
+"""SQLite and PostgreSQL as sinks: exactly-once and keyed upsert, zombies and lost connections."""
+
+import hashlib
+import pickle
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import psycopg
+import pytest
+from postgres_server import PostgresServer
+
+from everstream.connectors import Postgres, Sqlite
+from everstream.connectors.tables import COMMITS, TOKEN, TableTransaction
+from everstream.errors import ConnectorError, UserError
+from everstream.pipeline.batch import Batch
+from everstream.pipeline.sink import Delivery, Permit, Sink, SinkShard, Transaction
+from everstream.testing.sinks import check_sink, default_batches
+
+OWN = f"SELECT id FROM {COMMITS} WHERE target = {{0}} AND pipeline = {{0}} AND operator = {{0}}"
+FRAMES: dict[int, Batch] = {k: pl.DataFrame(batch) for k, batch in default_batches().items()}
+
+
+def table_for(place: str) -> str:
+    return "t" + hashlib.sha256(place.encode()).hexdigest()[:16]
+
+
+def sqlite_rows(file: Path, table: str, who: SinkShard | None = None) -> list[dict[str, Any]]:
+    with sqlite3.connect(file) as connection:
+        connection.row_factory = sqlite3.Row
+        known = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,))
+        if not known.fetchall():
+            return []
+        sql, values = f'SELECT * FROM "{table}"', ()
+        if who is not None:
+            sql += f" WHERE {TOKEN} IN ({OWN.format('?')})"
+            values = (table, who.pipeline, who.operator)
+        rows = [dict(row) for row in connection.execute(sql, values)]
+    connection.close()
+    return [{name: value for name, value in row.items() if name != TOKEN} for row in rows]
+
+
+def postgres_rows(dsn: str, table: str, who: SinkShard | None = None) -> list[dict[str, Any]]:
+    with psycopg.connect(dsn, row_factory=psycopg.rows.dict_row) as connection:
+        if (
+            connection.execute("SELECT to_regclass(%s) AS t", (f'"{table}"',)).fetchone()["t"]
+            is None
+        ):
+            return []
+        sql, values = f'SELECT * FROM "{table}"', ()
+        if who is not None:
+            sql += f" WHERE {TOKEN} IN ({OWN.format('%s')})"
+            values = (table, who.pipeline, who.operator)
+        rows = connection.execute(sql, values).fetchall()
+    return [{name: value for name, value in row.items() if name != TOKEN} for row in rows]
+
+
+@pytest.mark.usefixtures("quick_disk")
+def test_sqlite_is_exactly_once_through_every_crash() -> None:
+    def make(place: str) -> Sqlite:
+        Path(place).mkdir(exist_ok=True)
+        return Sqlite(f"{place}/out.db", "rows")
+
+    check_sink(make, lambda _, who: sqlite_rows(Path(who.store).parent / "out.db", "rows", who))
+
+
+@pytest.mark.usefixtures("quick_disk")
+def test_postgres_is_exactly_once_through_every_crash(postgres: PostgresServer) -> None:
+    check_sink(
+        lambda place: Postgres(postgres.dsn, table_for(place)),
+        lambda _, who: postgres_rows(postgres.dsn, table_for(str(Path(who.store).parent)), who),
+        batches=FRAMES,
+    )
+
+
+@pytest.mark.usefixtures("quick_disk")
+@pytest.mark.parametrize("batches", [default_batches(), FRAMES])
+def test_sqlite_upsert_is_idempotent(batches: dict[int, Batch]) -> None:
+    def make(place: str) -> Sqlite:
+        Path(place).mkdir(exist_ok=True)
+        return Sqlite(f"{place}/out.db", "rows", upsert_on=["n"])
+
+    check_sink(
+        make,
+        lambda _, who: sqlite_rows(Path(who.store).parent / "out.db", "rows"),
+        batches=batches,
+    )
+
+
+@pytest.mark.usefixtures("quick_disk")
+def test_postgres_upsert_is_idempotent(postgres: PostgresServer) -> None:
+    check_sink(
+        lambda place: Postgres(postgres.dsn, table_for(place), upsert_on=["n"]),
+        lambda _, who: postgres_rows(postgres.dsn, table_for(str(Path(who.store).parent))),
+    )
+
+
+class Place:
+    """One database of either kind, with a table of the test's own."""
+
+    def __init__(self, kind: str, folder: Path, dsn: str) -> None:
+        self.kind = kind
+        self.folder = folder
+        self.dsn = dsn
+        self.file = folder / "out.db"
+        self.table = table_for(str(folder))
+
+    def sink(self, **options: Any) -> Sink:
+        if self.kind == "sqlite":
+            return Sqlite(self.file, self.table, **options)
+        return Postgres(self.dsn, self.table, **options)
+
+    def rows(self) -> list[dict[str, Any]]:
+        if self.kind == "sqlite":
+            return sqlite_rows(self.file, self.table)
+        return postgres_rows(self.dsn, self.table)
+
+    def who(self, generation: int = 1, shard: int = 0) -> SinkShard:
+        return SinkShard("words", "counts", shard, 2, generation, f"{self.folder}/store")
+
+    def execute(self, sql: str) -> None:
+        connection: Any = (
+            sqlite3.connect(self.file) if self.kind == "sqlite" else psycopg.connect(self.dsn)
+        )
+        connection.execute(sql)
+        connection.commit()
+        connection.close()
+
+    def prepared(self, batch: Batch, checkpoint: int = 1, **options: Any) -> Transaction:
+        writer = self.sink(**options).open(self.who())
+        writer.write(batch)
+        transaction = writer.prepare(checkpoint)
+        assert transaction is not None
+        transaction.persist()
+        return transaction
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(
+    request: pytest.FixtureRequest, tmp_path: Path, postgres: PostgresServer
+) -> Iterator[Place]:
+    yield Place(request.param, tmp_path, postgres.dsn)
+
+
+def test_a_zombie_that_is_in_the_middle_of_a_commit_is_refused(place: Place) -> None:
+    writer = place.sink().open(place.who(1))
+    writer.recover([], Permit(0))
+    writer.write([{"n": 1}])
+    transaction = writer.prepare(1)
+    assert isinstance(transaction, TableTransaction)
+    transaction.persist()
+    rows = transaction._rows()
+    assert rows is not None
+    # It has read its rows; now its successor goes back to checkpoint 0 and takes over.
+    place.sink().open(place.who(2)).recover([], Permit(0))
+    transaction._rows = lambda: rows  # type: ignore[method-assign]
+    with pytest.raises(ConnectorError, match=r"generation 2 .* has taken over"):
+        transaction.commit(Permit(1))
+    assert place.rows() == []
+
+
+def test_a_zombie_cannot_put_old_values_back(place: Place) -> None:
+    sink = place.sink(upsert_on=["word"])
+    assert sink.delivery is Delivery.IDEMPOTENT
+    zombie = sink.open(place.who(1))
+    zombie.recover([], Permit(0))
+    zombie.write([{"word": "a", "count": 1}])
+    heir = sink.open(place.who(2))
+    heir.recover([], Permit(0))
+    heir.write([{"word": "a", "count": 2}, {"word": "a", "count": 3}, {"word": "b", "count": 1}])
+    with pytest.raises(ConnectorError, match="has taken over"):
+        zombie.write([{"word": "a", "count": 1}])
+    assert sorted(row["count"] for row in place.rows()) == [1, 3]
+    for writer in (zombie, heir):
+        writer.close()
+
+
+def test_shards_commit_side_by_side(place: Place) -> None:
+    errors: list[Exception] = []
+
+    def work(shard: int) -> None:
+        try:
+            writer = place.sink().open(place.who(1, shard))
+            writer.recover([], Permit(0))
+            for checkpoint in (1, 2, 3):
+                writer.write([{"shard": shard, "checkpoint": checkpoint}])
+                transaction = writer.prepare(checkpoint)
+                assert transaction is not None
+                transaction.commit(Permit(checkpoint))
+                pickle.loads(pickle.dumps(transaction)).commit(Permit(checkpoint))
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(shard,)) for shard in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    found = sorted((row["shard"], row["checkpoint"]) for row in place.rows())
+    assert found == [(shard, checkpoint) for shard in range(3) for checkpoint in (1, 2, 3)]
+
+
+def test_types_survive(place: Place) -> None:
+    row = {
+        "i": 1,
+        "f": 1.5,
+        "b": True,
+        "t": "é\n\\N\t",
+        "raw": b"\x00\xff",
+        "day": date(2020, 1, 2),
+        "at": datetime(2020, 1, 2, 3, 4, 5, 6),
+        "zoned": datetime(2020, 1, 2, tzinfo=UTC),
+        "clock": time(1, 2, 3),
+        "money": Decimal("1.50"),
+        "list": [1, 2],
+        "inner": {"a": [1], "b": None},
+        "nothing": None,
+        'odd "name %s': 7,
+    }
+    empty = dict.fromkeys(row)
+    place.prepared([row, empty]).commit(Permit(1))
+    if place.kind == "postgres":
+        expected: dict[str, Any] = row
+    else:
+        expected = row | {
+            "b": 1,
+            "day": "2020-01-02",
+            "at": "2020-01-02T03:04:05.000006",
+            "zoned": "2020-01-02T00:00:00+00:00",
+            "clock": "01:02:03",
+            "money": "1.50",
+            "list": "[1, 2]",
+            "inner": '{"a": [1], "b": null}',
+        }
+    assert place.rows() == [expected, empty]
+
+
+def test_upsert_replaces_rows_of_a_compound_key_in_a_table_that_is_there(place: Place) -> None:
+    place.execute(
+        f'CREATE TABLE "{place.table}" (a integer, b text, v text, "p%" text, UNIQUE (a, b))'
+    )
+    writer = place.sink(upsert_on=["a", "b"]).open(place.who())
+    writer.recover([], Permit(0))
+    writer.write(pl.DataFrame({"a": [1, 1], "b": ["x", "y"], "v": ["old", "old"], "p%": ["", ""]}))
+    writer.write(pl.DataFrame({"a": [1], "b": ["x"], "v": ["new"], "p%": ["1"]}))
+    writer.close()
+    assert sorted((row["b"], row["v"]) for row in place.rows()) == [("x", "new"), ("y", "old")]
+    only_keys = place.sink(upsert_on=["a", "b"]).open(place.who(2))
+    only_keys.write([{"a": 1, "b": "x"}, {"a": 2, "b": "z"}])
+    only_keys.close()
+    assert len(place.rows()) == 3
+
+
+def test_a_table_without_our_column_is_refused_with_the_fix(place: Place) -> None:
+    place.execute(f'CREATE TABLE "{place.table}" (n integer)')
+    with pytest.raises(UserError, match=f"ALTER TABLE .* ADD COLUMN {TOKEN}"):
+        place.sink().check()
+    place.execute(f'ALTER TABLE "{place.table}" ADD COLUMN {TOKEN} BIGINT')
+    place.sink().check()
+    place.prepared([{"n": 1}]).commit(Permit(1))
+    with pytest.raises(UserError, match=r"no column more; it has n"):
+        place.prepared([{"n": 1, "more": 2}], checkpoint=2).commit(Permit(2))
+    with pytest.raises(UserError, match="no column id"):
+        place.sink(upsert_on=["id"]).check()
+    assert place.rows() == [{"n": 1}]
+
+
+def test_rows_that_break_a_rule_of_the_table_are_refused_whole(place: Place) -> None:
+    place.execute(f'CREATE TABLE "{place.table}" (n integer UNIQUE, {TOKEN} bigint)')
+    transaction = place.prepared([{"n": 1}, {"n": 1}])
+    with pytest.raises(UserError, match="upsert_on"):
+        transaction.commit(Permit(1))
+    assert place.rows() == []
+    place.execute(f'DELETE FROM "{place.table}"')
+    with pytest.raises(UserError, match="unique index"):
+        place.sink(upsert_on=["_everstream"]).open(place.who(2)).write([{TOKEN: 1, "n": 5}])
+
+
+def test_rows_that_were_removed_before_their_commit_are_missed(place: Place) -> None:
+    transaction = place.prepared([{"n": 1}])
+    assert isinstance(transaction, TableTransaction)
+    Path(transaction._path).unlink()
+    with pytest.raises(ConnectorError, match="neither in it nor in"):
+        transaction.commit(Permit(1))
+
+
+@pytest.mark.parametrize("keys", ["id", []])
+def test_wrong_keys_are_refused(place: Place, keys: Any) -> None:
+    with pytest.raises(UserError, match="upsert_on"):
+        place.sink(upsert_on=keys)
+    with pytest.raises(UserError, match="have no id"):
+        place.sink(upsert_on=["id"]).open(place.who()).write([{"n": 1}])
+
+
+def test_a_full_sqlite_file_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
+    place = Place("sqlite", tmp_path, "")
+    place.prepared([{"t": "x"}]).commit(Permit(1))
+    transaction = place.prepared([{"t": "y" * 200_000}], checkpoint=2)
+    assert isinstance(transaction, TableTransaction)
+    connect = transaction.database.connect
+
+    def full() -> Any:
+        connection = connect()
+        connection.execute("PRAGMA max_page_count = 20")
+        return connection
+
+    transaction.database.connect = full  # type: ignore[method-assign]
+    with pytest.raises(ConnectorError, match=r"out\.db': database or disk is full.* room"):
+        transaction.commit(Permit(2))
+    transaction.database.connect = connect  # type: ignore[method-assign]
+    transaction.commit(Permit(2))
+    assert len(place.rows()) == 2
+
+
+def test_a_sqlite_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConnectorError, match=r"missing/x\.db"):
+        Sqlite(tmp_path / "missing" / "x.db", "rows").check()
+    (tmp_path / "text.db").write_text("this is not a database, it only pretends to be " * 20)
+    with pytest.raises(ConnectorError, match=r"text\.db"):
+        Sqlite(tmp_path / "text.db", "rows").check()
+
+
+def test_a_lost_postgres_connection_is_named_and_a_new_one_goes_on(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    place = Place("postgres", tmp_path, postgres.dsn)
+    upsert = Postgres(postgres.dsn, place.table + "u", upsert_on=["n"]).open(place.who())
+    upsert.write([{"n": 1}])
+    transaction = place.prepared([{"n": 1}])
+    postgres.stop()
+    try:
+        with pytest.raises(ConnectorError, match=f"{place.table}.*Check that the server runs"):
+            transaction.commit(Permit(1))
+    finally:
+        postgres.start()
+    transaction.commit(Permit(1))
+    transaction.commit(Permit(1))
+    assert place.rows() == [{"n": 1}]
+    upsert.write([{"n": 2}])  # its connection was lost: it opens another
+    upsert.close()
+    assert len(postgres_rows(postgres.dsn, place.table + "u")) == 2
+
+
+def test_a_wrong_address_or_connection_string_is_named() -> None:
+    with pytest.raises(ConnectorError, match=r"table .words.*Check that the"):
+        Postgres("host=127.0.0.1 port=1 dbname=nope", "words").check()
+    with pytest.raises(UserError, match="connection string"):
+        Postgres("no equals sign", "words").check()
+
+
+def test_a_missing_psycopg_is_missed_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(UserError, match=r"pip install 'everstream\[postgres\]'"):
+        Postgres("dbname=x", "words")
+    code = "import everstream, sys; assert 'psycopg' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_durations_become_intervals(postgres: PostgresServer, tmp_path: Path) -> None:
+    place = Place("postgres", tmp_path, postgres.dsn)
+    place.prepared([{"took": timedelta(seconds=1.5)}]).commit(Permit(1))
+    assert place.rows() == [{"took": timedelta(seconds=1.5)}]
