@@ -199,8 +199,8 @@ class Operator:
             try:
                 process(record, ctx)
             except Exception as error:
-                self.on_error(error, record, ctx)
                 ctx.forget_since(mark)
+                self.on_error(error, record, ctx)
                 ctx.leave_out(Rejected(record, describe(error)))
 
     def on_start(self, ctx: Context) -> None:

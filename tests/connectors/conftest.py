@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from postgres_server import PostgresServer, install_postgres
+
+from tests.connectors.postgres_server import PostgresServer, install_postgres
 
 
 @pytest.fixture

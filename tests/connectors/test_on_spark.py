@@ -9,7 +9,6 @@ from typing import Any
 import polars as pl
 import psycopg
 import pytest
-from postgres_server import PostgresServer
 from pyspark.sql import SparkSession
 
 import everstream as es
@@ -17,6 +16,7 @@ from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.source import Source
 from everstream.spark.context import make_context
 from everstream.testing.sources import check_source
+from tests.connectors.postgres_server import PostgresServer
 
 
 @pytest.fixture(scope="module")

@@ -8,13 +8,13 @@ from typing import Any
 import polars as pl
 import psycopg
 import pytest
-from postgres_server import PostgresServer
 
 from everstream.connectors import PostgresChanges, PostgresTable
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import records_of
 from everstream.pipeline.source import EndOfStream, Reader
 from everstream.testing.sources import check_source
+from tests.connectors.postgres_server import PostgresServer
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from typing import Any
 import polars as pl
 import psycopg
 import pytest
-from postgres_server import PostgresServer
 
 from everstream.connectors import Postgres, Sqlite
 from everstream.connectors.tables import COMMITS, TOKEN, TableTransaction
@@ -23,6 +22,7 @@ from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.sink import Delivery, Permit, Sink, SinkShard, Transaction
 from everstream.testing.sinks import check_sink, default_batches
+from tests.connectors.postgres_server import PostgresServer
 
 OWN = f"SELECT id FROM {COMMITS} WHERE target = {{0}} AND pipeline = {{0}} AND operator = {{0}}"
 FRAMES: dict[int, Batch] = {k: pl.DataFrame(batch) for k, batch in default_batches().items()}

@@ -401,7 +401,7 @@ def test_methods_refuse_what_they_cannot_use() -> None:
         (lambda: stream.sink(abs), "sink() takes a Sink such as es.JsonLines(...)"),
         (
             lambda: stream.map(abs, shard=2),
-            "map() does not know shard; it takes name= and shards=.",
+            "map() does not know shard; it takes name=, shards= and on_error=.",
         ),
         (lambda: stream.key_by(7), "key_by takes a function, a column name or a Polars expression"),
         (
