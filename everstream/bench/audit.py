@@ -5,6 +5,7 @@ know no equality. `fingerprint` gives each a form that is equal where the conten
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -53,6 +54,8 @@ def audit(expected: Iterable[Hashable], found: Iterable[Hashable]) -> Verdict:
 
 SAMPLES = 3
 LONGEST_SAMPLE = 120
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+"""Where an object lies in memory is no part of what it is."""
 
 
 @dataclass(frozen=True)
@@ -142,8 +145,7 @@ def fingerprint(value: Any, _above: tuple[int, ...] = ()) -> Hashable:
     fields = _fields(value)
     if fields:
         return name, fingerprint(fields, above)
-    has_own_repr = any("__repr__" in base.__dict__ for base in kind.__mro__[:-1])
-    return name, repr(value) if has_own_repr else ""  # object's own one shows an address
+    return name, ADDRESS.sub("", repr(value))
 
 
 def _fields(value: Any) -> dict[str, Any]:

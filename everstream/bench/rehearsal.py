@@ -11,10 +11,12 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
+import polars as pl
+
 from everstream.connectors.collect import Collect
 from everstream.pipeline import builtin
 from everstream.pipeline.batch import Batch
-from everstream.pipeline.builtin import MapBatches
+from everstream.pipeline.builtin import Branch, Filter, MapBatches, Select, WithColumns
 from everstream.pipeline.graph import Graph, Kind, Node
 from everstream.pipeline.operator import Operator
 from everstream.pipeline.sink import Sink
@@ -64,16 +66,21 @@ def _stand_in(node: Node, how: Rehearsal, graph: Graph) -> Any:
 
 
 def looks_at_batches(graph: Graph) -> bool:
-    """Whether an operator of the user's own sees where a batch begins and ends."""
+    """Whether what an operator gives may depend on where a batch begins and ends."""
     return any(
-        isinstance(node.what, MapBatches)
-        or (
-            type(node.what).process_batch is not Operator.process_batch
-            and type(node.what).__module__ != builtin.__name__
-        )
-        for node in graph.nodes.values()
-        if isinstance(node.what, Operator)
+        _sees_batches(node.what) for node in graph.nodes.values() if isinstance(node.what, Operator)
     )
+
+
+def _sees_batches(operator: Operator) -> bool:
+    if type(operator).__module__ != builtin.__name__:
+        return type(operator).process_batch is not Operator.process_batch
+    # An expression may well hold a sum over the batch.
+    if isinstance(operator, Filter):
+        return isinstance(operator.predicate, pl.Expr)
+    if isinstance(operator, Branch):
+        return any(isinstance(predicate, pl.Expr) for predicate in operator.predicates)
+    return isinstance(operator, MapBatches | WithColumns | Select)
 
 
 @dataclass(frozen=True)
