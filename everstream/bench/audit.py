@@ -1,8 +1,13 @@
-"""The audit: what came out against what must come out, as multisets."""
+"""The audit: what came out against what must come out, as multisets.
+
+Records may be anything a pipeline makes: lists, dicts, arrays, objects of the user's classes that
+know no equality. `fingerprint` gives each a form that is equal where the contents are.
+"""
 
 import json
+import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +50,113 @@ def audit(expected: Iterable[Hashable], found: Iterable[Hashable]) -> Verdict:
         lost=(wanted - got).total(),
         duplicated=(got - wanted).total(),
     )
+
+
+SAMPLES = 3
+LONGEST_SAMPLE = 120
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+"""Where an object lies in memory is no part of what it is."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What one sink got, against what it should have got, with a few of the records."""
+
+    sink: str
+    verdict: Verdict
+    missing: tuple[str, ...] = ()
+    surplus: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "sink": self.sink,
+            **self.verdict.to_json(),
+            "missing": list(self.missing),
+            "surplus": list(self.surplus),
+        }
+
+
+def compare(sink: str, expected: Sequence[Any], found: Sequence[Any]) -> Difference:
+    """Compare two outputs record by record, ignoring order.
+
+    >>> compare("out", [{"n": [1]}, {"n": [2]}], [{"n": [2]}, {"n": [2]}]).missing
+    ("{'n': [1]}",)
+    """
+    wanted = [fingerprint(record) for record in expected]
+    got = [fingerprint(record) for record in found]
+    verdict = audit(wanted, got)
+    if verdict.exact:
+        return Difference(sink, verdict)
+    missing, surplus = Counter(wanted) - Counter(got), Counter(got) - Counter(wanted)
+    return Difference(
+        sink, verdict, _samples(expected, wanted, missing), _samples(found, got, surplus)
+    )
+
+
+def _samples(
+    records: Sequence[Any], prints: Sequence[Hashable], chosen: Mapping[Hashable, int]
+) -> tuple[str, ...]:
+    """The first few different ones among the chosen."""
+    shown: dict[Hashable, str] = {}
+    for record, mark in zip(records, prints, strict=True):
+        if mark in chosen and mark not in shown:
+            shown[mark] = _shortened(repr(record))
+            if len(shown) == SAMPLES:
+                break
+    return tuple(shown.values())
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= LONGEST_SAMPLE else text[: LONGEST_SAMPLE - 3] + "..."
+
+
+def fingerprint(value: Any, _above: tuple[int, ...] = ()) -> Hashable:
+    """A hashable form that is equal for equal contents, also between two processes.
+
+    >>> fingerprint({"a": [1], "b": 2}) == fingerprint({"b": 2, "a": [1]})
+    True
+    >>> fingerprint(1) == fingerprint(1.0)
+    False
+    """
+    kind = type(value)
+    if kind in (str, bytes, int, float, bool, type(None)):
+        return kind.__name__, repr(value)  # by text: NaN equals itself, 0.0 is not -0.0
+    if id(value) in _above:
+        return "cycle", len(_above) - _above.index(id(value))
+    above = (*_above, id(value))
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if isinstance(value, type):
+        return "type", value.__qualname__
+    if isinstance(value, Mapping):
+        pairs = ((fingerprint(k, above), fingerprint(v, above)) for k, v in value.items())
+        return name, frozenset(pairs)
+    if isinstance(value, set | frozenset):
+        return name, frozenset(fingerprint(item, above) for item in value)
+    if isinstance(value, list | tuple):
+        return name, tuple(fingerprint(item, above) for item in value)
+    if hasattr(value, "dtype") and hasattr(
+        value, "tolist"
+    ):  # NumPy: its repr leaves out the middle
+        shape = tuple(getattr(value, "shape", ()))
+        return name, str(value.dtype), shape, fingerprint(value.tolist(), above)
+    if hasattr(value, "to_dict") and hasattr(value, "columns"):  # a table within a record
+        rows = value.to_dict(as_series=False) if hasattr(value, "to_dicts") else value.to_dict()
+        return name, fingerprint(rows, above)
+    fields = _fields(value)
+    if fields:
+        return name, fingerprint(fields, above)
+    return name, ADDRESS.sub("", repr(value))
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """What an object of a class holds, in its dict and in its slots."""
+    fields = dict(getattr(value, "__dict__", {}))
+    for base in type(value).__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        for slot in (slots,) if isinstance(slots, str) else slots:
+            if slot not in ("__dict__", "__weakref__") and hasattr(value, slot):
+                fields[slot] = getattr(value, slot)
+    return fields
 
 
 def json_rows(folder: Path) -> Iterator[tuple[Any, ...]]:

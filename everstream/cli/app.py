@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from everstream.cli import advise, bench_transactions, simulate
+from everstream.cli.audit import audit
 from everstream.cli.bench import bench
 from everstream.cli.demo import demo
 from everstream.cli.run import run
@@ -38,6 +39,7 @@ def everstream(
 
 app.command()(run)
 app.command()(demo)
+app.command()(audit)
 bench_transactions.register(bench)
 app.add_typer(bench, name="bench")
 advise.register(app)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 
+from everstream.bench.rehearsal import rehearsed
 from everstream.cli.events import Event, Failed, Fault, Finished, Opened, Teller, write_event
 from everstream.cli.load import load_pipeline
 from everstream.cli.options import RunOptions
@@ -50,6 +51,8 @@ def run_and_tell(options: RunOptions, tell: Callable[[Event], None]) -> None:
         from everstream.spark.run import run
 
         pipeline = load_pipeline(options.target)
+        if options.rehearsal is not None:
+            pipeline = rehearsed(pipeline, options.rehearsal)
         store = options.store_of(pipeline.name)
         checkpoint = options.checkpointing()
         kills = [Kill.parse(kill) for kill in options.kills]

@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from everstream.bench.rehearsal import Rehearsal
 from everstream.errors import UserError
 from everstream.pipeline.checkpointing import Coordinated, seconds
 
@@ -27,6 +28,8 @@ class RunOptions:
     timeout: str | None = None
     kills: tuple[str, ...] = field(default=())
     transport: str = "auto"
+    rehearsal: Rehearsal | None = None
+    """Run the pipeline as an audit does: without its own sinks."""
 
     def check(self) -> None:
         """Raise a UserError for what is wrong whatever the pipeline is."""
@@ -50,7 +53,11 @@ class RunOptions:
     @classmethod
     def from_json(cls, text: str) -> "RunOptions":
         fields: dict[str, Any] = json.loads(text)
-        return cls(**{**fields, "kills": tuple(fields["kills"])})
+        how = fields.pop("rehearsal")
+        if how is not None:
+            records = tuple((name, count) for name, count in how["records"])
+            how = Rehearsal(how["gate"], how["lasts_s"], records)
+        return cls(**{**fields, "kills": tuple(fields["kills"]), "rehearsal": how})
 
     def without_fresh(self) -> "RunOptions":
         """What a driver that takes over is asked for: earlier checkpoints are its own by then."""

@@ -58,6 +58,14 @@ class Supervisor:
         self._timed_out = False
         self._killed = False
 
+    @property
+    def timed_out(self) -> bool:
+        return self._timed_out
+
+    def pass_to(self, passing: Callable[[str], None]) -> None:
+        """From the next driver on, lines that the driver prints go here."""
+        self._passing = passing
+
     def run(self) -> int:
         """The exit code."""
         with self._heeding_signals():

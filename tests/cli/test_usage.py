@@ -17,7 +17,9 @@ def test_the_version_is_that_of_the_package() -> None:
     assert said.output.startswith("everstream 0.")
 
 
-@pytest.mark.parametrize("command", [["--help"], ["run", "--help"], ["demo", "--help"]])
+@pytest.mark.parametrize(
+    "command", [["--help"], ["run", "--help"], ["demo", "--help"], ["audit", "--help"]]
+)
 def test_help_teaches_with_an_example(command: list[str]) -> None:
     said = CliRunner().invoke(app, command, env={"COLUMNS": "200"})
     assert said.exit_code == 0

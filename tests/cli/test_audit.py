@@ -1,0 +1,152 @@
+"""`everstream audit` with real processes: right is found right, wrong is found wrong, and the
+pipeline's own sinks see nothing of it."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from everstream.cli import app
+from everstream.cli.audit_run import Gatekeeper, recovery_of_each
+from everstream.cli.events import KillDelivered, Progressed
+from everstream.cli.options import RunOptions
+from everstream.core.coordinator import Phase
+from everstream.core.recovery import RecoveryReport
+from everstream.spark.kills import Kill
+from everstream.spark.listener import Snapshot
+from tests.bench.test_kill_plan import plan_of_three
+from tests.cli.commands import ROOT, Command
+
+pytestmark = pytest.mark.timeout(900)  # many processes start; on a busy machine that takes long
+
+EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
+
+
+def audited(folder: Path, target: str, *options: str) -> tuple[int, dict[str, Any], Command]:
+    if not (folder / "books").exists():
+        shutil.copytree(ROOT / "examples" / "books", folder / "books")
+    command = Command("audit", target, "--json", "audit.json", *options, cwd=folder)
+    code = command.end()
+    command.wait_until_all_gone()
+    assert (folder / "audit.json").exists(), command.output
+    return code, json.loads((folder / "audit.json").read_text()), command
+
+
+def test_word_count_comes_through_three_kills_and_its_own_sink_is_not_touched(
+    tmp_path: Path,
+) -> None:
+    code, told, command = audited(
+        tmp_path, str(ROOT / "examples" / "word_count.py"), "--kills", "3", "--seed", "7"
+    )
+    assert code == 0, command.output
+    assert (told["lost"], told["duplicated"], told["exact"]) == (0, 0, True)
+    assert told["expected"] == {"json_lines": 407}
+    assert told["kills_happened"] >= 1, command.output
+    assert command.says(f"{told['kills_happened']} of 3 kills happened")
+    assert command.says("lost 0, duplicated 0: 407 records expected")
+    recovered = [kill["recovery"] for run in told["runs"] for kill in run["kills"]]
+    assert any(report and report["caught_up_ms"] is not None for report in recovered)
+    assert not (tmp_path / "counts").exists()
+    assert not (tmp_path / ".everstream").exists()
+
+
+FORGETFUL = """
+import everstream as es
+
+SEEN = {}  # not state: a process that is killed forgets it, one that lives keeps it
+
+def count(n):
+    SEEN[n % 3] = SEEN.get(n % 3, 0) + 1
+    return (n % 3, SEEN[n % 3])
+
+pipeline = es.Pipeline("forgetful")
+pipeline.source(es.Range(3000, batch=50)).map(count).sink(es.JsonLines("out/"), name="out")
+"""
+
+
+def test_a_pipeline_that_keeps_its_state_in_a_global_is_found_out(tmp_path: Path) -> None:
+    (tmp_path / "forgetful.py").write_text(FORGETFUL)
+    code, told, command = audited(tmp_path, "forgetful.py", "--kills", "2", "--seed", "1")
+    assert told["kills_happened"] >= 1, command.output
+    assert code == told["exit_code"] == 1
+    assert told["lost"] > 0
+    assert told["duplicated"] > 0
+    assert command.says("missing: (")
+    assert command.says("A second undisturbed run gave what the first one gave.")
+    assert all(difference["exact"] for difference in told["undisturbed_again"])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_every_example_comes_through_kills_of_hosts_and_drivers(
+    tmp_path: Path, example: str
+) -> None:
+    target = str(ROOT / "examples" / f"{example}.py")
+    code, told, command = audited(tmp_path, target, "--kills", "10", "--drivers")
+    assert code == 0, command.output
+    assert told["exact"]
+    assert told["kills_happened"] >= 5, command.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nothing.py"], "there is no file 'nothing.py'"),
+        ([str(ROOT / "examples" / "primes.py"), "--every", "banana"], "is no duration"),
+        ([str(ROOT / "examples" / "primes.py"), "--kills", "0"], "--kills"),
+        (
+            [str(ROOT / "examples" / "primes.py"), "--master", "spark://head:7077"],
+            "an audit runs on this machine",
+        ),
+    ],
+)
+def test_wrong_usage_is_code_2_before_anything_runs(arguments: list[str], says: str) -> None:
+    said = CliRunner().invoke(app, ["audit", *arguments], env={"COLUMNS": "200"})
+    assert said.exit_code == 2
+    assert says in said.output
+
+
+def test_the_driver_gets_the_rehearsal_it_was_asked_for() -> None:
+    from everstream.bench.rehearsal import Rehearsal
+
+    for how in (None, Rehearsal(), Rehearsal("a/gate", 2.5, (("lines", 26), ("more", 0)))):
+        options = RunOptions("app.py", kills=("a@1",), rehearsal=how)
+        assert RunOptions.from_json(options.to_json()) == options
+
+
+def progressed(phase: Phase, at_s: float) -> Progressed:
+    return Progressed(Snapshot(phase, 1, 0, {}, 0, []), at_s)
+
+
+def test_the_gate_opens_with_the_last_kill() -> None:
+    keeper = Gatekeeper(2, patience_s=10.0)
+    assert not keeper.hear(KillDelivered(Kill("a")))
+    assert keeper.hear(KillDelivered(Kill("b")))
+    assert not keeper.hear(progressed(Phase.RUNNING, 100.0)), "it is opened once"
+
+
+def test_the_gate_opens_after_a_long_quiet_time_of_running_only() -> None:
+    keeper = Gatekeeper(2, patience_s=10.0)
+    assert not keeper.hear(progressed(Phase.RUNNING, 0.0))
+    assert not keeper.hear(progressed(Phase.RUNNING, 9.0))
+    assert not keeper.hear(KillDelivered(Kill("a")))
+    assert not keeper.hear(progressed(Phase.RESTORING, 15.0))
+    assert not keeper.hear(progressed(Phase.RUNNING, 30.0))
+    assert not keeper.hear(progressed(Phase.RUNNING, 39.0))
+    assert keeper.hear(progressed(Phase.RUNNING, 41.0))
+
+
+def test_each_kill_finds_the_report_of_its_own_process() -> None:
+    plan = plan_of_three()
+    reports = [
+        RecoveryReport("host 1", ("count:1",), True, 1.0),
+        RecoveryReport("driver", ("driver",), False, 2.0),
+        RecoveryReport("host 1", ("count:1",), True, 3.0),
+    ]
+    first, second = Kill.parse("count:1@5"), Kill.parse("count:1@9")
+    driver, other = Kill.parse("driver@1s"), Kill.parse("out@1s")
+    found = recovery_of_each([first, driver, other, second], reports, plan)
+    assert found == {first: reports[0], driver: reports[1], second: reports[2]}
