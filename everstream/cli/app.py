@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from everstream.cli import advise, bench_transactions, simulate
+from everstream.cli import advise, bench_transactions, checkpoints, simulate
 from everstream.cli.bench import bench
 from everstream.cli.demo import demo
 from everstream.cli.run import run
@@ -42,6 +42,7 @@ bench_transactions.register(bench)
 app.add_typer(bench, name="bench")
 advise.register(app)
 simulate.register(app)
+checkpoints.register(app)
 
 
 def main() -> None:
