@@ -30,6 +30,7 @@ from everstream.errors import (
     RunFailed,
     UserError,
 )
+from everstream.inspection import read_state
 from everstream.pipeline.checkpointing import Coordinated
 from everstream.pipeline.operator import Context, Keyed, Operator
 from everstream.pipeline.sink import Delivery, Permit, Sink, SinkShard, Transaction, Writer
@@ -81,4 +82,5 @@ __all__ = [
     "UserError",
     "Writer",
     "advise",
+    "read_state",
 ]

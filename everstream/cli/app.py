@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from everstream.cli import advise, bench_transactions, simulate
+from everstream.cli import advise, bench_transactions, checkpoints, simulate
 from everstream.cli.audit import audit
 from everstream.cli.bench import bench
 from everstream.cli.demo import demo
@@ -44,6 +44,7 @@ bench_transactions.register(bench)
 app.add_typer(bench, name="bench")
 advise.register(app)
 simulate.register(app)
+checkpoints.register(app)
 
 
 def main() -> None:

@@ -23,6 +23,8 @@ class EpochManifest:
     duration_s: float = 0.0
     shard_counts: dict[str, int] = field(default_factory=dict)
     """Operator -> number of shards."""
+    written_at: float | None = None
+    """When this manifest was written, in seconds since 1970; whoever writes it says so."""
 
     @property
     def size_bytes(self) -> int:
@@ -36,6 +38,7 @@ class EpochManifest:
             "final": self.final,
             "began_s": self.began_s,
             "duration_s": self.duration_s,
+            "written_at": self.written_at,
             "shard_counts": self.shard_counts,
             "records": [record.to_json() for record in self.records.values()],
             "objects": [asdict(ref) for ref in objects.values()],
@@ -52,6 +55,7 @@ class EpochManifest:
             began_s=body["began_s"],
             duration_s=body["duration_s"],
             shard_counts=body["shard_counts"],
+            written_at=body.get("written_at"),
         )
 
 

@@ -280,7 +280,11 @@ class World:
             self._obey(self.coordinator.on_manifest_failed(error, now_s))
         else:
             self._obey(self.coordinator.on_manifest_written(now_s))
-            self.store.prune(keep=KEPT_MANIFESTS)
+            try:
+                self.store.prune(keep=KEPT_MANIFESTS)
+            except LeaseLost as lost:
+                # As on Spark: the next manifest will tell the coordinator.
+                self.history.notes.append(f"{now_s:8.4f} {lost}")
 
     def _after(self, typical_s: float, action: Callable[[], None]) -> None:
         self.scheduler.after(self.scheduler.jitter_s(typical_s), action)

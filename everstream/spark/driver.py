@@ -11,7 +11,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import Any
 
@@ -297,7 +297,8 @@ class Driver:
     def _write(self, manifest: EpochManifest) -> StoreError | None:
         """Returns only when it is known whether the manifest is there."""
         try:
-            self.store.append_manifest(self.lease, manifest.to_json())
+            body = replace(manifest, written_at=time.time()).to_json()
+            self.store.append_manifest(self.lease, body)
             return None
         except LeaseLost as error:
             return error

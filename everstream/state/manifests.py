@@ -49,6 +49,7 @@ class Skipped:
 
     path: str
     reason: str
+    slot: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,19 @@ class Entry:
     lease: int = 0
     body: Any = None
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who took a lease: the only one who can add manifests until somebody else takes the next."""
+
+    number: int
+    slot: int
+    owner: str
+
+    @classmethod
+    def of(cls, entry: Entry) -> "Holder":
+        return cls(entry.lease, entry.slot, entry.body[0])
 
 
 def objects_of(body: dict[str, Any]) -> tuple[ObjectRef, ...]:

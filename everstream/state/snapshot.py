@@ -177,6 +177,10 @@ class ShardState:
         self._base = _Base.on(self._sequence, tuple(chain[fulls[-1] :]))
         return decoded[-1][1]
 
+    def entries(self) -> dict[StoreId, dict[Any, Any]]:
+        """Everything that is kept, by operator and name of the state; for looking at only."""
+        return {store_id: store.entries for store_id, store in self._stores.items()}
+
     def adopt(self, other: "ShardState", operators: Collection[str]) -> None:
         """Take over the stores of these operators; the next capture is full."""
         for (operator, name), store in other._stores.items():

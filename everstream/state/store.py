@@ -6,16 +6,30 @@ can add to it. Names of objects should hold the lease number, so that no two dri
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from everstream.errors import CorruptObject, InternalError
 from everstream.state.blobs import Blobs, FsspecBlobs
-from everstream.state.manifests import Entry, Lease, Manifest, ManifestLog, Skipped, path_of
+from everstream.state.manifests import Entry, Holder, Lease, Manifest, ManifestLog, Skipped, path_of
 from everstream.state.objects import ObjectRef, checksum_of
 
-__all__ = ["CheckpointStore", "Lease", "Manifest", "ObjectRef", "Skipped"]
+__all__ = ["CheckpointStore", "Holder", "Lease", "Manifest", "ObjectRef", "Skipped", "Survey"]
 
 OBJECTS: Final = "objects/"
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """One look at everything in the log, for those who only read."""
+
+    manifests: list[Manifest]
+    """All whole manifests, newest first."""
+    skipped: list[Skipped]
+    holder: Holder | None
+    """Who took the newest lease; None if nobody ever did, so there is no store here."""
+    unnamed: list[str]
+    """Objects that no manifest names, without their checksums."""
 
 
 class CheckpointStore:
@@ -47,15 +61,25 @@ class CheckpointStore:
 
     def get(self, ref: ObjectRef) -> bytes:
         """The object, checked; CorruptObject says what is wrong with it."""
+        data, problem = self._examine(ref)
+        if problem is not None:
+            raise self._corrupt(ref, problem)
+        return data
+
+    def problem_of(self, ref: ObjectRef) -> str | None:
+        """What is wrong with an object; None if it is whole."""
+        return self._examine(ref)[1]
+
+    def _examine(self, ref: ObjectRef) -> tuple[bytes, str | None]:
         try:
             data = self.blobs.read(_object_path(ref))
         except FileNotFoundError:
-            raise self._corrupt(ref, "it is missing") from None
+            return b"", "it is missing"
         if len(data) != ref.size_bytes:
-            raise self._corrupt(ref, f"it has {len(data)} bytes instead of {ref.size_bytes}")
+            return data, f"it has {len(data)} bytes instead of {ref.size_bytes}"
         if checksum_of(data) != ref.checksum:
-            raise self._corrupt(ref, "its checksum does not match")
-        return data
+            return data, "its checksum does not match"
+        return data, None
 
     def acquire_lease(self, owner: str) -> Lease:
         """Take over this store: from now on nobody who came before can add a manifest."""
@@ -77,12 +101,28 @@ class CheckpointStore:
     def manifests(self) -> list[Manifest]:
         """All whole manifests, newest first; `skipped` tells what was left out."""
         entries = self._log.entries(anew=True)
-        self.skipped = [
-            Skipped(path_of(entry.slot), entry.reason)
-            for entry in entries
-            if entry.kind == "corrupt"
-        ]
+        self.skipped = _skipped(entries)
         return _valid(entries)
+
+    def survey(self) -> Survey:
+        """One consistent look at the log. Changes nothing, and needs no lease."""
+        # Objects first: what is written while we look is then named, or not seen at all.
+        paths = self.blobs.list(OBJECTS)
+        entries = self._log.entries(anew=True)
+        manifests = _valid(entries)
+        named = {_object_path(ref) for manifest in manifests for ref in manifest.objects}
+        # A fresh start has an owner only if it came with a lease of its own.
+        claims = [e for e in entries if e.kind == "lease" or (e.kind == "fresh" and e.body)]
+        return Survey(
+            manifests,
+            _skipped(entries),
+            Holder.of(claims[-1]) if claims else None,
+            [path[len(OBJECTS) :].rpartition(".")[0] for path in paths if path not in named],
+        )
+
+    def still_has(self, manifest: Manifest) -> bool:
+        """Whether nobody has pruned this manifest by now."""
+        return manifest.slot in self._log.slots()
 
     def prune(self, keep: int) -> None:
         """Keep the newest manifests and all that they name; remove what only others named."""
@@ -145,6 +185,10 @@ def _valid(entries: list[Entry]) -> list[Manifest]:
         for entry in reversed(entries)
         if entry.kind == "checkpoint" and entry.slot > start
     ]
+
+
+def _skipped(entries: list[Entry]) -> list[Skipped]:
+    return [Skipped(path_of(e.slot), e.reason, e.slot) for e in entries if e.kind == "corrupt"]
 
 
 def _object_path(ref: ObjectRef) -> str:

@@ -16,6 +16,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pipeline": {"errors", "state"},
     "core": {"errors", "state", "pipeline"},
     "connectors": {"errors", "state", "pipeline"},
+    "inspection": {"errors", "state", "core"},
     "simulation": {"errors", "state", "pipeline", "core", "connectors"},
     "spark": {"errors", "state", "pipeline", "core", "connectors", "planning"},
 }

@@ -1,0 +1,22 @@
+"""Looking into a store from outside: its checkpoints, the state in them, and going back to one.
+
+Nothing here needs Spark or the pipeline's program. All but `rewind` only read, and are safe while
+a live driver writes and prunes: what it removes meanwhile is looked up again, not called damaged.
+"""
+
+from everstream.inspection.checkpoints import Checkpoint, Overview, Status, look, open_store
+from everstream.inspection.operator_state import known_operators, read_state, state_of
+from everstream.inspection.rewind import check_rewind, rewind
+
+__all__ = [
+    "Checkpoint",
+    "Overview",
+    "Status",
+    "check_rewind",
+    "known_operators",
+    "look",
+    "open_store",
+    "read_state",
+    "rewind",
+    "state_of",
+]

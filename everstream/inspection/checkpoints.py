@@ -1,0 +1,226 @@
+"""Which checkpoints a store holds, which of them count, and what is wrong with the others.
+
+A row stands for a manifest, whole or not, or for an epoch whose snapshots no manifest names. One
+of them is current: the next run goes on from it. Rows that were kept can still be gone back to;
+rows that were given up never again, because their output may have been taken back.
+"""
+
+import os
+import re
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from everstream.core.ids import Epoch
+from everstream.core.manifest import EpochManifest, still_valid
+from everstream.errors import StoreError, UserError
+from everstream.state.blobs import FsspecBlobs
+from everstream.state.objects import ObjectRef
+from everstream.state.store import CheckpointStore, Holder, Manifest, Survey
+
+_OBJECT = re.compile(r"(?P<operator>.+)-(?P<number>\d+)/(?P<epoch>\d{8,})-[0-9a-f]+\.ckpt")
+
+
+class Status(Enum):
+    """What a checkpoint is good for."""
+
+    CURRENT = "current"
+    """The next run goes on from here."""
+    KEPT = "kept"
+    """Can be gone back to: by a fall back, or by a rewind."""
+    GIVEN_UP = "given up"
+    """A later manifest went back behind it: never restored again."""
+    UNREADABLE = "unreadable"
+    """The manifest itself is torn or corrupt; which epoch it was nobody can tell."""
+    UNFINISHED = "unfinished"
+    """There are snapshots, but no whole manifest: under way, cut off, or its manifest is torn."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One row of the list."""
+
+    status: Status
+    slot: int | None = None
+    manifest: EpochManifest | None = None
+    problems: tuple[str, ...] = ()
+    """Why it is not complete; empty if nothing is known to be wrong."""
+    epoch: Epoch | None = None
+
+    @property
+    def complete(self) -> bool:
+        return self.manifest is not None and not self.problems
+
+    @property
+    def restore_bytes(self) -> int:
+        """How much a restore reads: with increments that is more than the epoch itself wrote."""
+        records = self.manifest.records.values() if self.manifest is not None else ()
+        return sum(ref.size_bytes for record in records for ref in record.objects)
+
+    def to_json(self) -> dict[str, Any]:
+        row: dict[str, Any] = {
+            "epoch": self.epoch,
+            "status": self.status.value,
+            "complete": self.complete,
+            "problems": list(self.problems),
+            "slot": self.slot,
+        }
+        if self.manifest is None:
+            return row
+        return {
+            **row,
+            "final": self.manifest.final,
+            "written_at": self.manifest.written_at,
+            "size_bytes": self.manifest.size_bytes,
+            "restore_bytes": self.restore_bytes,
+            "duration_s": self.manifest.duration_s,
+            "shards": [
+                {
+                    "shard": str(record.shard),
+                    "operators": list(record.operators),
+                    "size_bytes": record.size_bytes,
+                    "restore_bytes": sum(ref.size_bytes for ref in record.objects),
+                    "objects": len(record.objects),
+                    "capture_s": record.capture_s,
+                    "upload_s": record.upload_s,
+                    "final": record.final,
+                }
+                for record in self.manifest.records.values()
+            ],
+        }
+
+
+@dataclass(frozen=True)
+class Overview:
+    """Everything `everstream checkpoints` shows."""
+
+    pipeline: str
+    checkpoints: list[Checkpoint]
+    """Newest first."""
+    holder: Holder
+    verified: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "pipeline": self.pipeline,
+            "lease": {"number": self.holder.number, "owner": self.holder.owner},
+            "verified": self.verified,
+            "checkpoints": [checkpoint.to_json() for checkpoint in self.checkpoints],
+        }
+
+
+def open_store(store: str | os.PathLike[str]) -> CheckpointStore:
+    """The store in this folder or under this URL; a UserError if there is none. Creates nothing."""
+    url = os.fspath(store)
+    if "://" not in url and not Path(url).is_dir():
+        raise UserError(f"there is no store '{url}': no such folder.")
+    return CheckpointStore.at(url)
+
+
+def survey_of(store: CheckpointStore) -> tuple[Survey, Holder]:
+    """A look at the log; a UserError if no driver has ever written here."""
+    survey = store.survey()
+    if survey.holder is None:
+        if survey.skipped:
+            raise StoreError(
+                f"nothing in {_name(store)} can be read: {survey.skipped[0].path}: "
+                f"{survey.skipped[0].reason}. Restore the folder from a copy."
+            )
+        raise UserError(
+            f"{_name(store)} is not a store: nothing was ever checkpointed there. Name the folder "
+            "given to --store; without that option it is .everstream/<pipeline's name>."
+        )
+    return survey, survey.holder
+
+
+def _name(store: CheckpointStore) -> str:
+    blobs = store.blobs
+    return f"'{blobs.url}'" if isinstance(blobs, FsspecBlobs) else repr(blobs)
+
+
+def look(store: CheckpointStore, *, verify: bool = False) -> Overview:
+    """List the checkpoints; `verify` reads every object they name and compares checksums."""
+    survey, holder = survey_of(store)
+    rows = checkpoints_in(survey)
+    pipeline = next((row.manifest.pipeline for row in rows if row.manifest is not None), "")
+    if verify:
+        rows = _verified(store, survey, rows)
+    return Overview(pipeline, rows, holder, verify)
+
+
+def checkpoints_in(survey: Survey) -> list[Checkpoint]:
+    """The rows of a survey, newest first."""
+    found = [(entry.slot, EpochManifest.from_json(entry.body)) for entry in survey.manifests]
+    valid = still_valid(manifest for _, manifest in found)
+    rows = [
+        Checkpoint(_status(manifest, valid), slot, manifest, (), manifest.epoch)
+        for slot, manifest in found
+    ]
+    rows += [
+        Checkpoint(Status.UNREADABLE, skipped.slot, None, (f"{skipped.path}: {skipped.reason}",))
+        for skipped in survey.skipped
+    ]
+    rows.sort(key=lambda row: row.slot or 0, reverse=True)
+    return [*_unfinished(survey, valid[0].epoch if valid else Epoch(0)), *rows]
+
+
+def _status(manifest: EpochManifest, valid: list[EpochManifest]) -> Status:
+    if manifest is valid[0]:
+        return Status.CURRENT
+    return Status.KEPT if any(manifest is other for other in valid) else Status.GIVEN_UP
+
+
+def _unfinished(survey: Survey, current: Epoch) -> list[Checkpoint]:
+    """Epochs after the current one of which there are only snapshots.
+
+    Snapshots of earlier ones are leftovers that somebody is about to remove.
+    """
+    shards: dict[int, set[str]] = defaultdict(set)
+    for name in survey.unnamed:
+        match = _OBJECT.fullmatch(name)
+        if match is not None and int(match["epoch"]) > current:
+            shards[int(match["epoch"])].add(f"{match['operator']}:{match['number']}")
+    return [
+        Checkpoint(
+            Status.UNFINISHED,
+            problems=(f"no whole manifest names it; saved: {', '.join(sorted(shards[epoch]))}",),
+            epoch=Epoch(epoch),
+        )
+        for epoch in sorted(shards, reverse=True)
+    ]
+
+
+def _verified(store: CheckpointStore, survey: Survey, rows: list[Checkpoint]) -> list[Checkpoint]:
+    entries = {entry.slot: entry for entry in survey.manifests}
+    known: dict[ObjectRef, str | None] = {}
+    verified: list[Checkpoint] = []
+    for row in rows:
+        entry = entries.get(row.slot) if row.slot is not None else None
+        problems = problems_of(store, entry, known) if entry is not None else ()
+        # A live driver prunes manifests before their objects: then nothing is damaged.
+        if entry is None or not problems or store.still_has(entry):
+            verified.append(replace(row, problems=row.problems + problems))
+    return verified
+
+
+def problems_of(
+    store: CheckpointStore, entry: Manifest, known: dict[ObjectRef, str | None]
+) -> tuple[str, ...]:
+    """What is wrong with the objects of a manifest; `known` remembers those already read."""
+    for ref in entry.objects:
+        if ref not in known:
+            known[ref] = store.problem_of(ref)
+    return tuple(f"{ref.name}: {known[ref]}" for ref in entry.objects if known[ref] is not None)
+
+
+def choose(survey: Survey, epoch: int | None) -> Manifest:
+    """The newest manifest of this epoch, or the current one; a UserError names the choices."""
+    if not survey.manifests:
+        raise UserError("the store holds no checkpoint yet: no epoch was ever complete.")
+    for entry in survey.manifests:
+        if epoch is None or entry.body["epoch"] == epoch:
+            return entry
+    there = ", ".join(str(number) for number in sorted({e.body["epoch"] for e in survey.manifests}))
+    raise UserError(f"there is no checkpoint of epoch {epoch}; the store has: {there}.")

@@ -1,0 +1,122 @@
+"""The state of one operator in a checkpoint, as a table: keys and values, offsets, transactions.
+
+The snapshots of all its shards are laid on top of each other as in a restore, so what the table
+shows is what a run would go on with.
+"""
+
+import datetime
+import decimal
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import polars as pl
+
+from everstream.core.manifest import EpochManifest
+from everstream.core.messages import CheckpointRecord
+from everstream.errors import CorruptObject, UserError
+from everstream.inspection.checkpoints import choose, open_store, survey_of
+from everstream.state.snapshot import ShardState
+from everstream.state.store import CheckpointStore
+
+OFFSET: Final = "offset"
+PENDING: Final = "pending"
+
+_PLAIN: Final = frozenset(
+    {
+        *(int, float, bool, str, bytes, decimal.Decimal),
+        *(datetime.date, datetime.datetime, datetime.time, datetime.timedelta),
+    }
+)
+_LARGEST_INT: Final = 2**63 - 1
+_LARGEST_EXACT_FLOAT: Final = 2**53
+
+
+def read_state(
+    store: str | os.PathLike[str], operator: str, epoch: int | None = None
+) -> pl.DataFrame:
+    """The state of an operator in a checkpoint, over all its shards; safe while a run is going on.
+
+    store: the folder or URL that was given to the run.
+    epoch: which checkpoint; the current one if not given.
+
+    The columns are shard, state (the name of the declared state; "offset" for a source, "pending"
+    for the transactions of a sink), key and value. A column whose values are not all of one plain
+    type holds text: their repr, with strings as they are.
+    """
+    return state_of(open_store(store), operator, epoch)
+
+
+def state_of(store: CheckpointStore, operator: str, epoch: int | None = None) -> pl.DataFrame:
+    """`read_state` of a store that is already open."""
+    while True:
+        survey, _ = survey_of(store)
+        entry = choose(survey, epoch)
+        manifest = EpochManifest.from_json(entry.body)
+        records = [record for record in manifest.records.values() if operator in record.operators]
+        if not records:
+            known = ", ".join(known_operators(manifest)) or "none"
+            raise UserError(
+                f"there is no operator '{operator}' in epoch {manifest.epoch}; it has: {known}."
+            )
+        try:
+            rows = [row for record in records for row in _rows(store, record, operator)]
+        except CorruptObject:
+            if store.still_has(entry):
+                raise
+            continue  # a live driver has pruned it meanwhile: look again
+        return _table(rows)
+
+
+def known_operators(manifest: EpochManifest) -> list[str]:
+    """The operators in a checkpoint, in the order of the graph."""
+    held = {name for record in manifest.records.values() for name in record.operators}
+    return [name for name in manifest.shard_counts if name in held]
+
+
+def _rows(
+    store: CheckpointStore, record: CheckpointRecord, operator: str
+) -> Iterator[tuple[int, str, Any, Any]]:
+    shard = record.shard.number
+    if not record.objects:
+        return
+    state = ShardState()
+    extras = state.restore([store.get(ref) for ref in record.objects], record.objects)
+    extra = extras.get(operator, {})
+    if "offset" in extra:
+        yield shard, OFFSET, None, extra["offset"]
+    for transaction in extra.get("transactions", ()):
+        yield shard, PENDING, transaction.checkpoint, transaction
+    for (owner, name), entries in state.entries().items():
+        if owner == operator:
+            for key, value in entries.items():
+                yield shard, name, key, value
+
+
+def _table(rows: Sequence[tuple[int, str, Any, Any]]) -> pl.DataFrame:
+    return pl.DataFrame(
+        [
+            pl.Series("shard", [row[0] for row in rows], pl.Int64),
+            pl.Series("state", [row[1] for row in rows], pl.String),
+            _series("key", [row[2] for row in rows]),
+            _series("value", [row[3] for row in rows]),
+        ]
+    )
+
+
+def _series(name: str, values: list[Any]) -> pl.Series:
+    types = {type(value) for value in values if value is not None}
+    if types == {int, float} and all(
+        abs(value) <= _LARGEST_EXACT_FLOAT for value in values if type(value) is int
+    ):
+        return pl.Series(name, values, pl.Float64, strict=False)
+    fits = types != {int} or all(
+        value is None or -_LARGEST_INT <= value <= _LARGEST_INT for value in values
+    )
+    if len(types) == 1 and types <= _PLAIN and fits:
+        return pl.Series(name, values)
+    return pl.Series(name, [_text(value) for value in values], pl.String)
+
+
+def _text(value: Any) -> str | None:
+    return value if value is None or type(value) is str else repr(value)

@@ -1,0 +1,333 @@
+"""Looking into stores and going back in them, by command: on copies of what real runs left."""
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from typer.testing import CliRunner, Result
+
+import everstream as es
+from everstream.cli import app
+from everstream.core.coordinator import Outcome
+from everstream.state.store import CheckpointStore
+
+RECORDS = 30_000
+KEYS = 7
+
+
+def counting(folder: Path) -> es.Pipeline:
+    pipeline = es.Pipeline("counting")
+    numbers = pipeline.source(es.Paced(es.Range(RECORDS, batch=50), rate=15_000), name="numbers")
+    counts = numbers.key_by(lambda n: n % KEYS).aggregate(
+        init=int, update=lambda count, _: count + 1, name="count", shards=2
+    )
+    counts.sink(es.JsonLines(str(folder / "out")), name="out")
+    return pipeline
+
+
+def run(folder: Path, **options: Any) -> Any:
+    return counting(folder).run(
+        master="local[2]",
+        store=folder / "store",
+        checkpoint=es.Coordinated(every="100ms"),
+        **options,
+    )
+
+
+def run_some_epochs(folder: Path) -> None:
+    result = run(folder, until=lambda snapshot: snapshot.epoch >= 4)
+    assert result.outcome is Outcome.STOPPED
+
+
+def output(folder: Path) -> Counter[tuple[int, int]]:
+    parts = (folder / "out").glob("*.jsonl")
+    return Counter(tuple(json.loads(line)) for part in parts for line in part.open())
+
+
+def expected() -> Counter[tuple[int, int]]:
+    totals = Counter(n % KEYS for n in range(RECORDS))
+    return Counter((key, i + 1) for key, total in totals.items() for i in range(total))
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with store and output of a run that was stopped after some epochs."""
+    folder = tmp_path_factory.mktemp("stopped")
+    run_some_epochs(folder)
+    return folder
+
+
+@pytest.fixture
+def store(stopped: Path, tmp_path: Path) -> str:
+    """A copy that may be damaged."""
+    shutil.copytree(stopped / "store", tmp_path / "copy")
+    return str(tmp_path / "copy")
+
+
+def ask(*arguments: str, **options: Any) -> Result:
+    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "200"}, **options)
+
+
+def listed(store: str, *options: str) -> dict[str, Any]:
+    said = ask("checkpoints", store, "--json", *options)
+    assert said.exit_code == 0, said.output
+    found: dict[str, Any] = json.loads(said.stdout)
+    return found
+
+
+def epochs(store: str) -> list[int]:
+    return [row["epoch"] for row in listed(store)["checkpoints"]]
+
+
+def files(store: str) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in Path(store).rglob("*") if path.is_file()}
+
+
+def newest_manifest(store: str) -> Path:
+    return max(Path(store, "manifests").glob("*.json"))
+
+
+def objects(store: str, epoch: int) -> set[Path]:
+    return {
+        Path(store, "objects", f"{ref.name}.{ref.checksum}")
+        for manifest in CheckpointStore.at(store).manifests()
+        if manifest.body["epoch"] == epoch
+        for ref in manifest.objects
+    }
+
+
+# The list.
+
+
+def test_checkpoints_are_listed_newest_first_with_time_size_and_duration(store: str) -> None:
+    found = listed(store)
+    rows = found["checkpoints"]
+    assert [row["status"] for row in rows] == ["current", "kept", "kept"]
+    assert [row["epoch"] for row in rows] == sorted((row["epoch"] for row in rows), reverse=True)
+    times = [row["written_at"] for row in rows]
+    assert times == sorted(times, reverse=True) and times[-1] > 1_600_000_000
+    for row in rows:
+        assert row["complete"] and row["duration_s"] > 0 and not row["final"]
+        assert row["size_bytes"] == sum(shard["size_bytes"] for shard in row["shards"]) > 0
+        assert row["restore_bytes"] >= row["size_bytes"]
+    assert found["pipeline"] == "counting"
+    assert found["lease"]["owner"].startswith("counting pid ")
+
+
+def test_the_table_shows_every_shard_and_who_holds_the_lease(store: str) -> None:
+    said = ask("checkpoints", store, "--shards")
+    assert said.exit_code == 0
+    assert "count:0" in said.output and "count:1" in said.output and "numbers:0" in said.output
+    assert "Lease 1 is held by counting pid " in said.output
+
+
+def test_looking_changes_nothing(store: str) -> None:
+    before = files(store)
+    assert ask("checkpoints", store, "--verify", "--shards").exit_code == 0
+    assert ask("state", store, "--operator", "count").exit_code == 0
+    assert files(store) == before
+
+
+def test_a_torn_manifest_is_listed_with_the_reason(store: str) -> None:
+    newest = newest_manifest(store)
+    torn_epoch = epochs(store)[0]
+    newest.write_bytes(newest.read_bytes()[:-40])
+    snapshots, manifest, current, _ = listed(store)["checkpoints"]
+    assert (manifest["status"], manifest["complete"]) == ("unreadable", False)
+    assert manifest["problems"] == [f"manifests/{newest.name}: it is torn or not a manifest"]
+    assert (snapshots["status"], snapshots["epoch"]) == ("unfinished", torn_epoch)
+    assert current["status"] == "current" and current["epoch"] < torn_epoch
+
+
+@pytest.mark.parametrize(
+    ("harm", "problem"),
+    [
+        (Path.unlink, "it is missing"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-3]), "bytes instead of"),
+        (
+            lambda path: path.write_bytes(path.read_bytes()[:-1] + b"?"),
+            "its checksum does not match",
+        ),
+    ],
+)
+def test_verify_finds_harmed_objects_and_only_those(
+    store: str, harm: Callable[[Path], object], problem: str
+) -> None:
+    current, *others = epochs(store)
+    own = objects(store, current).difference(*(objects(store, epoch) for epoch in others))
+    harm(min(own))
+    assert listed(store)["checkpoints"][0]["complete"], "not looked at without --verify"
+    rows = listed(store, "--verify")["checkpoints"]
+    assert [row["complete"] for row in rows] == [False, True, True]
+    assert problem in rows[0]["problems"][0]
+    assert problem in ask("checkpoints", store, "--verify").output
+
+
+def test_snapshots_without_a_manifest_are_an_unfinished_epoch(store: str) -> None:
+    current = epochs(store)[0]
+    newest_manifest(store).unlink()
+    first, second, *_ = listed(store)["checkpoints"]
+    assert (first["epoch"], first["status"]) == (current, "unfinished")
+    assert "no whole manifest names it; saved: count:0, count:1" in first["problems"][0]
+    assert second["status"] == "current"
+
+
+# The state.
+
+
+def test_the_state_of_all_shards_is_what_the_offset_says(store: str) -> None:
+    for epoch in epochs(store):
+        counts = es.read_state(store, "count", epoch)
+        assert counts.columns == ["shard", "state", "key", "value"]
+        assert counts["shard"].n_unique() == 2
+        (read,) = (
+            record["counts"]["numbers"][1]
+            for manifest in CheckpointStore.at(store).manifests()
+            if manifest.body["epoch"] == epoch
+            for record in manifest.body["records"]
+            if "numbers" in record["operators"]
+        )
+        want = Counter(n % KEYS for n in range(read))
+        assert dict(zip(counts["key"], counts["value"], strict=True)) == want
+
+
+def test_a_source_shows_its_offset_and_a_sink_its_pending_transactions(store: str) -> None:
+    (offset,) = es.read_state(store, "numbers").iter_rows(named=True)
+    assert offset["state"] == "offset" and offset["value"] is not None
+    tables = {epoch: es.read_state(store, "out", epoch) for epoch in epochs(store)}
+    pending = pl.concat(table for table in tables.values() if len(table))
+    assert set(pending["state"]) == {"pending"}
+    assert all("PartTransaction" in value for value in pending["value"])
+    for epoch, table in tables.items():
+        assert all(checkpoint <= epoch for checkpoint in table["key"])
+
+
+def test_state_is_shown_as_a_table_json_and_csv(store: str, tmp_path: Path) -> None:
+    whole = es.read_state(store, "count")
+    table = ask("state", store, "--operator", "count", "--limit", "3").output
+    assert f"{KEYS} rows" in table and "the first 3 shown" in table
+    said = ask("state", store, "--operator", "count", "--json")
+    assert json.loads(said.stdout) == whole.to_dicts()
+    file = tmp_path / "state.csv"
+    assert ask("state", store, "--operator", "count", "--csv", str(file)).exit_code == 0
+    assert pl.read_csv(file).equals(whole)
+
+
+# Errors.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["checkpoints", "nowhere"], "there is no store 'nowhere'"),
+        (["state", "nowhere", "--operator", "count"], "there is no store 'nowhere'"),
+        (["rewind", "nowhere", "--to", "1", "--yes"], "there is no store 'nowhere'"),
+        (["checkpoints", "STORE/objects"], "is not a store"),
+        (
+            ["state", "STORE", "--operator", "cuont"],
+            "there is no operator 'cuont' in epoch CURRENT; it has: numbers, count, out.",
+        ),
+        (["state", "STORE", "--operator", "count", "--epoch", "999"], "the store has: KEPT."),
+        (["rewind", "STORE", "--to", "999", "--yes"], "epoch 999 is not in the store"),
+        (["rewind", "STORE", "--to", "CURRENT", "--yes"], "is the current one already"),
+        (["state", "STORE", "--operator", "count", "--json", "--csv", "x"], "choose one"),
+    ],
+)
+def test_what_is_wrong_is_one_clear_line_and_changes_nothing(
+    arguments: list[str], says: str, store: str
+) -> None:
+    before, kept = files(store), epochs(store)
+
+    def fill(text: str) -> str:
+        text = text.replace("STORE", store).replace("CURRENT", str(kept[0]))
+        return text.replace("KEPT", ", ".join(map(str, reversed(kept))))
+
+    said = ask(*map(fill, arguments))
+    assert said.exit_code == 2
+    assert fill(says) in said.stderr and "Traceback" not in said.output
+    assert said.stderr.startswith("everstream: ") and said.stderr.count("\n") == 1
+    assert files(store) == before
+
+
+def test_a_store_without_checkpoints_says_so(tmp_path: Path) -> None:
+    CheckpointStore.at(str(tmp_path)).acquire_lease("somebody")
+    said = ask("checkpoints", str(tmp_path))
+    assert said.exit_code == 0 and "No checkpoints yet" in said.output
+    for command in (["state", "--operator", "count"], ["rewind", "--to", "1", "--yes"]):
+        said = ask(command[0], str(tmp_path), *command[1:])
+        assert said.exit_code == 2 and "no checkpoint yet" in said.stderr
+
+
+@pytest.mark.parametrize("command", ["checkpoints", "state", "rewind"])
+def test_help_teaches_with_an_example(command: str) -> None:
+    said = ask(command, "--help")
+    assert said.exit_code == 0
+    assert f"Example: everstream {command} " in said.output and "Exit codes: 0" in said.output
+
+
+# Going back.
+
+
+def test_rewind_asks_first(store: str) -> None:
+    before, oldest = files(store), epochs(store)[-1]
+    said = ask("rewind", store, "--to", str(oldest), input="n\n")
+    assert said.exit_code == 1 and f"to epoch {oldest} of pipeline 'counting'" in said.output
+    assert files(store) == before
+    assert ask("rewind", store, "--to", str(oldest), input="y\n").exit_code == 0
+    assert listed(store)["checkpoints"][0]["epoch"] == oldest
+
+
+def test_epochs_that_a_rewind_gave_up_cannot_be_gone_back_to(store: str) -> None:
+    current, middle, oldest = epochs(store)
+    assert ask("rewind", store, "--to", str(middle), "--yes").exit_code == 0
+    found = listed(store)
+    assert [(row["epoch"], row["status"]) for row in found["checkpoints"]] == [
+        (middle, "current"),
+        (current, "given up"),
+        (middle, "given up"),
+        (oldest, "kept"),
+    ]
+    assert found["lease"]["owner"].startswith("everstream rewind pid ")
+    said = ask("rewind", store, "--to", str(current), "--yes")
+    assert said.exit_code == 2
+    assert (
+        f"was given up before, and its output may have been taken back. It can go back to: {oldest}."
+        in said.stderr
+    )
+
+
+def test_rewind_refuses_a_damaged_checkpoint_and_fences_nobody(store: str) -> None:
+    oldest = epochs(store)[-1]
+    min(objects(store, oldest)).unlink()
+    before = files(store)
+    said = ask("rewind", store, "--to", str(oldest), "--yes")
+    assert said.exit_code == 1 and "it is missing" in said.stderr
+    assert files(store) == before
+
+
+def test_after_a_rewind_the_next_run_takes_output_back_and_ends_exact(tmp_path: Path) -> None:
+    run_some_epochs(tmp_path)
+    store = str(tmp_path / "store")
+    oldest, shown = epochs(store)[-1], output(tmp_path)
+    parts = set((tmp_path / "out").glob("*.jsonl"))
+    assert ask("rewind", store, "--to", str(oldest), "--yes").exit_code == 0
+    assert set((tmp_path / "out").glob("*.jsonl")) == parts, "the next run does that, not rewind"
+    result = run(tmp_path)
+    assert result.outcome is Outcome.FINISHED and result.resumed_from == oldest
+    assert shown < expected() and output(tmp_path) == expected()
+
+
+def test_a_finished_run_can_be_rewound_and_run_again(tmp_path: Path) -> None:
+    assert run(tmp_path).outcome is Outcome.FINISHED
+    store = str(tmp_path / "store")
+    newest, *_, oldest = listed(store, "--verify")["checkpoints"]
+    assert newest["final"] and newest["complete"]
+    assert ask("rewind", store, "--to", str(oldest["epoch"]), "--yes").exit_code == 0
+    result = run(tmp_path)
+    assert result.outcome is Outcome.FINISHED and result.resumed_from == oldest["epoch"]
+    assert output(tmp_path) == expected()
