@@ -15,7 +15,7 @@ from everstream.cli.screen import make_screen
 from everstream.cli.summary import show_recoveries
 from everstream.cli.supervise import FAILED, USAGE, Supervisor
 from everstream.connectors.collect import Collect
-from everstream.core.coordinator import Phase
+from everstream.core.orders import Phase
 from everstream.core.plan import Plan
 from everstream.core.recovery import RecoveryReport
 from everstream.pipeline.batch import records_of
