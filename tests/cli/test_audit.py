@@ -13,7 +13,7 @@ from everstream.cli import app
 from everstream.cli.audit_run import Gatekeeper, recovery_of_each
 from everstream.cli.events import KillDelivered, Progressed
 from everstream.cli.options import RunOptions
-from everstream.core.coordinator import Phase
+from everstream.core.orders import Phase
 from everstream.core.recovery import RecoveryReport
 from everstream.spark.kills import Kill
 from everstream.spark.listener import Snapshot

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 import everstream as es
 from everstream.cli import app
-from everstream.core.coordinator import Outcome
+from everstream.core.orders import Outcome
 from everstream.state.store import CheckpointStore
 
 RECORDS = 30_000

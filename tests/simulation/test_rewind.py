@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from everstream.core.coordinator import Outcome
+from everstream.core.orders import Outcome
 from everstream.errors import CorruptObject, UserError
 from everstream.inspection import look, rewind, state_of
 from everstream.inspection.checkpoints import Status
