@@ -55,7 +55,7 @@ def checkpoints(
 ) -> None:
     """List the checkpoints in a store: when, how big, how long, complete or not and why.
 
-    "written" is what the checkpoint added to the store, "restores" what going back to it reads.
+    "size" is what the checkpoint added to the store, "restores" what going back to it reads.
     The next run goes on from the current one. Only reads; safe while the pipeline runs.
 
     Example: everstream checkpoints .everstream/word-count --verify
@@ -131,7 +131,8 @@ def state(
     console.print(table)
     what = "" if several or frame.is_empty() else f" of state '{frame['state'][0]}'"
     cut = f", the first {len(shown)} shown (--limit)" if len(shown) < len(frame) else ""
-    console.print(f"{len(frame)} rows{what}{cut}", highlight=False, markup=False)
+    rows = "1 row" if len(frame) == 1 else f"{len(frame)} rows"
+    console.print(f"{rows}{what}{cut}", highlight=False, markup=False)
 
 
 def rewind(
@@ -194,7 +195,7 @@ def _show(overview: "Overview", shards: bool) -> None:
 
 def _table(rows: "list[Checkpoint]", verified: bool) -> Table:
     table = Table()
-    for name in ("epoch", "written at", "written", "restores", "duration", "shards"):
+    for name in ("epoch", "written at", "size", "restores", "duration", "shards"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("complete", no_wrap=True)
     table.add_column("status", no_wrap=True)
@@ -220,7 +221,7 @@ def _table(rows: "list[Checkpoint]", verified: bool) -> Table:
 
 def _shard_table(row: "Checkpoint") -> Table:
     table = Table(title=f"epoch {row.epoch}", title_justify="left")
-    for name in ("shard", "operators", "written", "restores", "objects", "capture", "upload"):
+    for name in ("shard", "operators", "size", "restores", "objects", "capture", "upload"):
         left = name in ("shard", "operators")
         table.add_column(name, justify="left" if left else "right", overflow="fold")
     table.add_column("ended")

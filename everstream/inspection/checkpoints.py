@@ -32,6 +32,8 @@ class Status(Enum):
     """Can be gone back to: by a fall back, or by a rewind."""
     GIVEN_UP = "given up"
     """A later manifest went back behind it: never restored again."""
+    REPLACED = "written again"
+    """The same epoch stands further up: somebody went back to it."""
     UNREADABLE = "unreadable"
     """The manifest itself is torn or corrupt; which epoch it was nobody can tell."""
     UNFINISHED = "unfinished"
@@ -169,7 +171,10 @@ def checkpoints_in(survey: Survey) -> list[Checkpoint]:
 def _status(manifest: EpochManifest, valid: list[EpochManifest]) -> Status:
     if manifest is valid[0]:
         return Status.CURRENT
-    return Status.KEPT if any(manifest is other for other in valid) else Status.GIVEN_UP
+    if any(manifest is other for other in valid):
+        return Status.KEPT
+    again = any(manifest.epoch == other.epoch for other in valid)
+    return Status.REPLACED if again else Status.GIVEN_UP
 
 
 def _unfinished(survey: Survey, current: Epoch) -> list[Checkpoint]:
