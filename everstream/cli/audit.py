@@ -8,13 +8,18 @@ temporary folder, and `Collect` in place of each of the pipeline's sinks.
 import json
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 from everstream.errors import EverstreamError
+
+if TYPE_CHECKING:
+    from everstream.bench.audit import Difference
+    from everstream.cli.audit_run import AuditRun
+    from everstream.cli.options import RunOptions
 
 console = Console()
 MAX_EXTRA_ROUNDS = 3
@@ -64,8 +69,8 @@ def audit(
 
     Example: everstream audit examples/word_count.py --kills 20 --seed 7
 
-    Exit codes: 0 nothing lost, nothing duplicated; 1 something was, or a run failed; 2 wrong
-    usage; 130 interrupted.
+    Exit codes: 0 nothing lost, nothing duplicated; 1 something was, or a run failed, or not one
+    kill happened; 2 wrong usage; 130 interrupted.
     """
     from everstream.cli.options import RunOptions
     from everstream.cli.run import say_error
@@ -93,7 +98,7 @@ class Audit:
 
     def __init__(
         self,
-        options: Any,
+        options: "RunOptions",
         folder: Path,
         kills: int,
         seed: int,
@@ -108,10 +113,10 @@ class Audit:
         self.kills, self.seed, self.drivers = kills, seed, drivers
         self.pipeline = rehearsed(load_pipeline(options.target), Rehearsal())
         self.plan = make_plan(self.pipeline, 1)
-        self.runs: list[Any] = []
+        self.runs: list[AuditRun] = []
         """The disturbed runs."""
         self.drawn: list[list[str]] = []
-        self.again: list[Any] | None = None
+        self.again: list[Difference] | None = None
 
     def run(self) -> int:
         from everstream.bench.kill_plan import KillPlan, targets_of
@@ -142,7 +147,9 @@ class Audit:
                 if not missing or not self.runs[-1].delivered:
                     break
                 rounds.append(plan.round(min(missing, len(rounds[0]))))
-                self._say(f"{missing} kill(s) did not happen; instead: {', '.join(rounds[-1])}")
+                self._say(
+                    f"{missing} kill(s) did not happen; instead: {escape(', '.join(rounds[-1]))}"
+                )
             self._say(f"[bold]disturbed, run {number}[/bold]")
             self.drawn.append(rounds[number - 1])
             disturbed = AuditRun(self, f"disturbed-{number}", rounds[number - 1])
@@ -151,14 +158,14 @@ class Audit:
             if disturbed.interrupted:
                 return KILLED
             if not disturbed.finished:
-                code = disturbed.tell_failure() or FAILED
+                disturbed.tell_failure()
                 break
             disturbed.compare_with(self.undisturbed)
         failed = any(not disturbed.finished for disturbed in self.runs)
         if not self.exact:
             self._run_undisturbed_again()
         self._conclude(failed)
-        code = OK if self.exact and not failed else FAILED
+        code = OK if self.exact and self.happened and not failed else FAILED
         if self.json_file is not None:
             self.json_file.parent.mkdir(parents=True, exist_ok=True)
             self.json_file.write_text(json.dumps(self._to_json(code), indent=2) + "\n")
@@ -209,7 +216,7 @@ class Audit:
             self._say(NONDETERMINISM)
         compared = sum(1 for disturbed in self.runs if disturbed.finished)
         records = sum(len(found) for found in self.undisturbed.outputs.values())
-        colour = "green" if self.exact and not failed else "red"
+        colour = "green" if self.exact and self.happened and not failed else "red"
         verdict = f"lost {self.lost:,}, duplicated {self.duplicated:,}"
         if failed:
             verdict = f"a disturbed run failed; {verdict} in those that did not"
@@ -217,10 +224,12 @@ class Audit:
             f"[bold {colour}]{verdict}: {records:,} records expected from each of {compared} "
             f"disturbed run(s)[/bold {colour}]"
         )
-        few = "" if self.happened >= self.kills else "; the others found no moment to happen"
+        few = "" if self.happened >= self.kills else ": the pipeline never came to the others"
+        if not self.happened:
+            few = ": nothing was put to the test; try another --seed"
         self._say(f"{self.happened} of {self.kills} kills happened{few}")
 
-    def _show_difference(self, run: str, difference: Any) -> None:
+    def _show_difference(self, run: str, difference: "Difference") -> None:
         verdict = difference.verdict
         self._say(
             f"{run}, sink '{escape(difference.sink)}': lost {verdict.lost:,}, duplicated "

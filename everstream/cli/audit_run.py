@@ -75,7 +75,7 @@ class AuditRun:
         if kills or slowed:
             sources = audit.plan.graph.of_kind(Kind.SOURCE)
             counts = audit.undisturbed.counts
-            records = tuple((node.name, int(counts[node.name][1])) for node in sources)
+            records = tuple((node.name, counts.get(node.name, [0, 0])[1]) for node in sources)
             how = Rehearsal(str(self._gate), lasts_s(len(kills)), records)
         if slowed:
             # Nothing is waited for; only the batches meet as late as in the runs with kills.
