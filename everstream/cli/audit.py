@@ -156,6 +156,7 @@ class Audit:
             self.runs.append(disturbed)
             disturbed.run(console)
             if disturbed.interrupted:
+                self._say("interrupted: no verdict")
                 return KILLED
             if not disturbed.finished:
                 disturbed.tell_failure()
