@@ -249,7 +249,7 @@ class Driver:
             return
         for host, order in self.injector.due(now_s - self.running_s):
             if host in self.attempts:
-                self.injector.asked(order.kill)
+                self.injector.asked(host, order.kill)
                 self._reply(self.attempts[host].identity, order)
 
     # Orders.

@@ -21,10 +21,14 @@ class Injector:
         self.plan = plan
         self.listener = listener
         self._done: set[int] = set()
+        self._asked: dict[int, HostId] = {}
+        """Hosts that were told to die now and have not said that they do."""
         self._times_at: Counter[Point] = Counter()
 
     def for_new_host(self, host: HostId) -> Iterator[KillAfter | KillAt]:
         """What a host that has just started must watch for by itself."""
+        # If the one before it died of something else first, it is this one's turn.
+        self._asked = {number: asked for number, asked in self._asked.items() if asked != host}
         for number, kill in self._left():
             shard = kill.target(self.plan)
             if self.plan.host_of[shard] != host:
@@ -40,12 +44,12 @@ class Injector:
             if _is_due(kill, running_s) and kill.of_driver(self.plan):
                 self._die(kill)
         for number, kill in self._left():
-            if _is_due(kill, running_s):
+            if _is_due(kill, running_s) and number not in self._asked:
                 yield self.plan.host_of[kill.target(self.plan)], KillNow(number)
 
-    def asked(self, number: int) -> None:
+    def asked(self, host: HostId, number: int) -> None:
         """A host was told to die now: not again."""
-        self._done.add(number)
+        self._asked[number] = host
 
     def happening(self, number: int) -> None:
         """A host says that it is about to die."""

@@ -71,9 +71,7 @@ def test_an_ordered_sink_shows_the_order_of_the_source_behind_a_farm_with_kills(
     numbers = pipeline.source(es.Paced(es.Range(20_000, batch=50), rate=20_000))
     farm = numbers.on_demand().filter(lambda n: n % 7 != 0, name="work", shards=4)
     farm.on_demand().collect(ordered=True)
-    result = run(
-        pipeline, checkpoint=es.Coordinated(every="100ms"), kill=["work:2@200"], workers=6
-    )
+    result = run(pipeline, checkpoint=es.Coordinated(every="100ms"), kill=["work:2@200"], workers=6)
     assert result.collected() == [n for n in range(20_000) if n % 7 != 0]
     assert len(result.recoveries) == 1
 
