@@ -19,6 +19,7 @@ from everstream.pipeline.batch import Batch
 from everstream.pipeline.builtin import Branch, Filter, MapBatches, Select, WithColumns
 from everstream.pipeline.graph import Graph, Kind, Node
 from everstream.pipeline.operator import Operator
+from everstream.pipeline.rejects import Rejected
 from everstream.pipeline.sink import Sink
 from everstream.pipeline.source import END, EndOfStream, Reader, Source
 from everstream.pipeline.stream import Pipeline
@@ -104,6 +105,7 @@ class Held(Source):
         self._gate = gate
         self._whole_frames = whole_frames
         self.max_shards = source.max_shards
+        self.on_error = source.on_error
 
     def open(self, shard: int, shards: int) -> Reader:
         rate = self._rate / shards
@@ -115,6 +117,9 @@ class Held(Source):
 
     def check(self) -> None:
         self._source.check()
+
+    def before_run(self, pipeline: str, operator: str, store: str, resuming: bool) -> None:
+        self._source.before_run(pipeline, operator, store, resuming)
 
 
 class _HeldReader(Reader):
@@ -135,6 +140,12 @@ class _HeldReader(Reader):
     @property
     def offset(self) -> HeldOffset:
         return self._offset
+
+    def fence(self, generation: int) -> None:
+        self._inner.fence(generation)
+
+    def take_rejected(self) -> list[Rejected]:
+        return self._inner.take_rejected()
 
     def seek(self, offset: HeldOffset) -> None:
         self._inner.seek(offset.inner)

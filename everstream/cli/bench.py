@@ -121,6 +121,78 @@ def prediction(
     _write(json_file, vars(found))
 
 
+@bench.command()
+def state(
+    rounds: Annotated[int, typer.Option(help="Rounds; each side counts its best one.")] = 3,
+    factor: Annotated[float, typer.Option(help="The thesis's 15 s are divided by this.")] = 10.0,
+    json_file: JsonFile = None,
+) -> None:
+    """What checkpoints cost an operator with 100 MB of state (ResiPipe's use case 4).
+
+    The thesis lost 8.17 % of its throughput at its 15 s interval.
+
+    Example: everstream bench state --json state.json
+    """
+    from everstream.bench.large_state import measure
+
+    with console.status("starting Spark") as status:
+        found = measure(rounds=rounds, factor=factor, progress=status.update)
+    table = Table("figure", "value", "thesis", "target")
+    cost = f"{found.checkpoint_cost:.4f}"
+    table.add_row("checkpoint_cost", cost, "0.0817", "at most 0.02")
+    table.add_row("checkpoints_per_run", f"{found.checkpoints_per_run:.1f}", "", "")
+    table.add_row("largest_capture_s", f"{found.largest_capture_s:.4f}", "", "")
+    console.print(table)
+    _write(json_file, vars(found))
+
+
+@bench.command()
+def recovery(
+    factor: Annotated[
+        float, typer.Option(help="All times of the thesis are divided by this.")
+    ] = 20,
+    json_file: JsonFile = None,
+    figure: Annotated[Path, typer.Option(help="Where to draw the figure.")] = Path(
+        "reports/recovery.png"
+    ),
+) -> None:
+    """ResiPipe's use cases 1 to 3: throughput without and with failures, beside the thesis's.
+
+    Checkpoints every 15, 30, 45 and 60 s and disabled, all divided by the factor. A process is
+    killed where the thesis threw an exception.
+
+    Example: everstream bench recovery --factor 20 --json recovery.json
+    """
+    from everstream.bench.use_cases import THESIS, THESIS_FREE, measure
+    from everstream.bench.use_cases_figure import draw
+
+    with console.status("starting Spark") as status:
+        found = measure(factor=factor, progress=status.update)
+    console.print(f"All times are those of the thesis divided by {factor:g}; our restart is not.")
+    table = Table("use case", "interval", "failure", "records/s", "of undisturbed", "thesis")
+    for one in found:
+        undisturbed = next(
+            other.records_per_s
+            for other in found
+            if not other.failure
+            and (other.use_case, other.interval_s) == (one.use_case, one.interval_s)
+        )
+        said = THESIS.get(one.use_case, {}).get(one.interval_s) if one.failure else None
+        table.add_row(
+            str(one.use_case),
+            "disabled" if one.interval_s is None else f"{one.interval_s:g} s",
+            "yes" if one.failure else "no",
+            f"{one.records_per_s:.2f}",
+            f"{one.records_per_s / undisturbed:.2f}",
+            "" if said is None else f"{said / THESIS_FREE[one.use_case]:.2f} ({said} records/s)",
+        )
+    console.print(table)
+    figure.parent.mkdir(parents=True, exist_ok=True)
+    draw(found, factor, figure)
+    console.print(f"figure drawn to {figure}")
+    _write(json_file, {"factor": factor, "runs": [vars(one) for one in found]})
+
+
 def _write(path: Path | None, body: dict[str, Any]) -> None:
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)

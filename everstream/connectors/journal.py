@@ -89,8 +89,8 @@ class Journal(Source):
         except OSError as error:
             raise UserError(f"the journal '{self._folder}' cannot be written: {error}.") from error
 
-    def start(self, pipeline: str, operator: str, store: str, resuming: bool) -> None:
-        self._feed.start(pipeline, operator, store, resuming)
+    def before_run(self, pipeline: str, operator: str, store: str, resuming: bool) -> None:
+        self._feed.before_run(pipeline, operator, store, resuming)
 
 
 class _Feed:

@@ -67,8 +67,8 @@ class Paced(Source):
     def check(self) -> None:
         self._source.check()
 
-    def start(self, pipeline: str, operator: str, store: str, resuming: bool) -> None:
-        self._source.start(pipeline, operator, store, resuming)
+    def before_run(self, pipeline: str, operator: str, store: str, resuming: bool) -> None:
+        self._source.before_run(pipeline, operator, store, resuming)
 
 
 class _PacedReader(Reader):

@@ -51,7 +51,7 @@ class SparkDataFrame(Source):
         """Hosts get the files; a DataFrame lives only on the driver."""
         return {**self.__dict__, "_frame": None}
 
-    def start(self, pipeline: str, operator: str, store: str, resuming: bool) -> None:
+    def before_run(self, pipeline: str, operator: str, store: str, resuming: bool) -> None:
         name = owner_of("", operator).removeprefix(".")
         folder = f"{store.rstrip('/')}/sources/{name}"
         fs, path = filesystem_of(folder)

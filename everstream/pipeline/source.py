@@ -81,7 +81,7 @@ class Source(ABC):
     def check(self) -> None:
         """Raise a UserError that says what to fix if this source cannot work (no such file)."""
 
-    def start(self, pipeline: str, operator: str, store: str, resuming: bool) -> None:
+    def before_run(self, pipeline: str, operator: str, store: str, resuming: bool) -> None:
         """Called on the driver before the source is sent to the hosts.
 
         A chance to put into the store what the hosts will read. `resuming`: the run goes on from

@@ -153,7 +153,7 @@ class _Run:
             self.listener.note(f"going on from epoch {manifests[0].epoch}", False)
         for node in self.plan.graph.of_kind(Kind.SOURCE):
             assert isinstance(node.what, Source)
-            node.what.start(self.pipeline.name, node.name, self.url, bool(manifests))
+            node.what.before_run(self.pipeline.name, node.name, self.url, bool(manifests))
         store.sweep(lease)
         local = is_local(str(self.context.master))
         over_tcp = always_tcp or not local

@@ -106,7 +106,7 @@ def test_a_spark_dataframe_keeps_the_promises_of_a_source(
 
     def make(resuming: bool) -> Source:
         source = es.SparkDataFrame(frame, batch_rows=7)
-        source.start("p", "frame", str(tmp_path), resuming)
+        source.before_run("p", "frame", str(tmp_path), resuming)
         return source
 
     make(resuming=False)
@@ -122,9 +122,9 @@ def test_a_spark_dataframe_that_cannot_be_read_is_explained(
     with pytest.raises(UserError, match="run it in a pipeline"):
         source.open(0, 1)
     with pytest.raises(ConnectorError, match=r"no longer in .*--fresh"):
-        source.start("p", "frame", str(tmp_path), resuming=True)
+        source.before_run("p", "frame", str(tmp_path), resuming=True)
     broken = spark.range(3).selectExpr("raise_error('no such luck')")
     with pytest.raises(ConnectorError, match="Spark could not write"):
-        es.SparkDataFrame(broken).start("p", "frame", str(tmp_path), resuming=False)
+        es.SparkDataFrame(broken).before_run("p", "frame", str(tmp_path), resuming=False)
     with pytest.raises(UserError, match="Polars use FromFunction"):
         es.SparkDataFrame(pl.DataFrame({"n": [1]}))  # type: ignore[arg-type]

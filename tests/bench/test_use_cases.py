@@ -1,0 +1,32 @@
+"""ResiPipe's use cases, small: they run, survive their failures, and are drawn."""
+
+from pathlib import Path
+
+from everstream.bench import large_state
+from everstream.bench.use_cases import INTERVALS_S, USE_CASES, Measured, measure_one
+from everstream.bench.use_cases_figure import draw
+
+
+def test_the_third_use_case_survives_both_of_its_failures() -> None:
+    found = measure_one(USE_CASES[2], 15.0, True, factor=100.0, master="local[6]")
+    assert len(found.restarted_from) == 2
+    assert found.records_per_s > 0
+
+
+def test_a_large_state_is_measured_with_checkpoints_on_and_off() -> None:
+    found = large_state.measure(
+        state_bytes=4 << 20, factor=150.0, batches=600, rounds=1, master="local[6]"
+    )
+    assert len(found.with_s) == len(found.without_s) == 1
+    assert found.checkpoints_per_run >= 1
+
+
+def test_the_figure_shows_every_interval_without_and_with_the_failure(tmp_path: Path) -> None:
+    found = [
+        Measured(case.number, interval_s, failure, 10.0, 1.0, [])
+        for case in USE_CASES
+        for interval_s in INTERVALS_S
+        for failure in (False, True)
+    ]
+    draw(found, 20.0, tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size > 5_000
