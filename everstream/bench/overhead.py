@@ -112,7 +112,7 @@ def _check(count: Any, records: int) -> None:
 def measure(
     *,
     records: int = 20_000_000,
-    python_records: int = 1_000_000,
+    python_records: int = 4_000_000,
     checkpoint_records: int = 100_000_000,
     every_s: float = 1.0,
     rounds: int = 5,

@@ -21,7 +21,7 @@ def overhead(
     records: Annotated[int, typer.Option(help="Records for the column filter.")] = 20_000_000,
     python_records: Annotated[
         int, typer.Option(help="Records for the filter as a Python function.")
-    ] = 1_000_000,
+    ] = 4_000_000,
     checkpoint_records: Annotated[
         int, typer.Option(help="Records for the runs with checkpoints on and off.")
     ] = 100_000_000,

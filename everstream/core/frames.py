@@ -115,3 +115,9 @@ def decode_batch(encoded: Any) -> Batch:
         assert isinstance(frame, pl.DataFrame)
         return frame
     raise InternalError(f"a frame starts with {kind!r}, which is no known encoding")
+
+
+def warm_up() -> None:
+    """Let Polars and Arrow set themselves up: the first batch of a process pays tens of ms for it."""
+    batch = pl.DataFrame({"warm": range(1000)}).filter(pl.col("warm") >= 0)
+    decode_batch(encode_batch(batch))

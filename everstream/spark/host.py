@@ -21,7 +21,7 @@ from typing import Any
 import cloudpickle
 import zmq
 
-from everstream.core.frames import Frame
+from everstream.core.frames import Frame, warm_up
 from everstream.core.ids import ChannelId, Generation, HostId, ShardId
 from everstream.core.messages import Restore, Resume, Shutdown, Stable, StartCheckpoint
 from everstream.core.plan import Plan
@@ -103,6 +103,7 @@ class Host:
         self.life = LifeSign(self.doors, task, id, attempt)
         hello = Hello(id, attempt, task_id, os.getpid(), self.doors.machine, self.address)
         self._say(hello)
+        warm_up()  # while the driver and the other hosts get ready
 
     def _load_plan(self, pickled: bytes) -> Plan:
         """The pipeline; what it needs may be missing on this machine."""
