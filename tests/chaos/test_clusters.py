@@ -93,6 +93,7 @@ def end_tree(process: psutil.Process) -> None:
             continue
 
 
+@pytest.mark.long
 def test_a_whole_standalone_worker_killed_loses_and_doubles_nothing(
     tmp_path: Path, standalone: tuple[str, list[psutil.Process]]
 ) -> None:

@@ -31,17 +31,25 @@ def test_hosts_killed_at_named_points_lose_and_double_nothing(tmp_path: Path, st
     assert [report.injected for report in result.recoveries] == [True] * len(HOST_KILLS[story])
 
 
-def test_drivers_killed_at_every_named_point_are_replaced_and_nothing_is_lost_or_doubled(
-    tmp_path: Path,
-) -> None:
+def check_drivers_killed_at(points: list[Point], folder: Path) -> None:
     """One driver after the other goes on from where the last one was killed."""
-    for point in Point:
-        if point is not Point.AFTER_COMMIT:  # a driver commits nothing itself
-            occurrence = 1 if point is Point.IN_RESTORE else 2
-            killed = start(tmp_path, f"driver@{point.value}#{occurrence}")
-            assert killed.wait() == -9
-    open_gate(tmp_path)
-    last = start(tmp_path)
+    for point in points:
+        occurrence = 1 if point is Point.IN_RESTORE else 2
+        killed = start(folder, f"driver@{point.value}#{occurrence}")
+        assert killed.wait() == -9
+    open_gate(folder)
+    last = start(folder)
     assert wait_for_line(last, "outcome").split()[1] == "finished"
     assert last.wait() == 0
-    assert shown(tmp_path) == expected()
+    assert shown(folder) == expected()
+
+
+def test_a_driver_killed_before_and_after_its_manifest_is_replaced_exactly(tmp_path: Path) -> None:
+    check_drivers_killed_at([Point.AFTER_SNAPSHOT, Point.AFTER_PREPARE], tmp_path)
+
+
+@pytest.mark.long
+def test_drivers_killed_at_every_other_named_point_are_replaced_exactly(tmp_path: Path) -> None:
+    check_drivers_killed_at(
+        [Point.BEFORE_SNAPSHOT, Point.IN_SNAPSHOT, Point.IN_COMMIT, Point.IN_RESTORE], tmp_path
+    )

@@ -67,6 +67,7 @@ pipeline.source(es.Range(3000, batch=50)).map(count).sink(es.JsonLines("out/"), 
 """
 
 
+@pytest.mark.long
 def test_a_pipeline_that_keeps_its_state_in_a_global_is_found_out(tmp_path: Path) -> None:
     (tmp_path / "forgetful.py").write_text(FORGETFUL)
     code, told, command = audited(tmp_path, "forgetful.py", "--kills", "2", "--seed", "1")
