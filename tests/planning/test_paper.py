@@ -110,12 +110,16 @@ def spark() -> Iterator[Any]:
     import os
     import sys
 
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
     builder = builder.config("spark.driver.host", "127.0.0.1")
+    if SparkContext._active_spark_context is not None:
+        # One of ours, from another test: in it a failing task would be tried for ever.
+        SparkContext._active_spark_context.stop()
     session = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     yield session
