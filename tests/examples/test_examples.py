@@ -15,6 +15,7 @@ import pytest
 
 from everstream.cli.load import load_pipeline
 from everstream.pipeline.stream import Pipeline
+from everstream.spark.context import make_context
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MASTER = "local[2]"
@@ -112,6 +113,6 @@ def test_to_spark_gives_a_data_frame_of_the_last_counts(load: Load) -> None:
     from pyspark.sql import SparkSession
 
     module, _ = load("to_spark")
-    session = SparkSession.builder.master("local[2,1000000]").getOrCreate()
+    session = SparkSession(make_context("local[2]", "examples"))
     found = {row["word"]: row["count"] for row in module.most_frequent(session).collect()}
     assert found == Counter(word.strip(".,:").lower() for word in words())
