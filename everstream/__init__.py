@@ -31,7 +31,7 @@ from everstream.errors import (
     UserError,
 )
 from everstream.inspection import read_state
-from everstream.pipeline.checkpointing import Coordinated
+from everstream.pipeline.checkpointing import Coordinated, Induced, Uncoordinated
 from everstream.pipeline.operator import Context, Keyed, Operator
 from everstream.pipeline.sink import Delivery, Permit, Sink, SinkShard, Transaction, Writer
 from everstream.pipeline.source import END, Reader, Source
@@ -57,6 +57,7 @@ __all__ = [
     "FromGenerator",
     "FromList",
     "GraphError",
+    "Induced",
     "InternalError",
     "Journal",
     "JsonLines",
@@ -82,6 +83,7 @@ __all__ = [
     "Stream",
     "TextLines",
     "Transaction",
+    "Uncoordinated",
     "UserError",
     "Writer",
     "advise",

@@ -232,6 +232,39 @@ class Stream:
             origins += other._origins
         return Stream(self.pipeline, origins)
 
+    def feedback(self, to: Stream | str) -> Stream:
+        """Send these records back into an operator upstream, beside what it gets anyway.
+
+        hops = events.key_by("node").process(Hop(), name="hop")
+        again, done = hops.branch(lambda hop: hop["left"] > 0)
+        again.feedback(to=hops)
+
+        `to` is that operator's name, or the stream that leaves it. The records take the way its
+        other records come (the same key). When the sources have ended and nothing moves on the
+        cycle any more, the cycle ends, too.
+        """
+        names = {name for name, _ in to._origins} if isinstance(to, Stream) else {to}
+        if len(names) != 1:
+            raise UserError("feedback() leads to one operator; give its name or its stream.")
+        graph = self.pipeline.graph
+        (target,) = names
+        if target not in graph.nodes or graph.nodes[target].kind is not Kind.OPERATOR:
+            operators = ", ".join(node.name for node in graph.of_kind(Kind.OPERATOR))
+            raise UserError(
+                f"feedback() cannot lead to '{target}': it must be an operator of this pipeline, "
+                f"one of {operators}."
+            )
+        for sender, port in self._origins:
+            if target not in graph.leads_to(sender):
+                raise GraphError(
+                    sender,
+                    f"its feedback leads to '{target}', which is not upstream of it",
+                    "To join two streams use .union(...).",
+                )
+            routing = graph.inputs(target)[0].routing
+            graph.edges.append(Edge(sender, target, routing, port, feedback=True))
+        return self
+
     def port(self, name: str) -> Stream:
         """What an operator emits with ctx.emit(record, port=name)."""
         return Stream(self.pipeline, [(sender, name) for sender, _ in self._origins])

@@ -23,11 +23,22 @@ import zmq
 
 from everstream.core.frames import Frame, warm_up
 from everstream.core.ids import ChannelId, Generation, HostId, ShardId
-from everstream.core.messages import Restore, Resume, Shutdown, Stable, StartCheckpoint
+from everstream.core.message_log import Segment
+from everstream.core.messages import (
+    EndLoop,
+    Halt,
+    Probe,
+    Recover,
+    Restore,
+    Resume,
+    Shutdown,
+    Stable,
+    StartCheckpoint,
+)
 from everstream.core.plan import Plan
 from everstream.core.points import Point
-from everstream.core.protocols.base import ShardProtocol
 from everstream.core.runner import CommitJob, ShardRunner, Upload
+from everstream.core.scheme import Scheme
 from everstream.errors import EverstreamError, InternalError, UserError
 from everstream.spark.background import Background
 from everstream.spark.endpoints import Address, Doors, RunKeys, address_seen_by_others
@@ -46,7 +57,7 @@ class HostTask:
     """What a host must know before it can say hello; pickled into the Spark task."""
 
     pickled_plan: bytes
-    protocol: type[ShardProtocol]
+    scheme: Scheme
     driver: Address
     keys: RunKeys
     store_url: str
@@ -90,10 +101,10 @@ class Host:
         self.inbox, self.address = self.doors.listen(zmq.PULL, "inbox")
         self.background = Background(self.store, self.reached)
         self.peers: dict[HostId, zmq.Socket[bytes]] = {}
+        self.addresses: dict[HostId, Address] = {}
         self.local_work: deque[Any] = deque()
         self.runners = {
-            shard: ShardRunner(self.plan, shard, task.protocol, self)
-            for shard in self.plan.hosts[id]
+            shard: ShardRunner(self.plan, shard, task.scheme, self) for shard in self.plan.hosts[id]
         }
         self.kills: list[KillAfter] = []
         self.kills_at: list[KillAt] = []
@@ -138,7 +149,7 @@ class Host:
         self.peers[host].send_multipart(parts, copy=not large)
 
     def grant(self, channel: ChannelId, frames: int) -> None:
-        generation = self.runners[channel.receiver].shard.generation
+        generation = self.runners[channel.receiver].shard.channel_generation[channel]
         host = self.plan.host_of[channel.sender]
         if host == self.id:
             self.local_work.append((channel, generation, frames))
@@ -151,6 +162,9 @@ class Host:
     def upload(self, upload: Upload) -> None:
         runner = self.runners[upload.shard]
         self.background.upload(upload, runner.on_uploaded, runner.on_upload_failed)
+
+    def save_segment(self, segment: Segment) -> None:
+        self.background.save_segment(segment)
 
     def commit(self, job: CommitJob) -> None:
         runner = self.runners[job.shard]
@@ -196,6 +210,7 @@ class Host:
         busy = False
         now_s = self.clock_s()
         for shard, runner in self.runners.items():
+            runner.on_tick(now_s)
             if runner.can_step(now_s) and runner.step():
                 busy = True
                 if self.kills:
@@ -244,9 +259,20 @@ class Host:
         runners = self.runners.values()
         match message:
             case Restore():
-                self.local_work.clear()
                 for runner in runners:
                     runner.on_restore(message)
+            case Halt():
+                for runner in runners:
+                    runner.on_halt(message)
+            case Recover():
+                for runner in runners:
+                    runner.on_recover(message)
+            case Probe():
+                for runner in runners:
+                    runner.on_probe(message)
+            case EndLoop():
+                for runner in runners:
+                    runner.on_end_loop(message)
             case Resume():
                 self._meet(message.addresses)
                 for runner in runners:
@@ -271,14 +297,14 @@ class Host:
                 pass
 
     def _meet(self, addresses: dict[HostId, Address]) -> None:
-        """Connect to the hosts as they are now; what waited for earlier ones is dropped."""
-        for peer in self.peers.values():
-            peer.close()
-        self.peers = {
-            host: self.doors.connect(zmq.PUSH, address)
-            for host, address in addresses.items()
-            if host != self.id
-        }
+        """Connect to the hosts that are new; what waited for their predecessors is dropped."""
+        for host, address in addresses.items():
+            if host == self.id or self.addresses.get(host) == address:
+                continue
+            if host in self.peers:
+                self.peers[host].close()
+            self.peers[host] = self.doors.connect(zmq.PUSH, address)
+            self.addresses[host] = address
 
     def _report_progress(self) -> None:
         now_s = self.clock_s()

@@ -124,8 +124,11 @@ class CheckpointStore:
         """Whether nobody has pruned this manifest by now."""
         return manifest.slot in self._log.slots()
 
-    def prune(self, keep: int) -> None:
-        """Keep the newest manifests and all that they name; remove what only others named."""
+    def prune(self, keep: int, *, objects: bool = True) -> None:
+        """Keep the newest manifests and all that they name; remove what only others named.
+
+        Without `objects` only manifests go: what they named may be needed by one to come.
+        """
         if keep < 1:
             raise InternalError(f"at least one manifest must be kept, not {keep}")
         if self._lease is not None:
@@ -133,7 +136,18 @@ class CheckpointStore:
         entries = self._log.entries()
         kept = _valid(entries)[:keep]
         slots = {manifest.slot for manifest in kept}
-        self._remove([entry for entry in entries if entry.slot not in slots], kept)
+        gone = [entry for entry in entries if entry.slot not in slots]
+        if objects:
+            self._remove(gone, kept)
+            return
+        for entry in gone:
+            if entry.kind == "checkpoint":
+                self._log.remove(entry.slot)
+
+    def discard(self, refs: Iterable[ObjectRef]) -> None:
+        """Delete objects that nothing will name."""
+        for ref in refs:
+            self.blobs.delete(_object_path(ref))
 
     def sweep(self, lease: Lease) -> None:
         """Remove objects that no manifest names, and temporary files. Only before work starts."""
