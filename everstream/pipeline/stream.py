@@ -6,7 +6,6 @@ import itertools
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -14,14 +13,14 @@ import polars as pl
 from everstream.errors import GraphError, UserError
 from everstream.pipeline import builtin
 from everstream.pipeline.batch import Batch
-from everstream.pipeline.event_time import EventTime
 from everstream.pipeline.graph import Broadcast, ByKey, Edge, Graph, Kind, Node, OnDemand, Routing
 from everstream.pipeline.keys import Keying, key_selector
+from everstream.pipeline.local_parts import LATE
 from everstream.pipeline.operator import OUT, Operator
 from everstream.pipeline.rejects import OnError, checked
 from everstream.pipeline.sink import Sink
 from everstream.pipeline.source import Source
-from everstream.pipeline.times import TimeOf, Unit, microseconds
+from everstream.pipeline.time_methods import TimeMethods
 
 if TYPE_CHECKING:
     from everstream.spark.result import RunResult
@@ -66,8 +65,7 @@ class Pipeline:
         **more: Any,
     ) -> Node:
         if name is None:
-            numbered = (f"{base}-{number}" for number in itertools.count(2))
-            name = next(n for n in itertools.chain([base], numbered) if n not in self.graph.nodes)
+            name = self._free_name(base)
         if not _NAME.fullmatch(name):
             raise GraphError(name, "is not a usable name", "Use letters, digits, '-', '_', '.'.")
         if name in self.graph.nodes:
@@ -86,8 +84,12 @@ class Pipeline:
         self.graph.nodes[name] = node
         return node
 
+    def _free_name(self, base: str) -> str:
+        numbered = (f"{base}-{number}" for number in itertools.count(2))
+        return next(n for n in itertools.chain([base], numbered) if n not in self.graph.nodes)
 
-class Stream:
+
+class Stream(TimeMethods):
     """Records on their way from one operator (or, after `union`, several) to the next.
 
     Each method adds an operator and returns the stream that leaves it. Every one of them takes
@@ -105,6 +107,8 @@ class Stream:
         self.pipeline = pipeline
         self._origins = origins
         self._routing: Routing = routing if routing is not None else OnDemand()
+        self._late_origins: list[tuple[str, str]] = []
+        """Where late records leave, if not where all others do."""
 
     def map(self, function: Callable[[Any], Any], **options: Any) -> Stream:
         """Each record becomes function(record)."""
@@ -148,27 +152,6 @@ class Stream:
         operator = builtin.Select(columns, named)
         options = {"name": name, "shards": shards, "on_error": on_error}
         return self._then("select", operator, options)
-
-    def event_time(
-        self,
-        time: str | pl.Expr | Callable[[Any], Any],
-        *,
-        lateness: str | float | timedelta = 0,
-        unit: Unit = "us",
-        name: str | None = None,
-        on_error: OnError = "fail",
-    ) -> Stream:
-        """Say when records happened: a column, a Polars expression or a function of the record.
-
-        Times are datetimes, or whole numbers in this unit. Records may come out of order by at
-        most `lateness`: time for those behind is the greatest seen so far, less that. Put it
-        right behind the source, so that it sees each source shard by itself.
-        """
-        late_us = microseconds(lateness)
-        if late_us < 0:
-            raise UserError(f"lateness={lateness!r} is negative; records cannot be early.")
-        operator = EventTime(TimeOf(time, unit), late_us)
-        return self._then("event_time", operator, {"name": name, "on_error": on_error})
 
     def key_by(self, key: Any, *more: Any) -> Stream:
         """Send records of one key to one shard of the next operator.
@@ -267,6 +250,8 @@ class Stream:
 
     def port(self, name: str) -> Stream:
         """What an operator emits with ctx.emit(record, port=name)."""
+        if name == LATE and self._late_origins:
+            return Stream(self.pipeline, self._late_origins)
         return Stream(self.pipeline, [(sender, name) for sender, _ in self._origins])
 
     def sink(
