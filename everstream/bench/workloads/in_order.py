@@ -6,6 +6,7 @@ with failures can be compared with a query over a table, row by row.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import polars as pl
 
@@ -41,11 +42,11 @@ def take_before(ctx: Context, watermark: int, time: str) -> list[pl.DataFrame]:
     Each frame waits under a key of its own, so that a checkpoint holds only what has changed.
     """
     ready: dict[tuple[str, ...], list[pl.DataFrame]] = {}
-    for key in ctx.state.keys():
+    for key in ctx.state:
         if not isinstance(key, tuple) or key[0] != "waiting":
             continue
-        frame = ctx.state.get(key)
-        times = frame[time]
+        frame: pl.DataFrame = ctx.state[key]
+        times: Any = frame[time]
         if times.min() >= watermark:
             continue
         if times.max() < watermark:

@@ -6,7 +6,7 @@ microseconds since 1970, and queries hand it on: a result is as due as the last 
 latency can be measured at the sink from the due time, and waiting counts.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import polars as pl
@@ -29,8 +29,8 @@ class Inputs:
     """The streams of one pipeline."""
 
     pipeline: Pipeline
-    nexmark: Nexmark = Nexmark()
-    words: Words = Words()
+    nexmark: Nexmark = field(default_factory=Nexmark)
+    words: Words = field(default_factory=Words)
     shards: int = 2
     rate: float | None = None
     """Records per second, for NEXMark events of all kinds together; None for full speed."""
@@ -74,7 +74,8 @@ class Inputs:
     ) -> Stream:
         if rate is not None:
             source = Paced(source, rate, due=DUE)
-        return self.pipeline.source(source, **{"name": name, "shards": self.shards} | options)
+        settings: dict[str, Any] = {"name": name, "shards": self.shards} | options
+        return self.pipeline.source(source, **settings)
 
     @property
     def _batch(self) -> int:

@@ -31,7 +31,8 @@ class Leaders(Operator):
             self.best[end] = rows
 
     def on_watermark(self, watermark: int, ctx: Context) -> None:
-        for end in sorted(end for end in self.best.keys() if int(end) <= watermark):  # type: ignore[call-overload]
+        complete = [end for end in self.best if isinstance(end, int) and end <= watermark]
+        for end in sorted(complete):
             ctx.emit_batch(self.best[end])
             self.best.delete(end)
 

@@ -37,7 +37,17 @@ CITIES = (
     ("Cheyenne", "Casper"),
 )
 FIRST_NAMES = ("Peter", "Paul", "Luke", "John", "Saul", "Vicky", "Kate", "Julie", "Sarah", "Deiter")
-LAST_NAMES = ("Shultz", "Abrams", "Spencer", "White", "Bartels", "Walton", "Smith", "Jones", "Noris")
+LAST_NAMES = (
+    "Shultz",
+    "Abrams",
+    "Spencer",
+    "White",
+    "Bartels",
+    "Walton",
+    "Smith",
+    "Jones",
+    "Noris",
+)
 HOT_PARTS = 1024
 FIRST_CATEGORY, CATEGORIES = 10, 5
 PRICES = np.round(10.0 ** (np.arange(4096) / 4096 * 6.0) * 100).astype(np.int64)
@@ -74,9 +84,10 @@ class Nexmark:
         for name in ("hot_auctions", "hot_bidders", "hot_sellers"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"{name}={getattr(self, name)} must be a share, from 0 to 1.")
-        for name in ("open_auctions", "active_persons"):
-            if not 1 <= getattr(self, name) < 1 << 31:
-                raise UserError(f"{name}={getattr(self, name)} must be at least 1.")
+        # A choice among them has 18 and 14 random bits.
+        for name, most in (("open_auctions", 1 << 18), ("active_persons", 1 << 14)):
+            if not 1 <= getattr(self, name) <= most:
+                raise UserError(f"{name}={getattr(self, name)} must be from 1 to {most}.")
         if self.events_per_s <= 0:
             raise UserError(f"events_per_s={self.events_per_s} must be positive.")
 

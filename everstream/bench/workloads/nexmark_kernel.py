@@ -27,7 +27,7 @@ def _mixed(x: Any) -> Any:
 def fill_bids(
     start: int,
     stop: int,
-    hash_start: int,
+    hash_start: np.uint64,
     open_auctions: int,
     active_persons: int,
     hot_auctions: int,
@@ -52,13 +52,13 @@ def fill_bids(
         if np.int64(bits & _U(1023)) < hot_auctions:
             auction[row] = last_auction // 100 * 100
         else:
-            among = min(last_auction + 1, open_auctions)
+            among = min(int(last_auction) + 1, open_auctions)
             draw = np.int64((bits >> _U(10)) & _U(0x3FFFF))
             auction[row] = last_auction - ((draw * among) >> 18)
         if np.int64(bits >> _U(54)) < hot_bidders:
             bidder[row] = round_number // 100 * 100
         else:
-            among = min(round_number + 1, active_persons)
+            among = min(int(round_number) + 1, active_persons)
             draw = np.int64((bits >> _U(28)) & _U(0x3FFF))
             bidder[row] = round_number - ((draw * among) >> 14)
         price[row] = prices[np.int64((bits >> _U(42)) & _U(0xFFF))]
@@ -69,6 +69,6 @@ def fill_bids(
             time_us[row] = first_time_us + np.int64(event * apart_us)
         in_round += 1
         if in_round == 46:
-            in_round = 0
+            in_round = np.int64(0)
             round_number += 1
     return auction, bidder, price, time_us

@@ -33,9 +33,9 @@ class WinningBids(InOrder):
         if closed.height or bids or opened:
             ctx.state.put(_OPEN, auctions.filter(pl.col("expires") >= watermark))
         sold = closed.filter(pl.col("best").is_not_null())
-        columns = ["auction", "seller", "category", pl.col("best").alias("price")]
-        time = pl.col("expires").alias("time")
-        ctx.emit_batch(sold.select(*columns, time, *(c for c in sold.columns if c == DUE)))
+        due = [name for name in sold.columns if name == DUE]
+        columns = ["auction", "seller", "category", *due]
+        ctx.emit_batch(sold.select(*columns, price="best", time="expires"))
 
 
 def with_bids(auctions: pl.DataFrame, bids: pl.DataFrame) -> pl.DataFrame:

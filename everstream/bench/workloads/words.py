@@ -55,7 +55,7 @@ class Words:
         ranks = _ranks(self.vocabulary, self.exponent)[bits >> np.uint64(64 - _TABLE_BITS)]
         words = _vocabulary(self.vocabulary)[ranks]
         if not self.timed:
-            return words.to_frame()
+            return pl.DataFrame([words])
         time_us = (number * (1e6 / self.words_per_s)).astype(np.int64) + self.first_time_us
         return pl.DataFrame([words, pl.Series("time", time_us)])
 
