@@ -104,7 +104,7 @@ def _draw_latency(axes: Axes, curve: Curve, at_s: Floats) -> None:
             label = name if number == 0 else None
             marker = "." if len(piece) == 1 else ""
             shown = values[piece] * 1e3
-            axes.plot(at_s[piece], shown, marker, ls="-", color=colour, lw=1.5, label=label)
+            axes.plot(at_s[piece], shown, marker=marker, color=colour, lw=1.5, label=label)
 
 
 def _mark(axes: Axes, run: Disturbed) -> None:

@@ -13,6 +13,7 @@ import polars as pl
 
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch, columns_of, records_of
+from everstream.pipeline.text_hash import crc32_column
 
 Hashes: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 KeySelector: TypeAlias = Callable[[Any], Hashable] | str | pl.Expr
@@ -177,8 +178,11 @@ def _hash_floats(values: np.ndarray[Any, np.dtype[np.float64]]) -> Hashes:
 
 
 def _hash_texts(column: pl.Series) -> Hashes:
-    """Strings are hashed once per distinct value of the batch: keys repeat."""
+    """Long ones are hashed once per distinct value of the batch: keys repeat."""
     coded = column.cast(pl.String) if column.dtype in (pl.Categorical, pl.Enum) else column
+    at_once = crc32_column(coded, 1 if coded.dtype == pl.Binary else 0)
+    if at_once is not None:
+        return at_once.astype(np.uint64)
     distinct = coded.unique()
     codes = np.fromiter(
         (stable_hash(value) for value in distinct.to_list()), np.uint64, len(distinct)
