@@ -18,6 +18,7 @@ import polars as pl
 
 from everstream.bench.workloads.inputs import DUE
 from everstream.bench.workloads.randomness import below, bits_of
+from everstream.bench.workloads.verdict import Verdict
 from everstream.connectors.generate import FromFunction
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch, columns_of
@@ -119,18 +120,6 @@ class Match(Operator):
         ctx.emit_batch(pl.DataFrame(found, schema=schema, orient="row"))
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What is wrong with the output of a run."""
-
-    lost: int
-    """Edges of the stream that never came out as paths of one hop."""
-    duplicated: int
-    """Rows that came out more than once; no shard tells the same path twice."""
-    untrue: int
-    """Rows that name a path the graph does not have."""
-
-
 def judge(edges: pl.DataFrame, output: pl.DataFrame) -> Verdict:
     """Hold the output for two hops against the graph: what must be there, once, and what may be.
 
@@ -147,7 +136,7 @@ def judge(edges: pl.DataFrame, output: pl.DataFrame) -> Verdict:
             ),
         ]
     )
-    rows = output.select("start", "stop", "hops", "via")
+    rows = output.select(possible.columns)
     shown = rows.unique()
     single = shown.filter(pl.col("hops") == 1)
     return Verdict(
