@@ -35,6 +35,8 @@ class Inputs:
     rate: float | None = None
     """Records per second, for NEXMark events of all kinds together; None for full speed."""
     batch: int | None = None
+    factor: float = 1.0
+    """The windows of FERDiS's variants are divided by this, for machines smaller than its own."""
 
     @property
     def due(self) -> list[str]:

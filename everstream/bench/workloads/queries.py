@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import polars as pl
 
+import everstream as es
 from everstream.bench.workloads.averages import CategoryAverage, SellerAverage
-from everstream.bench.workloads.inputs import Inputs
+from everstream.bench.workloads.inputs import DUE, Inputs
 from everstream.bench.workloads.leaders import Leaders
 from everstream.bench.workloads.local_items import LocalItems
 from everstream.bench.workloads.winning_bids import WinningBids
 from everstream.pipeline.stream import Stream
+from everstream.pipeline.windows import Window
 
 EURO_PER_DOLLAR = 0.908
 LOCAL = pl.col("state").is_in(["OR", "ID", "CA"])
 WANTED_CATEGORY = pl.col("category") == 10
 SECOND_US = 1_000_000
 PERIOD_S = 10
+HOT_EVERY_S = 2
 
 
 def currency(inputs: Inputs) -> Stream:
@@ -66,6 +69,26 @@ def category_average(inputs: Inputs) -> Stream:
     return prices.process(CategoryAverage(), name="average", shards=inputs.shards)
 
 
+def hot_items(inputs: Inputs) -> Stream:
+    """Query 5: the auctions with the most bids in the last ten seconds, every two seconds."""
+    window = es.Sliding(f"{PERIOD_S}s", every=f"{HOT_EVERY_S}s")
+    counts = bid_counts(inputs, window)
+    leaders = counts.on_demand().process(Leaders("count"), name="leaders", shards=1)
+    return leaders.select("window_end", "auction", "count", *inputs.due, name="hot")
+
+
+def bid_counts(inputs: Inputs, window: Window) -> Stream:
+    """How many bids each auction has in each window, when the window is over."""
+    bids = (
+        inputs.bids()
+        .event_time("time", name="bid_times")
+        .select("auction", "time", *inputs.due, name="offers")
+    )
+    wanted = {"count": es.count()} | ({DUE: es.max(DUE)} if inputs.due else {})
+    windows = bids.key_by("auction").window(window)
+    return windows.aggregate(**wanted, name="counts", shards=inputs.shards)
+
+
 def seller_average(inputs: Inputs) -> Stream:
     """Query 6: the average of each seller's last ten winning prices, whenever one is sold."""
     prices = winning_bids(inputs).key_by("seller")
@@ -86,3 +109,24 @@ def highest_bids(inputs: Inputs) -> Stream:
     )
     each = bids.process(Leaders("price"), name="highest_here")
     return each.on_demand().process(Leaders("price"), name="highest", shards=1)
+
+
+def new_users(inputs: Inputs) -> Stream:
+    """Query 8: who came and opened an auction within the same ten seconds."""
+    persons = inputs.persons().event_time("time", name="person_times")
+    auctions = inputs.auctions().event_time("time", name="auction_times")
+    both = persons.window_join(
+        auctions,
+        on="id",
+        other_on="seller",
+        window=es.Tumbling(f"{PERIOD_S}s"),
+        name="join",
+        shards=inputs.shards,
+    )
+    return both.map_batches(_once, name="new_users")
+
+
+def _once(batch: pl.DataFrame) -> pl.DataFrame:
+    """Each person once, however many auctions it opened: the join gives a window in one batch."""
+    due = [pl.max_horizontal(DUE, f"{DUE}_right").max().alias(DUE)] if DUE in batch.columns else []
+    return batch.group_by("id", "name", "window_end", maintain_order=True).agg(due)

@@ -140,6 +140,24 @@ def ferdis_5(size_us: int, every_us: int) -> str:
     """
 
 
+def ferdis_6(size_us: int, every_us: int, price_us: int) -> str:
+    """Bids joined with auctions in sliding windows, then the highest price of each auction, then
+    the average of those of each seller, both in tumbling windows."""
+    return f"""
+    with pairs as (
+        select b.auction, a.seller, b.price,
+            ((b.window_end - 1) // {price_us} + 1) * {price_us} as window_end
+        from {sliding("bids", size_us, every_us)} b
+        join {sliding("auctions", size_us, every_us)} a
+        on b.auction = a.id and b.window_end = a.window_end
+    ),
+    prices as (
+        select window_end, auction, seller, max(price) as price from pairs group by all
+    )
+    select window_end, seller, sum(price)::double / count(*) as average from prices group by all
+    """
+
+
 WORD_COUNT = """
 select word, row_number() over (partition by word order by time) as count from words
 """

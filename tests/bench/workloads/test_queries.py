@@ -1,20 +1,21 @@
 """Every query on real Spark gives what DuckDB says about the same events."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-import polars as pl
 import pytest
-from polars.testing import assert_frame_equal
 from pyspark.sql import SparkSession
 
-from everstream.bench.workloads import queries, truth
-from everstream.bench.workloads.inputs import Inputs
-from everstream.bench.workloads.nexmark import KINDS, Nexmark
+from everstream.bench.workloads.catalogue import QUERIES, Query
+from everstream.bench.workloads.inputs import DUE, Inputs
+from everstream.bench.workloads.nexmark import Nexmark
+from everstream.bench.workloads.verdict import EXACT
+from everstream.bench.workloads.words import Words
 from everstream.pipeline.checkpointing import Coordinated
-from everstream.pipeline.stream import Pipeline, Stream
+from everstream.pipeline.stream import Pipeline
 from everstream.spark.context import make_context
 
-EVENTS = Nexmark(events=60_000, seed=3, events_per_s=1_000.0)
+EVENTS = Nexmark(events=40_000, seed=3, events_per_s=1_000.0)
+WORDS = Words(total=30_000, seed=3, vocabulary=300, words_per_s=1_000.0)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -24,39 +25,51 @@ def spark() -> Iterator[SparkSession]:
     session.stop()
 
 
-def run(build: Callable[[Inputs], Stream], spark: SparkSession, shards: int) -> pl.DataFrame:
-    pipeline = Pipeline("query")
-    build(Inputs(pipeline, EVENTS, shards=shards, batch=7_000)).collect()
-    return pipeline.run(spark=spark, checkpoint=Coordinated(every="500ms")).to_polars()
-
-
-def check(found: pl.DataFrame, sql: str, *, of: Nexmark = EVENTS) -> None:
-    want = truth.ask(sql, {kind: of.all(kind) for kind in KINDS})
-    assert want.height > 0
-    assert_frame_equal(
-        found.select(want.columns).cast(dict(want.schema)),
-        want,
-        check_row_order=False,
-        check_dtypes=False,
-        rel_tol=1e-12,
-        abs_tol=0,
-    )
+def inputs_of(pipeline: Pipeline, shards: int) -> Inputs:
+    return Inputs(pipeline, EVENTS, WORDS, shards=shards, batch=5_000)
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-@pytest.mark.parametrize(
-    ("build", "sql"),
-    [
-        (queries.currency, truth.Q1),
-        (queries.selection, truth.Q2),
-        (queries.local_items, truth.Q3),
-        (queries.category_average, truth.Q4),
-        (queries.seller_average, truth.Q6),
-        (queries.highest_bids, truth.highest_bids(10_000_000)),
-    ],
-    ids=["1", "2", "3", "4", "6", "7"],
-)
-def test_nexmark_query_gives_what_duckdb_says(
-    build: Callable[[Inputs], Stream], sql: str, shards: int, spark: SparkSession
+@pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
+def test_a_query_gives_what_duckdb_says(query: Query, shards: int, spark: SparkSession) -> None:
+    pipeline = Pipeline("query")
+    inputs = inputs_of(pipeline, shards)
+    query.build(inputs).collect()
+    result = pipeline.run(spark=spark, checkpoint=Coordinated(every="500ms"))
+    assert query.expected(inputs).height > 0
+    assert query.judge(inputs, result.to_polars()) == EXACT
+
+
+@pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
+def test_a_paced_query_hands_due_times_on_and_gives_the_same(
+    query: Query, spark: SparkSession
 ) -> None:
-    check(run(build, spark, shards), sql)
+    pipeline = Pipeline("paced")
+    # Far behind its schedule from the start, so that nothing has to be waited for.
+    inputs = inputs_of(pipeline, 2)
+    inputs.rate = 1e6
+    query.build(inputs).collect()
+    output = pipeline.run(spark=spark, checkpoint=None).to_polars()
+    assert query.judge(inputs, output) == EXACT
+    assert output[DUE].dtype.is_integer()
+    assert output[DUE].null_count() == 0
+
+
+def test_the_operator_to_kill_is_one_of_the_query() -> None:
+    for query in QUERIES.values():
+        pipeline = Pipeline("query")
+        query.build(inputs_of(pipeline, 2)).collect()
+        assert query.target in pipeline.graph.nodes
+
+
+def test_windows_can_be_scaled_down(spark: SparkSession) -> None:
+    query = QUERIES["nexmark-5-large"]
+    pipeline = Pipeline("query")
+    inputs = inputs_of(pipeline, 2)
+    inputs.factor = 10.0
+    assert query.beat_s(inputs) == pytest.approx(0.1)
+    query.build(inputs).collect()
+    output = pipeline.run(spark=spark).to_polars()
+    assert query.judge(inputs, output) == EXACT
+    inputs.factor = 5.0
+    assert query.judge(inputs, output) != EXACT
