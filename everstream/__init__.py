@@ -31,12 +31,14 @@ from everstream.errors import (
     UserError,
 )
 from everstream.inspection import read_state
+from everstream.pipeline.aggregates import avg, count, custom, max, min, sum, top_k
 from everstream.pipeline.checkpointing import Coordinated
 from everstream.pipeline.operator import Context, Keyed, Operator
 from everstream.pipeline.sink import Delivery, Permit, Sink, SinkShard, Transaction, Writer
 from everstream.pipeline.source import END, Reader, Source
 from everstream.pipeline.stream import Pipeline, Stream
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
+from everstream.pipeline.windows import Session, Sliding, Tumbling
 from everstream.planning.adviser import Advice, advise
 
 __all__ = [
@@ -73,8 +75,10 @@ __all__ = [
     "Range",
     "Reader",
     "RunFailed",
+    "Session",
     "Sink",
     "SinkShard",
+    "Sliding",
     "SocketLines",
     "Source",
     "SparkDataFrame",
@@ -82,8 +86,16 @@ __all__ = [
     "Stream",
     "TextLines",
     "Transaction",
+    "Tumbling",
     "UserError",
     "Writer",
     "advise",
+    "avg",
+    "count",
+    "custom",
+    "max",
+    "min",
     "read_state",
+    "sum",
+    "top_k",
 ]

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
 from everstream.errors import GraphError, UserError
 from everstream.pipeline import builtin
+from everstream.pipeline.aggregates import Aggregates
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.event_time import EventTime
 from everstream.pipeline.graph import Broadcast, ByKey, Edge, Graph, Kind, Node, OnDemand, Routing
+from everstream.pipeline.joins import interval_join, window_join
 from everstream.pipeline.keys import Keying, key_selector
+from everstream.pipeline.local_parts import LATE
 from everstream.pipeline.operator import OUT, Operator
 from everstream.pipeline.rejects import OnError, checked
+from everstream.pipeline.running import running_aggregates
 from everstream.pipeline.sink import Sink
 from everstream.pipeline.source import Source
-from everstream.pipeline.times import TimeOf, Unit, microseconds
+from everstream.pipeline.times import US_PER, TimeOf, Unit, microseconds
+from everstream.pipeline.windowed import Windowed, time_of
+from everstream.pipeline.windows import Session, Sliding, Window
 
 if TYPE_CHECKING:
     from everstream.spark.result import RunResult
@@ -66,8 +72,7 @@ class Pipeline:
         **more: Any,
     ) -> Node:
         if name is None:
-            numbered = (f"{base}-{number}" for number in itertools.count(2))
-            name = next(n for n in itertools.chain([base], numbered) if n not in self.graph.nodes)
+            name = self._free_name(base)
         if not _NAME.fullmatch(name):
             raise GraphError(name, "is not a usable name", "Use letters, digits, '-', '_', '.'.")
         if name in self.graph.nodes:
@@ -85,6 +90,10 @@ class Pipeline:
             node.dead_letters = DeadLetters()
         self.graph.nodes[name] = node
         return node
+
+    def _free_name(self, base: str) -> str:
+        numbered = (f"{base}-{number}" for number in itertools.count(2))
+        return next(n for n in itertools.chain([base], numbered) if n not in self.graph.nodes)
 
 
 class Stream:
@@ -105,6 +114,8 @@ class Stream:
         self.pipeline = pipeline
         self._origins = origins
         self._routing: Routing = routing if routing is not None else OnDemand()
+        self._late_origins: list[tuple[str, str]] = []
+        """Where late records leave, if not where all others do."""
 
     def map(self, function: Callable[[Any], Any], **options: Any) -> Stream:
         """Each record becomes function(record)."""
@@ -178,6 +189,90 @@ class Stream:
         """
         return self._routed(ByKey(Keying(key_selector(key, more))))
 
+    def window(
+        self,
+        window: Window,
+        *,
+        time: Literal["event", "processing"] = "event",
+        at: str | pl.Expr | Callable[[Any], Any] | None = None,
+        unit: Unit = "us",
+        allowed_lateness: str | float | timedelta = 0,
+    ) -> Windowed:
+        """Cut the stream into windows: es.Tumbling("1s"), es.Sliding("10s", every="2s") or
+        es.Session("5s"). Per key behind a key_by; without one, of the stream as a whole.
+
+        Times are those that `event_time` was given upstream, unless `at` names others. Windows
+        of processing time take the time of this machine, and so differ from run to run.
+        """
+        if not isinstance(window, Sliding | Session):
+            raise UserError(
+                f"window() takes es.Tumbling, es.Sliding or es.Session, not {window!r}."
+            )
+        allowed_us = microseconds(allowed_lateness)
+        if time == "processing":
+            if isinstance(window, Session) or at is not None or allowed_us:
+                raise UserError(
+                    "windows of processing time are tumbling or sliding, and know no `at` and no "
+                    "lateness."
+                )
+            return Windowed(self, window, None, 0)
+        found = TimeOf(at, unit) if at is not None else self._time()
+        if isinstance(window, Sliding) and window.pane_us % US_PER[found.unit]:
+            raise UserError(
+                f"{window!r} is finer than the times, which are whole {found.unit}. Give "
+                "event_time a finer unit."
+            )
+        return Windowed(self, window, found, allowed_us)
+
+    def aggregates(
+        self,
+        *,
+        emit: Literal["changes", "record"] = "changes",
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+        **aggregates: Any,
+    ) -> Stream:
+        """Running aggregates per key: a row of the key and the aggregates as they stand now.
+
+        With emit="changes", one row for each key that a batch has changed. With emit="record",
+        each record with the aggregates up to it as further columns.
+        """
+        options = {"name": name, "shards": shards, "on_error": on_error}
+        return running_aggregates(self, Aggregates(aggregates), emit, options)
+
+    def window_join(
+        self,
+        other: Stream,
+        *,
+        on: str | Sequence[str],
+        window: Sliding,
+        other_on: str | Sequence[str] | None = None,
+        **options: Any,
+    ) -> Stream:
+        """Rows of this stream and the other that have equal keys and lie in the same window.
+
+        Emitted when the window is over, with window_start and window_end; columns of the other
+        stream that this one also has end in `_right`. Late rows are at `.port("late")`.
+        """
+        return window_join(self, other, on, other_on, window, options)
+
+    def interval_join(
+        self,
+        other: Stream,
+        *,
+        on: str | Sequence[str],
+        between: tuple[str | float | timedelta, str | float | timedelta],
+        other_on: str | Sequence[str] | None = None,
+        **options: Any,
+    ) -> Stream:
+        """Rows of both streams with equal keys whose times are close.
+
+        That of the other row less that of this one must be at least between[0] and at most
+        between[1], for example ("-1s", "2s"). Late rows are at `.port("late")`.
+        """
+        return interval_join(self, other, on, other_on, between, options)
+
     def broadcast(self) -> Stream:
         """Send every record to every shard of the next operator."""
         return self._routed(Broadcast())
@@ -234,6 +329,8 @@ class Stream:
 
     def port(self, name: str) -> Stream:
         """What an operator emits with ctx.emit(record, port=name)."""
+        if name == LATE and self._late_origins:
+            return Stream(self.pipeline, self._late_origins)
         return Stream(self.pipeline, [(sender, name) for sender, _ in self._origins])
 
     def sink(
@@ -258,6 +355,16 @@ class Stream:
         from everstream.connectors.collect import Collect
 
         return self.sink(Collect(), name=name, ordered=ordered)
+
+    def _time(self) -> TimeOf:
+        """Where records have their event time."""
+        found = time_of(self.pipeline.graph, self._origins)
+        if found is None:
+            raise UserError(
+                "windows and joins of event time need to know when records happened: put "
+                ".event_time(...) behind each source, in the same way."
+            )
+        return found
 
     def _routed(self, routing: Routing) -> Stream:
         return Stream(self.pipeline, self._origins, routing)
