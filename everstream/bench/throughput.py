@@ -133,10 +133,14 @@ class WordCount(Load):
         counts = [frame.group_by("word").len() for frame in self._chunks(self.words.words)]
         total = pl.concat(counts).group_by("word").agg(pl.col("len").sum().cast(pl.Int64))
         n = pl.col("len")
-        squares = (n * (n + 1) * (2 * n + 1)) // 6
-        return total.select("word", rows=n, last=n, sums=n * (n + 1) // 2, squares=squares).sort(
-            "word"
-        )
+        squares = pl.Series("squares", [_sum_of_squares(number) for number in total["len"]])
+        return total.select("word", squares, rows=n, last=n, sums=n * (n + 1) // 2).sort("word")
+
+
+def _sum_of_squares(n: int) -> int:
+    """1 + 4 + 9 + ... + n², as a 64-bit sum gives it: it wraps around."""
+    total = n * (n + 1) * (2 * n + 1) // 6
+    return (total + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _running_counts(frames: list[pl.DataFrame]) -> pl.DataFrame:
@@ -159,7 +163,7 @@ def _running_counts(frames: list[pl.DataFrame]) -> pl.DataFrame:
         .group_by("word")
         .agg(pl.col("rows").sum(), pl.col("last").max(), pl.col("sums", "squares").sum())
     )
-    return merged.sort("word")
+    return merged.select("word", "squares", "rows", "last", "sums").sort("word")
 
 
 @dataclass

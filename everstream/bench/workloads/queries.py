@@ -15,6 +15,7 @@ from everstream.bench.workloads.inputs import DUE, Inputs
 from everstream.bench.workloads.leaders import Leaders
 from everstream.bench.workloads.local_items import LocalItems
 from everstream.bench.workloads.winning_bids import WinningBids
+from everstream.pipeline.batch import Batch
 from everstream.pipeline.stream import Stream
 from everstream.pipeline.windows import Window
 
@@ -126,7 +127,8 @@ def new_users(inputs: Inputs) -> Stream:
     return both.map_batches(_once, name="new_users")
 
 
-def _once(batch: pl.DataFrame) -> pl.DataFrame:
+def _once(batch: Batch) -> Batch:
     """Each person once, however many auctions it opened: the join gives a window in one batch."""
+    assert isinstance(batch, pl.DataFrame)
     due = [pl.max_horizontal(DUE, f"{DUE}_right").max().alias(DUE)] if DUE in batch.columns else []
     return batch.group_by("id", "name", "window_end", maintain_order=True).agg(due)
