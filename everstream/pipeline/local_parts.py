@@ -117,9 +117,8 @@ class LocalParts(Operator):
     ) -> pl.DataFrame:
         """Parts of what lies together within this batch already."""
         names = keys.columns
-        order = keys.with_columns(times.alias(PANE)).with_columns(
-            stretches(names, pl.col(PANE), pl.col(PANE) + gap_us)
-        )
+        numbers = stretches(keys, times, times + gap_us)
+        order = pl.DataFrame([*keys, times.alias(PANE), numbers])
         spans = order.group_by("__stretch").agg(
             *(pl.col(name).first() for name in names),
             pl.col(PANE).min(),
@@ -138,24 +137,21 @@ class LocalParts(Operator):
             )
 
 
-def stretches(keys: list[str], start: pl.Expr, end: pl.Expr) -> pl.Expr:
-    """Numbers rows so that those of one key that overlap, or hang together, share a number.
-
-    For rows in any order: each is numbered after sorting by key and start.
-    """
-    order = pl.struct(*keys, start.alias("__start")).arg_sort()
-    sorted_start, sorted_end = start.gather(order), end.gather(order)
-    if keys:
-        key = pl.struct(*keys).gather(order)
-        code = key.rle_id()
-        other_key = code != code.shift(1)
-        reach = sorted_end.cum_max().over(code).shift(1)
-    else:
-        other_key = pl.lit(False)
-        reach = sorted_end.cum_max().shift(1)
-    begins = (other_key | (sorted_start >= reach)).fill_null(True)
-    numbers = begins.cast(pl.Int64).cum_sum()
-    return numbers.gather(order.arg_sort()).alias("__stretch")
+def stretches(keys: pl.DataFrame, start: pl.Series, end: pl.Series) -> pl.Series:
+    """Numbers rows so that those of one key that overlap, or hang together, share a number."""
+    names = keys.columns
+    columns = [*keys, start.alias("__start"), end.alias("__end")]
+    rows = pl.DataFrame(columns).with_row_index("__row")
+    # Sorted first, on its own: a sort inside `over` would sort within each group.
+    rows = rows.sort(*names, "__start")
+    code = pl.struct(names).rle_id() if names else pl.lit(0)
+    rows = rows.with_columns(code.alias("__code"))
+    reach = pl.col("__end").cum_max().over("__code").shift(1)
+    rows = rows.with_columns(reach.alias("__reach"))
+    other_key = pl.col("__code") != pl.col("__code").shift(1)
+    begins = (other_key | (pl.col("__start") >= pl.col("__reach"))).fill_null(True)
+    numbered = rows.select("__row", begins.cast(pl.Int64).cum_sum().alias("__stretch"))
+    return numbered.sort("__row").get_column("__stretch")
 
 
 def _in_kind(parts: pl.DataFrame, kind: pl.DataType) -> pl.DataFrame:

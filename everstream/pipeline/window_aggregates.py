@@ -207,8 +207,8 @@ class SessionAggregates(_Aggregating):
             self.ends.add(group, parts.filter(groups == group))
 
     def _joined(self, parts: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
-        first, last = pl.col(PANE).to_physical(), pl.col(LAST).to_physical()
-        numbered = parts.with_columns(stretches(keys, first, last + self.gap_us))
+        first, last = (parts.get_column(name).to_physical() for name in (PANE, LAST))
+        numbered = parts.with_columns(stretches(parts.select(keys), first, last + self.gap_us))
         spans = numbered.group_by("__stretch").agg(
             *(pl.col(key).first() for key in keys), pl.col(PANE).min(), pl.col(LAST).max()
         )
