@@ -58,6 +58,16 @@ def test_edges_are_a_source_that_replays_and_covers_everything_once() -> None:
     check_source(lambda: edges.source(batch=32), expected=edges.all().rows(named=True))
 
 
+def test_a_graph_with_fresh_nodes_always_has_something_to_find() -> None:
+    edges = Edges(total=20_000, nodes=100, degree=4, fresh=0.1)
+    check_source(lambda: edges.source(batch=3_000), expected=edges.all().rows(named=True))
+    found = run_alone(edges.all(), 2, batch=500)
+    assert judge(edges.all(), found) == Verdict(lost=0, duplicated=0, untrue=0)
+    late = found.filter(pl.col("start") > 1_500)
+    assert set(late["hops"]) == {1, 2}
+    assert edges.all()["start"].max() > 2_000  # type: ignore[operator]
+
+
 @given(seed=st.integers(0, 10**6), nodes=st.integers(2, 30), hops=st.integers(1, 4))
 @settings(max_examples=40, deadline=None)
 def test_a_graph_seen_often_enough_is_known_by_its_shortest_paths(
