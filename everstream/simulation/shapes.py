@@ -6,9 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import polars as pl
+
 from everstream.connectors.generate import Range
+from everstream.pipeline.aggregates import count
+from everstream.pipeline.aggregates import sum as sum_of
 from everstream.pipeline.operator import Context, Keyed, Operator
-from everstream.pipeline.stream import Pipeline
+from everstream.pipeline.stream import Pipeline, Stream
+from everstream.pipeline.windows import Tumbling
 from everstream.simulation.outside import OutsideSink
 
 
@@ -136,7 +141,76 @@ def ordered_farm(chance: random.Random) -> Shape:
     )
 
 
+def windows(chance: random.Random) -> Shape:
+    """Counts per key and window, with records that come too late at a sink of their own."""
+    n, keys, size = chance.randint(20, 120), chance.randint(1, 4), chance.randint(5, 30)
+    sources, shards, hosts = chance.randint(1, 3), chance.randint(1, 3), chance.randint(1, 4)
+    batch, back = chance_batch(n), chance.randint(1, 20)
+    times = [number - chance.randint(0, back) for number in range(n)]
+    lateness = chance.choice((0, back))
+
+    def build(pipeline: Pipeline, world: int) -> None:
+        numbers = pipeline.source(Range(n, batch=batch), name="numbers", shards=sources)
+        timed = numbers.event_time(lambda x: times[x], lateness=lateness / 1e6, name="time")
+        window = timed.key_by(lambda x: x % keys).window(Tumbling(size / 1e6))
+        counted = window.aggregate(n=count(), total=sum_of("value"), name="count", shards=shards)
+        rows = counted.map(lambda row: tuple(row.values()), name="rows")
+        rows.sink(OutsideSink(world), name="out")
+        counted.port("late").sink(OutsideSink(world), name="late")
+
+    def expected() -> dict[str, list[Any]]:
+        watermarks = [-(10**9)] * sources
+        kept: dict[tuple[int, int], list[int]] = {}
+        late = []
+        for block in range(0, n, batch):
+            shard, numbers = block // batch % sources, range(block, min(n, block + batch))
+            for x in numbers:
+                start = times[x] // size * size
+                if start + size <= watermarks[shard]:
+                    late.append(x)
+                else:
+                    kept.setdefault((x % keys, start), []).append(x)
+            latest = max(times[x] for x in numbers) - lateness
+            watermarks[shard] = max(watermarks[shard], latest)
+        out = [
+            (key, start, start + size, len(numbers), sum(numbers))
+            for (key, start), numbers in kept.items()
+        ]
+        return {"out": out, "late": late}
+
+    return Shape("windows", hosts, build, expected)
+
+
+def joined(chance: random.Random) -> Shape:
+    """Two streams of unequal speed, joined where their times are close."""
+    n, m, keys = chance.randint(10, 50), chance.randint(10, 90), chance.randint(1, 4)
+    shards, hosts, near = chance.randint(1, 3), chance.randint(1, 4), chance.randint(0, 5)
+
+    def build(pipeline: Pipeline, world: int) -> None:
+        def side(name: str, total: int, batch: int, shards: int) -> Stream:
+            source = pipeline.source(
+                Range(total, column="t", batch=batch), name=name, shards=shards
+            )
+            keyed = source.with_columns(k=pl.col("t") % keys, name=f"{name}-key")
+            return keyed.event_time("t", lateness=1e-4, name=f"{name}-time")
+
+        left, right = side("left", n, 3, 1), side("right", m, 7, 2)
+        pairs = left.interval_join(
+            right, on="k", between=(-near / 1e6, near / 1e6), name="join", shards=shards
+        )
+        rows = pairs.map(lambda row: (row["t"], row["t_right"]), name="rows")
+        rows.sink(OutsideSink(world), name="out")
+
+    def expected() -> dict[str, list[Any]]:
+        near_ones = [(a, b) for a in range(n) for b in range(m) if abs(a - b) <= near]
+        return {"out": [(a, b) for a, b in near_ones if a % keys == b % keys]}
+
+    return Shape("joined", hosts, build, expected)
+
+
 SHAPES = (line, shuffle, diamond, many_sinks, ordered_farm)
+EVENT_TIME_SHAPES = (windows, joined)
+"""Work on columns, and so cost ten times as much per run: a seed stands for one of the others."""
 
 
 def shape_for(seed: int) -> Shape:

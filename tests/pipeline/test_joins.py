@@ -18,7 +18,7 @@ from everstream.pipeline.times import TimeOf
 from everstream.state.keystore import KeyStore
 from tests.pipeline.sim import Sink, rows, rows_source, simulate
 
-QUICK = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @st.composite

@@ -255,6 +255,7 @@ def test_texts_hashed_at_once_have_the_hashes_of_each(
     column = pl.Series("key", texts, pl.String)[first:]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_hash, "BLOCK", block)
+        patch.setattr(keys, "_FEW_TEXTS", 0)
         codes = hash_column(column)
         binary = hash_column(column.cast(pl.Binary))
     each = [hash_column(pl.Series([text], dtype=pl.String))[0] for text in texts[first:]]

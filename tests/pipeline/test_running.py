@@ -22,7 +22,7 @@ from everstream.state.snapshot import ShardState
 from tests.pipeline.sim import Sink, as_tuple, rows, rows_source, simulate
 from tests.pipeline.test_windows import AGGREGATES, IN_POLARS
 
-QUICK = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 SIMPLE = {name: AGGREGATES[name] for name in ("n", "known", "total", "mean", "low", "high")}
 DAY = datetime(2024, 5, 1)
 

@@ -16,7 +16,7 @@ from everstream.pipeline.stream import Pipeline, Stream
 from everstream.pipeline.windows import Session, Sliding, Tumbling
 from tests.pipeline.sim import Sink, rows, rows_source, simulate
 
-QUICK = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 SCHEMA = {"k": pl.String, "t": pl.Int64, "v": pl.Int64}
 
 
