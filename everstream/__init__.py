@@ -1,5 +1,7 @@
 """Everstream: stream processing on Spark that survives failure, and can prove it."""
 
+from typing import TYPE_CHECKING, Any
+
 from everstream.connectors import (
     Callback,
     Collect,
@@ -30,7 +32,7 @@ from everstream.errors import (
     RunFailed,
     UserError,
 )
-from everstream.inspection import read_state
+from everstream.inspection import read_state, read_tables
 from everstream.pipeline.checkpointing import Coordinated
 from everstream.pipeline.operator import Context, Keyed, Operator
 from everstream.pipeline.sink import Delivery, Permit, Sink, SinkShard, Transaction, Writer
@@ -38,7 +40,11 @@ from everstream.pipeline.source import END, Reader, Source
 from everstream.pipeline.stream import Pipeline, Stream
 from everstream.planning.adviser import Advice, advise
 
+if TYPE_CHECKING:
+    from everstream.transactions import ABORT, Table, transaction
+
 __all__ = [
+    "ABORT",
     "END",
     "Advice",
     "Callback",
@@ -77,10 +83,24 @@ __all__ = [
     "SparkDataFrame",
     "Sqlite",
     "Stream",
+    "Table",
     "TextLines",
     "Transaction",
     "UserError",
     "Writer",
     "advise",
     "read_state",
+    "read_tables",
+    "transaction",
 ]
+
+_TRANSACTIONS = ("ABORT", "Table", "transaction")
+
+
+def __getattr__(name: str) -> Any:
+    """Transactions are compiled: numba is loaded by those who write some, and by nobody else."""
+    if name not in _TRANSACTIONS:
+        raise AttributeError(f"module 'everstream' has no attribute {name!r}")
+    from everstream import transactions
+
+    return getattr(transactions, name)

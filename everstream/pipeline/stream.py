@@ -187,6 +187,43 @@ class Stream:
             )
         return self._then(_base_name(operator), operator, options)
 
+    def transact(
+        self,
+        *transactions: Any,
+        parallelism: int = 1,
+        recovery: str = "delta",
+        timestamp: str | None = None,
+        epoch_events: int | None = None,
+        select: str = "transaction",
+        **options: Any,
+    ) -> Stream:
+        """Run a transaction over shared tables for each event; emits what became of each.
+
+        Transactions are functions declared with `es.transaction`. If there are several, the
+        column `select` names the one an event asks for. The result is that of running the events
+        one by one, on `parallelism` threads: in the order they arrive, or, with `timestamp=`, in
+        the order of that column within each epoch (a batch, or `epoch_events` events). `recovery`
+        says how the tables are saved in checkpoints. It has one shard. See docs/transactions.md.
+        """
+        from everstream.transactions.operator import Transact
+
+        operator = Transact(
+            transactions,
+            parallelism=parallelism,
+            recovery=recovery,
+            timestamp=timestamp,
+            epoch_events=epoch_events,
+            select=select,
+        )
+        given = options.get("shards")
+        if given not in (None, 1):
+            raise GraphError(
+                options.get("name") or "transact",
+                f"transactions see every key of their tables, so they have one shard, not {given}",
+                "Say parallelism=... to use more threads.",
+            )
+        return self._then("transact", operator, {**options, "shards": 1})
+
     def branch(self, *predicates: builtin.Predicate, **options: Any) -> tuple[Stream, ...]:
         """Split the stream: one stream per predicate (the first that holds), and one for the rest.
 

@@ -49,6 +49,10 @@ class Layout:
     def __init__(self, tables: Sequence[Table], transactions: Sequence[Transaction]) -> None:
         self.tables = tuple(tables)
         self.transactions = tuple(transactions)
+        names = [declared.name for declared in transactions]
+        for name in names:
+            if names.count(name) > 1:
+                raise DefinitionError(f"two transactions are named {name}; events ask by name")
         self.width = max(len(declared.keys) for declared in transactions)
         table_number = {table.name: number for number, table in enumerate(self.tables)}
         for declared in transactions:

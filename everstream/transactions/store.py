@@ -15,6 +15,9 @@ import fsspec
 
 
 class Store(ABC):
+    snapshots_kept = 2
+    """How many snapshots a log keeps, so that a damaged one has one before it."""
+
     @abstractmethod
     def append(self, name: str, data: bytes) -> None:
         """Add to the end of an object and make it durable."""

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from everstream.transactions.errors import DefinitionError
 from everstream.transactions.index import IntegerIndex, KeyIndex, StringIndex
@@ -187,6 +188,15 @@ class TableState:
         if slot is None or slot >= len(self.written):
             return self.table.initial_value
         return self.value_at(slot)
+
+    def frame(self) -> pl.DataFrame:
+        """Every key that a committed transaction has written with its value, by key."""
+        slots = np.flatnonzero(self.written[: self.index.count])
+        kind = pl.String if self.table.keys == "string" else pl.Int64
+        columns = [pl.Series("key", self.index.keys_from(0)[slots].tolist(), kind)]
+        for name, column in zip(self.table.fields, self.columns, strict=True):
+            columns.append(pl.Series(name, column[slots]))
+        return pl.DataFrame(columns).sort("key")
 
     def items(self) -> Iterator[tuple[int | str, Any]]:
         """Every key that a committed transaction has written, with its value."""
