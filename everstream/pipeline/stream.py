@@ -217,7 +217,8 @@ class Stream:
         parallelism: int = 1,
         recovery: str = "delta",
         timestamp: str | None = None,
-        epoch_events: int | None = None,
+        unit: Unit = "us",
+        epoch: str | int = "batch",
         select: str = "transaction",
         **options: Any,
     ) -> Stream:
@@ -226,7 +227,8 @@ class Stream:
         Transactions are functions declared with `es.transaction`. If there are several, the
         column `select` names the one an event asks for. The result is that of running the events
         one by one, on `parallelism` threads: in the order they arrive, or, with `timestamp=`, in
-        the order of that column within each epoch (a batch, or `epoch_events` events). `recovery`
+        the order of that column within each epoch. An epoch is a "batch", a number of events, or
+        what a "watermark" completes (see `event_time`; `unit` is that of the times). `recovery`
         says how the tables are saved in checkpoints. It has one shard. See docs/transactions.md.
         """
         from everstream.transactions.operator import Transact
@@ -236,9 +238,16 @@ class Stream:
             parallelism=parallelism,
             recovery=recovery,
             timestamp=timestamp,
-            epoch_events=epoch_events,
+            unit=unit,
+            epoch=epoch,
             select=select,
         )
+        if epoch == "watermark" and not self._has_event_time():
+            raise GraphError(
+                options.get("name") or "transact",
+                "waits for watermarks, but nothing before it announces any",
+                "Put .event_time(...) right behind the source.",
+            )
         given = options.get("shards")
         if given not in (None, 1):
             raise GraphError(
@@ -295,6 +304,20 @@ class Stream:
         from everstream.connectors.collect import Collect
 
         return self.sink(Collect(), name=name, ordered=ordered)
+
+    def _has_event_time(self) -> bool:
+        """Whether an operator somewhere before this stream announces watermarks."""
+        graph = self.pipeline.graph
+        waiting, seen = [name for name, _ in self._origins], set[str]()
+        while waiting:
+            name = waiting.pop()
+            what = graph.nodes[name].what
+            if isinstance(what, Operator) and what.announces_watermarks:
+                return True
+            if name not in seen:
+                seen.add(name)
+                waiting += [edge.sender for edge in graph.inputs(name)]
+        return False
 
     def _routed(self, routing: Routing) -> Stream:
         return Stream(self.pipeline, self._origins, routing)

@@ -16,6 +16,7 @@ import polars as pl
 from everstream.pipeline.batch import Batch, columns_of
 from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.rejects import Rejected
+from everstream.pipeline.times import TimeOf, Unit
 from everstream.state.keystore import KeyStore
 from everstream.transactions.codegen import Layout
 from everstream.transactions.definition import Transaction
@@ -30,6 +31,8 @@ POSITION = "position"
 """Where the event stands in the order of execution, from 0 without gaps."""
 _WAITING = "waiting"
 """The state's key of the events that wait for their epoch."""
+_OPTIONS = ("transactions", "parallelism", "recovery", "timestamp", "unit", "epoch", "select")
+BATCH, WATERMARK = "batch", "watermark"
 _SMALLEST_LOG_BYTES = 1 << 16
 _MOST_BLOCKS = 32
 
@@ -46,16 +49,20 @@ class Transact(Operator):
         parallelism: int = 1,
         recovery: str = "delta",
         timestamp: str | None = None,
-        epoch_events: int | None = None,
+        unit: Unit = "us",
+        epoch: str | int = BATCH,
         select: str = "transaction",
     ) -> None:
-        _check(transactions, parallelism, recovery, timestamp, epoch_events)
+        _check(transactions, parallelism, recovery, timestamp, epoch)
         self.transactions = tuple(transactions)
         self.parallelism = parallelism
         self.recovery = recovery
         self.timestamp = timestamp
-        self.epoch_events = epoch_events
+        self.unit = unit
+        self.epoch = epoch
         self.select = select
+        # Outcomes of events that wait would be late behind a watermark that does not.
+        self.announces_watermarks = isinstance(epoch, int)
         Layout(self.tables, self.transactions)
         self._engine: TransactionEngine | None = None
         self._waiting: list[pl.DataFrame] = []
@@ -64,8 +71,7 @@ class Transact(Operator):
         self._saved_event = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("transactions", "parallelism", "recovery", "timestamp", "epoch_events", "select")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in _OPTIONS}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
@@ -108,7 +114,7 @@ class Transact(Operator):
         if self._engine.next_event > self._saved_event:
             self._commit(self._engine, ctx.state)
         if self._waiting:
-            self._waiting = [pl.concat(self._waiting, how="vertical_relaxed")]
+            self._waiting = [self._gathered()]
             ctx.state.put(_WAITING, self._waiting[0])
         else:
             ctx.state.delete(_WAITING)
@@ -144,20 +150,42 @@ class Transact(Operator):
         self._check_columns(frame)
         if ctx.on_error != "fail":
             frame = self._without_misfits(frame, ctx)
-        if self.epoch_events is None:
+        if self.epoch == BATCH:
             self._run(frame, ctx)
             return
         self._waiting.append(frame)
-        while sum(map(len, self._waiting)) >= self.epoch_events:
-            gathered = pl.concat(self._waiting, how="vertical_relaxed")
-            self._waiting = [gathered[self.epoch_events :]]
-            self._run(gathered[: self.epoch_events], ctx)
+        if isinstance(self.epoch, int):
+            while sum(map(len, self._waiting)) >= self.epoch:
+                gathered = self._gathered()
+                self._wait_for_more(gathered[self.epoch :])
+                self._run(gathered[: self.epoch], ctx)
+            self._promise(ctx)
+
+    def on_watermark(self, watermark: int, ctx: Context) -> None:
+        """What is before the watermark is complete, late events included: it is an epoch."""
+        if self.epoch == WATERMARK and self._waiting:
+            assert self.timestamp is not None
+            gathered, time = self._gathered(), TimeOf(self.timestamp, self.unit)
+            times = time.microseconds(time.read(gathered, ctx.operator))
+            self._wait_for_more(gathered.filter(times >= watermark))
+            self._run(gathered.filter(times < watermark), ctx)
+        self._promise(ctx)
 
     def on_end(self, ctx: Context) -> None:
         if self._waiting:
-            gathered = pl.concat(self._waiting, how="vertical_relaxed")
-            self._waiting = []
+            gathered = self._gathered()
+            self._wait_for_more(gathered[:0])
             self._run(gathered, ctx)
+
+    def _gathered(self) -> pl.DataFrame:
+        return pl.concat(self._waiting, how="vertical_relaxed")
+
+    def _wait_for_more(self, rest: pl.DataFrame) -> None:
+        self._waiting = [rest] if len(rest) else []
+
+    def _promise(self, ctx: Context) -> None:
+        if self.announces_watermarks and not self._waiting:
+            ctx.advance_watermark(ctx.watermark)
 
     def _run(self, epoch: pl.DataFrame, ctx: Context) -> None:
         engine = self._engine
@@ -297,7 +325,7 @@ def _check(
     parallelism: Any,
     recovery: Any,
     timestamp: str | None,
-    epoch_events: int | None,
+    epoch: Any,
 ) -> None:
     if not transactions:
         raise DefinitionError("transact() needs at least one function declared with es.transaction")
@@ -317,8 +345,12 @@ def _check(
             f"recovery={recovery!r} saves nothing, so a pipeline could not go on from a checkpoint. "
             "Use 'delta', or run without checkpoints."
         )
-    if epoch_events is not None and (timestamp is None or epoch_events < 1):
+    if epoch not in (BATCH, WATERMARK) and (not isinstance(epoch, int) or epoch < 1):
         raise DefinitionError(
-            "epoch_events is how many events are put in the order of timestamp=... at a time: "
-            "give both, and a number from 1 up"
+            f"epoch must be {BATCH!r}, {WATERMARK!r} or a number of events from 1 up, not {epoch!r}"
+        )
+    if epoch != BATCH and timestamp is None:
+        raise DefinitionError(
+            f"epoch={epoch!r} says which events are put in the order of a column at a time: "
+            "name the column with timestamp=..."
         )

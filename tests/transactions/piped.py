@@ -21,7 +21,8 @@ class Shard:
 
     def __init__(self, transactions: Sequence[Any], **options: Any) -> None:
         pipeline = es.Pipeline("piped")
-        source = pipeline.source(es.FromList([]), name="events").on_demand()
+        source = pipeline.source(es.FromList([]), name="events")
+        source = source.event_time(lambda record: 0).on_demand()
         source.transact(*transactions, name="book", **options).on_demand().collect()
         self.plan = make_plan(pipeline, 1)
         self.id = ShardId("book", 0)
@@ -29,6 +30,7 @@ class Shard:
         self.objects: list[tuple[ObjectRef, bytes]] = []
         self.shown: list[pl.DataFrame] = []
         self.durable = 0
+        self.promised = -1
         self.taken = 0
         self.crash()
 
@@ -37,16 +39,21 @@ class Shard:
         del self.shown[self.durable :]
         outlets: Any = {n: self for n, edge in enumerate(self.plan.graph.edges)}
         self.state = ShardState()
-        self.chain = ChainStages(self.plan, self.id, outlets, self.state)
+        self.chain = ChainStages(self.plan, self.id, outlets, self.state, lambda: 0.0)
+        extras: dict[str, Any] = {}
         if self.objects:
             refs = [ref for ref, _ in self.objects]
-            self.state.restore([data for _, data in self.objects], refs)
-        self.chain.build({}, {}, 1, "memory://", Permit(0))
+            extras = self.state.restore([data for _, data in self.objects], refs)
+        self.chain.build(extras, {}, 1, "memory://", Permit(0))
         self.chain.start()
 
     def collect(self, batch: pl.DataFrame) -> None:
         """What the chain does with what the operator emits."""
         self.shown.append(batch)
+
+    def advance(self, watermark: int) -> None:
+        """What the chain does with a watermark it passes on."""
+        self.promised = watermark
 
     def process(self, batch: Any) -> None:
         self.chain.process(batch)

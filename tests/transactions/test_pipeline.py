@@ -85,7 +85,7 @@ def test_events_run_in_the_order_of_their_timestamps_within_an_epoch(
     times: list[int], size: int, epoch_events: int, checkpoint_every: int
 ) -> None:
     events = bank.random_events(len(times), 5, keys=3).with_columns(at=pl.Series(times))
-    shard = Shard(bank.TRANSACTIONS, timestamp="at", epoch_events=epoch_events)
+    shard = Shard(bank.TRANSACTIONS, timestamp="at", epoch=epoch_events)
     for number, start in enumerate(range(0, len(events), size)):
         shard.process(events[start : start + size])
         if number % checkpoint_every == 0:
@@ -98,7 +98,52 @@ def test_events_run_in_the_order_of_their_timestamps_within_an_epoch(
     assert_true(shard.operator, shown, shard.tables(), order)
 
 
-def test_without_epoch_events_each_batch_is_put_in_order() -> None:
+@settings(max_examples=40, deadline=None)
+@given(
+    times=st.lists(st.integers(0, 50), min_size=1, max_size=60),
+    size=st.integers(1, 12),
+    lateness=st.integers(0, 30),
+    checkpoint_every=st.integers(1, 4),
+)
+def test_events_run_in_the_order_of_their_timestamps_as_watermarks_complete_them(
+    times: list[int], size: int, lateness: int, checkpoint_every: int
+) -> None:
+    events = bank.random_events(len(times), 5, keys=3).with_columns(at=pl.Series(times))
+    shard = Shard(bank.TRANSACTIONS, timestamp="at", unit="ms", epoch="watermark")
+    waiting, epochs, watermark = events[:0], [events[:0]], -100
+    for number, start in enumerate(range(0, len(events), size)):
+        shard.process(events[start : start + size])
+        if number % checkpoint_every == 0:
+            shard.checkpoint()
+            shard.process(events[:3])  # lost in the crash
+            shard.crash()
+        waiting = pl.concat([waiting, events[start : start + size]])
+        reached = max(times[start : start + size]) - lateness
+        if reached <= watermark:
+            continue
+        watermark = reached
+        shard.chain.advance(watermark * 1000)
+        epochs.append(waiting.filter(pl.col("at") < watermark).sort("at", maintain_order=True))
+        waiting = waiting.filter(pl.col("at") >= watermark)
+        assert sum(map(len, shard.shown)) == sum(map(len, epochs)), "nothing complete waits"
+    shown = shard.finish()
+    order = pl.concat([*epochs, waiting.sort("at", maintain_order=True)])
+    assert_true(shard.operator, shown, shard.tables(), order)
+    if lateness >= max(times):
+        assert order["at"].is_sorted()
+
+
+def test_a_watermark_does_not_overtake_the_outcomes_of_events_that_wait() -> None:
+    shard = Shard([bank.transfer], timestamp="at", epoch=3)
+    row = {"a": 1, "b": 2, "amount": 1, "at": 5}
+    shard.process([row])
+    shard.chain.advance(10)
+    assert shard.promised == -1
+    shard.process([row, row])
+    assert (shard.promised, len(shard.shown)) == (10, 1)
+
+
+def test_by_itself_each_batch_is_put_in_order() -> None:
     events = bank.random_events(40, 1).with_columns(at=pl.Series(range(40, 0, -1)))
     shard = Shard(bank.TRANSACTIONS, timestamp="at")
     shard.process(events[:25])
@@ -262,7 +307,9 @@ def stream() -> Any:
         ([bank.transfer], {"recovery": "magic"}, "one of none, checkpoint"),
         ([bank.transfer], {"recovery": "none"}, "saves nothing"),
         ([bank.transfer], {"parallelism": 0}, "number of threads"),
-        ([bank.transfer], {"epoch_events": 10}, "give both"),
+        ([bank.transfer], {"epoch": 10}, "name the column with timestamp"),
+        ([bank.transfer], {"epoch": "now", "timestamp": "at"}, "'batch', 'watermark' or a number"),
+        ([bank.transfer], {"epoch": "watermark", "timestamp": "at"}, "event_time"),
         ([bank.transfer], {"shard": 1}, "does not know shard"),
     ],
 )
