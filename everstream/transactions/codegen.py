@@ -87,6 +87,10 @@ class Layout:
         place += len(self.fields)
         self.read_at = place
 
+    def users_of(self, field: str) -> npt.NDArray[np.bool_]:
+        """Which transactions look at an event field."""
+        return np.array([field in declared.fields for declared in self.transactions])
+
     def read_places(self, number: int, position: int) -> list[int]:
         """Where in `data` the value read by a key of a transaction is recorded."""
         return [

@@ -30,7 +30,7 @@ from everstream.transactions.execution import (
 from everstream.transactions.graph import Graph, GraphBuilder, dependencies_of
 from everstream.transactions.index import IntegerIndex
 from everstream.transactions.log import Log
-from everstream.transactions.outcomes import outcome_frame
+from everstream.transactions.outcomes import Outcomes
 from everstream.transactions.preprocessing import Preprocessor
 from everstream.transactions.recovery import (
     DEFAULT,
@@ -98,6 +98,7 @@ class TransactionEngine:
         self._spin = operation_cost_iterations
         self._snapshot_every = snapshot_every_epochs
         self._preprocessor = Preprocessor(self.layout, self.states, self.threads, select, timestamp)
+        self._outcomes = Outcomes(self.layout)
         self._broken = False
         scheme = SCHEMES[recovery]
         opened = self._open_log(recovery, log)
@@ -137,7 +138,7 @@ class TransactionEngine:
         self._broken = False
         self.next_event += len(events)
         self.scheme.record(run)
-        return outcome_frame(self.layout, run)
+        return self._outcomes.frame(run)
 
     def end_epoch(self) -> int:
         """A punctuation: the epoch is over. Returns its number; see `durable_epoch`."""
