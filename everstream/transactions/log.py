@@ -133,10 +133,14 @@ class Log:
         return [_generation(name) for name in self._store.names() if name.startswith(_LOG)]
 
     def append(self, block: Block, stream: int = 0) -> None:
-        """Make a block durable: it has reached the disk when this returns."""
+        """Add a block to its stream; `sync` makes it durable."""
         data = encode(block)
         self._store.append(_stream_name(self._generation, stream, self.streams), data)
         self.bytes_written += len(data)
+
+    def sync(self) -> None:
+        """Make every block so far durable."""
+        self._store.sync()
 
     def save_snapshot(self, snapshot: Block) -> None:
         """Make a snapshot durable, then drop what only older ones than the store keeps need."""
