@@ -22,7 +22,7 @@ from everstream.transactions.codegen import Layout
 from everstream.transactions.definition import Transaction
 from everstream.transactions.engine import TransactionEngine
 from everstream.transactions.errors import DefinitionError, ExecutionError, InputError
-from everstream.transactions.recovery import SCHEMES, FastOptions
+from everstream.transactions.recovery import SCHEMES
 from everstream.transactions.state_log import StateLog
 from everstream.transactions.tables import Table
 
@@ -100,7 +100,6 @@ class Transact(Operator):
             log=StateLog(state),
             select=self.select,
             snapshot_every_epochs=sys.maxsize,
-            fast_options=FastOptions(adaptive_commit=False),
         )
         engine.recover(_SavedEvents(state).between)
         return engine

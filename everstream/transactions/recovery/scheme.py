@@ -24,6 +24,9 @@ from everstream.transactions.recovery.writer import LogWriter
 if TYPE_CHECKING:
     from everstream.transactions.engine import TransactionEngine
 
+_LOST_WORK_S = 0.01
+_MOST_EPOCHS = 64
+
 Inputs = Callable[[int, int], pl.DataFrame]
 """Events first (included) to last (excluded) of the source, again."""
 
@@ -94,6 +97,13 @@ class Scheme(ABC):
         """Whether the punctuation that ends `epoch` is also a commit."""
         return self.commits
 
+    def little_to_lose(self, epoch: int) -> bool:
+        """Whether what would have to run again after a crash is not yet worth a commit."""
+        engine = self.engine
+        work_s = (engine.next_event - self._first_event) * engine.transaction_cost_s
+        few = epoch - self._first_epoch + 1 < _MOST_EPOCHS
+        return few and work_s / engine.parallelism < _LOST_WORK_S
+
     def commit(self, epoch: int) -> None:
         """Hand everything recorded since the last commit to the log."""
         blocks = self.blocks()
@@ -146,10 +156,13 @@ class Scheme(ABC):
             self.save_snapshot(self.engine.epoch)
 
     def flush(self) -> None:
-        """Wait until every commit so far is durable."""
+        """Wait until every commit is durable; between two epochs, commit all before."""
+        if self.uncommitted and self.engine.between_epochs:
+            self.commit(self.engine.epoch)
         self._writer.flush()
 
     def close(self) -> None:
+        self.flush()
         self._writer.close()
         if self.log is not None:
             self.log.close()
