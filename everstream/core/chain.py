@@ -281,6 +281,11 @@ class ChainStages:
         """Close the sinks' transactions; what must be saved besides the key stores."""
         extras: dict[str, Any] = {}
         for stage in self.stages.values():
+            if stage.operator is not None:
+                self._at = stage.name
+                stage.operator.before_checkpoint(stage.ctx)
+                if stage.ctx.take_emitted():
+                    raise UserError("before_checkpoint cannot emit; emit while processing records.")
             if stage.reader is not None:
                 extras[stage.name] = {"offset": stage.reader.offset}
             elif stage.writer is not None:
