@@ -39,6 +39,7 @@ from everstream.core.orders import (
     SendTo,
     WriteManifest,
 )
+from everstream.core.patience import Patience, listed
 from everstream.core.plan import Plan
 from everstream.core.protocols.epochs import EpochLedger
 from everstream.core.recovery import RecoveryBook, RecoveryReport, RestartBudget
@@ -74,6 +75,7 @@ class Coordinator:
         self.ledger = EpochLedger(frozenset(plan.shards), self.stable_epoch)
         self.book = RecoveryBook()
         self.budget = RestartBudget(policy.max_restarts, policy.restart_window_s)
+        self.patience = Patience(policy.slow_after_s)
         self.progress: dict[ShardId, Progress] = {}
         self._restoring: set[ShardId] = set()
         self._committing: set[ShardId] = set()
@@ -224,7 +226,8 @@ class Coordinator:
     # Time and wishes.
 
     def on_tick(self, now_s: float) -> list[Order]:
-        """Start an epoch if one is due."""
+        """Start an epoch if one is due; say so if we have waited for the store for long."""
+        self._say_what_is_slow(now_s)
         if self.phase is not Phase.RUNNING or self._writing or self.ledger.in_flight is not None:
             return self._take()
         if now_s < self._not_before_s:
@@ -389,6 +392,29 @@ class Coordinator:
         self._writing = older
         self._orders.append(WriteManifest(older))
         self._roll_back()
+
+    def _say_what_is_slow(self, now_s: float) -> None:
+        waits_for, missing = self._waiting()
+        waited_s = self.patience.lost_with(waits_for, now_s)
+        if waited_s is not None:
+            others = f"; still missing: {listed(sorted(missing))}" if missing else ""
+            self._note(f"{waits_for} is taking longer than {waited_s:.3g} s{others}", True)
+
+    def _waiting(self) -> tuple[str | None, list[str]]:
+        """What the run waits for at this moment, and which shards have not answered."""
+        if self._writing is not None:
+            then = ", and going back waits for it" if self._rollback_waits else ""
+            return f"writing the manifest of epoch {self._writing.epoch}{then}", []
+        if self.phase is Phase.RESTORING and len(self.hosts) == len(self.plan.hosts):
+            what = f"restoring epoch {self.stable_epoch} (generation {self.generation})"
+            return what, [str(shard) for shard in self._restoring]
+        if self.phase is Phase.RUNNING and self.ledger.in_flight is not None:
+            have = self.ledger.records.keys() | self.ledger.finals.keys()
+            missing = [str(shard) for shard in self.plan.shards if shard not in have]
+            return f"epoch {self.ledger.in_flight}", missing
+        if self.phase is Phase.FINISHING:
+            return "committing the last results", [str(shard) for shard in self._committing]
+        return None, []
 
     def _end_when_committed(self, now_s: float) -> None:
         if self.phase is Phase.FINISHING and not self._committing:
