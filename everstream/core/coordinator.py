@@ -19,6 +19,7 @@ from everstream.core.messages import (
     CheckpointFailed,
     CheckpointTaken,
     Committed,
+    LinkCut,
     Progress,
     Restore,
     Restored,
@@ -43,7 +44,7 @@ from everstream.core.patience import Patience, listed
 from everstream.core.plan import Plan
 from everstream.core.protocols.epochs import EpochLedger
 from everstream.core.recovery import RecoveryBook, RecoveryReport, RestartBudget
-from everstream.errors import EverstreamError, LeaseLost, RunFailed, StoreError
+from everstream.errors import EnvironmentFault, EverstreamError, LeaseLost, RunFailed, StoreError
 from everstream.pipeline.graph import Kind
 
 KEPT_MANIFESTS = 3
@@ -183,6 +184,10 @@ class Coordinator:
                 self._end_when_committed(now_s)
             case RestoreFailed(shard=shard, reason=reason):
                 self._fall_back(shard, reason, now_s)
+            case LinkCut(sender=sender, receiver=receiver, how=how):
+                what = f"the connection from host {sender} to host {receiver} was cut ({how})"
+                shards = [*self.plan.hosts[sender], *self.plan.hosts[receiver]]
+                self._failure(what, shards, None, EnvironmentFault(what), now_s)
             case ShardFailed(shard=shard, error=error):
                 self._failure(f"{shard} failed", [shard], None, error, now_s)
         return self._take()
@@ -324,7 +329,7 @@ class Coordinator:
             )
         )
         self._note(f"{what}: going back to epoch {self.stable_epoch}", killed_s is None)
-        if killed_s is None and not self.budget.spend(now_s):
+        if killed_s is None and not self.budget.spend(now_s, host):
             limit, window_s = self.policy.max_restarts, self.policy.restart_window_s
             message = f"{what}: more than {limit} failures within {window_s:g} s"
             self._end(Outcome.FAILED, RunFailed(message, error))

@@ -49,7 +49,7 @@ from everstream.core.protocols.base import (
     TakeCheckpoint,
     Verdict,
 )
-from everstream.errors import EverstreamError, InternalError
+from everstream.errors import EverstreamError, FramesLost, InternalError
 from everstream.pipeline.sink import Permit
 
 
@@ -187,7 +187,8 @@ class Shard:
         counts = frame.kind is not FrameKind.MARKER
         expected = self.arrived[frame.channel] + (1 if counts else 0)
         if frame.sequence != expected:
-            raise InternalError(
+            kind = FramesLost if frame.sequence > expected else InternalError
+            raise kind(
                 f"{frame.channel}: {frame.kind.name.lower()} frame {frame.sequence} came where "
                 f"{expected} was due",
                 story=self.story,

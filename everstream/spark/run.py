@@ -169,7 +169,7 @@ class _Run:
         if over_tcp:
             interface = "127.0.0.1" if local else address_seen_by_others()
         keys = RunKeys.make()
-        doors = Doors(keys, interface, always_tcp=always_tcp)
+        doors = Doors(keys, interface, always_tcp=always_tcp, silence_s=heartbeat_timeout_s)
         coordinator = Coordinator(self.plan, policy, first_generation(lease.number), manifests)
 
         def task(driver: Address) -> HostTask:
@@ -182,6 +182,7 @@ class _Run:
                 over_tcp=over_tcp,
                 always_tcp=always_tcp,
                 driver_timeout_s=heartbeat_timeout_s,
+                slow_after_s=policy.slow_after_s,
                 python_path=[path for path in sys.path if path and os.path.isdir(path)],
             )
 

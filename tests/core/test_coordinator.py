@@ -326,7 +326,7 @@ def test_a_run_that_has_ended_stays_ended_whatever_the_store_says_later() -> Non
     run.tick(10.0)
     run.taken(1, NUMBERS, DOUBLE)
     run.it.on_host_lost(H0, "killed", 11.0)
-    assert of(run.it.on_host_lost(H1, "killed", 11.1), EndRun)
+    assert of(run.it.on_host_lost(H1, "killed", 12.5), EndRun)
     assert run.it.on_manifest_written(12.0) == []
     assert run.it.phase is Phase.DONE
     assert run.it.on_stop("late", 13.0) == []
