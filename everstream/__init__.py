@@ -36,10 +36,13 @@ from everstream.pipeline.operator import Context, Keyed, Operator
 from everstream.pipeline.sink import Delivery, Permit, Sink, SinkShard, Transaction, Writer
 from everstream.pipeline.source import END, Reader, Source
 from everstream.pipeline.stream import Pipeline, Stream
+from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
 from everstream.planning.adviser import Advice, advise
 
 __all__ = [
     "END",
+    "END_OF_TIME",
+    "NO_WATERMARK",
     "Advice",
     "Callback",
     "Collect",

@@ -4,8 +4,9 @@ Stages are built anew for every generation, from the pipeline as the user wrote 
 operator kept in plain attributes can leak from before a failure to after it.
 """
 
+import math
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -21,6 +22,7 @@ from everstream.pipeline.graph import ByKey, Kind
 from everstream.pipeline.operator import Context, Operator, bind_state, process_tolerantly
 from everstream.pipeline.sink import Permit, SinkShard, Transaction, Writer
 from everstream.pipeline.source import END, EndOfStream, Reader
+from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
 from everstream.state.snapshot import ShardState
 
 _SHOWN = 300
@@ -47,18 +49,26 @@ class Stage:
     persisted: set[int] = field(default_factory=set)
     """The checkpoints among them whose records are known to be durable."""
     dead_letters: "Stage | None" = None
+    passed: int = NO_WATERMARK
+    """The watermark that was passed on to those behind."""
 
 
 class ChainStages:
     """All operators of one shard, and the batch on its way through them."""
 
     def __init__(
-        self, plan: Plan, shard: ShardId, outlets: Mapping[int, Outlet], state: ShardState
+        self,
+        plan: Plan,
+        shard: ShardId,
+        outlets: Mapping[int, Outlet],
+        state: ShardState,
+        clock_s: Callable[[], float],
     ) -> None:
         self.plan = plan
         self.shard = shard
         self.outlets = outlets
         self.state = state
+        self.clock_s = clock_s
         self.stages: dict[str, Stage] = {}
         self._at = shard.operator
 
@@ -95,12 +105,14 @@ class ChainStages:
                 self.state.keystore(name, CONTEXT_STATE),
                 keying,
                 graph.nodes[name].on_error,
+                self.clock_s,
             )
             stage = Stage(name, ctx)
             stage.records_in, stage.records_out = counts.get(name, (0, 0))
             self.stages[name] = stage
             extra = extras.get(name, {})
             ctx.skipped = extra.get("skipped", 0)
+            ctx.watermark, ctx.announced = extra.get("watermark", (NO_WATERMARK, NO_WATERMARK))
             # By its place in the graph: some connectors can be either.
             if kind is Kind.SOURCE:
                 stage.reader = what.open(self.shard.number, shards)
@@ -139,11 +151,33 @@ class ChainStages:
                 self._at = stage.name
                 stage.operator.on_start(stage.ctx)
                 self._forward_emitted(stage)
+        # Those behind may not have heard the last watermark before the failure.
+        for stage in self.stages.values():
+            self._pass_watermark(stage)
 
-    def process(self, batch: Batch) -> None:
-        """Send a batch through the chain."""
+    def process(self, batch: Batch, side: str = "") -> None:
+        """Send a batch that came in at this side through the chain."""
         if len(batch):
+            self.head.ctx.input = side
             self._process(self.head, batch)
+
+    def advance(self, watermark: int) -> None:
+        """The inputs have come to this watermark: tell the operators and outlets behind."""
+        self._advance(self.head, watermark)
+
+    @property
+    def timer_at_s(self) -> float:
+        """When an operator next wants to be called."""
+        return min((stage.ctx.wanted_at_s for stage in self.stages.values()), default=math.inf)
+
+    def call_timers(self, now_s: float) -> None:
+        """Call the operators whose time has come."""
+        for stage in self.stages.values():
+            if stage.operator is not None and stage.ctx.wanted_at_s <= now_s:
+                self._at = stage.name
+                stage.ctx.wanted_at_s = math.inf
+                stage.operator.on_timer(now_s, stage.ctx)
+                self._forward_emitted(stage)
 
     def read(self) -> int | EndOfStream | None:
         """Read a batch from the source and send it through the chain; how many records it had."""
@@ -166,6 +200,8 @@ class ChainStages:
         """No more input: upstream first, so that last records still pass those behind."""
         for stage in self.stages.values():
             if stage.operator is not None:
+                if stage.ctx.watermark < END_OF_TIME:
+                    self._tell_watermark(stage, END_OF_TIME)
                 self._at = stage.name
                 stage.operator.on_end(stage.ctx)
                 self._forward_emitted(stage)
@@ -184,6 +220,36 @@ class ChainStages:
             process_tolerantly(stage.operator, batch, stage.ctx)
             self._keep_rejected(stage)
         self._forward_emitted(stage)
+        if stage.ctx.announced > stage.passed:
+            self._pass_watermark(stage)
+
+    def _advance(self, stage: Stage, watermark: int) -> None:
+        if watermark > stage.ctx.watermark:
+            self._tell_watermark(stage, watermark)
+            self._pass_watermark(stage)
+
+    def _tell_watermark(self, stage: Stage, watermark: int) -> None:
+        stage.ctx.watermark = watermark
+        if stage.operator is not None:
+            self._at = stage.name
+            stage.operator.on_watermark(watermark, stage.ctx)
+            self._forward_emitted(stage)
+
+    def _pass_watermark(self, stage: Stage) -> None:
+        """Let those behind a stage know what it promises, if that is news."""
+        watermark = stage.ctx.watermark
+        announces = stage.operator is not None and stage.operator.announces_watermarks
+        if announces and watermark != END_OF_TIME:
+            watermark = stage.ctx.announced
+        if watermark <= stage.passed:
+            return
+        stage.passed = watermark
+        for targets in stage.targets.values():
+            for target in targets:
+                if isinstance(target, Stage):
+                    self._advance(target, watermark)
+                else:
+                    target.advance(watermark)
 
     def _keep_rejected(self, stage: Stage) -> None:
         """Dead letters wait for the checkpoint like the output of any other sink."""
@@ -219,8 +285,13 @@ class ChainStages:
                     stage.pending.append(transaction)
                 if stage.pending:
                     extras[stage.name] = {"transactions": tuple(stage.pending)}
-            if stage.ctx.skipped and stage.name in self.operators:
+            if stage.name not in self.operators:
+                continue
+            if stage.ctx.skipped:
                 extras.setdefault(stage.name, {})["skipped"] = stage.ctx.skipped
+            times = (stage.ctx.watermark, stage.ctx.announced)
+            if times != (NO_WATERMARK, NO_WATERMARK):
+                extras.setdefault(stage.name, {})["watermark"] = times
         return extras
 
     def unpersisted(self) -> list[Transaction]:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from everstream.core.ids import ChannelId, Generation
 from everstream.errors import InternalError, UserError
 from everstream.pipeline.batch import Batch
+from everstream.pipeline.times import NO_WATERMARK
 from everstream.state.freezing import dumps_after
 
 
@@ -63,6 +64,9 @@ class Frame:
     piggyback: bytes = b""
     """What the protocol sends along."""
     payload: Payload | None = None
+    """None in a data frame: it has no records and is sent for its watermark."""
+    watermark: int = NO_WATERMARK
+    """After this frame every record on this channel has at least this time, or is late."""
 
 
 _PICKLED = b"\x00" * 8

@@ -28,6 +28,15 @@ class Deliver:
     """Give the frame's batch to the operators, then give its channel back one credit."""
 
     frame: Frame
+    watermark: int | None = None
+    """With this frame the lowest watermark of all inputs has come to here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """The lowest watermark of all inputs has come to here without a frame of records."""
+
+    watermark: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +97,7 @@ Instruction: TypeAlias = (
     LoadState
     | Start
     | Deliver
+    | Advance
     | Produce
     | Capture
     | EmitMarkers

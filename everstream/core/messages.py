@@ -29,6 +29,8 @@ class CheckpointRecord:
     sent: dict[str, int] = field(default_factory=dict)
     ended: tuple[str, ...] = ()
     """Input channels that have ended."""
+    watermarks: dict[str, int] = field(default_factory=dict)
+    """Input channel -> its watermark, of those that have one."""
     ordinal: int = 0
     counts: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Operator -> records in, records out."""

@@ -2,6 +2,10 @@
 
 A receiver grants each of its input channels so many frames; a sender never sends more. Markers
 and ends need no credit but keep their place behind the frames that were produced before them.
+
+A watermark rides on the last frame that waits for a channel. A channel for which none waits gets
+an empty frame as soon as it has credit to spare; until then later watermarks replace it, so a
+slow receiver never makes the others wait for the sake of the time.
 """
 
 from abc import ABC, abstractmethod
@@ -16,6 +20,7 @@ from everstream.errors import UserError
 from everstream.pipeline.batch import Batch, joined
 from everstream.pipeline.graph import Broadcast, ByKey, OnDemand, Routing
 from everstream.pipeline.keys import Keying
+from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
 
 CREDIT = 8
 """Frames a receiver takes on a channel before it has processed any."""
@@ -25,6 +30,7 @@ CREDIT_ON_DEMAND = 4
 
 Item: TypeAlias = tuple[FrameKind, int, Payload | None, int]
 """Kind, number, payload, records: a frame that has no channel position yet."""
+_EMPTY: Item = (FrameKind.DATA, 0, None, 0)
 
 
 class Outlet(ABC):
@@ -45,6 +51,8 @@ class Outlet(ABC):
         self.one_frame = one_frame
         """Each step sends exactly one frame, be it empty: an ordered sink counts on it."""
         self._collected: list[Batch] = []
+        self._watermark = NO_WATERMARK
+        self._told: dict[ChannelId, int] = {}
 
     def collect(self, batch: Batch) -> None:
         """Part of what this step emits."""
@@ -65,18 +73,22 @@ class Outlet(ABC):
                 self._route(batch, ordinal)
         elif self.one_frame:
             self._route([], ordinal)
-        else:
+        elif self._watermark == NO_WATERMARK:
             return
         self.pump()
+
+    def advance(self, watermark: int) -> None:
+        """All that is collected after what waits now is not before this time."""
+        self._watermark = watermark
 
     def flush_outside_step(self) -> None:
         """What on_start or on_end emitted has no place in the source's order."""
         if self._collected and self.one_frame:
             raise UserError(
-                "an operator before an ordered sink emitted from on_start or on_end; it may emit "
-                "only while it processes records."
+                "an operator before an ordered sink emitted from on_start or on_end, from a timer "
+                "or because an input ended; it may emit only while it processes records."
             )
-        if self._collected:
+        if self._collected or not self.one_frame:
             self.flush(0)
 
     def marker(self, number: Epoch) -> None:
@@ -84,11 +96,26 @@ class Outlet(ABC):
         self.pump()
 
     def end(self) -> None:
+        self._told = dict.fromkeys(self.channels, END_OF_TIME)
         self._to_all((FrameKind.END, 0, None, 0))
         self.pump()
 
-    def _send(self, channel: ChannelId, item: Item) -> None:
-        self.send(self.shard.stamp(channel, *item))
+    def reset(self) -> None:
+        """Forget what waits, and start again with the first credit."""
+        self._collected = []
+        self._watermark = NO_WATERMARK
+        self._told = dict.fromkeys(self.channels, NO_WATERMARK)
+
+    def _send(self, channel: ChannelId, item: Item, last: bool) -> None:
+        """`last`: no records from before the watermark wait for this channel."""
+        watermark = NO_WATERMARK
+        if last and self._owed(channel):
+            watermark = self._told[channel] = self._watermark
+        self.send(self.shard.stamp(channel, *item, watermark))
+
+    def _owed(self, channel: ChannelId) -> bool:
+        """Whether a channel has not been told the watermark."""
+        return self._watermark > self._told[channel]
 
     @property
     @abstractmethod
@@ -104,10 +131,6 @@ class Outlet(ABC):
         """Send what credit allows."""
 
     @abstractmethod
-    def reset(self) -> None:
-        """Forget what waits, and start again with the first credit."""
-
-    @abstractmethod
     def _route(self, batch: Batch, ordinal: int) -> None: ...
 
     @abstractmethod
@@ -120,7 +143,7 @@ class DemandOutlet(Outlet):
     credit = CREDIT_ON_DEMAND
 
     def reset(self) -> None:
-        self._collected = []
+        super().reset()
         self._waiting: deque[Item] = deque()
         self._asking: deque[ChannelId] = deque(list(self.channels) * self.credit)
 
@@ -137,11 +160,16 @@ class DemandOutlet(Outlet):
             if item[0] is FrameKind.DATA:
                 if not self._asking:
                     return
-                self._send(self._asking.popleft(), item)
+                self._send(self._asking.popleft(), item, last=len(self._waiting) == 1)
             else:
                 for channel in self.channels:
-                    self._send(channel, item)
+                    self._send(channel, item, last=False)
             self._waiting.popleft()
+        if self._watermark != NO_WATERMARK and not self.one_frame:
+            for channel in self.channels:
+                if self._owed(channel) and channel in self._asking:
+                    self._asking.remove(channel)
+                    self._send(channel, _EMPTY, last=True)
 
     def _route(self, batch: Batch, ordinal: int) -> None:
         self._waiting.append((FrameKind.DATA, ordinal, Payload(batch), len(batch)))
@@ -165,7 +193,7 @@ class DirectOutlet(Outlet):
         self.keying = keying
 
     def reset(self) -> None:
-        self._collected = []
+        super().reset()
         self._waiting: dict[ChannelId, deque[Item]] = {c: deque() for c in self.channels}
         self._credit = dict.fromkeys(self.channels, self.credit)
 
@@ -184,7 +212,11 @@ class DirectOutlet(Outlet):
                     if not self._credit[channel]:
                         break
                     self._credit[channel] -= 1
-                self._send(channel, waiting.popleft())
+                waiting.popleft()
+                self._send(channel, item, last=not waiting and item[0] is FrameKind.DATA)
+            if self._owed(channel) and not waiting and self._credit[channel] and not self.one_frame:
+                self._credit[channel] -= 1
+                self._send(channel, _EMPTY, last=True)
 
     def _route(self, batch: Batch, ordinal: int) -> None:
         if self.keying is None:

@@ -5,6 +5,7 @@ uploading, committing and loading go out through a `Port`, which Spark hosts fil
 and threads and the simulator with virtual time.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -13,6 +14,7 @@ from everstream.core.chain import ChainStages
 from everstream.core.frames import Frame
 from everstream.core.ids import ChannelId, Epoch, Generation, ShardId
 from everstream.core.instructions import (
+    Advance,
     Announce,
     Capture,
     Close,
@@ -95,6 +97,9 @@ class Port(Protocol):
     store_url: str
 
     def clock_s(self) -> float: ...
+    def wall_s(self) -> float:
+        """Processing time, as operators see it: seconds since 1970."""
+
     def send(self, frame: Frame) -> None: ...
     def grant(self, channel: ChannelId, frames: int) -> None: ...
     def tell(self, report: object) -> None: ...
@@ -118,7 +123,9 @@ class ShardRunner:
             protocol(inputs, outputs),
             operators=operators,
             ordered=ordered,
+            feedback=[c for c in inputs if plan.graph.edges[c.edge].feedback],
         )
+        self.sides = {channel: plan.graph.edges[channel.edge].side for channel in inputs}
         self.port = port
         self.state = ShardState()
         order_matters = plan.order_matters()
@@ -133,7 +140,7 @@ class ShardRunner:
             for number, edge in enumerate(plan.graph.edges)
             if any(channel.edge == number for channel in outputs)
         }
-        self.chain = ChainStages(plan, id, self.outlets, self.state)
+        self.chain = ChainStages(plan, id, self.outlets, self.state, port.wall_s)
         self.ready_at_s = 0.0
         """A source that had nothing to give is not asked again before this time."""
         self.processed = 0
@@ -209,15 +216,25 @@ class ShardRunner:
         """There may be work, and room for its output."""
         return (
             self.shard.status is Status.RUNNING
-            and now_s >= self.ready_at_s
+            and (now_s >= self.ready_at_s or self._timer_due())
             and all(outlet.idle for outlet in self.outlets.values())
         )
 
     def step(self) -> bool:
         """Do the next piece of work; False if there was none."""
+        if self._timer_due():
+            self._guarded(self._call_timers)
+            return True
         instructions = self.shard.step()
         self._perform(instructions)
         return bool(instructions)
+
+    def timer_in_s(self) -> float:
+        """How long until an operator can be called that wants to be; for ever if none does."""
+        timer_at_s = self.chain.timer_at_s
+        if timer_at_s == math.inf or not self.can_step(math.inf):
+            return math.inf
+        return timer_at_s - self.port.wall_s()
 
     def progress(self) -> Progress:
         ended = self.shard.status in (Status.ENDED, Status.CLOSED)
@@ -228,8 +245,10 @@ class ShardRunner:
     def _perform(self, instructions: Sequence[Instruction]) -> None:
         for instruction in instructions:
             match instruction:
-                case Deliver(frame=frame):
-                    self._guarded(self._deliver, frame)
+                case Deliver(frame=frame, watermark=watermark):
+                    self._guarded(self._deliver, frame, watermark)
+                case Advance(watermark=watermark):
+                    self._guarded(self._advance, watermark)
                 case Produce():
                     self._guarded(self._produce)
                 case Tell(report=report):
@@ -261,12 +280,26 @@ class ShardRunner:
         except Exception as error:
             self._perform(self.shard.on_failure(self.chain.explain(error)))
 
-    def _deliver(self, frame: Frame) -> None:
-        assert frame.payload is not None
+    def _deliver(self, frame: Frame, watermark: int | None) -> None:
         self.processed += frame.records
-        self.chain.process(frame.payload.batch)
+        if frame.payload is not None:
+            self.chain.process(frame.payload.batch, self.sides[frame.channel])
+        if watermark is not None:
+            self.chain.advance(watermark)
         self._flush(frame.number)
         self.port.grant(frame.channel, 1)
+
+    def _advance(self, watermark: int) -> None:
+        self.chain.advance(watermark)
+        self._flush_outside_step()
+
+    def _timer_due(self) -> bool:
+        timer_at_s = self.chain.timer_at_s
+        return timer_at_s != math.inf and timer_at_s <= self.port.wall_s()
+
+    def _call_timers(self) -> None:
+        self.chain.call_timers(self.port.wall_s())
+        self._flush_outside_step()
 
     def _produce(self) -> None:
         read = self.chain.read()
@@ -283,8 +316,7 @@ class ShardRunner:
 
     def _start(self) -> None:
         self.chain.start()
-        for outlet in self.outlets.values():
-            outlet.flush_outside_step()
+        self._flush_outside_step()
 
     def _finish(self) -> None:
         self.chain.finish()
@@ -297,6 +329,10 @@ class ShardRunner:
         """A step is over: its output leaves as frames with this ordinal."""
         for outlet in self.outlets.values():
             outlet.flush(ordinal)
+
+    def _flush_outside_step(self) -> None:
+        for outlet in self.outlets.values():
+            outlet.flush_outside_step()
 
     def _capture(self, record: CheckpointRecord) -> None:
         self.port.reached(self.shard.id, Point.BEFORE_SNAPSHOT)

@@ -11,12 +11,13 @@ coordinator to restore it.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import Enum
 
 from everstream.core.frames import Frame, FrameKind, Payload
 from everstream.core.ids import ChannelId, Epoch, Generation, ShardId
 from everstream.core.instructions import (
+    Advance,
     Announce,
     Capture,
     Close,
@@ -51,6 +52,7 @@ from everstream.core.protocols.base import (
 )
 from everstream.errors import EverstreamError, FramesLost, InternalError
 from everstream.pipeline.sink import Permit
+from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
 
 
 class Status(Enum):
@@ -94,6 +96,7 @@ class Shard:
         *,
         operators: tuple[str, ...] = (),
         ordered: bool = False,
+        feedback: Collection[ChannelId] = (),
     ) -> None:
         self.id = id
         self.operators = operators or (id.operator,)
@@ -110,6 +113,10 @@ class Shard:
         self.received = dict.fromkeys(inputs, 0)
         self.sent = dict.fromkeys(outputs, 0)
         self.ended: set[ChannelId] = set()
+        self.watermarks = dict.fromkeys(inputs, NO_WATERMARK)
+        self.watermark = NO_WATERMARK
+        """The lowest of all inputs that say something about the time."""
+        self._timed = [channel for channel in inputs if channel not in feedback]
         self._final_failed = False
         self._turn = 0
         self._records: tuple[CheckpointRecord, ...] = ()
@@ -153,6 +160,9 @@ class Shard:
         for channel in self.inputs:
             self.received[channel] = record.received.get(str(channel), 0) if keeps and record else 0
             self.arrived[channel] = self.received[channel]
+            saved = record.watermarks.get(str(channel), NO_WATERMARK) if record else NO_WATERMARK
+            self.watermarks[channel] = END_OF_TIME if channel in self.ended else saved
+        self.watermark = self._lowest()
         for channel in self.sent:
             self.sent[channel] = record.sent.get(str(channel), 0) if keeps and record else 0
         self.protocol.restore(record.variables if record else {}, ended)
@@ -298,6 +308,7 @@ class Shard:
         number: int,
         payload: Payload | None,
         records: int,
+        watermark: int = NO_WATERMARK,
     ) -> Frame:
         """The frame that goes out next on a channel."""
         if kind is not FrameKind.MARKER:
@@ -311,6 +322,7 @@ class Shard:
             records,
             self.protocol.piggyback(channel),
             payload,
+            watermark,
         )
 
     def _deliver(self, frame: Frame) -> list[Instruction]:
@@ -319,10 +331,30 @@ class Shard:
         self.protocol.on_delivered(frame)
         if frame.kind is FrameKind.DATA:
             self.ordinal = frame.number + 1
-            return [*instructions, Deliver(frame)]
+            return [*instructions, Deliver(frame, self._heard(frame.channel, frame.watermark))]
         self.ended.add(frame.channel)
-        instructions += self._perform(self.protocol.on_input_ended(frame.channel))
-        return instructions + self._end() if len(self.ended) == len(self.inputs) else instructions
+        watermark = self._heard(frame.channel, END_OF_TIME)
+        if len(self.ended) == len(self.inputs):
+            instructions += self._perform(self.protocol.on_input_ended(frame.channel))
+            return instructions + self._end()
+        # Before a checkpoint that this end completes: it holds the watermark already.
+        if watermark is not None:
+            instructions.append(Advance(watermark))
+        return instructions + self._perform(self.protocol.on_input_ended(frame.channel))
+
+    def _heard(self, channel: ChannelId, watermark: int) -> int | None:
+        """An input has come to this watermark: the lowest of all, if that has advanced."""
+        if watermark <= self.watermarks[channel]:
+            return None
+        self.watermarks[channel] = watermark
+        lowest = self._lowest()
+        if lowest <= self.watermark:
+            return None
+        self.watermark = lowest
+        return lowest
+
+    def _lowest(self) -> int:
+        return min((self.watermarks[channel] for channel in self._timed), default=NO_WATERMARK)
 
     def _in_order(self, frame: Frame) -> bool:
         return not self.ordered or frame.kind is not FrameKind.DATA or frame.number == self.ordinal
@@ -346,6 +378,11 @@ class Shard:
             received={str(channel): count for channel, count in self.received.items()},
             sent={str(channel): count for channel, count in self.sent.items()},
             ended=tuple(str(channel) for channel in sorted(self.ended)),
+            watermarks={
+                str(channel): watermark
+                for channel, watermark in self.watermarks.items()
+                if watermark != NO_WATERMARK
+            },
             ordinal=self.ordinal,
             variables=self.protocol.variables(),
         )

@@ -64,6 +64,10 @@ class Edge:
     receiver: str
     routing: Routing = OnDemand()
     port: str = OUT
+    side: str = ""
+    """Which input of the receiver this is, for one that tells its inputs apart: `ctx.input`."""
+    feedback: bool = False
+    """It leads back to where its records came from: it says nothing about the time."""
 
     def __str__(self) -> str:
         return f"{self.sender} -> {self.receiver}"

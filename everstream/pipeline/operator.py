@@ -5,6 +5,8 @@ context, and keeps whatever must survive a crash in its context's state. It neve
 engine runs it, which protocol checkpoints it, or how many shards it has unless it asks.
 """
 
+import math
+import time
 from collections.abc import Callable, Hashable, Iterator
 from operator import length_hint
 from typing import Any, Generic, TypeVar, overload
@@ -15,6 +17,7 @@ from everstream.errors import EverstreamError, UserError
 from everstream.pipeline.batch import Batch, joined, records_of
 from everstream.pipeline.keys import Keying
 from everstream.pipeline.rejects import OnError, Rejected, describe
+from everstream.pipeline.times import NO_WATERMARK
 from everstream.state.keystore import KeyStore
 
 V = TypeVar("V")
@@ -64,6 +67,7 @@ class Context:
         state: KeyStore[Any, Any],
         keying: Keying | None = None,
         on_error: OnError = "fail",
+        clock_s: Callable[[], float] = time.time,
     ) -> None:
         self.operator = operator
         self.shard = shard
@@ -72,7 +76,16 @@ class Context:
         self.keying = keying
         self.key: Hashable = None
         """The key of the record in `process`, if the operator stands behind a key_by."""
+        self.input = ""
+        """Which input the batch in `process_batch` came from, if the operator has several."""
+        self.watermark = NO_WATERMARK
+        """How far event time has come, in microseconds: all that comes later is not before it."""
+        self.announced = NO_WATERMARK
+        """The watermark given to `advance_watermark`."""
+        self.wanted_at_s = math.inf
+        """The time given to `call_at`."""
         self.on_error = on_error
+        self._clock_s = clock_s
         self.skipped = 0
         """Records that were left out so far, also before the last failure."""
         self._rejected: list[Rejected] = []
@@ -93,6 +106,25 @@ class Context:
         self._flush()
         if len(batch):
             self._emitted.append((port, batch))
+
+    @property
+    def now_s(self) -> float:
+        """Processing time: seconds since 1970 by the clock of this machine."""
+        return self._clock_s()
+
+    def advance_watermark(self, watermark: int) -> None:
+        """Promise that all records emitted from now on have at least this time (microseconds).
+
+        For operators with `announces_watermarks`. A watermark that would go back is ignored.
+        """
+        self.announced = max(self.announced, watermark)
+
+    def call_at(self, time_s: float) -> None:
+        """Have `on_timer` called at this processing time; the earliest such wish counts.
+
+        Wishes are not kept across a crash: say them again in `on_start`.
+        """
+        self.wanted_at_s = min(self.wanted_at_s, time_s)
 
     def reading(self, batch: Batch) -> Iterator[Any]:
         """Iterates over the records so that an error report can name the one that failed."""
@@ -180,6 +212,8 @@ class Operator:
 
     repeatable = False
     """Whether a batch that failed may be processed again, in pieces: it changes no state."""
+    announces_watermarks = False
+    """Whether those behind get the watermark of `ctx.advance_watermark`, not that of the input."""
 
     def process(self, record: Any, ctx: Context) -> None:
         """Handle one record."""
@@ -208,6 +242,15 @@ class Operator:
 
     def on_end(self, ctx: Context) -> None:
         """All inputs have ended; the last chance to emit."""
+
+    def on_watermark(self, watermark: int, ctx: Context) -> None:
+        """Event time has come to here: no record before it will come, unless it is late.
+
+        Called with `es.END_OF_TIME` when all inputs have ended, before `on_end`.
+        """
+
+    def on_timer(self, now_s: float, ctx: Context) -> None:
+        """The time asked for with `ctx.call_at` has come."""
 
     def on_stop(self, ctx: Context) -> None:
         """This shard is going away in good order; close what you opened."""

@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -13,12 +14,14 @@ import polars as pl
 from everstream.errors import GraphError, UserError
 from everstream.pipeline import builtin
 from everstream.pipeline.batch import Batch
+from everstream.pipeline.event_time import EventTime
 from everstream.pipeline.graph import Broadcast, ByKey, Edge, Graph, Kind, Node, OnDemand, Routing
 from everstream.pipeline.keys import Keying, key_selector
 from everstream.pipeline.operator import OUT, Operator
 from everstream.pipeline.rejects import OnError, checked
 from everstream.pipeline.sink import Sink
 from everstream.pipeline.source import Source
+from everstream.pipeline.times import TimeOf, Unit, microseconds
 
 if TYPE_CHECKING:
     from everstream.spark.result import RunResult
@@ -145,6 +148,27 @@ class Stream:
         operator = builtin.Select(columns, named)
         options = {"name": name, "shards": shards, "on_error": on_error}
         return self._then("select", operator, options)
+
+    def event_time(
+        self,
+        time: str | pl.Expr | Callable[[Any], Any],
+        *,
+        lateness: str | float | timedelta = 0,
+        unit: Unit = "us",
+        name: str | None = None,
+        on_error: OnError = "fail",
+    ) -> Stream:
+        """Say when records happened: a column, a Polars expression or a function of the record.
+
+        Times are datetimes, or whole numbers in this unit. Records may come out of order by at
+        most `lateness`: time for those behind is the greatest seen so far, less that. Put it
+        right behind the source, so that it sees each source shard by itself.
+        """
+        late_us = microseconds(lateness)
+        if late_us < 0:
+            raise UserError(f"lateness={lateness!r} is negative; records cannot be early.")
+        operator = EventTime(TimeOf(time, unit), late_us)
+        return self._then("event_time", operator, {"name": name, "on_error": on_error})
 
     def key_by(self, key: Any, *more: Any) -> Stream:
         """Send records of one key to one shard of the next operator.

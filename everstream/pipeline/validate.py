@@ -10,7 +10,7 @@ from everstream.pipeline.source import Source
 
 _METHODS = (
     *("process", "process_batch", "on_start", "on_end", "on_stop"),
-    *("on_error", "on_checkpoint", "on_commit"),
+    *("on_error", "on_checkpoint", "on_commit", "on_watermark", "on_timer"),
 )
 _NOT_PLAIN = (
     inspect.iscoroutinefunction,

@@ -4,6 +4,7 @@ Messages between two processes keep their order and take a random time. What a d
 sent still arrives; what was sent to it is gone.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,9 @@ class SimulatedHost:
     # What the runners need.
 
     def clock_s(self) -> float:
+        return self.world.scheduler.now_s
+
+    def wall_s(self) -> float:
         return self.world.scheduler.now_s
 
     def send(self, frame: Frame) -> None:
@@ -209,6 +213,9 @@ class SimulatedHost:
         worked = next((runner for runner in ready if runner.step()), None)
         if worked is None:
             self._asleep = True
+            timer_in_s = min(runner.timer_in_s() for runner in self.runners.values())
+            if timer_in_s != math.inf:
+                self.world.scheduler.after(max(0.0, timer_in_s), self._wake)
         else:
             self.tell(worked.progress())
             self._step_soon()

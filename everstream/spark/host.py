@@ -136,6 +136,9 @@ class Host:
     def clock_s(self) -> float:
         return time.monotonic()
 
+    def wall_s(self) -> float:
+        return time.time()
+
     def send(self, frame: Frame) -> None:
         host = self.plan.host_of[frame.channel.receiver]
         if host == self.id:
@@ -217,6 +220,7 @@ class Host:
         for runner in self.runners.values():
             if runner.ready_at_s > now_s:
                 wait_s = min(wait_s, runner.ready_at_s - now_s)
+            wait_s = min(wait_s, runner.timer_in_s())
         return max(1, int(wait_s * 1000))
 
     def _drain_inbox(self) -> None:

@@ -12,7 +12,7 @@ from everstream.core.frames import Frame, FrameKind, Payload
 from everstream.core.ids import ChannelId, Generation
 from everstream.errors import InternalError
 
-_HEADER = struct.Struct("<BIQQQI")
+_HEADER = struct.Struct("<BIQQQIq")
 _CREDIT = 255
 MAX_PIGGYBACK_BYTES = 1 << 20
 
@@ -32,6 +32,7 @@ class Wire:
             frame.sequence,
             frame.number,
             frame.records,
+            frame.watermark,
         )
         if frame.piggyback:
             header += frame.piggyback
@@ -40,14 +41,16 @@ class Wire:
     def credit_to_parts(
         self, channel: ChannelId, generation: Generation, frames: int
     ) -> list[bytes]:
-        return [_HEADER.pack(_CREDIT, self.position[channel], generation, 0, frames, 0)]
+        return [_HEADER.pack(_CREDIT, self.position[channel], generation, 0, frames, 0, 0)]
 
     def parse(self, parts: list[Any]) -> "Frame | tuple[ChannelId, Generation, int]":
         """A frame, or a grant of credit: channel, generation, frames."""
         header = bytes(parts[0])
         if not _HEADER.size <= len(header) <= _HEADER.size + MAX_PIGGYBACK_BYTES:
             raise InternalError(f"a message has a header of {len(header)} bytes")
-        kind, position, generation, sequence, number, records = _HEADER.unpack_from(header)
+        kind, position, generation, sequence, number, records, watermark = _HEADER.unpack_from(
+            header
+        )
         if position >= len(self.channels):
             raise InternalError(f"a message names channel {position} of {len(self.channels)}")
         channel = self.channels[position]
@@ -63,4 +66,5 @@ class Wire:
             records,
             header[_HEADER.size :],
             payload,
+            watermark,
         )

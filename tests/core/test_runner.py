@@ -54,6 +54,9 @@ class MemoryPort:
     def clock_s(self) -> float:
         return 0.0
 
+    def wall_s(self) -> float:
+        return 0.0
+
     def send(self, frame: Frame) -> None:
         assert frame.payload is None or frame.payload.encoded
         self.frames.append(frame)

@@ -251,7 +251,7 @@ def test_dead_letters_of_sources_and_operators_follow_the_checkpoint(tmp_path: P
     assert plan.sink_shards() == [ShardId("halves", 0)]
 
     def chain(extras: dict[str, Any], generation: int, permit: int) -> ChainStages:
-        stages = ChainStages(plan, ShardId("halves", 0), {}, ShardState())
+        stages = ChainStages(plan, ShardId("halves", 0), {}, ShardState(), lambda: 0.0)
         stages.build(extras, {}, generation, str(tmp_path), Permit(permit))
         return stages
 
