@@ -12,7 +12,7 @@ from typing import Any, Final
 from everstream.errors import CorruptObject, InternalError
 from everstream.state.blobs import Blobs, FsspecBlobs
 from everstream.state.manifests import Entry, Holder, Lease, Manifest, ManifestLog, Skipped, path_of
-from everstream.state.objects import ObjectRef, checksum_of
+from everstream.state.objects import Data, ObjectRef, checksum_of, pieces_of
 
 __all__ = ["CheckpointStore", "Holder", "Lease", "Manifest", "ObjectRef", "Skipped", "Survey"]
 
@@ -50,14 +50,13 @@ class CheckpointStore:
     def __reduce__(self) -> tuple[Any, ...]:
         return (CheckpointStore, (self.blobs,))
 
-    def put(self, name: str, data: bytes) -> ObjectRef:
+    def put(self, name: str, data: Data) -> ObjectRef:
         """Store an object; the reference goes into a manifest.
 
         Never overwrites other content, even under the same name: a zombie cannot do harm.
         """
-        ref = ObjectRef.of(name, data)
-        self.blobs.write(_object_path(ref), data)
-        return ref
+        checksum = self.blobs.write_summed(f"{OBJECTS}{name}", data)
+        return ObjectRef(name, sum(map(len, pieces_of(data))), checksum)
 
     def get(self, ref: ObjectRef) -> bytes:
         """The object, checked; CorruptObject says what is wrong with it."""
