@@ -8,6 +8,7 @@ from everstream.core.ids import Epoch, ShardId
 from everstream.core.messages import CheckpointRecord
 from everstream.core.plan import Plan
 from everstream.errors import UserError
+from everstream.state.manifests import standing
 
 
 @dataclass(frozen=True)
@@ -60,16 +61,8 @@ class EpochManifest:
 
 
 def still_valid(manifests: Iterable[EpochManifest]) -> list[EpochManifest]:
-    """Those we may go back to, of manifests that come newest first.
-
-    A fall back writes an older epoch again. Whatever epoch was newer than that was given up for
-    good: what it had shown to the world has been taken back.
-    """
-    valid: list[EpochManifest] = []
-    for manifest in manifests:
-        if not valid or manifest.epoch < valid[-1].epoch:
-            valid.append(manifest)
-    return valid
+    """Those we may go back to, of manifests that come newest first; see `standing`."""
+    return standing(manifests)
 
 
 def shard_counts(plan: Plan) -> dict[str, int]:

@@ -11,7 +11,16 @@ from typing import Any, Final
 
 from everstream.errors import CorruptObject, InternalError
 from everstream.state.blobs import Blobs, FsspecBlobs
-from everstream.state.manifests import Entry, Holder, Lease, Manifest, ManifestLog, Skipped, path_of
+from everstream.state.manifests import (
+    Entry,
+    Holder,
+    Lease,
+    Manifest,
+    ManifestLog,
+    Skipped,
+    path_of,
+    standing,
+)
 from everstream.state.objects import Data, ObjectRef, checksum_of, pieces_of
 
 __all__ = ["CheckpointStore", "Holder", "Lease", "Manifest", "ObjectRef", "Skipped", "Survey"]
@@ -124,22 +133,31 @@ class CheckpointStore:
         return manifest.slot in self._log.slots()
 
     def prune(self, keep: int) -> None:
-        """Keep the newest manifests and all that they name; remove what only others named."""
+        """Keep the newest manifests and all that they name; remove what only others named.
+
+        What was given up goes first and does not count: if the manifest that was written again
+        rots one day, nobody must take one of those for the newest.
+        """
         if keep < 1:
             raise InternalError(f"at least one manifest must be kept, not {keep}")
         if self._lease is not None:
             self._log.require(self._lease)
         entries = self._log.entries()
-        kept = _valid(entries)[:keep]
+        kept = standing(_valid(entries))[:keep]
         slots = {manifest.slot for manifest in kept}
         self._remove([entry for entry in entries if entry.slot not in slots], kept)
 
+    def remove_given_up(self) -> None:
+        """After going back: what lay in between can never be restored any more."""
+        self.prune(keep=len(self._log.entries()))
+
     def sweep(self, lease: Lease) -> None:
-        """Remove objects that no manifest names, and temporary files. Only before work starts."""
+        """Remove what was given up or is named nowhere, and temporary files. Before work starts."""
         # Look at the objects first: if nobody has taken over after that, none of them can
         # belong to a later driver.
         paths = self.blobs.list(OBJECTS)
         self._log.require(lease)
+        self.remove_given_up()
         named = {_object_path(ref) for manifest in self.manifests() for ref in manifest.objects}
         for path in paths:
             if path not in named:
