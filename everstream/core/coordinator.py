@@ -14,7 +14,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from everstream.core.ids import NO_EPOCH, Epoch, Generation, HostId, ShardId
-from everstream.core.manifest import EpochManifest, records_for, shard_counts, still_valid
+from everstream.core.manifest import (
+    EpochManifest,
+    records_for,
+    shard_counts,
+    shown_once,
+    still_valid,
+)
 from everstream.core.messages import (
     CheckpointFailed,
     CheckpointTaken,
@@ -165,7 +171,7 @@ class Coordinator:
             case Progress():
                 self.progress[report.shard] = report
                 if self.book.unfinished and self.phase in (Phase.RUNNING, Phase.FINISHING):
-                    self.book.progressed(self.totals(), now_s)
+                    self.book.progressed(self.totals(), self.records_read(), now_s)
             case Restored(shard=shard):
                 self._restoring.discard(shard)
                 self._resume_when_restored(now_s)
@@ -362,7 +368,9 @@ class Coordinator:
             return
         if len(self.hosts) < len(self.plan.hosts):
             return
-        self.book.resumed(self.stable_epoch, self.records_read(), now_s)
+        totals = self.totals()
+        shown = {sink: totals.get(sink, 0) for sink in shown_once(self.plan)}
+        self.book.resumed(self.stable_epoch, self.records_read(), now_s, shown)
         for host in self.hosts:
             self._send(host, Resume(self.generation, dict(self.hosts)))
         if self.manifests and self._is_last(self.manifests[0]):

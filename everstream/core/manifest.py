@@ -8,6 +8,8 @@ from everstream.core.ids import Epoch, ShardId
 from everstream.core.messages import CheckpointRecord
 from everstream.core.plan import Plan
 from everstream.errors import UserError
+from everstream.pipeline.graph import Kind
+from everstream.pipeline.sink import Delivery, Sink
 from everstream.state.manifests import standing
 
 
@@ -67,6 +69,15 @@ def still_valid(manifests: Iterable[EpochManifest]) -> list[EpochManifest]:
 
 def shard_counts(plan: Plan) -> dict[str, int]:
     return {name: plan.chains[chain].shards for name, chain in plan.chain_of.items()}
+
+
+def shown_once(plan: Plan) -> list[str]:
+    """The sinks that show no record twice, whatever comes again after a failure."""
+    return [
+        node.name
+        for node in plan.graph.of_kind(Kind.SINK)
+        if isinstance(node.what, Sink) and node.what.delivery is not Delivery.AT_LEAST_ONCE
+    ]
 
 
 def check_fits(manifest: EpochManifest, plan: Plan) -> None:

@@ -24,9 +24,13 @@ class RecoveryReport:
     """When it was killed, if we did it ourselves; otherwise unknown."""
     restarted_s: float | None = None
     restored_s: float | None = None
+    replayed_s: float | None = None
+    """When the sources had given again all that they had given before the failure."""
     caught_up_s: float | None = None
     from_epoch: Epoch = NO_EPOCH
     records_replayed: int = 0
+    duplicates_suppressed: int = 0
+    """Records that had reached a sink before the failure, come again, and are shown once."""
     records_read: int = 0
     """Records the sources had given when the failure was noticed."""
     goal: dict[str, int] = field(default_factory=dict)
@@ -42,6 +46,7 @@ class RecoveryReport:
             "detected_ms": self.detected_s,
             "restarted_ms": self.restarted_s,
             "restored_ms": self.restored_s,
+            "replayed_ms": self.replayed_s,
             "caught_up_ms": self.caught_up_s,
         }
         return {
@@ -56,6 +61,7 @@ class RecoveryReport:
             "injected": self.injected,
             "from_epoch": self.from_epoch,
             "records_replayed": self.records_replayed,
+            "duplicates_suppressed": self.duplicates_suppressed,
             **self.milliseconds(),
         }
 
@@ -74,25 +80,42 @@ class RecoveryBook:
             if report.restarted_s is None and set(report.shards) & set(shards):
                 report.restarted_s = now_s
 
-    def resumed(self, epoch: Epoch, records_read: int, now_s: float) -> None:
-        """Every shard is back at the checkpoint, where so many records had been read."""
+    def resumed(
+        self,
+        epoch: Epoch,
+        records_read: int,
+        now_s: float,
+        shown: Mapping[str, int] | None = None,
+    ) -> None:
+        """Every shard is back at the checkpoint, where so many records had been read.
+
+        shown: sinks that show nothing twice -> how many records they had taken by then.
+        """
         for report in self.unfinished:
             report.restored_s = now_s
+            report.replayed_s = None
             report.restarted_s = report.restarted_s or now_s
             report.from_epoch = epoch
             report.records_replayed = max(0, report.records_read - records_read)
+            report.duplicates_suppressed = sum(
+                max(0, report.goal.get(sink, 0) - taken) for sink, taken in (shown or {}).items()
+            )
 
-    def progressed(self, totals: Mapping[str, int], now_s: float) -> None:
+    def progressed(self, totals: Mapping[str, int], records_read: int, now_s: float) -> None:
         for report in self.unfinished:
-            if report.restored_s is not None and all(
-                totals.get(name, 0) >= goal for name, goal in report.goal.items()
-            ):
+            if report.restored_s is None:
+                continue
+            if report.replayed_s is None and records_read >= report.records_read:
+                report.replayed_s = now_s
+            if all(totals.get(name, 0) >= goal for name, goal in report.goal.items()):
+                report.replayed_s = report.replayed_s or now_s
                 report.caught_up_s = now_s
 
     def ended(self, now_s: float) -> None:
         """The run is over: what was restored has caught up by now."""
         for report in self.unfinished:
             if report.restored_s is not None:
+                report.replayed_s = report.replayed_s or now_s
                 report.caught_up_s = now_s
 
     def goal(self) -> dict[str, int]:
