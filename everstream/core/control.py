@@ -10,13 +10,22 @@ from typing import Any, ClassVar
 
 from everstream.core.ids import Epoch, Generation, HostId, ShardId
 from everstream.core.loops import LoopWatch
-from everstream.core.manifest import EpochManifest, still_valid
-from everstream.core.messages import Census, CheckpointRecord, EndLoop, Probe, Progress, Shutdown
+from everstream.core.manifest import EpochManifest, shown_once, still_valid
+from everstream.core.messages import (
+    Census,
+    CheckpointRecord,
+    EndLoop,
+    LinkCut,
+    Probe,
+    Progress,
+    Shutdown,
+)
 from everstream.core.orders import EndRun, Note, Order, Outcome, Phase, Policy, SendTo
+from everstream.core.patience import Patience, listed
 from everstream.core.plan import Plan
 from everstream.core.recovery import RecoveryBook, RecoveryReport, RestartBudget
 from everstream.core.tally import CheckpointTally
-from everstream.errors import EverstreamError, RunFailed
+from everstream.errors import EnvironmentFault, EverstreamError, RunFailed
 from everstream.pipeline.graph import Kind
 
 KEPT_MANIFESTS = 3
@@ -49,6 +58,7 @@ class RunControl(ABC):
         """The hosts that are here, with their addresses."""
         self.book = RecoveryBook()
         self.budget = RestartBudget(policy.max_restarts, policy.restart_window_s)
+        self.patience = Patience(policy.slow_after_s)
         self.progress: dict[ShardId, Progress] = {}
         self.tally = CheckpointTally()
         self.lost_frames = 0
@@ -162,7 +172,7 @@ class RunControl(ABC):
         self.lost_frames += report.lost_frames - (before.lost_frames if before and counted else 0)
         self.progress[report.shard] = report
         if self.book.unfinished and self.phase in (Phase.RUNNING, Phase.FINISHING):
-            self.book.progressed(self.totals(), now_s)
+            self.book.progressed(self.totals(), self.records_read(), now_s)
 
     def _failure(
         self,
@@ -188,13 +198,37 @@ class RunControl(ABC):
             )
         )
         self._note(f"{what}: {self._plan_of_return()}", killed_s is None)
-        if killed_s is None and not self.budget.spend(now_s):
+        if killed_s is None and not self.budget.spend(now_s, host):
             limit, window_s = self.policy.max_restarts, self.policy.restart_window_s
             message = f"{what}: more than {limit} failures within {window_s:g} s"
             self._end(Outcome.FAILED, RunFailed(message, error))
             return
         if self.phase is not Phase.GATHERING:
             self._go_back(shards, now_s)
+
+    def _link_cut(self, cut: LinkCut, now_s: float) -> None:
+        """What was on its way between two hosts is gone: both have lost their place."""
+        what = f"the connection from host {cut.sender} to host {cut.receiver} was cut ({cut.how})"
+        shards = [*self.plan.hosts[cut.sender], *self.plan.hosts[cut.receiver]]
+        self._failure(what, shards, None, EnvironmentFault(what), now_s)
+
+    def _shown(self) -> dict[str, int]:
+        """Sinks that show nothing twice -> records they have taken."""
+        totals = self.totals()
+        return {sink: totals.get(sink, 0) for sink in shown_once(self.plan)}
+
+    def _say_what_is_slow(self, now_s: float) -> None:
+        waits_for, missing = self._waiting()
+        waited_s = self.patience.lost_with(waits_for, now_s)
+        if waited_s is not None:
+            others = f"; still missing: {listed(sorted(missing))}" if missing else ""
+            self._note(f"{waits_for} is taking longer than {waited_s:.3g} s{others}", True)
+
+    def _waiting(self) -> tuple[str | None, list[str]]:
+        """What the run waits for at this moment, and which shards have not answered."""
+        if self.phase is Phase.FINISHING:
+            return "committing the last results", [str(shard) for shard in self._committing]
+        return None, []
 
     @abstractmethod
     def _plan_of_return(self) -> str:

@@ -21,6 +21,7 @@ from everstream.core.messages import (
     CheckpointFailed,
     CheckpointTaken,
     Committed,
+    LinkCut,
     Progress,
     Restore,
     Restored,
@@ -92,6 +93,8 @@ class Coordinator(RunControl):
                 self._end_when_committed(now_s)
             case RestoreFailed(shard=shard, reason=reason):
                 self._fall_back(shard, reason, now_s)
+            case LinkCut():
+                self._link_cut(report, now_s)
             case ShardFailed(shard=shard, error=error):
                 self._failure(f"{shard} failed", [shard], None, error, now_s)
         return self._take()
@@ -135,7 +138,8 @@ class Coordinator(RunControl):
     # Time and wishes.
 
     def on_tick(self, now_s: float) -> list[Order]:
-        """Start an epoch if one is due."""
+        """Start an epoch if one is due; say so if we have waited for the store for long."""
+        self._say_what_is_slow(now_s)
         self._watch_loops()
         if self.phase is not Phase.RUNNING or self._writing or self.ledger.in_flight is not None:
             return self._take()
@@ -238,7 +242,7 @@ class Coordinator(RunControl):
             return
         if len(self.hosts) < len(self.plan.hosts):
             return
-        self.book.resumed(self.stable_epoch, self.records_read(), now_s)
+        self.book.resumed(self.stable_epoch, self.records_read(), now_s, self._shown())
         for host in self.hosts:
             self._send(host, Resume(self.generation, dict(self.hosts)))
         if self.manifests and self._is_last(self.manifests[0]):
@@ -273,3 +277,16 @@ class Coordinator(RunControl):
         self._writing = older
         self._orders.append(WriteManifest(older))
         self._roll_back()
+
+    def _waiting(self) -> tuple[str | None, list[str]]:
+        if self._writing is not None:
+            then = ", and going back waits for it" if self._rollback_waits else ""
+            return f"writing the manifest of epoch {self._writing.epoch}{then}", []
+        if self.phase is Phase.RESTORING and len(self.hosts) == len(self.plan.hosts):
+            what = f"restoring epoch {self.stable_epoch} (generation {self.generation})"
+            return what, [str(shard) for shard in self._restoring]
+        if self.phase is Phase.RUNNING and self.ledger.in_flight is not None:
+            have = self.ledger.records.keys() | self.ledger.finals.keys()
+            missing = [str(shard) for shard in self.plan.shards if shard not in have]
+            return f"epoch {self.ledger.in_flight}", missing
+        return super()._waiting()

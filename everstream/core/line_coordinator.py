@@ -30,6 +30,7 @@ from everstream.core.messages import (
     Committed,
     Halt,
     Halted,
+    LinkCut,
     Progress,
     Recover,
     Restored,
@@ -112,6 +113,10 @@ class LineCoordinator(RunControl):
         if self._over:
             return self._take()
         recovery = self._recovery
+        if isinstance(report, LinkCut):
+            if report.generation == self.generation:
+                self._link_cut(report, now_s)
+            return self._take()
         if isinstance(report, Halted | Restored | Rewired | RestoreFailed):
             if recovery is not None and report.generation == recovery.generation:
                 self._on_recovery_report(recovery, report, now_s)
@@ -270,6 +275,7 @@ class LineCoordinator(RunControl):
     # Time and wishes.
 
     def on_tick(self, now_s: float) -> list[Order]:
+        self._say_what_is_slow(now_s)
         self._watch_loops()
         if self.phase is Phase.RUNNING and self._recovery is None:
             if self._stop is not None and not self._asked_to_stop:
@@ -289,6 +295,17 @@ class LineCoordinator(RunControl):
             if self.phase is Phase.GATHERING:
                 self._end(Outcome.STOPPED)
         return self._take() + self.on_tick(now_s)
+
+    def _waiting(self) -> tuple[str | None, list[str]]:
+        recovery = self._recovery
+        if self._writing is not None:
+            return f"writing the manifest of line {self._writing.epoch}", []
+        if recovery is not None and recovery.halting:
+            return f"halting (generation {recovery.generation})", [str(s) for s in recovery.halting]
+        if recovery is not None and len(self.hosts) == len(self.plan.hosts):
+            what = f"restoring (generation {recovery.generation})"
+            return what, [str(shard) for shard in recovery.waiting]
+        return super()._waiting()
 
     # Going back.
 
@@ -381,7 +398,7 @@ class LineCoordinator(RunControl):
         self._recovery = None
         self._asked_to_stop = False
         self._began_s = now_s if self._began_s is None else self._began_s
-        self.book.resumed(self.stable_epoch, self.records_read(), now_s)
+        self.book.resumed(self.stable_epoch, self.records_read(), now_s, self._shown())
         for host in self.hosts:
             self._send(host, Resume(recovery.generation, dict(self.hosts)))
         self.phase = Phase.RUNNING

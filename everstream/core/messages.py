@@ -251,6 +251,16 @@ class ShardFailed:
 
 
 @dataclass(frozen=True)
+class LinkCut:
+    """The network between two hosts failed: what was on its way from one to the other is lost."""
+
+    sender: HostId
+    receiver: HostId
+    generation: Generation
+    how: str
+
+
+@dataclass(frozen=True)
 class Progress:
     """How far a shard has come: operator -> records in, records out."""
 

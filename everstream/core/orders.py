@@ -33,6 +33,8 @@ class Policy:
     every_records: int | None = None
     max_restarts: int = 3
     restart_window_s: float = 600.0
+    slow_after_s: float = 10.0
+    """A checkpoint or a restore that takes longer than this is spoken of."""
 
 
 @dataclass(frozen=True)

@@ -84,19 +84,23 @@ class Upload:
 
     def perform(
         self,
-        put: Callable[[str, bytes], ObjectRef],
+        put: Callable[[str, Any], ObjectRef],
         reached: Callable[[ShardId, Point], None],
     ) -> ObjectRef:
         """Store everything that makes up this checkpoint; the object of the state comes last."""
         for segment in self.segments:
             segment.save(put)
-        return put(self.name, self.prepare(reached))
+        return put(self.name, self.prepare_in_pieces(reached))
 
     def prepare(self, reached: Callable[[ShardId, Point], None]) -> bytes:
         """Make the sinks' records durable and encode the state: the bytes to store."""
+        return b"".join(self.prepare_in_pieces(reached))
+
+    def prepare_in_pieces(self, reached: Callable[[ShardId, Point], None]) -> tuple[bytes, ...]:
+        """The same, without copying large values."""
         for transaction in self.transactions:
             transaction.persist()
-        data = self.capture.encode()
+        data = self.capture.encode_in_pieces()
         reached(self.shard, Point.IN_SNAPSHOT)
         return data
 

@@ -57,7 +57,7 @@ from everstream.core.protocols.base import (
     Verdict,
 )
 from everstream.core.status import MOVES, Status
-from everstream.errors import EverstreamError, InternalError, UserError
+from everstream.errors import EverstreamError, FramesLost, InternalError, UserError
 from everstream.pipeline.sink import Permit
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
 
@@ -262,7 +262,8 @@ class Shard:
         if frame.sequence > expected and self.gaps:
             self.lost_frames += frame.sequence - expected
         elif frame.sequence != expected:
-            raise InternalError(
+            kind = FramesLost if frame.sequence > expected else InternalError
+            raise kind(
                 f"{channel}: {frame.kind.name.lower()} frame {frame.sequence} came where "
                 f"{expected} was due",
                 story=self.story,

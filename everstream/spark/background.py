@@ -5,6 +5,7 @@ through a pipe that stands in its poll.
 """
 
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -20,6 +21,9 @@ from everstream.core.runner import CommitJob, Upload
 from everstream.errors import EnvironmentFault
 from everstream.state.store import CheckpointStore
 
+UPLOAD_NICENESS = 5
+"""Added to the niceness of the thread that uploads: on a busy machine the shards go first."""
+
 
 class Background:
     """One thread for uploads, one for commits."""
@@ -32,7 +36,7 @@ class Background:
         os.set_blocking(self._write_fd, False)
         self._done: deque[Callable[[], None]] = deque()
         self._queues: list[SimpleQueue[Any]] = []
-        self._uploads = self._start("everstream-upload")
+        self._uploads = self._start("everstream-upload", UPLOAD_NICENESS)
         self._commits = self._start("everstream-commit")
 
     def upload(
@@ -101,10 +105,14 @@ class Background:
         with suppress(OSError):  # awake already, or closing
             os.write(self._write_fd, b"!")
 
-    def _start(self, name: str) -> "SimpleQueue[Any]":
+    def _start(self, name: str, niceness: int = 0) -> "SimpleQueue[Any]":
         queue: SimpleQueue[Any] = SimpleQueue()
 
         def loop() -> None:
+            if niceness and sys.platform == "linux":  # elsewhere it would be the whole process
+                thread = threading.get_native_id()
+                before = os.getpriority(os.PRIO_PROCESS, thread)
+                os.setpriority(os.PRIO_PROCESS, thread, before + niceness)
             while (work := queue.get()) is not None:
                 work()
 

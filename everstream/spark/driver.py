@@ -32,7 +32,7 @@ from everstream.spark.host import HostTask
 from everstream.spark.injection import Injector
 from everstream.spark.kills import Kill
 from everstream.spark.listener import Listener, Snapshot
-from everstream.spark.talk import Beat, Hello, HostBroke, KillFired, Nod
+from everstream.spark.talk import Beat, Hello, HostBroke, KillFired, Nod, Unreachable
 from everstream.state.store import CheckpointStore, Lease
 
 POLL_MS = 10
@@ -88,6 +88,7 @@ class Driver:
         self.injector = Injector(self.kills, self.coordinator.plan, self.listener)
         self._inbound: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._writes: SimpleQueue[EpochManifest | Discard | None] = SimpleQueue()
+        self._said_of_peer_s: dict[HostId, float] = {}
         self._stop_reason: str | None = None
         self._job_ended = threading.Event()
         self._job_error: Exception | None = None
@@ -100,6 +101,7 @@ class Driver:
 
     def run(self) -> EndRun:
         control, address = self.doors.listen(zmq.ROUTER, "driver")
+        control.router_handover = True  # a host that connects again is the same host
         self.control = control
         self.poller = zmq.Poller()
         self.poller.register(control, zmq.POLLIN)
@@ -175,6 +177,11 @@ class Driver:
                 self.injector.happening(kill)
                 self.coordinator.on_injected_kill(host, now_s)
                 self._reply(identity, Nod())
+            case Unreachable(host=host, peer=peer, waited_s=waited_s):
+                if now_s >= self._said_of_peer_s.get(peer, 0.0) + waited_s / 2:  # one for all
+                    self._said_of_peer_s[peer] = now_s
+                    text = f"host {host} has not reached host {peer} for {waited_s:.3g} s"
+                    self._note(f"{text}; it keeps trying: check the network between them", True)
             case HostBroke(host=host, error=error):
                 if self._is_current(identity, host):
                     self._note(str(error), True)

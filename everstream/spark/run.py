@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -35,6 +36,7 @@ from everstream.spark.host import HostTask
 from everstream.spark.kills import Kill
 from everstream.spark.listener import Listener, Snapshot
 from everstream.spark.result import RunResult
+from everstream.spark.waiting import said_when_slow
 from everstream.state.store import CheckpointStore, Lease
 
 DEFAULT = Coordinated()
@@ -56,6 +58,7 @@ def run(
     kill: Sequence[str | Kill] = (),
     listener: Listener | None = None,
     heartbeat_timeout: str | float = "10s",
+    slow_after: str | float = "10s",
     transport: str = "auto",
 ) -> RunResult:
     """Run a pipeline on Spark until its sources end or it is stopped.
@@ -72,6 +75,7 @@ def run(
     until: stop with a checkpoint when this function of the run's Snapshot says so.
     kill: kill hosts on purpose, "OPERATOR[:SHARD]@5s", "@10000" records or "@after-prepare" (see
         everstream.spark.kills); "driver@..." kills this process.
+    slow_after: say so when a checkpoint, a restore or the store takes longer than this.
     transport: "auto" (unix sockets on one machine, encrypted TCP between machines) or "tcp".
     """
     if transport not in ("auto", "tcp"):
@@ -103,6 +107,7 @@ def run(
                 every_records=coordinated.every_records if coordinated else None,
                 max_restarts=max_restarts,
                 restart_window_s=seconds(restart_window),
+                slow_after_s=seconds(slow_after),
             ),
             timeout_s=None if timeout is None else seconds(timeout),
             kills=kills,
@@ -144,8 +149,10 @@ class _Run:
         always_tcp: bool,
     ) -> RunResult:
         store = CheckpointStore.at(self.url)
-        lease = store.acquire_lease(f"{self.pipeline.name} pid {os.getpid()}")
-        manifests = self._earlier(store, lease, fresh)
+        with said_when_slow(self.listener, f"opening the store {self.url}", policy.slow_after_s):
+            owner = f"{self.pipeline.name} pid {os.getpid()} on {socket.gethostname()}"
+            lease = store.acquire_lease(owner)
+            manifests = self._earlier(store, lease, fresh)
         if manifests and manifests[0].final:
             self.listener.note(
                 f"pipeline '{self.pipeline.name}' has already finished (epoch "
@@ -158,14 +165,15 @@ class _Run:
         for node in self.plan.graph.of_kind(Kind.SOURCE):
             assert isinstance(node.what, Source)
             node.what.before_run(self.pipeline.name, node.name, self.url, bool(manifests))
-        store.sweep(lease)
+        with said_when_slow(self.listener, f"tidying the store {self.url}", policy.slow_after_s):
+            store.sweep(lease)
         local = is_local(str(self.context.master))
         over_tcp = always_tcp or not local
         interface = None
         if over_tcp:
             interface = "127.0.0.1" if local else address_seen_by_others()
         keys = RunKeys.make()
-        doors = Doors(keys, interface, always_tcp=always_tcp)
+        doors = Doors(keys, interface, always_tcp=always_tcp, silence_s=heartbeat_timeout_s)
         coordinator = scheme.coordinator(
             self.plan, policy, first_generation(lease.number), manifests
         )
@@ -180,6 +188,7 @@ class _Run:
                 over_tcp=over_tcp,
                 always_tcp=always_tcp,
                 driver_timeout_s=heartbeat_timeout_s,
+                slow_after_s=policy.slow_after_s,
                 python_path=[path for path in sys.path if path and os.path.isdir(path)],
             )
 
