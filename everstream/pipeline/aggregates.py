@@ -226,7 +226,8 @@ class Custom(Aggregate):
         return [f"{name}.value"]
 
     def parts(self, name: str, frame: pl.DataFrame) -> list[Part]:
-        return [Part(f"{name}.value", pl.struct(frame.columns), "python")]
+        columns = [column for column in frame.columns if not column.startswith("__")]
+        return [Part(f"{name}.value", pl.struct(columns), "python")]
 
     def merging(self, name: str) -> list[pl.Expr]:
         return [pl.col(f"{name}.value")]
@@ -280,16 +281,23 @@ class Aggregates:
     def part_names(self) -> list[str]:
         return [part for name, one in self.named.items() for part in one.part_names(name)]
 
-    def of_records(self, frame: pl.DataFrame, by: Sequence[pl.Expr | pl.Series]) -> pl.DataFrame:
-        """Rows of parts, one for each group of records."""
+    def of_records(
+        self,
+        frame: pl.DataFrame,
+        by: Sequence[pl.Expr | pl.Series],
+        more: Sequence[pl.Expr] = (),
+    ) -> pl.DataFrame:
+        """Rows of parts, one for each group of records, and what more is asked of each group."""
         parts = [part for name, one in self.named.items() for part in one.parts(name, frame)]
-        grouped = frame.group_by(by).agg(part.of_records.alias(part.column) for part in parts)
-        return self._settled(grouped, of_records=True)
+        columns = [part.of_records.alias(part.column) for part in parts]
+        return self._settled(frame.group_by(by).agg(*more, *columns), of_records=True)
 
-    def merged(self, parts: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
-        """Rows of parts, one for each group of such rows."""
+    def merged(
+        self, parts: pl.DataFrame, by: Sequence[str], more: Sequence[pl.Expr] = ()
+    ) -> pl.DataFrame:
+        """Rows of parts, one for each group of such rows, and what more is asked of each group."""
         merging = [expr for name, one in self.named.items() for expr in one.merging(name)]
-        return self._settled(parts.group_by(by).agg(merging), of_records=False)
+        return self._settled(parts.group_by(by).agg(*more, *merging), of_records=False)
 
     def results(self, merged: pl.DataFrame, keep: Sequence[pl.Expr | str]) -> pl.DataFrame:
         """The columns to keep, and the results."""

@@ -8,6 +8,7 @@ not depend on which of them is quicker.
 
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from everstream.errors import UserError
@@ -116,16 +117,18 @@ class LocalParts(Operator):
         self, frame: pl.DataFrame, keys: pl.DataFrame, times: pl.Series, gap_us: int
     ) -> pl.DataFrame:
         """Parts of what lies together within this batch already."""
-        names = keys.columns
-        numbers = stretches(keys, times, times + gap_us)
-        order = pl.DataFrame([*keys, times.alias(PANE), numbers])
-        spans = order.group_by("__stretch").agg(
-            *(pl.col(name).first() for name in names),
+        lasting = [series.alias(f"__key_{index}") for index, series in enumerate(keys)]
+        dated = frame.with_columns(*lasting, times.alias(PANE), times.alias(LAST))
+        of_each = [
+            *(
+                pl.col(f"__key_{index}").first().alias(name)
+                for index, name in enumerate(keys.columns)
+            ),
             pl.col(PANE).min(),
-            pl.col(PANE).max().alias(LAST),
-        )
-        parts = self.aggregates.of_records(frame, [order.get_column("__stretch")])
-        return spans.join(parts, on="__stretch").drop("__stretch")
+            pl.col(LAST).max(),
+        ]
+        numbers = stretches(keys, times, times + gap_us)
+        return self.aggregates.of_records(dated, [numbers], of_each).drop(numbers.name)
 
     def _check_names(self, keys: pl.DataFrame) -> None:
         taken = {"window_start", "window_end"} if self.window is not None else set()
@@ -140,18 +143,28 @@ class LocalParts(Operator):
 def stretches(keys: pl.DataFrame, start: pl.Series, end: pl.Series) -> pl.Series:
     """Numbers rows so that those of one key that overlap, or hang together, share a number."""
     names = keys.columns
-    columns = [*keys, start.alias("__start"), end.alias("__end")]
-    rows = pl.DataFrame(columns).with_row_index("__row")
-    # Sorted first, on its own: a sort inside `over` would sort within each group.
-    rows = rows.sort(*names, "__start")
-    code = pl.struct(names).rle_id() if names else pl.lit(0)
-    rows = rows.with_columns(code.alias("__code"))
-    reach = pl.col("__end").cum_max().over("__code").shift(1)
-    rows = rows.with_columns(reach.alias("__reach"))
-    other_key = pl.col("__code") != pl.col("__code").shift(1)
-    begins = (other_key | (pl.col("__start") >= pl.col("__reach"))).fill_null(True)
-    numbered = rows.select("__row", begins.cast(pl.Int64).cum_sum().alias("__stretch"))
-    return numbered.sort("__row").get_column("__stretch")
+    rows = pl.DataFrame([*keys, start.alias("__start"), end.alias("__end")])
+    rows = rows.with_row_index("__row").sort(*names, "__start")
+    others = [pl.col(name).ne_missing(pl.col(name).shift(1)) for name in names]
+    other_key = np.zeros(len(rows), np.bool_)
+    if names:
+        other_key |= rows.select(pl.any_horizontal(others)).to_series().to_numpy()
+    starts, ends = rows["__start"].to_numpy(), rows["__end"].to_numpy()
+    # The furthest end so far within the key: with each key lifted above all before it, the
+    # furthest so far of all. Ranks instead of times, if those would not fit.
+    key, low = np.cumsum(other_key), ends.min()
+    span = int(ends.max()) - int(low) + 1
+    if span * (int(key[-1]) + 1) < 2**62:
+        reach = np.maximum.accumulate(ends - low + key * span) - key * span + low
+    else:
+        order = np.sort(ends)
+        lifted = np.maximum.accumulate(np.searchsorted(order, ends) + key * len(ends))
+        reach = order[lifted - key * len(ends)]
+    begins = other_key
+    begins[1:] |= starts[1:] >= reach[:-1]
+    numbers = np.empty(len(rows), np.int64)
+    numbers[rows["__row"].to_numpy()] = np.cumsum(begins)
+    return pl.Series("__stretch", numbers)
 
 
 def _in_kind(parts: pl.DataFrame, kind: pl.DataType) -> pl.DataFrame:

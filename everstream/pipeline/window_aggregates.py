@@ -19,6 +19,7 @@ from everstream.pipeline.windows import Session, Sliding
 
 START, END = "window_start", "window_end"
 _FIRED = "fired"
+_TOUCHED = "__touched"
 
 
 class _Aggregating(Operator):
@@ -178,22 +179,16 @@ class SessionAggregates(_Aggregating):
             return
         # Whatever else there is of those keys may belong to the same sessions.
         keys = self.keys_of(over)
-        touched, groups = [], self.ends.groups
-        for group in groups:
-            rows = self.ends.read([group])
-            if keys:
-                wanted = over.select(keys).unique()
-                mine = rows.join(wanted, on=keys, how="semi", nulls_equal=True)
-                rest = rows.join(wanted, on=keys, how="anti", nulls_equal=True)
-            else:
-                mine, rest = rows, rows.clear()
-            if mine.is_empty():
-                continue
-            touched.append(mine)
+        everything = self.ends.read(self.ends.groups)
+        for group in self.ends.groups:
             self.ends.drop(group)
-            if not rest.is_empty():
-                self.ends.add(group, rest)
-        sessions = self._joined(pl.concat(touched, how="vertical_relaxed"), keys)
+        touched = everything
+        if keys:
+            wanted = over.select(keys).unique().with_columns(pl.lit(True).alias(_TOUCHED))
+            marked = everything.join(wanted, on=keys, how="left", nulls_equal=True)
+            touched = marked.filter(pl.col(_TOUCHED)).drop(_TOUCHED)
+            self._keep(marked.filter(pl.col(_TOUCHED).is_null()).drop(_TOUCHED))
+        sessions = self._joined(touched, keys)
         finished = pl.col(LAST).to_physical() + self.gap_us <= passed
         done = sessions.filter(finished)
         self._keep(sessions.filter(~finished))
@@ -209,11 +204,8 @@ class SessionAggregates(_Aggregating):
     def _joined(self, parts: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
         first, last = (parts.get_column(name).to_physical() for name in (PANE, LAST))
         numbered = parts.with_columns(stretches(parts.select(keys), first, last + self.gap_us))
-        spans = numbered.group_by("__stretch").agg(
-            *(pl.col(key).first() for key in keys), pl.col(PANE).min(), pl.col(LAST).max()
-        )
-        merged = self.aggregates.merged(numbered, ["__stretch"])
-        return spans.join(merged, on="__stretch").drop("__stretch")
+        of_each = [*(pl.col(key).first() for key in keys), pl.col(PANE).min(), pl.col(LAST).max()]
+        return self.aggregates.merged(numbered, ["__stretch"], of_each).drop("__stretch")
 
 
 def _span(duration_us: int, kind: pl.DataType) -> Any:

@@ -12,6 +12,7 @@ import everstream as es
 from everstream.connectors.generate import FromList
 from everstream.core.plan import make_plan
 from everstream.errors import UserError
+from everstream.pipeline.local_parts import stretches
 from everstream.pipeline.stream import Pipeline, Stream
 from everstream.pipeline.windows import Session, Sliding, Tumbling
 from tests.pipeline.sim import Sink, rows, rows_source, simulate
@@ -338,3 +339,35 @@ def test_the_local_half_of_an_aggregation_is_fused_to_where_its_records_come_fro
     plan = make_plan(counted.collect(), 2)
     assert plan.chains["from_list"].operators == ("from_list", "event_time", "count-local")
     assert "count" in plan.chains
+
+
+@pytest.mark.parametrize("far", [10**3, 10**12])
+def test_stretches_hang_together_by_the_furthest_end_so_far_of_the_same_key(far: int) -> None:
+    keys = pl.DataFrame({"k": ["a", "b", "a", "a", None, "a", "b", None]})
+    start = pl.Series([0, 5 * far, 2, 4, 1, 9, 6 * far, 2 - far])
+    end = pl.Series([3, 6 * far, 4, 10, 2, 11, 7 * far, 4])
+    numbers = stretches(keys, start, end)
+    same = numbers.to_list()
+    assert [same[0] == same[2], same[2] == same[3], same[3] == same[5]] == [True, False, True]
+    assert same[4] == same[7] and same[1] != same[6]
+    assert len({same[0], same[3], same[1], same[6], same[4]}) == 5
+
+
+def test_a_stretch_is_found_also_when_times_are_too_far_apart_to_be_lifted() -> None:
+    keys = pl.DataFrame({"k": [1, 2, 2, 2]})
+    start = pl.Series([0, 0, 1, 2**62])
+    end = pl.Series([5, 7, 2, 2**62 + 1])
+    one, two, three, four = stretches(keys, start, end).to_list()
+    assert two == three and len({one, two, four}) == 3
+
+
+def test_the_functions_of_a_custom_aggregate_see_records_as_they_are() -> None:
+    frame = pl.DataFrame({"k": ["a"] * 3, "t": [1, 2, 3]})
+    seen = es.custom(list, lambda rows, row: [*rows, str(row)], lambda a, b: a + b, sorted)
+
+    def build(pipeline: Pipeline, sink: Sink) -> None:
+        timed = pipeline.source(rows_source(frame, 2)).event_time("t")
+        sink(timed.key_by("k").window(Session("1s")).aggregate(rows=seen), "out")
+
+    wanted = tuple(str({"k": "a", "t": t}) for t in (1, 2, 3))
+    simulate(build, {"out": [("a", 1, 1_000_003, wanted)]})
