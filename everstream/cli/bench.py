@@ -140,6 +140,8 @@ def state(
     table = Table("figure", "value", "thesis", "target")
     cost = f"{found.checkpoint_cost:.4f}"
     table.add_row("checkpoint_cost", cost, "0.0817", "at most 0.02")
+    table.add_row("median_cost", f"{found.median_cost:.4f}", "", "")
+    table.add_row("spread", f"{found.spread:.4f}", "", "")
     table.add_row("checkpoints_per_run", f"{found.checkpoints_per_run:.1f}", "", "")
     table.add_row("largest_capture_s", f"{found.largest_capture_s:.4f}", "", "")
     console.print(table)

@@ -31,6 +31,8 @@ LEFT, RIGHT = "left", "right"
 _TIME = "__time"
 _RIGHT_TIME = "__time_right"
 _FIRED = "fired"
+_ZONE = "zone"
+"""The time zone of the left side's times, or "" for none; missing if they are numbers."""
 
 
 class _Join(Operator):
@@ -49,6 +51,8 @@ class _Join(Operator):
         given = time.read(batch, ctx.operator)
         if given.null_count():
             raise UserError(f"'{ctx.operator}': a record has no time.")
+        if isinstance(given.dtype, pl.Datetime) and ctx.input == LEFT and _ZONE not in ctx.state:
+            ctx.state.put(_ZONE, given.dtype.time_zone or "")
         rows = frame.with_columns(time.microseconds(given).alias(_TIME))
         passed = self.passed(ctx.input, ctx.watermark)
         if ctx.watermark != NO_WATERMARK and rows.get_column(_TIME).min() < passed:  # type: ignore[operator]
@@ -109,7 +113,7 @@ class WindowJoin(_Join):
         for start in sorted(starts):
             panes = self.window.panes(start)
             pairs = self.joined(left.read(panes), right.read(panes))
-            ctx.emit_batch(self._dated(pairs, start))
+            ctx.emit_batch(self._dated(pairs, start, ctx.state.get(_ZONE)))
         if starts:
             self.fired = watermark
             ctx.state.put(_FIRED, watermark)
@@ -118,14 +122,13 @@ class WindowJoin(_Join):
                 if self.window.last_end(pane) <= watermark:
                     side.drop(pane)
 
-    def _dated(self, pairs: pl.DataFrame, start: int) -> pl.DataFrame:
-        left = self.times[LEFT]
-        kind = pairs.schema.get(left.what) if isinstance(left.what, str) else None
+    def _dated(self, pairs: pl.DataFrame, start: int, zone: str | None) -> pl.DataFrame:
+        """With the window's times given as those of the left side are."""
         window = pl.Series([start, start + self.window.size_us], dtype=pl.Int64)
-        if isinstance(kind, pl.Datetime):
-            window = window.cast(pl.Datetime("us", kind.time_zone))
+        if zone is not None:
+            window = window.cast(pl.Datetime("us", zone or None))
         else:
-            window = window // US_PER[left.unit]
+            window = window // US_PER[self.times[LEFT].unit]
         ends = [pl.lit(window[0], window.dtype), pl.lit(window[1], window.dtype)]
         return pairs.drop(_TIME, _RIGHT_TIME).with_columns(ends[0].alias(START), ends[1].alias(END))
 

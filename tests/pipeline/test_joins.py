@@ -1,5 +1,6 @@
 """Joins by event time against plain Polars over the same rows, out of order and with faults."""
 
+from datetime import timedelta
 from typing import Any
 
 import polars as pl
@@ -89,6 +90,24 @@ def test_keys_may_have_other_names_and_several_columns() -> None:
         sink(joined, "out")
 
     simulate(build, {"out": [(1, "x", 0, 5), (2, "x", 2, 6)]})
+
+
+@pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
+def test_the_windows_of_a_join_are_datetimes_if_the_times_are(zone: str | None) -> None:
+    days = pl.datetime_range(
+        pl.datetime(2024, 1, 1), pl.datetime(2024, 1, 3), "1d", time_zone="UTC", eager=True
+    )
+    at = days.dt.convert_time_zone(zone) if zone else days.dt.replace_time_zone(None)
+    frame = pl.DataFrame({"k": [1, 1, 1], "at": at})
+
+    def build(pipeline: Pipeline, sink: Sink) -> None:
+        one = pipeline.source(rows_source(frame, 1), name="left").event_time(pl.col("at"))
+        two = pipeline.source(rows_source(frame, 2), name="right").event_time(pl.col("at"))
+        sink(one.window_join(two, on="k", window=es.Tumbling("24h")), "out")
+
+    ends = (at + timedelta(days=1)).to_list()
+    expected = [(1, t, t, t, end) for t, end in zip(at.to_list(), ends, strict=True)]
+    simulate(build, {"out": expected})
 
 
 def at_work(operator: Any) -> tuple[Any, Context]:
