@@ -115,14 +115,16 @@ def join_window(inputs: Inputs, size: str) -> Sliding:
     return Sliding(JOIN_S[size] / inputs.factor, every=JOIN_EVERY_S / inputs.factor)
 
 
-def paths_and_again(inputs: Inputs) -> tuple[Stream, Stream]:
-    """NHop without its back-channel: the paths it finds, and those that may still grow.
+def n_hop(inputs: Inputs) -> Stream:
+    """NHop, n = 2: who can be reached in at most two hops, over a cycle.
 
-    `again.feedback(to="match")` closes the cycle. Everything is keyed by the node where it can be
-    prolonged: an edge by where it starts, a path by where it ends.
+    Everything is keyed by the node where it can be prolonged: an edge by where it starts, a path
+    by where it ends. The second mapper discards what has more than n hops; what may still grow
+    goes back to the first.
     """
     edges = inputs.edge_stream().with_columns(node=pl.col("start"), name="starts")
     found = edges.key_by("node").process(Match(HOPS), name="match", shards=inputs.shards)
     paths = found.filter(pl.col("hops") <= HOPS, name="paths")
     again = paths.filter(pl.col("hops") < HOPS, name="shorter")
-    return paths, again.with_columns(node=pl.col("stop"), name="again")
+    again.with_columns(node=pl.col("stop"), name="again").feedback(to=found)
+    return paths
