@@ -254,6 +254,26 @@ def decode_segment(data: bytes, channels: Sequence[ChannelId]) -> Iterator[Frame
     """The frames of a segment; their generation is left to whoever sends them again."""
     if data[: len(_MAGIC)] != _MAGIC:
         raise CorruptObject("a segment of a message log does not start like one.")
+    try:
+        found, at = _decode_headers(data, channels)
+    except (struct.error, IndexError, ValueError) as error:
+        raise CorruptObject(f"a segment of a message log cannot be read: {error}.") from error
+    view = memoryview(data)
+    for frame, size in found:
+        if size == _NO_PAYLOAD:
+            yield frame
+            continue
+        at += -at % _ALIGNMENT
+        if at + size > len(data):
+            raise CorruptObject("a segment of a message log is cut short.")
+        yield replace(frame, payload=Payload(encoded=view[at : at + size]))
+        at += size
+
+
+def _decode_headers(
+    data: bytes, channels: Sequence[ChannelId]
+) -> tuple[list[tuple[Frame, int]], int]:
+    """Each frame without its payload, the payload's size, and where the first payload may start."""
     (count,) = _COUNT.unpack_from(data, len(_MAGIC))
     at = len(_MAGIC) + _COUNT.size
     found: list[tuple[Frame, int]] = []
@@ -274,11 +294,4 @@ def decode_segment(data: bytes, channels: Sequence[ChannelId]) -> Iterator[Frame
         )
         at += riding
         found.append((frame, size))
-    view = memoryview(data)
-    for frame, size in found:
-        if size == _NO_PAYLOAD:
-            yield frame
-            continue
-        at += -at % _ALIGNMENT
-        yield replace(frame, payload=Payload(encoded=view[at : at + size]))
-        at += size
+    return found, at
