@@ -471,6 +471,7 @@ class ShardRunner:
             record,
             counts=self.chain.counts,
             skipped=self.chain.skipped,
+            holds_frames=queues != "none",
             capture_s=self.port.clock_s() - began_s,
         )
         upload = Upload(

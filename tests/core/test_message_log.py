@@ -20,6 +20,7 @@ from everstream.core.message_log import (
     decode_segment,
     encode_segment,
     log_of,
+    stands_for_a_lost_one,
 )
 from everstream.errors import CorruptObject
 from everstream.pipeline.times import NO_WATERMARK
@@ -300,10 +301,15 @@ def test_a_log_in_memory_dies_with_its_process_but_remembers_that_the_shard_had_
     assert numbers(log, A, 1) == [2]
     heir = MemoryLog(CHANNELS)
     heir.restore(Generation(8), [], {A: 2, B: 0, C: 0})
-    assert numbers(heir, A, 0) == []
-    heir.ensure_end(A, 3)
-    heir.ensure_end(A, 3)
-    assert [(f.kind, f.sequence) for f in heir.after(A, 1)] == [(FrameKind.END, 3)]
+    [missing] = heir.after(A, 0)
+    assert stands_for_a_lost_one(missing) and missing.sequence == 2
+    assert not stands_for_a_lost_one(data(A, 1, []))
+    assert not stands_for_a_lost_one(Frame(A, FrameKind.DATA, G, 1, watermark=5))
+    assert not stands_for_a_lost_one(Frame(A, FrameKind.END, G, 1))
+    assert numbers(heir, A, 2) == numbers(heir, B, 0) == []
+    for _ in range(2):
+        heir.ensure_end(A, 2)
+        assert [(f.kind, f.sequence) for f in heir.after(A, 1)] == [(FrameKind.END, 2)]
 
 
 def test_a_log_in_memory_is_cut_at_a_rollback_and_pruned() -> None:
