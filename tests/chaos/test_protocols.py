@@ -177,7 +177,7 @@ class Onlooker(Killer):
         self.counts: list[int] = []
 
     def progress(self, snapshot: Snapshot) -> None:
-        self.counts.append(snapshot.processed.get(self.operator, 0))
+        self.counts.append(snapshot.totals.get(self.operator, 0))
         super().progress(snapshot)
 
 
