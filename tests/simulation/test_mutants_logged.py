@@ -28,10 +28,10 @@ from everstream.state import snapshot
 from .catching import caught
 
 Patch = pytest.MonkeyPatch
-MUTANTS: list[tuple[Callable[[Patch], None], bool, range]] = []
+MUTANTS: list[tuple[Callable[[Patch], None], bool, tuple[int, ...]]] = []
 
 
-def mutant(seeds: range, *, cycles: bool = False) -> Callable[..., Callable[[Patch], None]]:
+def mutant(*seeds: int, cycles: bool = False) -> Callable[..., Callable[[Patch], None]]:
     def remember(function: Callable[[Patch], None]) -> Callable[[Patch], None]:
         MUTANTS.append((function, cycles, seeds))
         return function
@@ -48,17 +48,17 @@ def _replayed_after(patch: Patch, shift: int) -> None:
     patch.setattr(DurableLog, "after", shifted)
 
 
-@mutant(range(0, 40))
+@mutant(3, 5, 6)
 def replay_starts_one_frame_too_late(patch: Patch) -> None:
     _replayed_after(patch, 1)
 
 
-@mutant(range(0, 40))
+@mutant(0, 1, 3)
 def replay_starts_one_frame_too_early(patch: Patch) -> None:
     _replayed_after(patch, -1)
 
 
-@mutant(range(0, 40))
+@mutant(2, 3, 4)
 def an_edge_is_drawn_when_received_equals_sent(patch: Patch) -> None:
     def strict(links: Sequence[Link], histories: Mapping[Any, Sequence[Position]]) -> Any:
         line = {shard: len(history) - 1 for shard, history in histories.items()}
@@ -79,7 +79,7 @@ def an_edge_is_drawn_when_received_equals_sent(patch: Patch) -> None:
     patch.setattr(line_coordinator, "recovery_line", strict)
 
 
-@mutant(range(0, 40))
+@mutant(15, 16, 30)
 def positions_are_forgotten_on_idle_channels(patch: Patch) -> None:
     record = Shard._record
 
@@ -96,15 +96,13 @@ def positions_are_forgotten_on_idle_channels(patch: Patch) -> None:
     patch.setattr(Shard, "_record", forgetful)
 
 
-@mutant(range(0, 40))
+@mutant(0, 10, 15)
 def the_protocols_variables_are_not_restored(patch: Patch) -> None:
     restore = Uncoordinated.restore
-    patch.setattr(
-        Uncoordinated, "restore", lambda self, variables, ended: restore(self, {}, ended)
-    )
+    patch.setattr(Uncoordinated, "restore", lambda self, variables, ended: restore(self, {}, ended))
 
 
-@mutant(range(0, 40))
+@mutant(6, 30, 33)
 def the_log_is_not_cut_at_a_rollback(patch: Patch) -> None:
     """So the second failure replays ghosts: frames that were never sent, as it turned out."""
     restore = DurableLog.restore
@@ -118,25 +116,25 @@ def the_log_is_not_cut_at_a_rollback(patch: Patch) -> None:
     patch.setattr(DurableLog, "restore", keeping)
 
 
-@mutant(range(0, 40))
+@mutant(0, 1, 5)
 def a_checkpoint_counts_before_its_log_is_in_the_store(patch: Patch) -> None:
     patch.setattr(
         Upload, "perform", lambda self, put, reached: put(self.name, self.prepare(reached))
     )
 
 
-@mutant(range(0, 40))
+@mutant(0, 3, 5)
 def a_failed_shards_log_dies_with_it(patch: Patch) -> None:
     patch.setattr(runner, "log_of", lambda kind, shard, channels, load: MemoryLog(channels))
 
 
-@mutant(range(0, 40))
+@mutant(1, 11, 54)
 def frames_that_wait_to_go_out_are_not_saved(patch: Patch) -> None:
     patch.setattr(DemandOutlet, "queued", lambda self: [])
     patch.setattr(DirectOutlet, "queued", lambda self: {})
 
 
-@mutant(range(0, 40))
+@mutant(0, 40, 73)
 def a_snapshot_is_encoded_after_later_updates(patch: Patch) -> None:
     patch.setattr(snapshot, "freeze", lambda entries, whose: entries)
 
@@ -145,7 +143,7 @@ def _newest(self: LineCoordinator) -> dict[Any, CheckpointRecord]:
     return {shard: history[-1] for shard, history in self.histories.items() if history}
 
 
-@mutant(range(0, 40))
+@mutant(0, 9, 12)
 def sinks_commit_beyond_the_stable_line(patch: Patch) -> None:
     def eager(self: LineCoordinator) -> None:
         numbers = {**self.stable_numbers, **{s: r.number for s, r in _newest(self).items()}}
@@ -155,7 +153,7 @@ def sinks_commit_beyond_the_stable_line(patch: Patch) -> None:
     patch.setattr(LineCoordinator, "_tell_stable", eager)
 
 
-@mutant(range(0, 40))
+@mutant(16, 127, 130)
 def logs_are_pruned_up_to_the_newest_checkpoints(patch: Patch) -> None:
     def eager(self: LineCoordinator) -> None:
         received = {c: n for r in _newest(self).values() for c, n in r.received.items()}
@@ -165,7 +163,7 @@ def logs_are_pruned_up_to_the_newest_checkpoints(patch: Patch) -> None:
     patch.setattr(LineCoordinator, "_tell_stable", eager)
 
 
-@mutant(range(0, 40))
+@mutant(3, 41, 61)
 def halted_shards_do_not_wait(patch: Patch) -> None:
     on_halt = Shard.on_halt
 
@@ -177,7 +175,7 @@ def halted_shards_do_not_wait(patch: Patch) -> None:
     patch.setattr(Shard, "on_halt", restless)
 
 
-@mutant(range(0, 40))
+@mutant(74, 107, 112)
 def checkpoints_that_were_given_up_are_kept(patch: Patch) -> None:
     decide = LineCoordinator._decide_when_known
 
@@ -189,7 +187,7 @@ def checkpoints_that_were_given_up_are_kept(patch: Patch) -> None:
     patch.setattr(LineCoordinator, "_decide_when_known", hoarding)
 
 
-@mutant(range(0, 40))
+@mutant(14, 22, 27)
 def frames_of_one_who_went_back_stay_in_the_inbox(patch: Patch) -> None:
     on_recover = Shard.on_recover
 
@@ -205,7 +203,7 @@ def frames_of_one_who_went_back_stay_in_the_inbox(patch: Patch) -> None:
     patch.setattr(Shard, "on_recover", keeping)
 
 
-@mutant(range(0, 40))
+@mutant(6, 15, 24)
 def sinks_forget_what_waits_for_a_later_permit(patch: Patch) -> None:
     recover = OutsideWriter.recover
 
@@ -216,7 +214,7 @@ def sinks_forget_what_waits_for_a_later_permit(patch: Patch) -> None:
     patch.setattr(OutsideWriter, "recover", forgetful)
 
 
-@mutant(range(0, 40), cycles=True)
+@mutant(3, 25, 45, cycles=True)
 def a_loop_is_over_after_one_round_of_questions(patch: Patch) -> None:
     on_census = LoopWatch.on_census
 
@@ -231,8 +229,8 @@ def a_loop_is_over_after_one_round_of_questions(patch: Patch) -> None:
 
 @pytest.mark.parametrize("breaks, cycles, seeds", MUTANTS, ids=[m[0].__name__ for m in MUTANTS])
 def test_a_few_seeds_catch(
-    breaks: Callable[[Patch], None], cycles: bool, seeds: range, monkeypatch: Patch
+    breaks: Callable[[Patch], None], cycles: bool, seeds: tuple[int, ...], monkeypatch: Patch
 ) -> None:
-    assert not any(caught("uncoordinated", seed, cycles=cycles) for seed in list(seeds)[:2])
+    assert not any(caught("uncoordinated", seed, cycles=cycles) for seed in seeds)
     breaks(monkeypatch)
     assert any(caught("uncoordinated", seed, cycles=cycles) for seed in seeds)
