@@ -175,7 +175,7 @@ def halted_shards_do_not_wait(patch: Patch) -> None:
     patch.setattr(Shard, "on_halt", restless)
 
 
-@mutant(74, 107, 112)
+@mutant(107, 112)
 def checkpoints_that_were_given_up_are_kept(patch: Patch) -> None:
     decide = LineCoordinator._decide_when_known
 

@@ -1,12 +1,15 @@
 """Communication-induced checkpoints: under both rules, none is ever useless."""
 
+import json
 import random
+from typing import Any
 
 import pytest
 
 from everstream.core.frames import Frame
 from everstream.core.protocols.base import Ask
-from everstream.core.protocols.induced import HMNR
+from everstream.core.protocols.induced import BCS, HMNR
+from everstream.core.protocols.uncoordinated import Uncoordinated
 
 from .harness import Make, Net, make_bcs, make_hmnr, make_uncoordinated, random_net
 
@@ -97,3 +100,38 @@ def test_hmnr_without_its_second_condition_leaves_useless_checkpoints(monkeypatc
 
     monkeypatch.setattr(HMNR, "checkpoint_first", only_zigzag)
     assert useless(make_hmnr) > 0
+
+
+def restarted(seed: int, make: Make) -> Net:
+    """A history in which whoever takes a checkpoint is restored from it by another process."""
+    chance = random.Random(seed)
+    net = random_net(chance, make)
+    taken = dict.fromkeys(net.members, 0)
+    for _ in range(STEPS):
+        net.run(chance, 1)
+        for shard, member in net.members.items():
+            if len(member.checkpoints) > taken[shard] and member.position == member.checkpoints[-1]:
+                saved = json.loads(json.dumps(member.protocol.variables()))
+                member.protocol = make(member.protocol.place)
+                member.protocol.restore(saved, ())
+            taken[shard] = len(member.checkpoints)
+    return net
+
+
+@pytest.mark.parametrize("make", [make_hmnr, make_bcs])
+def test_no_checkpoint_is_useless_though_shards_are_restored_from_them(make: Make) -> None:
+    for seed in range(HISTORIES // 2):
+        assert restarted(seed, make).useless() == [], f"history {seed}"
+
+
+@pytest.mark.parametrize(("make", "kind"), [(make_hmnr, HMNR), (make_bcs, BCS)])
+def test_vectors_that_are_not_restored_leave_useless_checkpoints(
+    make: Make, kind: type[Uncoordinated], monkeypatch: Patch
+) -> None:
+    restore = kind.restore
+
+    def forgetful(self: Uncoordinated, variables: dict[str, Any], ended: Any) -> None:
+        restore(self, {"number": variables.get("number", 0)}, ended)
+
+    monkeypatch.setattr(kind, "restore", forgetful)
+    assert sum(len(restarted(seed, make).useless()) for seed in range(HISTORIES // 2)) > 0
