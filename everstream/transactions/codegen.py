@@ -241,9 +241,6 @@ def _write_once(path: Path, source: str) -> None:
     os.replace(temporary, path)
 
 
-_STUBS = ("step", "redo", "project", "walk")
-
-
 def _source(layout: Layout, interpreted: bool) -> str:
     writer = _Writer(layout, interpreted)
     functions = [writer.step(), writer.redo(), writer.project(), writer.walk(), *_walks()]
@@ -265,7 +262,8 @@ def _walks() -> tuple[str, ...]:
     return tuple(
         inspect.getsource(value)
         for name, value in vars(drivers).items()
-        if inspect.isfunction(value) and value.__module__ == drivers.__name__ and name not in _STUBS
+        if inspect.isfunction(value)
+        and (value.__module__, value.__qualname__) == (drivers.__name__, name)
     )
 
 
