@@ -36,7 +36,7 @@ def recovery(
     *,
     step_s: float = 0.1,
     hold_s: float = 0.5,
-    before_s: float = 10.0,
+    before_s: float = 5.0,
     tolerance: float = TOLERANCE,
 ) -> Recovery:
     """Judge one kill at `killed_s` on the wall clock.
@@ -44,7 +44,8 @@ def recovery(
     The records due in each `step_s` are taken together. The run is back with the first step at
     the usual latency that is followed by no other for `hold_s`. Usual is at most a tenth above
     the mean of the `before_s` before the kill, or, where the latency of single steps varied by
-    more than that even then, at most what 95 of 100 of those steps had.
+    more than that even then, at most what 95 of 100 of those steps had. `before_s` must not reach
+    back into the start of the run, when everything is still slow.
 
     A step in which nothing was due is passed over: queries with windows give output in beats.
     Give them a `step_s` as long as the beat.
