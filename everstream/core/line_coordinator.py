@@ -81,6 +81,8 @@ class LineCoordinator(RunControl):
         self._recovery: Recovery | None = None
         self._fallback: EpochManifest | None = None
         """An older line that must be the newest in the store before anybody goes back to it."""
+        self._unreadable: tuple[ShardId, str] | None = None
+        """A shard whose newest checkpoint cannot be read, found out while a line is written."""
         self._epochs = max((manifest.epoch for manifest in manifests), default=NO_EPOCH)
         self._taken_s: dict[tuple[ShardId, Epoch], float] = {}
         self._began_s: float | None = None
@@ -209,13 +211,10 @@ class LineCoordinator(RunControl):
         del self.manifests[KEPT_MANIFESTS:]
         if self._over:
             return self._take()
-        if self._fallback is not None:
-            if manifest is self._fallback:
-                self._fallback = None
-                self._start_from_line()
-                self._go_back(self.plan.shards, now_s)
-            else:
-                self._write_fallback(self._fallback)
+        if manifest is self._fallback:
+            self._fallback = None
+            self._start_from_line()
+            self._go_back(self.plan.shards, now_s)
             return self._take()
         for shard, number in self.stable_numbers.items():
             history = self.histories[shard]
@@ -224,8 +223,14 @@ class LineCoordinator(RunControl):
         self._tell_stable()
         if self._recovery is None:
             self._finish_if_last(now_s)
+        self._give_up_unreadable(now_s)
         self._advance_line(now_s)
         return self._take()
+
+    def _give_up_unreadable(self, now_s: float) -> None:
+        if self._unreadable is not None:
+            (shard, reason), self._unreadable = self._unreadable, None
+            self._give_up(shard, reason, now_s)
 
     def on_manifest_failed(self, error: EverstreamError, now_s: float) -> list[Order]:
         """The line has not moved; it will be tried again with the next checkpoint."""
@@ -241,6 +246,7 @@ class LineCoordinator(RunControl):
             self._fallback = None
             self._go_back(self.plan.shards, now_s)
         self._ask_at_s = now_s + RETRY_S
+        self._give_up_unreadable(now_s)
         return self._take()
 
     def _tell_stable(self) -> None:
@@ -408,6 +414,10 @@ class LineCoordinator(RunControl):
 
     def _give_up(self, shard: ShardId, reason: str, now_s: float) -> None:
         """A checkpoint cannot be read: do without it, and say so."""
+        if self._writing is not None:
+            # It may be about to become stable: until the store has answered nobody knows.
+            self._unreadable = (shard, reason)
+            return
         history = self.histories[shard]
         stable = self.stable_numbers[shard]
         if history and history[-1].number > stable:
@@ -428,10 +438,5 @@ class LineCoordinator(RunControl):
         )
         # On the way back sinks take back what the broken line showed, so before anybody goes
         # back the older line is written again, as the newest.
-        self._fallback = older
-        if self._writing is None:
-            self._write_fallback(older)
-
-    def _write_fallback(self, older: EpochManifest) -> None:
-        self._writing = older
+        self._fallback = self._writing = older
         self._orders.append(WriteManifest(older))
