@@ -33,12 +33,14 @@ from everstream.errors import (
     UserError,
 )
 from everstream.inspection import read_state, read_tables
-from everstream.pipeline.checkpointing import Coordinated
+from everstream.pipeline.aggregates import avg, count, custom, max, min, sum, top_k
+from everstream.pipeline.checkpointing import Coordinated, Induced, Uncoordinated
 from everstream.pipeline.operator import Context, Keyed, Operator
 from everstream.pipeline.sink import Delivery, Permit, Sink, SinkShard, Transaction, Writer
 from everstream.pipeline.source import END, Reader, Source
 from everstream.pipeline.stream import Pipeline, Stream
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
+from everstream.pipeline.windows import Session, Sliding, Tumbling
 from everstream.planning.adviser import Advice, advise
 
 if TYPE_CHECKING:
@@ -63,6 +65,7 @@ __all__ = [
     "FromGenerator",
     "FromList",
     "GraphError",
+    "Induced",
     "InternalError",
     "Journal",
     "JsonLines",
@@ -79,8 +82,10 @@ __all__ = [
     "Range",
     "Reader",
     "RunFailed",
+    "Session",
     "Sink",
     "SinkShard",
+    "Sliding",
     "SocketLines",
     "Source",
     "SparkDataFrame",
@@ -89,11 +94,20 @@ __all__ = [
     "Table",
     "TextLines",
     "Transaction",
+    "Tumbling",
+    "Uncoordinated",
     "UserError",
     "Writer",
     "advise",
+    "avg",
+    "count",
+    "custom",
+    "max",
+    "min",
     "read_state",
     "read_tables",
+    "sum",
+    "top_k",
     "transaction",
 ]
 

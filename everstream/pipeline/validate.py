@@ -70,7 +70,11 @@ def _check_key(graph: Graph, node: Node) -> None:
             "some of its inputs are keyed and others are not",
             "Call .key_by(...) after .union(...).",
         )
-    if len({id(e.routing) for e in graph.inputs(node.name) if isinstance(e.routing, ByKey)}) > 1:
+    keyings: dict[str, set[int]] = {}
+    for edge in graph.inputs(node.name):
+        if isinstance(edge.routing, ByKey):
+            keyings.setdefault(edge.side, set()).add(id(edge.routing))
+    if any(len(of_one_side) > 1 for of_one_side in keyings.values()):
         raise GraphError(
             node.name, "its inputs are keyed in different ways", "Use one .key_by(...)."
         )
