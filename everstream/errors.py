@@ -105,3 +105,7 @@ class RunFailed(EverstreamError):
 
 class InternalError(EverstreamError):
     """Everstream broke one of its own rules. Please report it, with the story."""
+
+
+class FramesLost(InternalError):
+    """A frame came, and those before it never did: a bug of ours, unless a network lost them."""

@@ -6,6 +6,7 @@ instant and written by another thread.
 """
 
 import os
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -55,6 +56,10 @@ class LargeState:
 
     checkpoint_cost: float
     """Share of the throughput lost at the shortest interval; best rounds compared."""
+    median_cost: float
+    """The same per round, with its neighbour without checkpoints; the middle one of them."""
+    spread: float
+    """Between the cheapest and the dearest round."""
     state_bytes: int
     interval_s: float
     checkpoints_per_run: float
@@ -91,13 +96,16 @@ def measure(
         [took_s] = result.collected()
         return float(took_s)
 
-    found = LargeState(0.0, state_bytes, interval_s, 0.0, 0.0)
+    found = LargeState(0.0, 0.0, 0.0, state_bytes, interval_s, 0.0, 0.0)
     for number in range(rounds):
         progress(f"round {number + 1} of {rounds}: without checkpoints")
         found.without_s.append(once(None))
         progress(f"round {number + 1} of {rounds}: every {interval_s:g} s")
         found.with_s.append(once(Coordinated(every=interval_s)))
     found.checkpoint_cost = round(1 - min(found.without_s) / min(found.with_s), 4)
+    costs = [1 - off_s / on_s for off_s, on_s in zip(found.without_s, found.with_s, strict=True)]
+    found.median_cost = round(statistics.median(costs), 4)
+    found.spread = round(max(costs) - min(costs), 4)
     found.checkpoints_per_run = sum(epochs) / len(epochs)
     found.largest_capture_s = max(captures)
     return found

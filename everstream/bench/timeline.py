@@ -29,7 +29,8 @@ STEPS = (
     ("detected", "#f4c7c3"),
     ("restarted", "#fbe3b5"),
     ("restored", "#d9ead3"),
-    ("caught up", "#cfe2f3"),
+    ("replayed", "#c9dff5"),
+    ("caught up", "#e3e0f3"),
 )
 
 

@@ -133,10 +133,11 @@ class _Demo:
                         for ms in report.milliseconds().values()
                     ),
                     f"{report.records_replayed:,}",
+                    f"{report.duplicates_suppressed:,}",
                 ]
                 for report in recoveries
             ]
-            page.table(("failure", *STEPS, "records replayed"), rows)
+            page.table(("failure", *STEPS, "records replayed", "duplicates suppressed"), rows)
         page.heading("The run")
         counts = [[n, f"{i:,}", f"{o:,}"] for n, (i, o) in facts["counts"].items()]
         page.table(("operator", "records in", "records out"), counts)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, BinaryIO, TypeAlias
 
-from everstream.core.manifest import EpochManifest
+from everstream.core.manifest import EpochManifest, shown_once
 from everstream.core.plan import Plan
 from everstream.spark.kills import Kill
 from everstream.spark.listener import Listener, Snapshot
@@ -36,6 +36,8 @@ class Started:
     hosts: int
     total_records: int | None
     at_s: float
+    shown_once: tuple[str, ...] = ()
+    """The sinks that show no record twice."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class KillDelivered:
     """A kill the user asked for is about to happen; it must not be asked for again."""
 
     kill: Kill
+    at_s: float = 0.0
+    of_driver: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,12 +103,15 @@ class Teller(Listener):
     def __init__(self, tell: Callable[[Event], None]) -> None:
         self.tell = tell
         self.has_started = False
+        self.plan: Plan | None = None
 
     def started(self, plan: Plan, total_records: int | None) -> None:
         self.has_started = True
         operators = tuple(plan.graph.nodes)
         shards, hosts = len(plan.shards), len(plan.hosts)
-        self.tell(Started(operators, shards, hosts, total_records, time.monotonic()))
+        self.plan = plan
+        now_s, once = time.monotonic(), tuple(shown_once(plan))
+        self.tell(Started(operators, shards, hosts, total_records, now_s, once))
 
     def progress(self, snapshot: Snapshot) -> None:
         self.tell(Progressed(snapshot, time.monotonic()))
@@ -116,7 +123,8 @@ class Teller(Listener):
         self.tell(EpochStable(checkpoint_json(manifest)))
 
     def killing(self, kill: Kill) -> None:
-        self.tell(KillDelivered(kill))
+        of_driver = self.plan is not None and kill.of_driver(self.plan)
+        self.tell(KillDelivered(kill, time.monotonic(), of_driver))
 
 
 def write_event(stream: BinaryIO, event: Event) -> None:

@@ -11,6 +11,7 @@ from everstream.cli.events import (
     Event,
     Failed,
     Finished,
+    KillDelivered,
     Noted,
     Opened,
     Progressed,
@@ -19,6 +20,7 @@ from everstream.cli.events import (
 from everstream.core.ids import Epoch
 from everstream.core.orders import Phase
 from everstream.core.recovery import RecoveryBook, RecoveryReport
+from everstream.spark.listener import Snapshot
 
 
 class Story:
@@ -36,15 +38,21 @@ class Story:
         self._hosts: list[RecoveryReport] = []
         """Of the present driver; those of drivers before it are in `_earlier`."""
         self._earlier: list[RecoveryReport] = []
-        self._restored: int | None = None
+        self._restored: Snapshot | None = None
+        self._shown_once: tuple[str, ...] = ()
+        self._killed_s: float | None = None
+        """When the driver was killed on purpose; otherwise only its end is known."""
         self._restoring = False
 
     def hear(self, event: Event) -> None:
         match event:
             case Opened(pipeline=pipeline, store=store):
                 self.pipeline, self.store = pipeline, store
-            case Started(at_s=at_s):
+            case Started(at_s=at_s, shown_once=shown_once):
+                self._shown_once = shown_once
                 self._drivers.restarted(("driver",), at_s)
+            case KillDelivered(of_driver=True, at_s=at_s):
+                self._killed_s = at_s
             case Progressed():
                 self._progressed(event)
             case EpochStable(checkpoint=checkpoint):
@@ -66,8 +74,9 @@ class Story:
             RecoveryReport(
                 what=f"driver ({how})",
                 shards=("driver",),
-                injected=False,
+                injected=self._killed_s is not None,
                 detected_s=now_s,
+                failed_s=self._killed_s,
                 records_read=max(read, self._drivers.records_read()),
                 goal=goal,
             )
@@ -75,6 +84,7 @@ class Story:
         self._earlier += self._hosts
         self._hosts = []
         self._restored, self._restoring = None, True
+        self._killed_s = None
         self.end = None
 
     @property
@@ -104,11 +114,12 @@ class Story:
         snapshot = event.snapshot
         self._hosts = snapshot.recoveries
         if snapshot.phase is Phase.RESTORING:
-            self._restored = snapshot.records_read
+            self._restored = snapshot
         if snapshot.phase in (Phase.RUNNING, Phase.FINISHING, Phase.DONE):
             if self._restoring:
                 self._restoring = False
-                restored = self._restored
-                restored = snapshot.records_read if restored is None else restored
-                self._drivers.resumed(Epoch(snapshot.epoch), restored, event.at_s)
-            self._drivers.progressed(snapshot.totals, event.at_s)
+                restored = self._restored or snapshot
+                shown = {sink: restored.totals.get(sink, 0) for sink in self._shown_once}
+                epoch = Epoch(snapshot.epoch)
+                self._drivers.resumed(epoch, restored.records_read, event.at_s, shown)
+            self._drivers.progressed(snapshot.totals, snapshot.records_read, event.at_s)

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from everstream.core.recovery import RecoveryReport
 
-STEPS = ("detected", "restarted", "restored", "caught up")
+STEPS = ("detected", "restarted", "restored", "replayed", "caught up")
 
 
 def show_summary(
@@ -76,7 +76,8 @@ def show_recoveries(console: Console, recoveries: Sequence[RecoveryReport]) -> N
         times = zip(STEPS, report.milliseconds().values(), strict=True)
         steps = [f"{step} {ms:,.0f} ms" for step, ms in times if ms is not None]
         replayed = f"{report.records_replayed:,} records replayed"
-        _line(console, f"  {', '.join(steps)}; {replayed}")
+        suppressed = f"{report.duplicates_suppressed:,} duplicates suppressed"
+        _line(console, f"  {', '.join(steps)}; {replayed}, {suppressed}")
 
 
 def _line(console: Console, text: str) -> None:

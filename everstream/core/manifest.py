@@ -8,6 +8,9 @@ from everstream.core.ids import Epoch, ShardId
 from everstream.core.messages import CheckpointRecord
 from everstream.core.plan import Plan
 from everstream.errors import UserError
+from everstream.pipeline.graph import Kind
+from everstream.pipeline.sink import Delivery, Sink
+from everstream.state.manifests import standing
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class EpochManifest:
         return sum(record.size_bytes for record in self.records.values())
 
     def to_json(self) -> dict[str, Any]:
-        objects = {ref.name: ref for r in self.records.values() for ref in r.objects}
+        objects = {ref.name: ref for r in self.records.values() for ref in r.all_objects}
         return {
             "pipeline": self.pipeline,
             "epoch": self.epoch,
@@ -60,20 +63,21 @@ class EpochManifest:
 
 
 def still_valid(manifests: Iterable[EpochManifest]) -> list[EpochManifest]:
-    """Those we may go back to, of manifests that come newest first.
-
-    A fall back writes an older epoch again. Whatever epoch was newer than that was given up for
-    good: what it had shown to the world has been taken back.
-    """
-    valid: list[EpochManifest] = []
-    for manifest in manifests:
-        if not valid or manifest.epoch < valid[-1].epoch:
-            valid.append(manifest)
-    return valid
+    """Those we may go back to, of manifests that come newest first; see `standing`."""
+    return standing(manifests)
 
 
 def shard_counts(plan: Plan) -> dict[str, int]:
     return {name: plan.chains[chain].shards for name, chain in plan.chain_of.items()}
+
+
+def shown_once(plan: Plan) -> list[str]:
+    """The sinks that show no record twice, whatever comes again after a failure."""
+    return [
+        node.name
+        for node in plan.graph.of_kind(Kind.SINK)
+        if isinstance(node.what, Sink) and node.what.delivery is not Delivery.AT_LEAST_ONCE
+    ]
 
 
 def check_fits(manifest: EpochManifest, plan: Plan) -> None:

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 from everstream.core.ids import HostId
 from everstream.core.manifest import EpochManifest
 from everstream.errors import EverstreamError
+from everstream.state.objects import ObjectRef
 
 
 class Phase(Enum):
@@ -32,6 +33,8 @@ class Policy:
     every_records: int | None = None
     max_restarts: int = 3
     restart_window_s: float = 600.0
+    slow_after_s: float = 10.0
+    """A checkpoint or a restore that takes longer than this is spoken of."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,13 @@ class SendTo:
 @dataclass(frozen=True)
 class WriteManifest:
     manifest: EpochManifest
+
+
+@dataclass(frozen=True)
+class Discard:
+    """Nobody will go back to what these objects hold; they may be deleted at any time."""
+
+    objects: tuple[ObjectRef, ...]
 
 
 @dataclass(frozen=True)
@@ -59,4 +69,4 @@ class Note:
     warning: bool = False
 
 
-Order: TypeAlias = SendTo | WriteManifest | EndRun | Note
+Order: TypeAlias = SendTo | WriteManifest | Discard | EndRun | Note

@@ -1,11 +1,14 @@
 """Recovery reports and the restart budget: what a failure cost, and how many are too many."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from everstream.core.ids import NO_EPOCH, Epoch
+from everstream.core.ids import NO_EPOCH, Epoch, HostId
+
+TOGETHER_S = 1.0
+"""Different hosts that fail within this time have failed of one cause."""
 
 
 @dataclass
@@ -21,13 +24,23 @@ class RecoveryReport:
     """When it was killed, if we did it ourselves; otherwise unknown."""
     restarted_s: float | None = None
     restored_s: float | None = None
+    replayed_s: float | None = None
+    """When the sources had given again all that they had given before the failure."""
     caught_up_s: float | None = None
     from_epoch: Epoch = NO_EPOCH
     records_replayed: int = 0
+    duplicates_suppressed: int = 0
+    """Records that had reached a sink before the failure, come again, and are shown once."""
     records_read: int = 0
     """Records the sources had given when the failure was noticed."""
     goal: dict[str, int] = field(default_factory=dict)
     """Operator -> records it had taken when the failure was noticed."""
+    went_back: tuple[str, ...] = ()
+    """The shards that went back to a checkpoint; the others kept their state and went on."""
+    rollback_s: float = 0.0
+    """The age of the oldest checkpoint that one of them went back to."""
+    checkpoints_back: int = 0
+    """How many checkpoints one of them gave up, at most."""
 
     @property
     def start_s(self) -> float:
@@ -39,6 +52,7 @@ class RecoveryReport:
             "detected_ms": self.detected_s,
             "restarted_ms": self.restarted_s,
             "restored_ms": self.restored_s,
+            "replayed_ms": self.replayed_s,
             "caught_up_ms": self.caught_up_s,
         }
         return {
@@ -53,6 +67,10 @@ class RecoveryReport:
             "injected": self.injected,
             "from_epoch": self.from_epoch,
             "records_replayed": self.records_replayed,
+            "went_back": list(self.went_back),
+            "rollback_s": round(self.rollback_s, 3),
+            "checkpoints_back": self.checkpoints_back,
+            "duplicates_suppressed": self.duplicates_suppressed,
             **self.milliseconds(),
         }
 
@@ -71,25 +89,49 @@ class RecoveryBook:
             if report.restarted_s is None and set(report.shards) & set(shards):
                 report.restarted_s = now_s
 
-    def resumed(self, epoch: Epoch, records_read: int, now_s: float) -> None:
-        """Every shard is back at the checkpoint, where so many records had been read."""
+    def going_back(self, shards: Sequence[str], rollback_s: float, checkpoints_back: int) -> None:
+        """It is decided who goes back, and how far."""
+        for report in self.unfinished:
+            report.went_back = tuple(sorted({*report.went_back, *shards}))
+            report.rollback_s = max(report.rollback_s, rollback_s)
+            report.checkpoints_back = max(report.checkpoints_back, checkpoints_back)
+
+    def resumed(
+        self,
+        epoch: Epoch,
+        records_read: int,
+        now_s: float,
+        shown: Mapping[str, int] | None = None,
+    ) -> None:
+        """Every shard is back at the checkpoint, where so many records had been read.
+
+        shown: sinks that show nothing twice -> how many records they had taken by then.
+        """
         for report in self.unfinished:
             report.restored_s = now_s
+            report.replayed_s = None
             report.restarted_s = report.restarted_s or now_s
             report.from_epoch = epoch
             report.records_replayed = max(0, report.records_read - records_read)
+            report.duplicates_suppressed = sum(
+                max(0, report.goal.get(sink, 0) - taken) for sink, taken in (shown or {}).items()
+            )
 
-    def progressed(self, totals: Mapping[str, int], now_s: float) -> None:
+    def progressed(self, totals: Mapping[str, int], records_read: int, now_s: float) -> None:
         for report in self.unfinished:
-            if report.restored_s is not None and all(
-                totals.get(name, 0) >= goal for name, goal in report.goal.items()
-            ):
+            if report.restored_s is None:
+                continue
+            if report.replayed_s is None and records_read >= report.records_read:
+                report.replayed_s = now_s
+            if all(totals.get(name, 0) >= goal for name, goal in report.goal.items()):
+                report.replayed_s = report.replayed_s or now_s
                 report.caught_up_s = now_s
 
     def ended(self, now_s: float) -> None:
         """The run is over: what was restored has caught up by now."""
         for report in self.unfinished:
             if report.restored_s is not None:
+                report.replayed_s = report.replayed_s or now_s
                 report.caught_up_s = now_s
 
     def goal(self) -> dict[str, int]:
@@ -111,16 +153,30 @@ class RecoveryBook:
 
 
 class RestartBudget:
-    """At most so many failures in a window of time; those we injected ourselves are free."""
+    """At most so many failures in a window of time; those we injected ourselves are free.
+
+    Hosts that fail together, because a machine died or a network was cut, count once.
+    """
 
     def __init__(self, limit: int, window_s: float) -> None:
         self.limit = limit
         self.window_s = window_s
         self._times_s: deque[float] = deque()
+        self._together: set[HostId] = set()
+        """The hosts of the newest failure."""
 
-    def spend(self, now_s: float) -> bool:
+    def spend(self, now_s: float, host: HostId | None = None) -> bool:
         """Note a failure; False if it was one too many."""
         while self._times_s and now_s - self._times_s[0] > self.window_s:
             self._times_s.popleft()
-        self._times_s.append(now_s)
+        if not self._is_part_of_the_last(now_s, host):
+            self._times_s.append(now_s)
+            self._together.clear()
+        if host is not None:
+            self._together.add(host)
         return len(self._times_s) <= self.limit
+
+    def _is_part_of_the_last(self, now_s: float, host: HostId | None) -> bool:
+        if host is None or host in self._together or not self._together:
+            return False
+        return bool(self._times_s) and now_s - self._times_s[-1] < TOGETHER_S

@@ -7,7 +7,7 @@ shows is what a run would go on with.
 import datetime
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, overload
 
 import polars as pl
 
@@ -18,6 +18,10 @@ from everstream.inspection.checkpoints import choose, open_store, survey_of
 from everstream.state.snapshot import ShardState
 from everstream.state.store import CheckpointStore
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame as SparkFrame
+    from pyspark.sql import SparkSession
+
 OFFSET: Final = "offset"
 PENDING: Final = "pending"
 
@@ -27,23 +31,48 @@ _LARGEST_INT: Final = 2**63 - 1
 _LARGEST_EXACT_FLOAT: Final = 2**53
 
 
+@overload
 def read_state(
     store: str | os.PathLike[str], operator: str, epoch: int | None = None
-) -> pl.DataFrame:
+) -> pl.DataFrame: ...
+@overload
+def read_state(
+    store: str | os.PathLike[str],
+    operator: str,
+    epoch: int | None = None,
+    *,
+    spark: "SparkSession",
+) -> "SparkFrame": ...
+def read_state(
+    store: str | os.PathLike[str],
+    operator: str,
+    epoch: int | None = None,
+    *,
+    spark: "SparkSession | None" = None,
+) -> "pl.DataFrame | SparkFrame":
     """The state of an operator in a checkpoint, over all its shards; safe while a run is going on.
 
     store: the folder or URL that was given to the run.
     epoch: which checkpoint; the current one if not given.
+    spark: give a Spark DataFrame of this session instead of a Polars one.
 
     The columns are shard, state (the name of the declared state; "offset" for a source, "pending"
     for the transactions of a sink), key and value. A column whose values are not all of one plain
     type holds text: their repr, with strings as they are.
     """
-    return state_of(open_store(store), operator, epoch)
+    found = state_of(open_store(store), operator, epoch)
+    return found if spark is None else spark.createDataFrame(found.to_arrow())
 
 
 def state_of(store: CheckpointStore, operator: str, epoch: int | None = None) -> pl.DataFrame:
     """`read_state` of a store that is already open."""
+    return _table(rows_of(store, operator, epoch))
+
+
+def rows_of(
+    store: CheckpointStore, operator: str, epoch: int | None = None
+) -> list[tuple[int, str, Any, Any]]:
+    """Shard, name of the state, key and value, as they were saved."""
     while True:
         survey, _ = survey_of(store)
         entry = choose(survey, epoch)
@@ -55,12 +84,11 @@ def state_of(store: CheckpointStore, operator: str, epoch: int | None = None) ->
                 f"there is no operator '{operator}' in epoch {manifest.epoch}; it has: {known}."
             )
         try:
-            rows = [row for record in records for row in _rows(store, record, operator)]
+            return [row for record in records for row in _rows(store, record, operator)]
         except CorruptObject:
             if store.still_has(entry):
                 raise
             continue  # a live driver has pruned it meanwhile: look again
-        return _table(rows)
 
 
 def known_operators(manifest: EpochManifest) -> list[str]:

@@ -50,4 +50,5 @@ def rewind(store: CheckpointStore, to: int, *, owner: str, now: float) -> EpochM
     target, _ = check_rewind(store, to)
     manifest = replace(target, written_at=now)
     store.append_manifest(lease, manifest.to_json())
+    store.remove_given_up()
     return manifest

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from everstream.errors import UserError
-from everstream.pipeline.aggregates import Aggregates, Simple
+from everstream.pipeline.aggregates import Aggregate, Aggregates, Count, Simple
 from everstream.pipeline.batch import Batch, columns_of
 from everstream.pipeline.graph import ByKey
 from everstream.pipeline.local_parts import LocalParts, key_frame, records_frame
@@ -222,10 +222,14 @@ class RunningRecords(_Running):
         order, sizes = rows.explode().to_numpy(), rows.list.len().to_numpy()
         slots = np.empty(len(frame), np.int64)
         slots[order] = np.repeat(self.slots.of(groups.drop("__row")), sizes)
-        last = order[np.cumsum(sizes) - 1]
-        slotted = frame.with_columns(pl.Series("__slot", slots))
+        ends = np.cumsum(sizes)
+        last = order[ends - 1]
+        # Which record of its key in this batch each one is: a count needs no more than that.
+        nth = np.empty(len(frame), np.int64)
+        nth[order] = np.arange(1, len(frame) + 1) - np.repeat(ends - sizes, sizes)
+        slotted = frame.with_columns(pl.Series("__slot", slots), pl.Series("__nth", nth))
         running = slotted.select(
-            expression.over("__slot").alias(column)
+            (pl.col("__nth") if _counts_records(one) else expression.over("__slot")).alias(column)
             for name, one in self.aggregates.named.items()
             if isinstance(one, Simple)
             for column, expression in one.running(name, frame).items()
@@ -265,6 +269,10 @@ def running_aggregates(
     local = LocalParts(stream._routing.keying, aggregates)
     besides = aggregates.part_names
     return two_stages(stream, local, RunningChanges(aggregates), besides, options)
+
+
+def _counts_records(one: Aggregate) -> bool:
+    return isinstance(one, Count) and one.column is None
 
 
 def _in_kind(values: pl.Series, kind: pl.DataType) -> pl.Series:

@@ -21,6 +21,7 @@ from everstream.pipeline.rejects import OnError, checked
 from everstream.pipeline.sink import Sink
 from everstream.pipeline.source import Source
 from everstream.pipeline.time_methods import TimeMethods
+from everstream.pipeline.times import Unit
 
 if TYPE_CHECKING:
     from everstream.spark.result import RunResult
@@ -194,6 +195,52 @@ class Stream(TimeMethods):
             )
         return self._then(_base_name(operator), operator, options)
 
+    def transact(
+        self,
+        *transactions: Any,
+        parallelism: int = 1,
+        recovery: str = "delta",
+        timestamp: str | None = None,
+        unit: Unit = "us",
+        epoch: str | int = "batch",
+        select: str = "transaction",
+        **options: Any,
+    ) -> Stream:
+        """Run a transaction over shared tables for each event; emits what became of each.
+
+        Transactions are functions declared with `es.transaction`. If there are several, the
+        column `select` names the one an event asks for. The result is that of running the events
+        one by one, on `parallelism` threads: in the order they arrive, or, with `timestamp=`, in
+        the order of that column within each epoch. An epoch is a "batch", a number of events, or
+        what a "watermark" completes (see `event_time`; `unit` is that of the times). `recovery`
+        says how the tables are saved in checkpoints. It has one shard. See docs/transactions.md.
+        """
+        from everstream.transactions.operator import Transact
+
+        operator = Transact(
+            transactions,
+            parallelism=parallelism,
+            recovery=recovery,
+            timestamp=timestamp,
+            unit=unit,
+            epoch=epoch,
+            select=select,
+        )
+        if epoch == "watermark" and not self._has_event_time():
+            raise GraphError(
+                options.get("name") or "transact",
+                "waits for watermarks, but nothing before it announces any",
+                "Put .event_time(...) right behind the source.",
+            )
+        given = options.get("shards")
+        if given not in (None, 1):
+            raise GraphError(
+                options.get("name") or "transact",
+                f"transactions see every key of their tables, so they have one shard, not {given}",
+                "Say parallelism=... to use more threads.",
+            )
+        return self._then("transact", operator, {**options, "shards": 1})
+
     def branch(self, *predicates: builtin.Predicate, **options: Any) -> tuple[Stream, ...]:
         """Split the stream: one stream per predicate (the first that holds), and one for the rest.
 
@@ -214,6 +261,39 @@ class Stream(TimeMethods):
                 raise UserError("union() joins streams of one pipeline; these are of two.")
             origins += other._origins
         return Stream(self.pipeline, origins)
+
+    def feedback(self, to: Stream | str) -> Stream:
+        """Send these records back into an operator upstream, beside what it gets anyway.
+
+        hops = events.key_by("node").process(Hop(), name="hop")
+        again, done = hops.branch(lambda hop: hop["left"] > 0)
+        again.feedback(to=hops)
+
+        `to` is that operator's name, or the stream that leaves it. The records take the way its
+        other records come (the same key). When the sources have ended and nothing moves on the
+        cycle any more, the cycle ends, too.
+        """
+        names = {name for name, _ in to._origins} if isinstance(to, Stream) else {to}
+        if len(names) != 1:
+            raise UserError("feedback() leads to one operator; give its name or its stream.")
+        graph = self.pipeline.graph
+        (target,) = names
+        if target not in graph.nodes or graph.nodes[target].kind is not Kind.OPERATOR:
+            operators = ", ".join(node.name for node in graph.of_kind(Kind.OPERATOR))
+            raise UserError(
+                f"feedback() cannot lead to '{target}': it must be an operator of this pipeline, "
+                f"one of {operators}."
+            )
+        for sender, port in self._origins:
+            if target not in graph.leads_to(sender):
+                raise GraphError(
+                    sender,
+                    f"its feedback leads to '{target}', which is not upstream of it",
+                    "To join two streams use .union(...).",
+                )
+            routing = graph.inputs(target)[0].routing
+            graph.edges.append(Edge(sender, target, routing, port, feedback=True))
+        return self
 
     def port(self, name: str) -> Stream:
         """What an operator emits with ctx.emit(record, port=name)."""
@@ -243,6 +323,20 @@ class Stream(TimeMethods):
         from everstream.connectors.collect import Collect
 
         return self.sink(Collect(), name=name, ordered=ordered)
+
+    def _has_event_time(self) -> bool:
+        """Whether an operator somewhere before this stream announces watermarks."""
+        graph = self.pipeline.graph
+        waiting, seen = [name for name, _ in self._origins], set[str]()
+        while waiting:
+            name = waiting.pop()
+            what = graph.nodes[name].what
+            if isinstance(what, Operator) and what.announces_watermarks:
+                return True
+            if name not in seen:
+                seen.add(name)
+                waiting += [edge.sender for edge in graph.inputs(name)]
+        return False
 
     def _routed(self, routing: Routing) -> Stream:
         return Stream(self.pipeline, self._origins, routing)

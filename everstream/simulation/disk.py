@@ -6,6 +6,8 @@ is missing, or cut short, or whole although nobody was told.
 
 import random
 
+from everstream.state.objects import Data, checksum_of, pieces_of
+
 
 class DiskFull(OSError):
     """There is no room, for a while."""
@@ -20,10 +22,15 @@ class SimulatedDisk:
         self.full = False
         self.lose_answer = False
 
-    def write(self, path: str, data: bytes) -> None:
+    def write(self, path: str, data: Data) -> None:
         if self.full:
             raise DiskFull(28, "No space left on device", path)
-        self.files[path] = bytes(data)
+        self.files[path] = b"".join(pieces_of(data))
+
+    def write_summed(self, path: str, data: Data) -> str:
+        checksum = checksum_of(data)
+        self.write(f"{path}.{checksum}", data)
+        return checksum
 
     def create(self, path: str, data: bytes) -> None:
         if path in self.files:

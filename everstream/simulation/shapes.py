@@ -208,15 +208,107 @@ def joined(chance: random.Random) -> Shape:
     return Shape("joined", hosts, build, expected)
 
 
-SHAPES = (line, shuffle, diamond, many_sinks, ordered_farm)
+class Matches(Operator):
+    """Joins numbers that leave the same rest: each pair once, whoever comes first."""
+
+    seen = Keyed[list[tuple[str, int]]](init=list)
+
+    def process(self, record: tuple[str, int], ctx: Context) -> None:
+        side, number = record
+        seen = self.seen[ctx.key]
+        for other_side, other in seen:
+            if other_side != side:
+                ctx.emit(tuple(sorted((number, other))))
+        seen.append(record)
+
+
+def uneven_join(chance: random.Random) -> Shape:
+    """Two sources of which one gives in a few large batches what the other gives one by one."""
+    n, m, keys = chance.randint(5, 30), chance.randint(5, 30), chance.randint(2, 6)
+    hosts, shards = chance.randint(1, 4), chance.randint(1, 3)
+
+    def build(pipeline: Pipeline, world: int) -> None:
+        few = pipeline.source(Range(n, batch=10), name="few").map(lambda x: ("few", x), name="f")
+        many = pipeline.source(Range(1000, 1000 + m, batch=1), name="many", shards=2)
+        both = few.union(many.map(lambda x: ("many", x), name="m"))
+        both.key_by(lambda record: record[1] % keys).process(
+            Matches(), name="join", shards=shards
+        ).sink(OutsideSink(world), name="out")
+
+    def expected() -> dict[str, list[Any]]:
+        pairs = [(x, 1000 + y) for x in range(n) for y in range(m) if x % keys == (1000 + y) % keys]
+        return {"out": pairs}
+
+    return Shape("uneven-join", hosts, build, expected)
+
+
+class Hop(Operator):
+    """Counts the visits of each key, and sends a record round as often as it wants."""
+
+    def process(self, record: tuple[int, int], ctx: Context) -> None:
+        number, left = record
+        visits = ctx.state.get(ctx.key, 0) + 1
+        ctx.state.put(ctx.key, visits)
+        ctx.emit((ctx.key, visits), port="visits")
+        if left:
+            ctx.emit((number + 1, left - 1), port="round")
+
+
+def _visits(starts: list[tuple[int, int]], keys: int) -> list[Any]:
+    totals = Counter((x + hop) % keys for x, hops in starts for hop in range(hops + 1))
+    return [(key, i + 1) for key, total in totals.items() for i in range(total)]
+
+
+def loop(chance: random.Random) -> Shape:
+    """An operator that feeds itself."""
+    n, keys, hops = chance.randint(10, 50), chance.randint(1, 5), chance.randint(1, 4)
+    hosts, shards = chance.randint(1, 3), chance.randint(1, 3)
+
+    def build(pipeline: Pipeline, world: int) -> None:
+        numbers = pipeline.source(Range(n, batch=chance_batch(n)), name="numbers")
+        starts = numbers.map(lambda x: (x, x % (hops + 1)), name="start")
+        hop = starts.key_by(lambda r: r[0] % keys).process(Hop(), name="hop", shards=shards)
+        hop.port("round").feedback(to=hop)
+        hop.port("visits").sink(OutsideSink(world), name="out")
+
+    def expected() -> dict[str, list[Any]]:
+        return {"out": _visits([(x, x % (hops + 1)) for x in range(n)], keys)}
+
+    return Shape("loop", hosts, build, expected)
+
+
+def long_loop(chance: random.Random) -> Shape:
+    """A cycle over several operators and hosts, behind a shuffle and beside a branch."""
+    n, keys, hops = chance.randint(10, 40), chance.randint(1, 5), chance.randint(1, 3)
+    hosts, shards, others = chance.randint(2, 4), chance.randint(1, 2), chance.randint(1, 3)
+
+    def build(pipeline: Pipeline, world: int) -> None:
+        numbers = pipeline.source(Range(n, batch=chance_batch(n)), name="numbers", shards=2)
+        starts = numbers.map(lambda x: (x, hops), name="start")
+        hop = starts.key_by(lambda r: r[0] % keys).process(Hop(), name="hop", shards=shards)
+        moved = hop.port("round").on_demand().map(lambda r: r, name="carry", shards=others)
+        checked = moved.on_demand().filter(lambda r: True, name="check", shards=1)
+        checked.feedback(to="hop")
+        hop.port("visits").sink(OutsideSink(world), name="out")
+        starts.sink(OutsideSink(world), name="starts")
+
+    def expected() -> dict[str, list[Any]]:
+        starts = [(x, hops) for x in range(n)]
+        return {"out": _visits(starts, keys), "starts": starts}
+
+    return Shape("long-loop", hosts, build, expected)
+
+
 EVENT_TIME_SHAPES = (windows, joined)
 """Work on columns, and so cost ten times as much per run: a seed stands for one of the others."""
+CYCLES = (loop, long_loop)
+SHAPES = (line, shuffle, diamond, many_sinks, ordered_farm, uneven_join)
 
 
-def shape_for(seed: int) -> Shape:
-    """The shape a seed stands for."""
+def shape_for(seed: int, *, cycles: bool = False) -> Shape:
+    """The shape a seed stands for; one with a cycle, if those are wanted."""
     chance = random.Random(seed)
-    return chance.choice(SHAPES)(chance)
+    return chance.choice(CYCLES if cycles else SHAPES)(chance)
 
 
 def chance_batch(n: int) -> int:

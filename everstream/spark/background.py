@@ -5,6 +5,7 @@ through a pipe that stands in its poll.
 """
 
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -14,9 +15,14 @@ from queue import SimpleQueue
 from typing import Any
 
 from everstream.core.ids import ShardId
+from everstream.core.message_log import Segment
 from everstream.core.points import Point
 from everstream.core.runner import CommitJob, Upload
+from everstream.errors import EnvironmentFault
 from everstream.state.store import CheckpointStore
+
+UPLOAD_NICENESS = 5
+"""Added to the niceness of the thread that uploads: on a busy machine the shards go first."""
 
 
 class Background:
@@ -30,7 +36,7 @@ class Background:
         os.set_blocking(self._write_fd, False)
         self._done: deque[Callable[[], None]] = deque()
         self._queues: list[SimpleQueue[Any]] = []
-        self._uploads = self._start("everstream-upload")
+        self._uploads = self._start("everstream-upload", UPLOAD_NICENESS)
         self._commits = self._start("everstream-commit")
 
     def upload(
@@ -42,12 +48,21 @@ class Background:
         def work() -> None:
             began_s = time.monotonic()
             try:
-                ref = self.store.put(job.name, job.prepare(self.reached))
+                ref = job.perform(self.store.put, self.reached)
             except Exception as error:  # whatever it is, the shard's main thread must hear of it
                 self.post(lambda error=error: failed(job, error))  # type: ignore[misc]
             else:
                 took_s = time.monotonic() - began_s
                 self.post(lambda: uploaded(job, ref, took_s))
+
+        self._uploads.put(work)
+
+    def save_segment(self, segment: Segment) -> None:
+        """Write a part of a message log; if that fails, the next checkpoint tries again."""
+
+        def work() -> None:
+            with suppress(EnvironmentFault, OSError):
+                segment.save(self.store.put)
 
         self._uploads.put(work)
 
@@ -90,10 +105,14 @@ class Background:
         with suppress(OSError):  # awake already, or closing
             os.write(self._write_fd, b"!")
 
-    def _start(self, name: str) -> "SimpleQueue[Any]":
+    def _start(self, name: str, niceness: int = 0) -> "SimpleQueue[Any]":
         queue: SimpleQueue[Any] = SimpleQueue()
 
         def loop() -> None:
+            if niceness and sys.platform == "linux":  # elsewhere it would be the whole process
+                thread = threading.get_native_id()
+                before = os.getpriority(os.PRIO_PROCESS, thread)
+                os.setpriority(os.PRIO_PROCESS, thread, before + niceness)
             while (work := queue.get()) is not None:
                 work()
 

@@ -14,6 +14,9 @@ from pathlib import Path
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
+HEARTBEAT_S = 1.0
+WATCHED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+
 
 @dataclass(frozen=True)
 class RunKeys:
@@ -54,11 +57,18 @@ class Doors:
     """Makes the sockets of one process: binds, connects, and keeps the keys out of sight."""
 
     def __init__(
-        self, keys: RunKeys, interface: str | None = None, *, always_tcp: bool = False
+        self,
+        keys: RunKeys,
+        interface: str | None = None,
+        *,
+        always_tcp: bool = False,
+        silence_s: float = 10.0,
     ) -> None:
         self.keys = keys
         self.interface = interface
         """Where TCP listens; None for unix sockets only."""
+        self.silence_s = silence_s
+        """A connection over TCP on which nothing was heard for so long is cut."""
         self.machine = os.urandom(8).hex() if always_tcp else this_machine()
         self.context = zmq.Context()
         self.folder = tempfile.mkdtemp(prefix="everstream-")  # mode 0700
@@ -84,18 +94,32 @@ class Doors:
             tcp = f"tcp://{self.interface}:{port}"
         return listening, Address(self.machine, ipc, tcp)
 
-    def connect(self, kind: int, address: Address, identity: bytes = b"") -> "zmq.Socket[bytes]":
-        """A socket connected to an address."""
+    def connect(
+        self, kind: int, address: Address, identity: bytes = b"", *, watched: bool = False
+    ) -> "zmq.Socket[bytes]":
+        """A socket connected to an address, with heartbeats over TCP.
+
+        watched: its monitor socket tells when the connection is up and when it went down.
+        """
         connected: zmq.Socket[bytes] = self._socket(kind)
         if identity:
             connected.identity = identity
         target = address.seen_from(self.machine)
-        if target.startswith("tcp"):
+        if self.over_network(address):
+            connected.heartbeat_ivl = int(min(HEARTBEAT_S, self.silence_s / 2) * 1000)
+            connected.heartbeat_timeout = int(self.silence_s * 1000)
+            connected.handshake_ivl = int(self.silence_s * 1000)
             connected.curve_serverkey = self.keys.public
             connected.curve_publickey = self.keys.public
             connected.curve_secretkey = self.keys.secret
+        if watched:
+            connected.get_monitor_socket(WATCHED)
         connected.connect(target)
         return connected
+
+    def over_network(self, address: Address) -> bool:
+        """Whether a connection to this address leaves the machine, as far as we can tell."""
+        return address.seen_from(self.machine).startswith("tcp")
 
     def close(self) -> None:
         """All sockets must have been closed before: otherwise ZeroMQ waits for ever."""

@@ -23,14 +23,32 @@ import zmq
 
 from everstream.core.frames import Frame, warm_up
 from everstream.core.ids import ChannelId, Generation, HostId, ShardId
-from everstream.core.messages import Restore, Resume, Shutdown, Stable, StartCheckpoint
+from everstream.core.message_log import Segment
+from everstream.core.messages import (
+    EndLoop,
+    Halt,
+    Probe,
+    Recover,
+    Restore,
+    Resume,
+    Shutdown,
+    Stable,
+    StartCheckpoint,
+)
 from everstream.core.plan import Plan
 from everstream.core.points import Point
-from everstream.core.protocols.base import ShardProtocol
 from everstream.core.runner import CommitJob, ShardRunner, Upload
-from everstream.errors import EverstreamError, InternalError, UserError
+from everstream.core.scheme import Scheme
+from everstream.errors import (
+    EnvironmentFault,
+    EverstreamError,
+    FramesLost,
+    InternalError,
+    UserError,
+)
 from everstream.spark.background import Background
 from everstream.spark.endpoints import Address, Doors, RunKeys, address_seen_by_others
+from everstream.spark.links import Peers, Watch
 from everstream.spark.talk import Beat, Hello, HostBroke, KillAfter, KillAt, KillFired, KillNow, Nod
 from everstream.spark.wire import Wire
 from everstream.state.store import CheckpointStore, ObjectRef
@@ -46,13 +64,14 @@ class HostTask:
     """What a host must know before it can say hello; pickled into the Spark task."""
 
     pickled_plan: bytes
-    protocol: type[ShardProtocol]
+    scheme: Scheme
     driver: Address
     keys: RunKeys
     store_url: str
     over_tcp: bool
     always_tcp: bool
     driver_timeout_s: float
+    slow_after_s: float
     python_path: list[str] = field(default_factory=list)
 
     def __call__(self, partition: int, _: Iterable[int]) -> Iterator[int]:
@@ -82,18 +101,20 @@ class Host:
         interface = None
         if task.over_tcp:
             interface = "127.0.0.1" if task.always_tcp else address_seen_by_others()
-        self.doors = Doors(task.keys, interface, always_tcp=task.always_tcp)
+        self.doors = Doors(
+            task.keys, interface, always_tcp=task.always_tcp, silence_s=task.driver_timeout_s
+        )
         identity = f"{id}/{attempt}".encode()
-        self.control = self.doors.connect(zmq.DEALER, task.driver, identity)
+        self.to_driver = Watch(self.doors, zmq.DEALER, task.driver, identity)
+        self.control = self.to_driver.socket
         self.plan: Plan = self._load_plan(task.pickled_plan)
         self.wire = Wire(self.plan.channels)
         self.inbox, self.address = self.doors.listen(zmq.PULL, "inbox")
         self.background = Background(self.store, self.reached)
-        self.peers: dict[HostId, zmq.Socket[bytes]] = {}
+        self.peers = Peers(self.doors, id, task.slow_after_s)
         self.local_work: deque[Any] = deque()
         self.runners = {
-            shard: ShardRunner(self.plan, shard, task.protocol, self)
-            for shard in self.plan.hosts[id]
+            shard: ShardRunner(self.plan, shard, task.scheme, self) for shard in self.plan.hosts[id]
         }
         self.kills: list[KillAfter] = []
         self.kills_at: list[KillAt] = []
@@ -115,7 +136,7 @@ class Host:
                 "uses must be installed there, or be sent along with Spark's --py-files."
             )
             self._say(HostBroke(self.id, self.attempt, problem))
-            self.control.close(linger=1000)
+            self.to_driver.close(linger_ms=1000)
             self.doors.close()
             raise problem from error
         return plan
@@ -138,7 +159,7 @@ class Host:
         self.peers[host].send_multipart(parts, copy=not large)
 
     def grant(self, channel: ChannelId, frames: int) -> None:
-        generation = self.runners[channel.receiver].shard.generation
+        generation = self.runners[channel.receiver].shard.channel_generation[channel]
         host = self.plan.host_of[channel.sender]
         if host == self.id:
             self.local_work.append((channel, generation, frames))
@@ -151,6 +172,9 @@ class Host:
     def upload(self, upload: Upload) -> None:
         runner = self.runners[upload.shard]
         self.background.upload(upload, runner.on_uploaded, runner.on_upload_failed)
+
+    def save_segment(self, segment: Segment) -> None:
+        self.background.save_segment(segment)
 
     def commit(self, job: CommitJob) -> None:
         runner = self.runners[job.shard]
@@ -172,7 +196,7 @@ class Host:
                 text = "".join(traceback.format_exception(error))
                 broken = InternalError(f"host {self.id} broke: {text}", story=story)
             self._say(HostBroke(self.id, self.attempt, broken))  # type: ignore[arg-type]
-            self.control.close(linger=1000)
+            self.to_driver.close(linger_ms=1000)
             raise
 
     def _loop(self) -> None:
@@ -196,6 +220,7 @@ class Host:
         busy = False
         now_s = self.clock_s()
         for shard, runner in self.runners.items():
+            runner.on_tick(now_s)
             if runner.can_step(now_s) and runner.step():
                 busy = True
                 if self.kills:
@@ -226,7 +251,14 @@ class Host:
 
     def _take_in(self, item: Frame | tuple[ChannelId, Generation, int]) -> None:
         if isinstance(item, Frame):
-            self.runners[item.channel.receiver].on_frame(item)
+            try:
+                self.runners[item.channel.receiver].on_frame(item)
+            except FramesLost:
+                sender = self.plan.host_of[item.channel.sender]
+                if not self.peers.can_lose(sender):
+                    raise
+                for report in self.peers.frames_lost(sender):
+                    self._say(report)
         else:
             channel, generation, frames = item
             self.runners[channel.sender].on_grant(channel, generation, frames)
@@ -244,11 +276,22 @@ class Host:
         runners = self.runners.values()
         match message:
             case Restore():
-                self.local_work.clear()
                 for runner in runners:
                     runner.on_restore(message)
+            case Halt():
+                for runner in runners:
+                    runner.on_halt(message)
+            case Recover():
+                for runner in runners:
+                    runner.on_recover(message)
+            case Probe():
+                for runner in runners:
+                    runner.on_probe(message)
+            case EndLoop():
+                for runner in runners:
+                    runner.on_end_loop(message)
             case Resume():
-                self._meet(message.addresses)
+                self.peers.meet(message.addresses, message.generation, self.clock_s())
                 for runner in runners:
                     runner.on_resume(message)
             case StartCheckpoint():
@@ -270,22 +313,22 @@ class Host:
             case Nod():
                 pass
 
-    def _meet(self, addresses: dict[HostId, Address]) -> None:
-        """Connect to the hosts as they are now; what waited for earlier ones is dropped."""
-        for peer in self.peers.values():
-            peer.close()
-        self.peers = {
-            host: self.doors.connect(zmq.PUSH, address)
-            for host, address in addresses.items()
-            if host != self.id
-        }
-
     def _report_progress(self) -> None:
         now_s = self.clock_s()
         if now_s >= self.progress_due_s:
             self.progress_due_s = now_s + PROGRESS_EVERY_S
             for runner in self.runners.values():
                 self._say(runner.progress())
+            self._check_links(now_s)
+
+    def _check_links(self, now_s: float) -> None:
+        self.to_driver.look(now_s)
+        if self.running and self.to_driver.is_cut(now_s):
+            raise EnvironmentFault(
+                f"the connection from host {self.id} to the driver was cut: orders may be lost"
+            )
+        for report in self.peers.news(now_s):
+            self._say(report)
 
     def _say(self, message: object) -> None:
         self.control.send(pickle.dumps(message, protocol=5))
@@ -322,10 +365,8 @@ class Host:
     def close(self) -> None:
         self.life.stop()
         self.background.close()
-        for peer in self.peers.values():
-            peer.close()
-        if not self.control.closed:
-            self.control.close(linger=1000)
+        self.peers.close()
+        self.to_driver.close(linger_ms=1000)
         self.inbox.close()
         self.doors.close()
 

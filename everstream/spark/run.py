@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -16,13 +17,11 @@ import cloudpickle
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from everstream.core.coordinator import Coordinator
 from everstream.core.ids import first_generation
 from everstream.core.manifest import EpochManifest, check_fits
 from everstream.core.orders import Outcome, Policy
 from everstream.core.plan import Plan, make_plan
-from everstream.core.protocols.aligned import Aligned
-from everstream.core.protocols.base import NoCheckpoints
+from everstream.core.scheme import Checkpointing, Scheme, scheme_of
 from everstream.errors import RunFailed, UserError
 from everstream.pipeline.checkpointing import Coordinated, seconds
 from everstream.pipeline.graph import Kind
@@ -37,6 +36,7 @@ from everstream.spark.host import HostTask
 from everstream.spark.kills import Kill
 from everstream.spark.listener import Listener, Snapshot
 from everstream.spark.result import RunResult
+from everstream.spark.waiting import said_when_slow
 from everstream.state.store import CheckpointStore, Lease
 
 DEFAULT = Coordinated()
@@ -45,7 +45,7 @@ DEFAULT = Coordinated()
 def run(
     pipeline: Pipeline,
     *,
-    checkpoint: Coordinated | None = DEFAULT,
+    checkpoint: Checkpointing | None = DEFAULT,
     store: str | os.PathLike[str] | None = None,
     fresh: bool = False,
     master: str = "local[*]",
@@ -58,11 +58,13 @@ def run(
     kill: Sequence[str | Kill] = (),
     listener: Listener | None = None,
     heartbeat_timeout: str | float = "10s",
+    slow_after: str | float = "10s",
     transport: str = "auto",
 ) -> RunResult:
     """Run a pipeline on Spark until its sources end or it is stopped.
 
-    checkpoint: es.Coordinated(every="5s"), or None to run without.
+    checkpoint: es.Coordinated(every="5s"), es.Uncoordinated(...), es.Induced(...), or None to run
+        without.
     store: folder or fsspec URL for the checkpoints. A later run with the same store goes on from
         the last one. Without a store a temporary folder is used and nothing is kept.
     fresh: forget earlier checkpoints and output, start from nothing.
@@ -73,6 +75,7 @@ def run(
     until: stop with a checkpoint when this function of the run's Snapshot says so.
     kill: kill hosts on purpose, "OPERATOR[:SHARD]@5s", "@10000" records or "@after-prepare" (see
         everstream.spark.kills); "driver@..." kills this process.
+    slow_after: say so when a checkpoint, a restore or the store takes longer than this.
     transport: "auto" (unix sockets on one machine, encrypted TCP between machines) or "tcp".
     """
     if transport not in ("auto", "tcp"):
@@ -81,6 +84,8 @@ def run(
     kills = [item if isinstance(item, Kill) else Kill.parse(item) for item in kill]
     began_s = time.monotonic()
     plan = make_plan(pipeline, workers or 1)  # wrong graphs fail here, before Spark starts
+    scheme = scheme_of(checkpoint)
+    scheme.check(plan)
     for wanted in kills:
         wanted.check(plan)
     if spark is not None:
@@ -90,16 +95,19 @@ def run(
     else:
         context = make_context(master, f"everstream {pipeline.name}")
     plan = make_plan(pipeline, _hosts(context, workers, listener))
+    coordinated = checkpoint if isinstance(checkpoint, Coordinated) else None
     with _store_folder(store) as url:
         return _Run(pipeline, plan, context, url, listener, began_s).to_the_end(
-            checkpoint=checkpoint,
+            scheme=scheme,
+            auto=AutoPace(coordinated) if coordinated and coordinated.automatic else None,
             fresh=fresh,
             policy=Policy(
                 checkpoints=checkpoint is not None,
                 every_s=checkpoint.every_s if checkpoint else None,
-                every_records=checkpoint.every_records if checkpoint else None,
+                every_records=coordinated.every_records if coordinated else None,
                 max_restarts=max_restarts,
                 restart_window_s=seconds(restart_window),
+                slow_after_s=seconds(slow_after),
             ),
             timeout_s=None if timeout is None else seconds(timeout),
             kills=kills,
@@ -130,7 +138,8 @@ class _Run:
 
     def to_the_end(
         self,
-        checkpoint: Coordinated | None,
+        scheme: Scheme,
+        auto: AutoPace | None,
         fresh: bool,
         policy: Policy,
         timeout_s: float | None,
@@ -140,8 +149,10 @@ class _Run:
         always_tcp: bool,
     ) -> RunResult:
         store = CheckpointStore.at(self.url)
-        lease = store.acquire_lease(f"{self.pipeline.name} pid {os.getpid()}")
-        manifests = self._earlier(store, lease, fresh)
+        with said_when_slow(self.listener, f"opening the store {self.url}", policy.slow_after_s):
+            owner = f"{self.pipeline.name} pid {os.getpid()} on {socket.gethostname()}"
+            lease = store.acquire_lease(owner)
+            manifests = self._earlier(store, lease, fresh)
         if manifests and manifests[0].final:
             self.listener.note(
                 f"pipeline '{self.pipeline.name}' has already finished (epoch "
@@ -154,26 +165,30 @@ class _Run:
         for node in self.plan.graph.of_kind(Kind.SOURCE):
             assert isinstance(node.what, Source)
             node.what.before_run(self.pipeline.name, node.name, self.url, bool(manifests))
-        store.sweep(lease)
+        with said_when_slow(self.listener, f"tidying the store {self.url}", policy.slow_after_s):
+            store.sweep(lease)
         local = is_local(str(self.context.master))
         over_tcp = always_tcp or not local
         interface = None
         if over_tcp:
             interface = "127.0.0.1" if local else address_seen_by_others()
         keys = RunKeys.make()
-        doors = Doors(keys, interface, always_tcp=always_tcp)
-        coordinator = Coordinator(self.plan, policy, first_generation(lease.number), manifests)
+        doors = Doors(keys, interface, always_tcp=always_tcp, silence_s=heartbeat_timeout_s)
+        coordinator = scheme.coordinator(
+            self.plan, policy, first_generation(lease.number), manifests
+        )
 
         def task(driver: Address) -> HostTask:
             return HostTask(
                 pickled_plan=cloudpickle.dumps(self.plan),
-                protocol=Aligned if checkpoint is not None else NoCheckpoints,
+                scheme=scheme,
                 driver=driver,
                 keys=keys,
                 store_url=self.url,
                 over_tcp=over_tcp,
                 always_tcp=always_tcp,
                 driver_timeout_s=heartbeat_timeout_s,
+                slow_after_s=policy.slow_after_s,
                 python_path=[path for path in sys.path if path and os.path.isdir(path)],
             )
 
@@ -189,7 +204,7 @@ class _Run:
             timeout_s,
             kills,
             until,
-            AutoPace(checkpoint) if checkpoint is not None and checkpoint.automatic else None,
+            auto,
         )
         self.listener.started(self.plan, self._total_records())
         try:
@@ -207,6 +222,14 @@ class _Run:
         result.checkpoints = driver.written
         result.recoveries = coordinator.book.reports
         result.notes = driver.notes
+        result.tally = coordinator.tally
+        result.lost_frames = coordinator.lost_frames
+        if coordinator.lost_frames:
+            self._note(
+                result,
+                f"{coordinator.lost_frames} frame(s) were lost with the logs of failed hosts; "
+                'use log="durable" to lose nothing',
+            )
         for name, count in result.skipped.items():
             kept = self.plan.graph.nodes[name].dead_letters is not None
             where = f"; they are kept in {self.url}/dead_letters/{name}" if kept else ""

@@ -39,6 +39,15 @@ class HostBroke:
 
 
 @dataclass(frozen=True)
+class Unreachable:
+    """A host cannot connect to another one. It keeps trying; the user should know."""
+
+    host: HostId
+    peer: HostId
+    waited_s: float
+
+
+@dataclass(frozen=True)
 class KillAfter:
     """Host: kill yourself when this shard has processed so many records."""
 

@@ -21,13 +21,17 @@ from fsspec.spec import AbstractFileSystem
 
 from everstream.errors import InternalError, StoreError
 from everstream.state.localdisk import LocalDisk
+from everstream.state.objects import Data, checksum_of, pieces_of
 
 
 class Blobs(Protocol):
     """Named bytes. Paths are relative, with forward slashes."""
 
-    def write(self, path: str, data: bytes) -> None:
+    def write(self, path: str, data: Data) -> None:
         """Put these bytes there, replacing what was there; nobody ever sees half of them."""
+
+    def write_summed(self, path: str, data: Data) -> str:
+        """Like `write`, to the path with a dot and the data's checksum; gives the checksum."""
 
     def create(self, path: str, data: bytes) -> None:
         """Put these bytes there if nothing is there, else raise FileExistsError."""
@@ -72,9 +76,13 @@ class FsspecBlobs:
     def __repr__(self) -> str:
         return f"FsspecBlobs({self.url!r})"
 
-    def write(self, path: str, data: bytes) -> None:
+    def write(self, path: str, data: Data) -> None:
         with self._errors("write", path):
             self._disk.write(path, data)
+
+    def write_summed(self, path: str, data: Data) -> str:
+        with self._errors("write", path):
+            return self._disk.write_summed(path, data)
 
     def create(self, path: str, data: bytes) -> None:
         with self._errors("create", path, passing=FileExistsError):
@@ -150,8 +158,13 @@ class _Remote:
         self._filesystem = filesystem
         self._root = root.rstrip("/")
 
-    def write(self, path: str, data: bytes) -> None:
-        self._filesystem.pipe_file(self._full(path), data)
+    def write(self, path: str, data: Data) -> None:
+        self._filesystem.pipe_file(self._full(path), b"".join(pieces_of(data)))
+
+    def write_summed(self, path: str, data: Data) -> str:
+        checksum = checksum_of(data)
+        self.write(f"{path}.{checksum}", data)
+        return checksum
 
     def create(self, path: str, data: bytes) -> None:
         # Object stores decide in one step; the memory filesystem looks first and then writes.

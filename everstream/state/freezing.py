@@ -128,6 +128,51 @@ def dumps_after(header: bytes, value: Any) -> bytes:
     return buffer.getvalue()
 
 
+LARGE_BYTES: Final = 1 << 18
+"""Values from this size on are taken as they are; smaller pieces are put together."""
+
+
+class _Collector:
+    """Takes what a pickler writes, in pieces: large values are kept, not copied.
+
+    It is called between two pieces, in Python: so other threads can run while much is pickled.
+    """
+
+    def __init__(self, first: bytes) -> None:
+        self._pieces: list[bytes] = []
+        self._small = [first]
+        self._small_bytes = len(first)
+
+    def write(self, piece: bytes) -> None:
+        if len(piece) >= LARGE_BYTES:
+            self._join_small()
+            self._pieces.append(piece)
+            return
+        self._small.append(piece)
+        self._small_bytes += len(piece)
+        if self._small_bytes >= LARGE_BYTES:
+            self._join_small()
+
+    def pieces(self) -> tuple[bytes, ...]:
+        self._join_small()
+        return tuple(self._pieces)
+
+    def _join_small(self) -> None:
+        if self._small:
+            self._pieces.append(b"".join(self._small))
+            self._small, self._small_bytes = [], 0
+
+
+def pieces_after(header: bytes, value: Any) -> tuple[bytes, ...]:
+    """`dumps_after` in pieces that follow each other, without copying large bytes at all."""
+    collector = _Collector(header)
+    try:
+        pickle.Pickler(collector, PROTOCOL).dump(value)
+    except _UNPICKLABLE:
+        return (header, dumps(value))
+    return collector.pieces()
+
+
 class Pickled:
     """A value that was pickled at the capture; unpickles as the value itself."""
 

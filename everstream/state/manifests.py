@@ -10,8 +10,9 @@ must never go away: only slots of manifests that newer ones follow are ever remo
 import json
 import re
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 from everstream.errors import LeaseLost
 from everstream.state.blobs import Blobs
@@ -41,6 +42,12 @@ class Manifest:
     @property
     def objects(self) -> tuple[ObjectRef, ...]:
         return objects_of(self.body)
+
+    @property
+    def epoch(self) -> int:
+        """Its number; one that names none is simply newer than those before it."""
+        epoch = self.body.get("epoch")
+        return epoch if isinstance(epoch, int) else self.slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +86,29 @@ class Holder:
 def objects_of(body: dict[str, Any]) -> tuple[ObjectRef, ...]:
     """The objects a manifest's body names."""
     return tuple(ObjectRef.from_json(fields) for fields in body["objects"])
+
+
+class Numbered(Protocol):
+    """A manifest, decoded or not."""
+
+    @property
+    def epoch(self) -> int: ...
+
+
+M = TypeVar("M", bound=Numbered)
+
+
+def standing(manifests: Iterable[M]) -> list[M]:
+    """Those one may go back to, of manifests that come newest first.
+
+    Going back writes an older epoch again, as the newest. Whatever epoch was newer than that was
+    given up for good: what it had shown to the world has been taken back.
+    """
+    found: list[M] = []
+    for manifest in manifests:
+        if not found or manifest.epoch < found[-1].epoch:
+            found.append(manifest)
+    return found
 
 
 def path_of(slot: int) -> str:
@@ -136,7 +166,7 @@ class ManifestLog:
             except FileExistsError:
                 # After an error it may be unknown whether our own last entry got there: it did.
                 taken = self._entry(slot)
-                if taken.kind not in ("checkpoint", "fresh") or taken.lease != lease.number:
+                if not _is_of(taken, lease):
                     raise self._lost(lease, taken) from None
                 self._newest_known[lease] = slot
                 if (taken.kind, taken.body) == (kind, json.loads(json.dumps(body))):
@@ -148,9 +178,12 @@ class ManifestLog:
     def require(self, lease: Lease) -> None:
         """Raise LeaseLost if somebody has taken over by now."""
         newest = self._newest(lease)
-        later = [slot for slot in self.slots() if slot > newest]
-        if later:
-            raise self._lost(lease, self._entry(later[0]))
+        for slot in self.slots():
+            if slot > newest:
+                taken = self._entry(slot)
+                if not _is_of(taken, lease):
+                    raise self._lost(lease, taken)
+                self._newest_known[lease] = slot
 
     def remove(self, slot: int) -> None:
         self._blobs.delete(path_of(slot))
@@ -187,6 +220,11 @@ class ManifestLog:
             f"lease {lease.number} is lost: {by}. This driver must stop; nothing it has not "
             "made stable counts. If both were started on purpose, give each its own store."
         )
+
+
+def _is_of(entry: Entry, lease: Lease) -> bool:
+    """Written under this lease: by us, even if the answer that it got there was lost."""
+    return entry.kind in ("checkpoint", "fresh") and entry.lease == lease.number
 
 
 def _encode(content: dict[str, Any]) -> bytes:

@@ -2,14 +2,28 @@
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from everstream.errors import InternalError
 
+Data: TypeAlias = bytes | tuple[bytes, ...]
+"""The content of an object, whole or in pieces that follow each other."""
 
-def checksum_of(data: bytes) -> str:
-    """A fast checksum that also tells apart objects of equal length."""
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+def pieces_of(data: Data) -> tuple[bytes, ...]:
+    return data if isinstance(data, tuple) else (data,)
+
+
+def checksum_of(data: Data) -> str:
+    """128 bits that tell any two objects apart; not made to withstand somebody who forges them.
+
+    SHA-1, because processors have instructions for it: half the time of the next best that Python
+    brings along. Large pieces are read without holding up other threads.
+    """
+    checksum = hashlib.sha1(usedforsecurity=False)
+    for piece in pieces_of(data):
+        checksum.update(piece)
+    return checksum.hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,5 +47,5 @@ class ObjectRef:
             ) from error
 
     @classmethod
-    def of(cls, name: str, data: bytes) -> "ObjectRef":
-        return cls(name, len(data), checksum_of(data))
+    def of(cls, name: str, data: Data) -> "ObjectRef":
+        return cls(name, sum(map(len, pieces_of(data))), checksum_of(data))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 from everstream.errors import CorruptObject, InternalError, StoreError, UserError
-from everstream.state.freezing import dumps_after, freeze, freeze_keys
+from everstream.state.freezing import freeze, freeze_keys, pieces_after
 from everstream.state.keystore import KeyStore
 from everstream.state.objects import ObjectRef
 
@@ -51,11 +51,15 @@ class Capture:
 
     def encode(self) -> bytes:
         """The bytes to store. Once only, from any thread: the capture lets go of its content."""
+        return b"".join(self.encode_in_pieces())
+
+    def encode_in_pieces(self) -> tuple[bytes, ...]:
+        """The same as pieces that follow each other; large values in them are not copied."""
         content, self._content = self._content, None
         if content is None:
             raise InternalError("a capture was encoded twice; keep the bytes for a retry")
         try:
-            return dumps_after(_HEADER, content)
+            return pieces_after(_HEADER, content)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise UserError(
                 f"a checkpoint could not be encoded ({error}). Offsets of sources and "

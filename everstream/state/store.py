@@ -11,8 +11,17 @@ from typing import Any, Final
 
 from everstream.errors import CorruptObject, InternalError
 from everstream.state.blobs import Blobs, FsspecBlobs
-from everstream.state.manifests import Entry, Holder, Lease, Manifest, ManifestLog, Skipped, path_of
-from everstream.state.objects import ObjectRef, checksum_of
+from everstream.state.manifests import (
+    Entry,
+    Holder,
+    Lease,
+    Manifest,
+    ManifestLog,
+    Skipped,
+    path_of,
+    standing,
+)
+from everstream.state.objects import Data, ObjectRef, checksum_of, pieces_of
 
 __all__ = ["CheckpointStore", "Holder", "Lease", "Manifest", "ObjectRef", "Skipped", "Survey"]
 
@@ -50,14 +59,13 @@ class CheckpointStore:
     def __reduce__(self) -> tuple[Any, ...]:
         return (CheckpointStore, (self.blobs,))
 
-    def put(self, name: str, data: bytes) -> ObjectRef:
+    def put(self, name: str, data: Data) -> ObjectRef:
         """Store an object; the reference goes into a manifest.
 
         Never overwrites other content, even under the same name: a zombie cannot do harm.
         """
-        ref = ObjectRef.of(name, data)
-        self.blobs.write(_object_path(ref), data)
-        return ref
+        checksum = self.blobs.write_summed(f"{OBJECTS}{name}", data)
+        return ObjectRef(name, sum(map(len, pieces_of(data))), checksum)
 
     def get(self, ref: ObjectRef) -> bytes:
         """The object, checked; CorruptObject says what is wrong with it."""
@@ -124,23 +132,44 @@ class CheckpointStore:
         """Whether nobody has pruned this manifest by now."""
         return manifest.slot in self._log.slots()
 
-    def prune(self, keep: int) -> None:
-        """Keep the newest manifests and all that they name; remove what only others named."""
+    def prune(self, keep: int, *, objects: bool = True) -> None:
+        """Keep the newest manifests and all that they name; remove what only others named.
+
+        What was given up goes first and does not count: if the manifest that was written again
+        rots one day, nobody must take one of those for the newest. Without `objects` only
+        manifests go: what they named may be needed by one to come.
+        """
         if keep < 1:
             raise InternalError(f"at least one manifest must be kept, not {keep}")
         if self._lease is not None:
             self._log.require(self._lease)
         entries = self._log.entries()
-        kept = _valid(entries)[:keep]
+        kept = standing(_valid(entries))[:keep]
         slots = {manifest.slot for manifest in kept}
-        self._remove([entry for entry in entries if entry.slot not in slots], kept)
+        gone = [entry for entry in entries if entry.slot not in slots]
+        if objects:
+            self._remove(gone, kept)
+            return
+        for entry in gone:
+            if entry.kind == "checkpoint":
+                self._log.remove(entry.slot)
+
+    def discard(self, refs: Iterable[ObjectRef]) -> None:
+        """Delete objects that nothing will name."""
+        for ref in refs:
+            self.blobs.delete(_object_path(ref))
+
+    def remove_given_up(self) -> None:
+        """After going back: what lay in between can never be restored any more."""
+        self.prune(keep=len(self._log.entries()))
 
     def sweep(self, lease: Lease) -> None:
-        """Remove objects that no manifest names, and temporary files. Only before work starts."""
+        """Remove what was given up or is named nowhere, and temporary files. Before work starts."""
         # Look at the objects first: if nobody has taken over after that, none of them can
         # belong to a later driver.
         paths = self.blobs.list(OBJECTS)
         self._log.require(lease)
+        self.remove_given_up()
         named = {_object_path(ref) for manifest in self.manifests() for ref in manifest.objects}
         for path in paths:
             if path not in named:

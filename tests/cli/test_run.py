@@ -189,7 +189,7 @@ def test_a_kill_that_was_delivered_is_not_repeated_by_the_next_driver(saga: Saga
 
 
 def test_every_failure_has_a_timeline_in_order(saga: Saga) -> None:
-    steps = ("detected_ms", "restarted_ms", "restored_ms", "caught_up_ms")
+    steps = ("detected_ms", "restarted_ms", "restored_ms", "replayed_ms", "caught_up_ms")
     for recovery in saga.driver_killed.result["recoveries"]:
         times = [recovery[step] for step in steps]
         assert None not in times

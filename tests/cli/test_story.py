@@ -5,6 +5,7 @@ from everstream.cli.events import (
     Failed,
     Fault,
     Finished,
+    KillDelivered,
     Noted,
     Opened,
     Progressed,
@@ -14,17 +15,24 @@ from everstream.cli.screen import Rate
 from everstream.cli.story import Story
 from everstream.core.orders import Phase
 from everstream.core.recovery import RecoveryReport
+from everstream.spark.kills import Kill
 from everstream.spark.listener import Snapshot
 
 
 def progressed(
-    at_s: float, phase: Phase, records: int, epoch: int = 0, *reports: RecoveryReport
+    at_s: float,
+    phase: Phase,
+    records: int,
+    epoch: int = 0,
+    *reports: RecoveryReport,
+    taken: int | None = None,
 ) -> Progressed:
-    return Progressed(Snapshot(phase, 1, records, {"source": records}, epoch, list(reports)), at_s)
+    totals = {"source": records, "sink": records if taken is None else taken}
+    return Progressed(Snapshot(phase, 1, records, totals, epoch, list(reports)), at_s)
 
 
 def started(at_s: float) -> Started:
-    return Started(("source", "sink"), 2, 1, None, at_s)
+    return Started(("source", "sink"), 2, 1, None, at_s, ("sink",))
 
 
 def a_host_failure(at_s: float) -> RecoveryReport:
@@ -41,7 +49,8 @@ def test_the_death_of_a_driver_is_reported_from_detection_to_catching_up() -> No
         progressed(3.2, Phase.GATHERING, 0),
         progressed(3.5, Phase.RESTORING, 60, 4),
         progressed(4.0, Phase.RUNNING, 70, 4),
-        progressed(4.5, Phase.RUNNING, 100, 4),
+        progressed(4.5, Phase.RUNNING, 100, 4, taken=90),
+        progressed(4.7, Phase.RUNNING, 110, 4),
     ):
         story.hear(event)
     (report,) = story.recoveries
@@ -49,9 +58,24 @@ def test_the_death_of_a_driver_is_reported_from_detection_to_catching_up() -> No
         "detected_ms": 0.0,
         "restarted_ms": 1500.0,
         "restored_ms": 2500.0,
-        "caught_up_ms": 3000.0,
+        "replayed_ms": 3000.0,
+        "caught_up_ms": 3200.0,
     }
     assert (report.from_epoch, report.records_replayed) == (4, 40)
+    assert report.duplicates_suppressed == 40
+    assert not report.injected
+
+
+def test_a_driver_killed_on_purpose_is_timed_from_the_kill() -> None:
+    story = Story()
+    kill = Kill.parse("driver@5s")
+    for event in (started(0.0), KillDelivered(kill, 1.2, of_driver=True)):
+        story.hear(event)
+    story.driver_died("killed by SIGKILL", 1.5)
+    story.driver_died("killed by SIGKILL", 9.0)
+    on_purpose, by_itself = story.recoveries
+    assert on_purpose.injected and on_purpose.milliseconds()["detected_ms"] == 300.0
+    assert not by_itself.injected and by_itself.milliseconds()["detected_ms"] == 0.0
 
 
 def test_what_earlier_drivers_said_stays_in_the_result() -> None:

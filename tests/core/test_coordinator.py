@@ -326,7 +326,7 @@ def test_a_run_that_has_ended_stays_ended_whatever_the_store_says_later() -> Non
     run.tick(10.0)
     run.taken(1, NUMBERS, DOUBLE)
     run.it.on_host_lost(H0, "killed", 11.0)
-    assert of(run.it.on_host_lost(H1, "killed", 11.1), EndRun)
+    assert of(run.it.on_host_lost(H1, "killed", 12.5), EndRun)
     assert run.it.on_manifest_written(12.0) == []
     assert run.it.phase is Phase.DONE
     assert run.it.on_stop("late", 13.0) == []
@@ -469,10 +469,10 @@ def test_a_recovery_has_caught_up_when_every_operator_is_where_it_was() -> None:
     run.now_s = 2.0
     run.restored()
     (report,) = run.it.book.reports
-    assert report.records_replayed == 50
+    assert (report.records_replayed, report.duplicates_suppressed) == (50, 40)
     run.now_s = 3.0
     run.report(Progress(NUMBERS, run.it.generation, {**counts, "double": (39, 39)}))
-    assert report.caught_up_s is None
+    assert (report.replayed_s, report.caught_up_s) == (3.0, None)
     run.now_s = 4.0
     run.report(Progress(NUMBERS, run.it.generation, counts))
     assert report.caught_up_s == 4.0

@@ -4,11 +4,13 @@ import datetime
 import sys
 import types
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 import pytest
+from pyspark.sql import SparkSession
 
 from everstream.core.ids import Epoch, ShardId
 from everstream.core.manifest import EpochManifest
@@ -105,3 +107,23 @@ def test_a_class_that_cannot_be_imported_is_named(monkeypatch: pytest.MonkeyPatc
 def test_a_url_where_nothing_is_is_not_a_store() -> None:
     with pytest.raises(UserError, match="'memory://nothing-here' is not a store"):
         read_state("memory://nothing-here", "op")
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    session = builder.getOrCreate()
+    yield session
+    session.stop()
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [{"a": 1, "b": 2}, {1: "one", 2: None}, {"day": datetime.date(2020, 1, 2)}, {"t": (1, 2)}, {}],
+)
+def test_spark_gets_the_same_table(entries: dict[Any, Any], spark: SparkSession) -> None:
+    url = store_with({"seen": entries})
+    frame = read_state(url, "op", spark=spark)
+    assert frame.columns == ["shard", "state", "key", "value"]
+    same = read_state(url, "op")
+    assert [tuple(row) for row in frame.collect()] == list(same.iter_rows())

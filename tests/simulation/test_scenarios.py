@@ -12,13 +12,15 @@ import pytest
 from everstream.connectors.generate import Range
 from everstream.core.messages import Restore
 from everstream.core.orders import Outcome, Policy
-from everstream.core.protocols.base import NoCheckpoints
+from everstream.core.scheme import NONE
 from everstream.pipeline.stream import Pipeline
 from everstream.simulation.faults import NO_FAULTS
 from everstream.simulation.hosts import SimulatedHost
 from everstream.simulation.outside import OutsideSink
 from everstream.simulation.shapes import Shape
 from everstream.simulation.world import World
+from everstream.state import store
+from everstream.state.manifests import path_of
 
 RECORDS = 700
 KEYS = 5
@@ -212,6 +214,48 @@ def test_a_fall_back_holds_even_if_the_driver_dies_on_the_way(world: World) -> N
     assert all("stable 2" not in event for event in after), "the broken epoch is never tried again"
 
 
+def rot_the_manifest_that_a_fall_back_wrote(world: World) -> None:
+    """Epoch 3 rots, the run falls back to 2, then the new manifest of 2 rots and the driver dies."""
+
+    def rot_and_kill() -> None:
+        newest, before = world.store.manifests()[:2]
+        only_new = set(newest.objects) - set(before.objects)
+        ref = sorted(only_new, key=lambda ref: ref.name)[0]
+        world.rot_object(f"objects/{ref.name}.{ref.checksum}")
+        world.when("epoch 2 is stable", lambda: world.when("host 1 is told Resume", then_rot))
+        world.kill_host(0)
+
+    def then_rot() -> None:
+        world.rot_object(path_of(world.store.manifests()[0].slot))
+        world.kill_driver()
+
+    world.when("host 1 is told Stable, epoch 3", rot_and_kill)
+
+
+def test_a_rotten_manifest_of_a_fall_back_does_not_bring_back_what_was_given_up(
+    world: World,
+) -> None:
+    rot_the_manifest_that_a_fall_back_wrote(world)
+    events: list[str] = []
+    world.watchers.append(events.append)
+    assert world.run().right
+    after = [e for e in events[events.index("driver 2 starts") :] if "Restore" in e]
+    assert after and all("stable 3" not in event for event in after)
+    assert "falling back to epoch 2" in notes(world)
+
+
+def test_a_store_that_keeps_what_was_given_up_would_be_caught_by_that(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "standing", list)
+    rot_the_manifest_that_a_fall_back_wrote(world)
+    events: list[str] = []
+    world.watchers.append(events.append)
+    world.run()
+    after = [e for e in events[events.index("driver 2 starts") :] if "Restore" in e]
+    assert any("stable 3" in event for event in after), "the scenario has lost its sting"
+
+
 def test_a_full_disk_costs_epochs_but_no_results(world: World) -> None:
     world.when("epoch 1 is stable", lambda: world.fill_disk(for_s=0.1))
     history = world.run()
@@ -284,7 +328,7 @@ def test_a_worker_killed_while_the_run_stops_does_not_keep_it_from_stopping(worl
 
 def test_without_checkpoints_a_kill_starts_the_run_over(world: World) -> None:
     policy = Policy(checkpoints=False)
-    world = calm(world.seed, protocol=NoCheckpoints, policy=policy)
+    world = calm(world.seed, scheme=NONE, policy=policy)
     world.scheduler.at(0.15, lambda: world.kill_host(1))
     history = world.run()
     assert history.right and history.epochs == 1

@@ -178,7 +178,7 @@ def test_a_killed_writer_never_leaves_a_torn_blob(tmp_path: Path) -> None:
             blobs.delete(path)
 
 
-@pytest.mark.parametrize("call", ["write", "fsync", "replace", "link"])
+@pytest.mark.parametrize("call", ["writev", "fsync", "replace", "link"])
 def test_a_writer_killed_at_each_step_leaves_the_previous_blob_or_the_next(
     tmp_path: Path, call: str
 ) -> None:
@@ -189,8 +189,8 @@ blobs = FsspecBlobs(sys.argv[1])
 blobs.write("replaced", b"previous" * 1000)
 real = os.{call}
 def die(*arguments):
-    if "{call}" == "write":
-        real(arguments[0], arguments[1][:1000])
+    if "{call}" == "writev":
+        real(arguments[0], [arguments[1][0][:1000]])
     os.kill(os.getpid(), signal.SIGKILL)
 os.{call} = die
 if "{call}" == "link":
@@ -234,7 +234,7 @@ def _temporary_name_of(pid: int) -> str:
         (errno.EIO, "Check"),
     ],
 )
-@pytest.mark.parametrize("call", ["write", "fsync", "replace"])
+@pytest.mark.parametrize("call", ["writev", "fsync", "replace"])
 def test_a_failing_disk_gives_an_error_that_names_the_path_and_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, advice: str, call: str
 ) -> None:
@@ -255,11 +255,29 @@ def test_a_failing_disk_gives_an_error_that_names_the_path_and_leaves_nothing_be
 def test_a_disk_that_takes_few_bytes_at_a_time_gets_them_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = os.write
-    monkeypatch.setattr(os, "write", lambda fd, data: real(fd, data[:7]))
+    real = os.writev
+    monkeypatch.setattr(os, "writev", lambda fd, pieces: real(fd, [pieces[0][:7]]))
     blobs = FsspecBlobs(str(tmp_path))
     blobs.write("a", bytes(range(100)))
     assert blobs.read("a") == bytes(range(100))
+
+
+@pytest.mark.parametrize("most", [7, 150, 10_000])
+def test_pieces_follow_each_other_however_many_bytes_the_disk_takes_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    pieces = tuple(bytes([number % 256]) * (number % 5 * 50) for number in range(2500))
+
+    def some(fd: int, views: list[memoryview]) -> int:
+        data = b"".join(views[:1024])[:most]
+        return os.write(fd, data)
+
+    monkeypatch.setattr(os, "writev", some)
+    blobs = FsspecBlobs(str(tmp_path))
+    checksum = blobs.write_summed("a", pieces)
+    assert checksum == checksum_of(b"".join(pieces)) == checksum_of(pieces)
+    assert blobs.read(f"a.{checksum}") == b"".join(pieces)
+    assert blobs.list("") == [f"a.{checksum}"]
 
 
 def test_a_really_full_disk_keeps_what_was_there(tmp_path: Path) -> None:

@@ -409,3 +409,19 @@ def test_objects_that_are_not_whole_snapshots_are_refused_and_change_nothing() -
     with pytest.raises(CorruptObject, match="incremental"):
         state.restore([disk.objects[delta]], [delta])
     assert items(state) == [("a", [1]), ("b", 1)]
+
+
+def test_large_values_are_encoded_without_being_copied_and_small_ones_together() -> None:
+    state = ShardState()
+    store = state.keystore("hold", "state")
+    large = bytes(1 << 20)
+    for number in range(10_000):
+        store.put(number, f"value {number}")
+    store.put("large", large)
+    pieces = state.capture({}).encode_in_pieces()
+    assert any(piece is large for piece in pieces)
+    assert len(pieces) < 10
+    again = ShardState()
+    data = b"".join(pieces)
+    again.restore([data], [ObjectRef.of("object", data)])
+    assert again.entries() == state.entries()

@@ -385,3 +385,65 @@ def test_only_the_newest_lease_ever_appends_whatever_drivers_do(
             else:
                 assert who == newest
         assert slots(CheckpointStore.at(url)) == expected[::-1]
+
+
+def write_epochs(store: CheckpointStore, lease: Lease, *epochs: int) -> None:
+    for epoch in epochs:
+        store.append_manifest(lease, body(epoch=epoch))
+
+
+def epochs(store: CheckpointStore) -> list[int]:
+    return [manifest.epoch for manifest in store.manifests()]
+
+
+def test_pruning_after_a_fall_back_keeps_as_much_to_fall_back_to_as_before(url: str) -> None:
+    store = CheckpointStore.at(url)
+    lease = store.acquire_lease("driver")
+    write_epochs(store, lease, 1, 2, 3, 2)
+    store.prune(keep=3)
+    assert epochs(store) == [2, 1], "3 was given up, and 2 counts once"
+    write_epochs(store, lease, 4, 5)
+    store.prune(keep=3)
+    assert epochs(store) == [5, 4, 2]
+
+
+def test_what_was_given_up_is_gone_so_nobody_can_take_it_for_the_newest(url: str) -> None:
+    store = CheckpointStore.at(url)
+    lease = store.acquire_lease("driver")
+    write_epochs(store, lease, 1, 2, 3, 1)
+    store.remove_given_up()
+    newest = store.manifests()[0]
+    store.blobs.write(path_of(newest.slot), b"rotten")
+    assert epochs(store) == []
+    assert CheckpointStore.at(url).acquire_lease("next").slot == newest.slot + 1
+
+
+def test_the_next_driver_removes_what_was_given_up_if_the_one_before_died_first(url: str) -> None:
+    store = CheckpointStore.at(url)
+    write_epochs(store, store.acquire_lease("first"), 1, 2, 3, 2)
+    heir = CheckpointStore.at(url)
+    heir.sweep(heir.acquire_lease("second"))
+    assert epochs(heir) == [2, 1]
+
+
+class LostAnswer(FsspecBlobs):
+    """Creates, and says that it could not."""
+
+    def create(self, path: str, data: bytes) -> None:
+        super().create(path, data)
+        if b"unheard" in data:
+            raise StoreError("the answer got lost")
+
+
+def test_an_entry_of_ours_whose_answer_got_lost_takes_the_lease_from_nobody(url: str) -> None:
+    store = CheckpointStore(LostAnswer(url))
+    lease = store.acquire_lease("driver")
+    with pytest.raises(StoreError, match="the answer got lost"):
+        store.append_manifest(lease, body(epoch=1, note="unheard"))
+    store.sweep(lease)
+    store.prune(keep=1)
+    assert epochs(store) == [1]
+    assert store.append_manifest(lease, body(epoch=2)) == 3
+    CheckpointStore.at(url).acquire_lease("other")
+    with pytest.raises(LeaseLost, match="'other' has taken over"):
+        store.prune(keep=1)

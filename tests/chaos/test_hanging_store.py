@@ -1,0 +1,117 @@
+"""The store hangs: no call fails, none comes back. The pipeline goes on, says so, and is exact."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .conftest import MASTER, expected, kill, open_gate, pid_of, shown
+from .hanging import PACKAGES, hanging, install
+from .test_driver import wait_for_line
+
+SCRIPT = """
+import sys
+from pathlib import Path
+import everstream as es
+from everstream.spark.listener import Listener
+from tests.chaos.conftest import killable
+
+class Tell(Listener):
+    def epoch(self, manifest):
+        print("epoch", manifest.epoch, flush=True)
+    def note(self, text, warning):
+        print("note", text, flush=True)
+    def progress(self, snapshot):
+        print("read", snapshot.records_read, flush=True)
+
+folder = Path(sys.argv[1])
+result = killable(folder).run(
+    checkpoint=es.Coordinated(every="200ms"), store=f"hanging://{folder}/store", slow_after="500ms",
+    master=sys.argv[2], workers=6, max_restarts=50, listener=Tell(),
+)
+print("outcome", result.outcome.value, "recoveries", len(result.recoveries), flush=True)
+"""
+
+
+class Told:
+    """A driver process, and what it has said so far."""
+
+    def __init__(self, folder: Path) -> None:
+        root = str(Path(__file__).parents[2])
+        self.folder = folder
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, str(folder), MASTER],
+            cwd=root,
+            env={**os.environ, "PYTHONPATH": f"{root}:{folder / PACKAGES}"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def says(self, words: str) -> str:
+        return wait_for_line(self.process, words).strip()
+
+    def reads_on(self) -> None:
+        """Wait until the sources have given more than they have by now."""
+        now = self.says("read")
+        while self.says("read") == now:
+            pass
+
+    def finishes_exactly(self) -> int:
+        """The number of its recoveries."""
+        open_gate(self.folder)
+        outcome = self.says("outcome").split()
+        assert self.process.wait() == 0
+        assert outcome[1] == "finished"
+        assert shown(self.folder) == expected()
+        return int(outcome[3])
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Told]:
+    """A driver that hangs already when it opens the store."""
+    install(tmp_path)
+    with hanging(tmp_path, "write-manifests"):
+        told = Told(tmp_path)
+        assert "is taking longer than" in told.says("note opening the store ")
+    yield told
+    if told.process.poll() is None:
+        told.process.kill()
+    told.process.wait()
+
+
+def test_a_store_that_hangs_again_and_again_holds_nothing_up_is_said_and_costs_no_record(
+    run: Told,
+) -> None:
+    run.says("epoch 3")
+    checkpoints_that_cannot_be_written_do_not_pile_up(run)
+    going_back_waits_for_the_fate_of_a_manifest(run)
+    a_checkpoint_that_cannot_be_read_back_is_waited_for(run)
+    assert run.finishes_exactly() == 2
+
+
+def checkpoints_that_cannot_be_written_do_not_pile_up(run: Told) -> None:
+    with hanging(run.folder, "write-objects"):
+        said = run.says("note epoch ")
+        assert "is taking longer than" in said and "still missing: " in said
+        epoch = int(said.split()[2])
+        run.reads_on()
+    assert run.says("epoch") == f"epoch {epoch}"
+
+
+def going_back_waits_for_the_fate_of_a_manifest(run: Told) -> None:
+    with hanging(run.folder, "write-manifests"):
+        assert "is taking longer than" in run.says("note writing the manifest of epoch ")
+        run.reads_on()
+        kill(pid_of(run.folder, "middle"))
+        assert "and going back waits for it" in run.says("note writing the manifest of epoch ")
+    run.says("epoch")  # the one that hung
+    run.says("epoch")  # all are back
+
+
+def a_checkpoint_that_cannot_be_read_back_is_waited_for(run: Told) -> None:
+    with hanging(run.folder, "read-objects"):
+        kill(pid_of(run.folder, "middle"))
+        assert "still missing: " in run.says("note restoring epoch ")

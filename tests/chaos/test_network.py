@@ -1,0 +1,116 @@
+"""The network fails between hosts that all live: what it lost is noticed, and nothing is missing."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import everstream as es
+from everstream.spark.driver import Driver
+from everstream.spark.result import RunResult
+from everstream.spark.talk import Hello
+
+from .conftest import MASTER, Killer, expected, killable, shown
+from .relay import Relay
+
+
+@pytest.fixture
+def relay() -> Iterator[Relay]:
+    relay = Relay()
+    yield relay
+    relay.close()
+
+
+@pytest.fixture
+def one_host_behind_it(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that goes to the host of the operator `middle` passes the relay."""
+    welcome = Driver._welcome
+
+    def through_the_relay(self: Driver, identity: bytes, hello: Hello, now_s: float) -> None:
+        if hello.host == self.coordinator.plan.host_of[self.coordinator.plan.shard_for("middle")]:
+            hello = replace(hello, address=relay.address(hello.address))
+        welcome(self, identity, hello, now_s)
+
+    monkeypatch.setattr(Driver, "_welcome", through_the_relay)
+
+
+@pytest.fixture
+def the_driver_behind_it(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that goes between the hosts and the driver passes the relay."""
+    prepare = Driver.__post_init__
+
+    def through_the_relay(self: Driver) -> None:
+        prepare(self)
+        task = self.task
+        self.task = lambda address: task(relay.address(address))
+
+    monkeypatch.setattr(Driver, "__post_init__", through_the_relay)
+
+
+class Story(Killer):
+    """Does something at epoch 3, and something at a note that holds certain words."""
+
+    def __init__(
+        self, folder: Path, at_3: Callable[[], None], words: str = "", then: Any = None
+    ) -> None:
+        super().__init__(folder, at_epoch=lambda epoch: at_3() if epoch == 3 else None)
+        self.words = words
+        self.then = then
+
+    def note(self, text: str, warning: bool) -> None:
+        super().note(text, warning)
+        if self.then is not None and self.words in text:
+            self.then()
+            self.then = None
+
+    def said(self, words: str) -> bool:
+        return any(words in note for note in self.notes)
+
+
+def run(folder: Path, story: Story) -> RunResult:
+    return killable(folder).run(
+        checkpoint=es.Coordinated(every="200ms"),
+        store=folder / "store",
+        master=MASTER,
+        workers=6,
+        transport="tcp",
+        heartbeat_timeout="4s",
+        slow_after="2s",
+        max_restarts=3,
+        listener=story,
+    )
+
+
+@pytest.mark.usefixtures("one_host_behind_it")
+def test_frames_lost_in_a_short_cut_are_noticed_and_everybody_goes_back(
+    tmp_path: Path, relay: Relay
+) -> None:
+    story = Story(tmp_path, lambda: relay.swallow(heal_after_bytes=500))
+    result = run(tmp_path, story)
+    assert shown(tmp_path) == expected()
+    assert relay.swallowed_bytes >= 500
+    assert len(result.recoveries) == 1
+    assert story.said("was cut")
+
+
+@pytest.mark.usefixtures("one_host_behind_it")
+def test_a_network_that_swallows_everything_for_long_is_noticed_said_and_survived(
+    tmp_path: Path, relay: Relay
+) -> None:
+    story = Story(tmp_path, relay.swallow, "has not reached host", relay.heal)
+    result = run(tmp_path, story)
+    assert shown(tmp_path) == expected()
+    assert result.recoveries
+    assert story.said("was cut") and story.said("has not reached host")
+
+
+@pytest.mark.usefixtures("the_driver_behind_it")
+def test_hosts_cut_off_from_the_driver_are_replaced_and_count_as_one_failure(
+    tmp_path: Path, relay: Relay
+) -> None:
+    story = Story(tmp_path, lambda: relay.swallow(heal_after_bytes=5_000))
+    result = run(tmp_path, story)
+    assert shown(tmp_path) == expected()
+    assert len(result.recoveries) > 3, "every host, but they failed together"
