@@ -5,8 +5,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from everstream.bench.rehearsal import Rehearsal
+from everstream.core.scheme import Checkpointing
 from everstream.errors import UserError
-from everstream.pipeline.checkpointing import Coordinated, seconds
+from everstream.pipeline.checkpointing import AUTO, Coordinated, Induced, Uncoordinated, seconds
 
 DEFAULT_STORES = ".everstream"
 """Without --store, checkpoints go to a folder of the pipeline's name in here."""
@@ -22,6 +23,7 @@ class RunOptions:
     checkpoint: str = "coordinated"
     every: str | None = None
     every_records: int | None = None
+    log: str | None = None
     store: str | None = None
     fresh: bool = False
     max_restarts: int = 3
@@ -37,12 +39,31 @@ class RunOptions:
         if self.timeout is not None and seconds(self.timeout) <= 0:
             raise UserError(f"--timeout {self.timeout}: the time must be positive.")
 
-    def checkpointing(self) -> Coordinated | None:
-        if self.checkpoint == "coordinated":
-            return Coordinated(self.every, self.every_records)
-        if self.every is not None or self.every_records is not None:
-            raise UserError("--every and --every-records need --checkpoint coordinated.")
-        return None
+    def checkpointing(self) -> Checkpointing | None:
+        own = {"every": self.every} if self.every is not None else {}
+        if self.log is not None:
+            own["log"] = self.log
+        match self.checkpoint:
+            case "coordinated" | "unaligned" | "at-least-once":
+                if self.log is not None:
+                    raise UserError(f"--checkpoint {self.checkpoint} keeps no log: drop --log.")
+                mode = "aligned" if self.checkpoint == "coordinated" else self.checkpoint
+                return Coordinated(self.every, self.every_records, mode)
+            case "none":
+                if self.every is not None or self.every_records is not None or self.log is not None:
+                    raise UserError(
+                        "--every, --every-records and --log need checkpoints: say which with "
+                        "--checkpoint."
+                    )
+                return None
+        if self.every_records is not None or self.every == AUTO:
+            raise UserError(
+                f"--checkpoint {self.checkpoint}: each shard has its own timer, so give a time "
+                "with --every, such as 5s."
+            )
+        if self.checkpoint == "uncoordinated":
+            return Uncoordinated(**own)  # type: ignore[arg-type]
+        return Induced(**own, rule=self.checkpoint)  # type: ignore[arg-type]
 
     def store_of(self, pipeline: str) -> str:
         return self.store if self.store is not None else f"{DEFAULT_STORES}/{pipeline}"

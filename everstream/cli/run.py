@@ -18,7 +18,17 @@ errors = Console(stderr=True)
 
 class Checkpointing(Enum):
     coordinated = "coordinated"
+    unaligned = "unaligned"
+    at_least_once = "at-least-once"
+    uncoordinated = "uncoordinated"
+    hmnr = "hmnr"
+    bcs = "bcs"
     none = "none"
+
+
+class Log(Enum):
+    durable = "durable"
+    memory = "memory"
 
 
 class Transport(Enum):
@@ -38,7 +48,13 @@ def run(
         typer.Option(min=1, help="Hosts (Spark tasks) to spread the shards over; default: all."),
     ] = None,
     checkpoint: Annotated[
-        Checkpointing, typer.Option(help="How to checkpoint.")
+        Checkpointing,
+        typer.Option(
+            help="How to checkpoint. coordinated: all together, aligned by markers; unaligned: "
+            "markers overtake the records; at-least-once: nothing waits, after a failure some "
+            "records count twice; uncoordinated: each shard by itself, only those go back who "
+            "must; hmnr, bcs: the same, safe on cycles."
+        ),
     ] = Checkpointing.coordinated,
     every: Annotated[
         str | None,
@@ -49,6 +65,13 @@ def run(
     ] = None,
     every_records: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Checkpoint after N records read.")
+    ] = None,
+    log: Annotated[
+        Log | None,
+        typer.Option(
+            help="uncoordinated, hmnr, bcs: keep what was sent in the store (the default), or in "
+            "memory, where it is lost with its process."
+        ),
     ] = None,
     store: Annotated[
         str | None,
@@ -101,6 +124,7 @@ def run(
         checkpoint=checkpoint.value,
         every=every,
         every_records=every_records,
+        log=None if log is None else log.value,
         store=store,
         fresh=fresh,
         max_restarts=max_restarts,

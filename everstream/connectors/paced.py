@@ -11,8 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+import polars as pl
+
 from everstream.errors import UserError
-from everstream.pipeline.batch import Batch
+from everstream.pipeline.batch import Batch, columns_of
 from everstream.pipeline.rejects import Rejected
 from everstream.pipeline.source import EndOfStream, Reader, Source
 
@@ -35,7 +38,9 @@ class PacedOffset:
 class Paced(Source):
     """Gives the records of `source` at `rate` records per second over all shards together.
 
-    Never more than is due, in frames of at most `batch` records.
+    Never more than is due, in frames of at most `batch` records. With `due="due_us"` each record
+    has, in a column of that name, when it was due, in microseconds since 1970: what a latency is
+    measured from if waiting is to count.
     """
 
     def __init__(
@@ -45,6 +50,7 @@ class Paced(Source):
         *,
         clock: Callable[[], float] = time.time,
         batch: int = 65_536,
+        due: str | None = None,
     ) -> None:
         if not 0 < rate < float("inf"):
             raise UserError(f"rate must be a positive number of records per second, not {rate}.")
@@ -54,12 +60,14 @@ class Paced(Source):
         self._rate = rate
         self._clock = clock
         self._batch = batch
+        self._due_column = due
         self.max_shards = source.max_shards
         self.on_error = source.on_error
 
     def open(self, shard: int, shards: int) -> Reader:
         inner = self._source.open(shard, shards)
-        return _PacedReader(inner, self._rate / shards, self._clock, self._batch)
+        rate = self._rate / shards
+        return _PacedReader(inner, rate, self._clock, self._batch, self._due_column)
 
     def total_records(self) -> int | None:
         return self._source.total_records()
@@ -72,11 +80,19 @@ class Paced(Source):
 
 
 class _PacedReader(Reader):
-    def __init__(self, inner: Reader, rate: float, clock: Callable[[], float], batch: int) -> None:
+    def __init__(
+        self,
+        inner: Reader,
+        rate: float,
+        clock: Callable[[], float],
+        batch: int,
+        due_column: str | None,
+    ) -> None:
         self._inner = inner
         self._rate = rate
         self._clock = clock
         self._batch = batch
+        self._due_column = due_column
         self._offset = PacedOffset(clock(), 0, inner.offset, 0)
         self._held: Batch = []
         self._to_skip = 0
@@ -150,6 +166,8 @@ class _PacedReader(Reader):
     def _give(self, count: int, now_s: float) -> Batch:
         frame, self._held = self._held[:count], self._held[count:]
         given = self._offset.given + len(frame)
+        if self._due_column is not None:
+            frame = self._with_due(frame, self._due_column)
         if len(self._held):
             skip = self._offset.skip + len(frame)
             self._offset = replace(self._offset, given=given, skip=skip)
@@ -157,3 +175,9 @@ class _PacedReader(Reader):
             self._inner_was_given(given)
         self._last_frame_s = now_s
         return frame
+
+    def _with_due(self, frame: Batch, name: str) -> Batch:
+        numbers = np.arange(1, len(frame) + 1) + self._offset.given
+        due_us = (self._offset.start_s + numbers / self._rate) * 1e6
+        column = pl.Series(name, due_us.astype(np.int64))
+        return columns_of(frame, "Paced(due=...)").with_columns(column)

@@ -260,7 +260,7 @@ class PartWriter(Writer):
         self._file, self._pending, self._size_bytes = None, None, 0
         return transaction
 
-    def recover(self, transactions: Sequence[Transaction], permit: Permit) -> None:
+    def recover(self, transactions: Sequence[Transaction], permit: Permit) -> Sequence[Transaction]:
         # Listed first: whatever a newer generation commits after this cannot be in these lists.
         parts = self._mine(self._folder.parts(self._owner))
         pendings = self._mine(self._folder.pendings(self._owner))
@@ -272,14 +272,22 @@ class PartWriter(Writer):
             )
         fence = self._name("fence")
         self._folder.fs.pipe_file(self._folder.path_of(fence), b"")
+        held = [t for t in transactions if t.checkpoint > permit.checkpoint]
         for transaction in transactions:
-            transaction.commit(permit)
+            if transaction.checkpoint <= permit.checkpoint:
+                transaction.commit(permit)
         for part in parts:
             if part.checkpoint > permit.checkpoint:
                 self._folder.remove(part)
+        kept = {fence, *(name for t in held for name in self._pending_of(t))}
         for pending in pendings:
-            if pending != fence:
+            if pending not in kept:
                 self._folder.remove(pending)
+        return held
+
+    def _pending_of(self, transaction: Transaction) -> list[PendingName]:
+        """The pending files that a transaction needs."""
+        return [transaction.pending] if isinstance(transaction, PartTransaction) else []
 
     def close(self) -> None:
         if self._file is not None and self._pending is not None:

@@ -22,7 +22,13 @@ import polars as pl
 from everstream.connectors.encoding import decode, encode
 from everstream.connectors.files import remove
 from everstream.connectors.frames import Columns
-from everstream.connectors.parts import PartFolder, PartTransaction, PartWriter, owner_of
+from everstream.connectors.parts import (
+    PartFolder,
+    PartTransaction,
+    PartWriter,
+    PendingName,
+    owner_of,
+)
 from everstream.errors import ConnectorError, InternalError, UserError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.sink import Delivery, Permit, Sink, SinkShard, Transaction, Writer
@@ -317,14 +323,18 @@ class _TableWriter(PartWriter):
         assert isinstance(part, PartTransaction)
         return TableTransaction(self._database, self._table, self._who, part, checkpoint)
 
-    def recover(self, transactions: Sequence[Transaction], permit: Permit) -> None:
+    def recover(self, transactions: Sequence[Transaction], permit: Permit) -> Sequence[Transaction]:
         with self._database.session(self._table) as session:
             session.set_up()
             _refuse_if_replaced(session, self._table, self._who)
             session.set_fence(self._table, self._who)
             session.remove_after(self._table, self._who, permit.checkpoint)
         ours = [replace(t, who=self._who) for t in transactions if isinstance(t, TableTransaction)]
-        super().recover(ours, permit)
+        return super().recover(ours, permit)
+
+    def _pending_of(self, transaction: Transaction) -> list[PendingName]:
+        assert isinstance(transaction, TableTransaction)
+        return [transaction.part.pending]
 
 
 class _UpsertWriter(Writer):
@@ -366,11 +376,12 @@ class _UpsertWriter(Writer):
             self.close()
             self._upsert(frame)
 
-    def recover(self, transactions: Sequence[Transaction], permit: Permit) -> None:
+    def recover(self, transactions: Sequence[Transaction], permit: Permit) -> Sequence[Transaction]:
         with self._database.session(self._table) as session:
             session.set_up()
             _refuse_if_replaced(session, self._table, self._who)
             session.set_fence(self._table, self._who)
+        return ()
 
     def close(self) -> None:
         if self._connection is not None:

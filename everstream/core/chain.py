@@ -52,6 +52,11 @@ class Stage:
     passed: int = NO_WATERMARK
     """The watermark that was passed on to those behind."""
 
+    def hold(self, transactions: Sequence[Transaction]) -> None:
+        """These were restored and wait for their permit; they are durable."""
+        self.pending = list(transactions)
+        self.persisted = {transaction.checkpoint for transaction in transactions}
+
 
 class ChainStages:
     """All operators of one shard, and the batch on its way through them."""
@@ -122,7 +127,7 @@ class ChainStages:
             elif kind is Kind.SINK:
                 who = SinkShard(graph.name, name, self.shard.number, shards, generation, store)
                 stage.writer = what.open(who)
-                stage.writer.recover(extra.get("transactions", ()), permit)
+                stage.hold(stage.writer.recover(extra.get("transactions", ()), permit))
             else:
                 bind_state(what, partial(self.state.keystore, name))
                 stage.operator = what
@@ -133,7 +138,7 @@ class ChainStages:
                 self.stages[hidden.name] = stage.dead_letters = hidden
                 assert hidden.writer is not None
                 saved = extras.get(hidden.name, {})
-                hidden.writer.recover(saved.get("transactions", ()), permit)
+                hidden.hold(hidden.writer.recover(saved.get("transactions", ()), permit))
         self._link()
 
     def _link(self) -> None:
@@ -276,6 +281,11 @@ class ChainStages:
         """Close the sinks' transactions; what must be saved besides the key stores."""
         extras: dict[str, Any] = {}
         for stage in self.stages.values():
+            if stage.operator is not None:
+                self._at = stage.name
+                stage.operator.before_checkpoint(stage.ctx)
+                if stage.ctx.take_emitted():
+                    raise UserError("before_checkpoint cannot emit; emit while processing records.")
             if stage.reader is not None:
                 extras[stage.name] = {"offset": stage.reader.offset}
             elif stage.writer is not None:

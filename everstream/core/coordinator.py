@@ -10,18 +10,19 @@ until the store has answered nobody knows which epoch is the last stable one. An
 before everybody has restored, so a frame can only ever be of the present generation or older.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from everstream.core.control import KEPT_MANIFESTS, RETRY_S, RunControl
 from everstream.core.ids import NO_EPOCH, Epoch, Generation, HostId, ShardId
 from everstream.core.manifest import (
     EpochManifest,
     records_for,
     shard_counts,
-    shown_once,
     still_valid,
 )
 from everstream.core.messages import (
+    Census,
     CheckpointFailed,
     CheckpointTaken,
     Committed,
@@ -32,34 +33,17 @@ from everstream.core.messages import (
     RestoreFailed,
     Resume,
     ShardFailed,
-    Shutdown,
     Stable,
     StartCheckpoint,
 )
-from everstream.core.orders import (
-    EndRun,
-    Note,
-    Order,
-    Outcome,
-    Phase,
-    Policy,
-    SendTo,
-    WriteManifest,
-)
-from everstream.core.patience import Patience, listed
+from everstream.core.orders import Order, Outcome, Phase, Policy, WriteManifest
 from everstream.core.plan import Plan
 from everstream.core.protocols.epochs import EpochLedger
-from everstream.core.recovery import RecoveryBook, RecoveryReport, RestartBudget
-from everstream.errors import EnvironmentFault, EverstreamError, LeaseLost, RunFailed, StoreError
-from everstream.pipeline.graph import Kind
-
-KEPT_MANIFESTS = 3
-RETRY_S = 1.0
-"""After an epoch failed, the next one waits this long."""
+from everstream.errors import EverstreamError, LeaseLost, RunFailed
 
 
-class Coordinator:
-    """Decides for the whole run. Every method takes the time and returns orders."""
+class Coordinator(RunControl):
+    """Coordinated checkpoints: everybody in numbered epochs, and everybody goes back together."""
 
     def __init__(
         self,
@@ -68,99 +52,22 @@ class Coordinator:
         generation: Generation,
         manifests: Sequence[EpochManifest] = (),
     ) -> None:
-        self.plan = plan
-        self.policy = policy
-        self.every_s = policy.every_s
-        """The time between two epochs; may be changed while the run goes on."""
-        self.generation = generation
-        self.manifests = still_valid(manifests)
-        """Where we can go back to, newest first."""
-        self._sources = {node.name for node in plan.graph.of_kind(Kind.SOURCE)}
-        self.phase = Phase.GATHERING
-        self.hosts: dict[HostId, Any] = {}
-        """The hosts that are here, with their addresses."""
+        super().__init__(plan, policy, generation, manifests)
         self.ledger = EpochLedger(frozenset(plan.shards), self.stable_epoch)
-        self.book = RecoveryBook()
-        self.budget = RestartBudget(policy.max_restarts, policy.restart_window_s)
-        self.patience = Patience(policy.slow_after_s)
-        self.progress: dict[ShardId, Progress] = {}
         self._restoring: set[ShardId] = set()
-        self._committing: set[ShardId] = set()
-        self._writing: EpochManifest | None = None
         self._rollback_waits = False
-        self._stop: str | None = None
         self._stop_epoch: Epoch | None = None
         self._due_s: float | None = None
         self._not_before_s = 0.0
         self._final_failed = False
         self._records_at_epoch = 0
-        self._injected: dict[HostId, float] = {}
-        self._orders: list[Order] = []
 
-    @property
-    def line(self) -> Mapping[ShardId, Any]:
-        """The checkpoints we would go back to now."""
-        return self.manifests[0].records if self.manifests else {}
-
-    @property
-    def stable_epoch(self) -> Epoch:
-        return self.manifests[0].epoch if self.manifests else Epoch(0)
-
-    @property
-    def _over(self) -> bool:
-        return self.phase is Phase.DONE
-
-    def totals(self) -> dict[str, int]:
-        """Operator -> records taken so far, over all its shards (sources: given)."""
-        sums: dict[str, int] = {}
-        for report in self.progress.values():
-            for name, (records_in, records_out) in report.counts.items():
-                is_source = name in self._sources
-                sums[name] = sums.get(name, 0) + (records_out if is_source else records_in)
-        return sums
-
-    def records_read(self) -> int:
-        totals = self.totals()
-        return sum(totals.get(name, 0) for name in self._sources)
-
-    # Hosts.
-
-    def on_host_joined(self, host: HostId, address: Any, now_s: float) -> list[Order]:
-        """A host has started, or started again."""
-        if self._over:
-            self._send(host, Shutdown())
-            return self._take()
-        if host in self.hosts:
-            self._failure(f"host {host} came back", self.plan.hosts[host], host, None, now_s)
-        self.hosts[host] = address
-        self.book.restarted(tuple(str(shard) for shard in self.plan.hosts[host]), now_s)
-        if self.phase is Phase.GATHERING:
-            if len(self.hosts) == len(self.plan.hosts):
-                self._roll_back()
-        elif not self._over and not self._rollback_waits:
+    def _host_is_back(self, host: HostId, now_s: float) -> None:
+        if not self._rollback_waits:
             self._send(host, self._restore_command())
-        return self._take()
 
-    def on_host_lost(self, host: HostId, how: str, now_s: float) -> list[Order]:
-        """A host's process is gone, or silent for too long."""
-        if host in self.hosts and not self._over:
-            del self.hosts[host]
-            what = f"host {host} ({how})"
-            self._failure(what, self.plan.hosts[host], host, None, now_s)
-        return self._take()
-
-    def on_start_failed(self, host: HostId, error: EverstreamError, now_s: float) -> list[Order]:
-        """A host could not even start; Spark will try again, but not for ever."""
-        if not self._over:
-            self._note(f"host {host} could not start: {error.message}", True)
-            if not self.budget.spend(now_s):
-                message = f"host {host} could not start, more than {self.policy.max_restarts} times"
-                self._end(Outcome.FAILED, RunFailed(message, error))
-        return self._take()
-
-    def on_injected_kill(self, host: HostId, now_s: float) -> None:
-        """We are about to kill this host ourselves: that is not held against the pipeline."""
-        self._injected[host] = now_s
+    def _plan_of_return(self) -> str:
+        return f"going back to epoch {self.stable_epoch}"
 
     # Reports.
 
@@ -169,13 +76,14 @@ class Coordinator:
             return self._take()
         match report:
             case Progress():
-                self.progress[report.shard] = report
-                if self.book.unfinished and self.phase in (Phase.RUNNING, Phase.FINISHING):
-                    self.book.progressed(self.totals(), self.records_read(), now_s)
+                self._progressed(report, now_s)
+            case Census():
+                self._on_census(report)
             case Restored(shard=shard):
                 self._restoring.discard(shard)
                 self._resume_when_restored(now_s)
             case CheckpointTaken(record=record):
+                self.tally.add(record)
                 self.ledger.add(record)
                 self._write_when_complete(now_s)
             case CheckpointFailed(epoch=epoch, reason=reason, shard=shard, final=final):
@@ -190,10 +98,8 @@ class Coordinator:
                 self._end_when_committed(now_s)
             case RestoreFailed(shard=shard, reason=reason):
                 self._fall_back(shard, reason, now_s)
-            case LinkCut(sender=sender, receiver=receiver, how=how):
-                what = f"the connection from host {sender} to host {receiver} was cut ({how})"
-                shards = [*self.plan.hosts[sender], *self.plan.hosts[receiver]]
-                self._failure(what, shards, None, EnvironmentFault(what), now_s)
+            case LinkCut():
+                self._link_cut(report, now_s)
             case ShardFailed(shard=shard, error=error):
                 self._failure(f"{shard} failed", [shard], None, error, now_s)
         return self._take()
@@ -219,7 +125,7 @@ class Coordinator:
                 self._end_when_committed(now_s)
         return self._take()
 
-    def on_manifest_failed(self, error: StoreError, now_s: float) -> list[Order]:
+    def on_manifest_failed(self, error: EverstreamError, now_s: float) -> list[Order]:
         """The manifest is known not to be there: the epoch never happened."""
         manifest, self._writing = self._writing, None
         assert manifest is not None
@@ -239,6 +145,7 @@ class Coordinator:
     def on_tick(self, now_s: float) -> list[Order]:
         """Start an epoch if one is due; say so if we have waited for the store for long."""
         self._say_what_is_slow(now_s)
+        self._watch_loops()
         if self.phase is not Phase.RUNNING or self._writing or self.ledger.in_flight is not None:
             return self._take()
         if now_s < self._not_before_s:
@@ -311,37 +218,8 @@ class Coordinator:
     def _is_last(self, manifest: EpochManifest) -> bool:
         return manifest.final or manifest.epoch == self._stop_epoch
 
-    def _failure(
-        self,
-        what: str,
-        shards: Sequence[ShardId],
-        host: HostId | None,
-        error: EverstreamError | None,
-        now_s: float,
-    ) -> None:
-        killed_s = self._injected.pop(host, None) if host is not None else None
-        goal = self.totals()
-        for name, count in self.book.goal().items():
-            goal[name] = max(count, goal.get(name, 0))
-        self.book.open(
-            RecoveryReport(
-                what=what,
-                shards=tuple(str(shard) for shard in shards),
-                injected=killed_s is not None,
-                detected_s=now_s,
-                failed_s=killed_s,
-                records_read=max(self.records_read(), self.book.records_read()),
-                goal=goal,
-            )
-        )
-        self._note(f"{what}: going back to epoch {self.stable_epoch}", killed_s is None)
-        if killed_s is None and not self.budget.spend(now_s, host):
-            limit, window_s = self.policy.max_restarts, self.policy.restart_window_s
-            message = f"{what}: more than {limit} failures within {window_s:g} s"
-            self._end(Outcome.FAILED, RunFailed(message, error))
-            return
-        if self.phase is not Phase.GATHERING:
-            self._roll_back()
+    def _go_back(self, failed: Sequence[ShardId], now_s: float) -> None:
+        self._roll_back()
 
     def _roll_back(self) -> None:
         """Everybody goes back to the line, under a new generation."""
@@ -350,6 +228,7 @@ class Coordinator:
         self._rollback_waits = self._writing is not None
         if self._rollback_waits:
             return
+        self._reset_loops()
         self.ledger.roll_back(self.line, [self.stable_epoch])
         self._final_failed = False
         self.progress = {
@@ -368,9 +247,7 @@ class Coordinator:
             return
         if len(self.hosts) < len(self.plan.hosts):
             return
-        totals = self.totals()
-        shown = {sink: totals.get(sink, 0) for sink in shown_once(self.plan)}
-        self.book.resumed(self.stable_epoch, self.records_read(), now_s, shown)
+        self._note_resumed(now_s)
         for host in self.hosts:
             self._send(host, Resume(self.generation, dict(self.hosts)))
         if self.manifests and self._is_last(self.manifests[0]):
@@ -406,47 +283,14 @@ class Coordinator:
         self._orders.append(WriteManifest(older))
         self._roll_back()
 
-    def _say_what_is_slow(self, now_s: float) -> None:
-        waits_for, missing = self._waiting()
-        waited_s = self.patience.lost_with(waits_for, now_s)
-        if waited_s is not None:
-            others = f"; still missing: {listed(sorted(missing))}" if missing else ""
-            self._note(f"{waits_for} is taking longer than {waited_s:.3g} s{others}", True)
-
-    def _waiting(self) -> tuple[str | None, list[str]]:
-        """What the run waits for at this moment, and which shards have not answered."""
-        if self._writing is not None:
-            then = ", and going back waits for it" if self._rollback_waits else ""
-            return f"writing the manifest of epoch {self._writing.epoch}{then}", []
+    def _waiting(self) -> tuple[str | None, Iterable[ShardId]]:
+        waits_for, missing = super()._waiting()
+        if self._writing is not None and self._rollback_waits:
+            return f"{waits_for}, and going back waits for it,", ()
         if self.phase is Phase.RESTORING and len(self.hosts) == len(self.plan.hosts):
             what = f"restoring epoch {self.stable_epoch} (generation {self.generation})"
-            return what, [str(shard) for shard in self._restoring]
-        if self.phase is Phase.RUNNING and self.ledger.in_flight is not None:
+            return what, self._restoring
+        if self.phase is Phase.RUNNING and waits_for is None and self.ledger.in_flight is not None:
             have = self.ledger.records.keys() | self.ledger.finals.keys()
-            missing = [str(shard) for shard in self.plan.shards if shard not in have]
-            return f"epoch {self.ledger.in_flight}", missing
-        if self.phase is Phase.FINISHING:
-            return "committing the last results", [str(shard) for shard in self._committing]
-        return None, []
-
-    def _end_when_committed(self, now_s: float) -> None:
-        if self.phase is Phase.FINISHING and not self._committing:
-            self.book.ended(now_s)
-            final = bool(self.manifests) and self.manifests[0].final
-            self._end(Outcome.FINISHED if final else Outcome.STOPPED)
-
-    def _end(self, outcome: Outcome, error: EverstreamError | None = None) -> None:
-        self.phase = Phase.DONE
-        for host in self.hosts:
-            self._send(host, Shutdown())
-        self._orders.append(EndRun(outcome, error))
-
-    def _send(self, host: HostId, command: Any) -> None:
-        self._orders.append(SendTo(host, command))
-
-    def _note(self, text: str, warning: bool = False) -> None:
-        self._orders.append(Note(text, warning))
-
-    def _take(self) -> list[Order]:
-        orders, self._orders = self._orders, []
-        return orders
+            return f"epoch {self.ledger.in_flight}", set(self.plan.shards) - have
+        return waits_for, missing

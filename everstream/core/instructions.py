@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from everstream.core.frames import Frame
-from everstream.core.ids import Epoch, Generation
+from everstream.core.ids import ChannelId, Epoch, Generation
 from everstream.core.messages import CheckpointRecord
+from everstream.core.protocols.base import Queues
 from everstream.pipeline.sink import Permit
 
 
@@ -52,6 +53,29 @@ class Capture:
     """
 
     record: CheckpointRecord
+    queues: Queues = "none"
+    """Which waiting frames belong to it; with "both" it stays open for those that arrive."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordArrival:
+    """This frame belongs to the open checkpoint."""
+
+    frame: Frame
+
+
+@dataclass(frozen=True, slots=True)
+class CloseCapture:
+    """The open checkpoint of this number is whole: make it durable."""
+
+    number: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The receivers of these channels go back: send nothing there until they have."""
+
+    channels: tuple[ChannelId, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +124,9 @@ Instruction: TypeAlias = (
     | Advance
     | Produce
     | Capture
+    | RecordArrival
+    | CloseCapture
+    | Cut
     | EmitMarkers
     | Finish
     | Commit

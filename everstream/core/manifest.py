@@ -34,7 +34,7 @@ class EpochManifest:
         return sum(record.size_bytes for record in self.records.values())
 
     def to_json(self) -> dict[str, Any]:
-        objects = {ref.name: ref for r in self.records.values() for ref in r.objects}
+        objects = {ref.name: ref for r in self.records.values() for ref in r.all_objects}
         return {
             "pipeline": self.pipeline,
             "epoch": self.epoch,

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from everstream.core.ids import NO_EPOCH, Epoch, Generation, HostId, ShardId
+from everstream.core.message_log import LogSegment
 from everstream.errors import EverstreamError
 from everstream.state.store import ObjectRef
 
@@ -25,6 +26,14 @@ class CheckpointRecord:
     """The shard had ended: this also stands for every later epoch."""
     last_epoch: Epoch = NO_EPOCH
     """The last epoch this shard took part in before; a final record counts only after it."""
+    stopped: bool = False
+    """The shard was told to stop with this checkpoint."""
+    forced: bool = False
+    """The protocol demanded it before a delivery; no timer did."""
+    loops_ended: bool = False
+    """The feedback inputs of the shard's cycle had been declared ended."""
+    log: tuple[LogSegment, ...] = ()
+    """What the shard had sent and somebody may still ask for."""
     received: dict[str, int] = field(default_factory=dict)
     sent: dict[str, int] = field(default_factory=dict)
     ended: tuple[str, ...] = ()
@@ -42,6 +51,11 @@ class CheckpointRecord:
     upload_s: float = 0.0
     size_bytes: int = 0
 
+    @property
+    def all_objects(self) -> tuple[ObjectRef, ...]:
+        """Everything in the store that it takes to go back to this checkpoint."""
+        return (*self.objects, *(segment.ref for segment in self.log))
+
     def to_json(self) -> dict[str, Any]:
         body = asdict(self)
         body["shard"] = str(self.shard)
@@ -56,6 +70,7 @@ class CheckpointRecord:
                 "operators": tuple(body["operators"]),
                 "objects": tuple(ObjectRef(**ref) for ref in body["objects"]),
                 "ended": tuple(body["ended"]),
+                "log": tuple(LogSegment.from_json(segment) for segment in body["log"]),
                 "counts": {name: tuple(pair) for name, pair in body["counts"].items()},
             }
         )
@@ -72,6 +87,27 @@ class Restore:
     stable: Epoch
     records: dict[ShardId, tuple[CheckpointRecord, ...]]
     """Per shard the records that hold its operators' state: one, unless the graph was changed."""
+
+
+@dataclass(frozen=True)
+class Halt:
+    """These shards wait, and say how far they have come: a shard they receive from has failed."""
+
+    generation: Generation
+    shards: frozenset[ShardId]
+
+
+@dataclass(frozen=True)
+class Recover:
+    """Some shards go back, each to its own checkpoint; those next to them get ready for that."""
+
+    generation: Generation
+    records: dict[ShardId, CheckpointRecord | None]
+    """Who goes back, and to what; None is the empty start."""
+    stable: dict[ShardId, Epoch]
+    """The newest checkpoint of each that can never be rolled back."""
+    received: dict[str, int]
+    """Channel -> how far its receiver has come, of every channel that starts or ends there."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +128,31 @@ class StartCheckpoint:
 
 @dataclass(frozen=True)
 class Stable:
-    """Everything up to this epoch will never be rolled back."""
+    """Everything up to this epoch will never be rolled back.
+
+    Where shards number their checkpoints each by itself, `numbers` says what that is for each,
+    and nobody will ask for what was `received` before.
+    """
 
     epoch: Epoch
+    numbers: dict[ShardId, Epoch] | None = None
+    received: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Shards on this cycle: is there anything left to do?"""
+
+    cycle: int
+    round: int
+
+
+@dataclass(frozen=True)
+class EndLoop:
+    """Nothing moves on this cycle any more: its feedback inputs have ended."""
+
+    cycle: int
+    generation: Generation
 
 
 @dataclass(frozen=True)
@@ -110,6 +168,39 @@ class Restored:
     shard: ShardId
     generation: Generation
     restore_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Halted:
+    """I wait; so far I have come."""
+
+    shard: ShardId
+    generation: Generation
+    """Of the recovery I wait for."""
+    received: dict[str, int]
+    sent: dict[str, int]
+    loops_ended: bool = False
+
+
+@dataclass(frozen=True)
+class Rewired:
+    """I am ready for a neighbour that goes back."""
+
+    shard: ShardId
+    generation: Generation
+
+
+@dataclass(frozen=True)
+class Census:
+    """The answer to a probe: frames received from and sent to shards of the same cycle."""
+
+    shard: ShardId
+    generation: Generation
+    round: int
+    passive: bool
+    """Everything from outside the cycle has ended, and nothing waits here."""
+    sent: int
+    received: int
 
 
 @dataclass(frozen=True)
@@ -177,3 +268,5 @@ class Progress:
     generation: Generation
     counts: dict[str, tuple[int, int]]
     ended: bool = False
+    lost_frames: int = 0
+    """Frames that nobody could send again."""

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 from everstream.core.ids import HostId
 from everstream.core.manifest import EpochManifest
 from everstream.errors import EverstreamError
+from everstream.state.objects import ObjectRef
 
 
 class Phase(Enum):
@@ -48,6 +49,13 @@ class WriteManifest:
 
 
 @dataclass(frozen=True)
+class Discard:
+    """Nobody will go back to what these objects hold; they may be deleted at any time."""
+
+    objects: tuple[ObjectRef, ...]
+
+
+@dataclass(frozen=True)
 class EndRun:
     outcome: Outcome
     error: EverstreamError | None = None
@@ -61,4 +69,4 @@ class Note:
     warning: bool = False
 
 
-Order: TypeAlias = SendTo | WriteManifest | EndRun | Note
+Order: TypeAlias = SendTo | WriteManifest | Discard | EndRun | Note

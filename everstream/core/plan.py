@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from everstream.core.ids import ChannelId, HostId, ShardId
+from everstream.core.lines import Link, cycles
 from everstream.errors import UserError
 from everstream.pipeline.graph import Broadcast, Edge, Graph, Kind, OnDemand
 from everstream.pipeline.stream import Pipeline, planned_shards
@@ -40,6 +41,9 @@ class Plan:
     host_of: dict[ShardId, HostId] = field(default_factory=dict)
     chain_of: dict[str, str] = field(default_factory=dict)
     """Operator name -> name of the chain it is in."""
+    links: list[Link] = field(default_factory=list)
+    cycles: list[tuple[ShardId, ...]] = field(default_factory=list)
+    """The strongly connected components of the shards that hold a cycle."""
 
     def __post_init__(self) -> None:
         self.inputs = {shard: [] for shard in self.shards}
@@ -53,9 +57,23 @@ class Plan:
         self.chain_of = {
             name: chain.name for chain in self.chains.values() for name in chain.operators
         }
+        self.links = [Link(str(c), c.sender, c.receiver) for c in self.channels]
+        self.cycles = cycles(self.links, self.shards) if self.has_feedback else []
+
+    @property
+    def has_feedback(self) -> bool:
+        return any(edge.feedback for edge in self.graph.edges)
+
+    def feedback(self, channel: ChannelId) -> bool:
+        return self.graph.edges[channel.edge].feedback
+
+    def cycle_of(self, shard: ShardId) -> tuple[ShardId, ...]:
+        """The shards on a common cycle with this one; none if it is on no cycle."""
+        return next((cycle for cycle in self.cycles if shard in cycle), ())
 
     def fused(self, edge: Edge) -> bool:
-        return self.chain_of[edge.sender] == self.chain_of[edge.receiver]
+        together = self.chain_of[edge.sender] == self.chain_of[edge.receiver]
+        return together and not edge.feedback
 
     def shard_for(self, operator: str, index: int = 0) -> ShardId:
         """The shard that runs this operator; raises a UserError that lists the operators."""
@@ -107,7 +125,7 @@ def make_plan(pipeline: Pipeline, hosts: int) -> Plan:
     channels = [
         ChannelId(number, ShardId(chain_of[edge.sender].name, s), ShardId(edge.receiver, r))
         for number, edge in enumerate(graph.edges)
-        if chain_of[edge.sender] is not chain_of[edge.receiver]
+        if edge.feedback or chain_of[edge.sender] is not chain_of[edge.receiver]
         for s in range(chain_of[edge.sender].shards)
         for r in range(chain_of[edge.receiver].shards)
     ]

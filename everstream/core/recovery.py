@@ -1,7 +1,7 @@
 """Recovery reports and the restart budget: what a failure cost, and how many are too many."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,12 @@ class RecoveryReport:
     """Records the sources had given when the failure was noticed."""
     goal: dict[str, int] = field(default_factory=dict)
     """Operator -> records it had taken when the failure was noticed."""
+    went_back: tuple[str, ...] = ()
+    """The shards that went back to a checkpoint; the others kept their state and went on."""
+    rollback_s: float = 0.0
+    """The age of the oldest checkpoint that one of them went back to."""
+    checkpoints_back: int = 0
+    """How many checkpoints one of them gave up, at most."""
 
     @property
     def start_s(self) -> float:
@@ -62,6 +68,9 @@ class RecoveryReport:
             "from_epoch": self.from_epoch,
             "records_replayed": self.records_replayed,
             "duplicates_suppressed": self.duplicates_suppressed,
+            "went_back": list(self.went_back),
+            "rollback_s": round(self.rollback_s, 3),
+            "checkpoints_back": self.checkpoints_back,
             **self.milliseconds(),
         }
 
@@ -79,6 +88,13 @@ class RecoveryBook:
         for report in self.unfinished:
             if report.restarted_s is None and set(report.shards) & set(shards):
                 report.restarted_s = now_s
+
+    def going_back(self, shards: Sequence[str], rollback_s: float, checkpoints_back: int) -> None:
+        """It is decided who goes back, and how far."""
+        for report in self.unfinished:
+            report.went_back = tuple(sorted({*report.went_back, *shards}))
+            report.rollback_s = max(report.rollback_s, rollback_s)
+            report.checkpoints_back = max(report.checkpoints_back, checkpoints_back)
 
     def resumed(
         self,

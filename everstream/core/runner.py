@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from everstream.core.chain import ChainStages
+from everstream.core.channel_state import CHANNELS, ChannelState
 from everstream.core.frames import Frame
 from everstream.core.ids import ChannelId, Epoch, Generation, ShardId
 from everstream.core.instructions import (
@@ -18,20 +19,30 @@ from everstream.core.instructions import (
     Announce,
     Capture,
     Close,
+    CloseCapture,
     Commit,
+    Cut,
     Deliver,
     EmitMarkers,
     Finish,
     Instruction,
     LoadState,
     Produce,
+    RecordArrival,
     Start,
     Tell,
 )
+from everstream.core.message_log import LogSegment, Segment, log_of
 from everstream.core.messages import (
+    Census,
     CheckpointRecord,
+    EndLoop,
+    Halt,
+    Probe,
     Progress,
+    Recover,
     Restore,
+    RestoreFailed,
     Resume,
     Stable,
     StartCheckpoint,
@@ -39,11 +50,14 @@ from everstream.core.messages import (
 from everstream.core.outlet import make_outlet
 from everstream.core.plan import Plan
 from everstream.core.points import Point
-from everstream.core.protocols.base import ShardProtocol
-from everstream.core.shard import Shard, Status
+from everstream.core.protocols.base import Place, Queues
+from everstream.core.scheme import Scheme
+from everstream.core.shard import Shard
+from everstream.core.status import Status
 from everstream.errors import CorruptObject, EnvironmentFault
 from everstream.pipeline.sink import Permit, Transaction
 from everstream.pipeline.source import EndOfStream
+from everstream.state.objects import Data
 from everstream.state.snapshot import Capture as StateCapture
 from everstream.state.snapshot import ShardState
 from everstream.state.store import ObjectRef
@@ -58,6 +72,8 @@ class Upload:
     record: CheckpointRecord
     capture: StateCapture
     transactions: list[Transaction]
+    segments: Sequence[Segment] = ()
+    """What the shard has sent up to this checkpoint: durable before it, or it counts for nothing."""
 
     @property
     def name(self) -> str:
@@ -66,6 +82,16 @@ class Upload:
             f"{self.shard.operator}-{self.shard.number}/"
             f"{self.record.number:08d}-{self.generation:x}.ckpt"
         )
+
+    def perform(
+        self,
+        put: Callable[[str, Data], ObjectRef],
+        reached: Callable[[ShardId, Point], None],
+    ) -> ObjectRef:
+        """Store everything that makes up this checkpoint; the object of the state comes last."""
+        for segment in self.segments:
+            segment.save(put)
+        return put(self.name, self.prepare_in_pieces(reached))
 
     def prepare(self, reached: Callable[[ShardId, Point], None]) -> bytes:
         """Make the sinks' records durable and encode the state: the bytes to store."""
@@ -108,6 +134,7 @@ class Port(Protocol):
     def grant(self, channel: ChannelId, frames: int) -> None: ...
     def tell(self, report: object) -> None: ...
     def upload(self, upload: Upload) -> None: ...
+    def save_segment(self, segment: Segment) -> None: ...
     def commit(self, job: CommitJob) -> None: ...
     def load(self, refs: Sequence[ObjectRef]) -> list[bytes]: ...
     def reached(self, shard: ShardId, point: Point) -> None: ...
@@ -116,19 +143,22 @@ class Port(Protocol):
 class ShardRunner:
     """One shard: decides, works, and talks to the rest of the world through its port."""
 
-    def __init__(self, plan: Plan, id: ShardId, protocol: type[ShardProtocol], port: Port) -> None:
+    def __init__(self, plan: Plan, id: ShardId, scheme: Scheme, port: Port) -> None:
         inputs, outputs = plan.inputs[id], plan.outputs[id]
+        self.cycle = plan.cycle_of(id)
         operators = plan.chains[id.operator].operators
         ordered = any(plan.graph.nodes[name].ordered for name in operators)
         self.shard = Shard(
             id,
             inputs,
             outputs,
-            protocol(inputs, outputs),
+            scheme.protocol(Place(id, tuple(inputs), tuple(outputs), self.cycle)),
             operators=operators,
             ordered=ordered,
-            feedback=[c for c in inputs if plan.graph.edges[c.edge].feedback],
+            feedback=[channel for channel in inputs if plan.feedback(channel)],
+            gaps=scheme.log == "memory",
         )
+        self.log = log_of(scheme.log, id, outputs, port.load)
         self.sides = {channel: plan.graph.edges[channel.edge].side for channel in inputs}
         self.port = port
         self.state = ShardState()
@@ -140,10 +170,14 @@ class ShardRunner:
                 [channel for channel in outputs if channel.edge == number],
                 port.send,
                 one_frame=edge.receiver in order_matters,
+                feedback=edge.feedback,
+                log=None if self.log is None else self._log,
             )
             for number, edge in enumerate(plan.graph.edges)
             if any(channel.edge == number for channel in outputs)
         }
+        for outlet in self.outlets.values():
+            outlet.reset()
         self.chain = ChainStages(plan, id, self.outlets, self.state, port.wall_s)
         self.ready_at_s = 0.0
         """A source that had nothing to give is not asked again before this time."""
@@ -151,21 +185,75 @@ class ShardRunner:
         """Records that reached this shard in this process: what `--kill ...@10000` counts."""
         self.dropped = 0
         """Frames of zombies that were dropped."""
+        self._open: tuple[Upload, ChannelState] | None = None
+        """A checkpoint that waits for frames that belong to it."""
+        self._asked_for: dict[ChannelId, int] = {}
+        """Output channels to be opened again -> what their receivers have seen."""
+        self._again: dict[ChannelId, list[Frame]] = {}
+        """What is sent there again then."""
 
     # Events.
 
     def on_restore(self, command: Restore) -> None:
         self._perform(self.shard.on_restore(command))
 
+    def on_halt(self, command: Halt) -> None:
+        if self.shard.id in command.shards:
+            self._perform(self.shard.on_halt(command.generation))
+
+    def on_recover(self, command: Recover) -> None:
+        if command.generation <= self.shard.generation:
+            return
+        goes_back = self.shard.id in command.records
+        if goes_back:
+            self._asked_for = {}
+        for channel in self.shard.sent:
+            if goes_back or channel.receiver in command.records:
+                self._asked_for[channel] = command.received[str(channel)]
+        instructions = self.shard.on_recover(command)
+        try:
+            if not goes_back:
+                self._fetch_again()
+            self._perform(instructions)
+        except CorruptObject as error:
+            self.port.tell(RestoreFailed(self.shard.id, command.generation, str(error)))
+
     def on_resume(self, command: Resume) -> None:
+        asked_for, self._asked_for = self._asked_for, {}
+        for channel, seen in asked_for.items():
+            self._guarded(self._open_again, channel, seen)
+        self._again = {}
         self._perform(self.shard.on_resume(command.generation))
+        for frame in self.shard.take_early():
+            self._perform(self.shard.on_frame(frame))
+        for outlet in self.outlets.values():
+            self._guarded(outlet.pump)
+
+    def on_probe(self, command: Probe) -> None:
+        """Is anything left to do here, seen from the other shards of the cycle?"""
+        shard = self.shard
+        inside = set(self.cycle)
+        busy = any(shard.inboxes.values()) or not all(o.idle for o in self.outlets.values())
+        fed = [c for c in shard.inputs if c.sender not in inside and c not in shard.ended]
+        passive = not busy and not fed and shard.status in (Status.RUNNING, Status.ENDED)
+        sent = sum(n for channel, n in shard.sent.items() if channel.receiver in inside)
+        received = sum(n for channel, n in shard.received.items() if channel.sender in inside)
+        self.port.tell(Census(shard.id, shard.generation, command.round, passive, sent, received))
+
+    def on_end_loop(self, command: EndLoop) -> None:
+        self._perform(self.shard.on_loop_ended())
+
+    def on_tick(self, now_s: float) -> None:
+        self._perform(self.shard.on_tick(now_s))
 
     def on_frame(self, frame: Frame) -> None:
-        if not self.shard.on_frame(frame):
+        if self.shard.accepts(frame):
+            self._perform(self.shard.on_frame(frame))
+        else:
             self.dropped += 1
 
     def on_grant(self, channel: ChannelId, generation: Generation, frames: int) -> None:
-        if generation == self.shard.generation:
+        if generation == self.shard.channel_generation[channel]:
             outlet = self.outlets[channel.edge]
             outlet.grant(channel, frames)
             self._guarded(outlet.pump)
@@ -174,7 +262,12 @@ class ShardRunner:
         self._perform(self.shard.on_start_checkpoint(command))
 
     def on_stable(self, command: Stable) -> None:
-        self._perform(self.shard.on_stable(command.epoch))
+        if self.log is not None:
+            self.log.prune(command.received)
+        numbers = command.numbers
+        self._perform(
+            self.shard.on_stable(command.epoch if numbers is None else numbers[self.shard.id])
+        )
 
     def on_shutdown(self) -> None:
         self._perform(self.shard.on_shutdown())
@@ -188,7 +281,13 @@ class ShardRunner:
             self.port.reached(self.shard.id, Point.AFTER_PREPARE)
         chain = self.state.mark_durable(upload.capture, ref)
         self.chain.mark_persisted(upload.transactions)
-        record = replace(upload.record, objects=chain, upload_s=upload_s, size_bytes=ref.size_bytes)
+        record = replace(
+            upload.record,
+            objects=chain,
+            log=tuple(LogSegment(s.ref, s.last) for s in upload.segments if s.ref is not None),
+            upload_s=upload_s,
+            size_bytes=ref.size_bytes,
+        )
         self._perform(self.shard.on_durable(upload.generation, record))
 
     def on_upload_failed(self, upload: Upload, error: Exception) -> None:
@@ -221,7 +320,8 @@ class ShardRunner:
         return (
             self.shard.status is Status.RUNNING
             and (now_s >= self.ready_at_s or self._timer_due())
-            and all(outlet.idle for outlet in self.outlets.values())
+            and not self.shard.halted
+            and all(outlet.idle or outlet.feedback for outlet in self.outlets.values())
         )
 
     def step(self) -> bool:
@@ -242,7 +342,8 @@ class ShardRunner:
 
     def progress(self) -> Progress:
         ended = self.shard.status in (Status.ENDED, Status.CLOSED)
-        return Progress(self.shard.id, self.shard.generation, self.chain.counts, ended)
+        lost = self.shard.lost_frames
+        return Progress(self.shard.id, self.shard.generation, self.chain.counts, ended, lost)
 
     # Instructions.
 
@@ -257,11 +358,21 @@ class ShardRunner:
                     self._guarded(self._produce)
                 case Tell(report=report):
                     self.port.tell(report)
-                case Capture(record=record):
-                    self._guarded(self._capture, record)
-                case EmitMarkers(number=number):
+                case Capture(record=record, queues=queues):
+                    self._guarded(self._capture, record, queues)
+                case RecordArrival(frame=frame):
+                    assert self._open is not None
+                    self._open[1].add(frame)
+                case CloseCapture():
+                    assert self._open is not None
+                    (upload, _), self._open = self._open, None
+                    self.port.upload(upload)
+                case EmitMarkers(number=number, overtaking=overtaking):
                     for outlet in self.outlets.values():
-                        self._guarded(outlet.marker, number)
+                        self._guarded(outlet.marker, number, overtaking)
+                case Cut(channels=channels):
+                    for channel in channels:
+                        self.outlets[channel.edge].cut(channel)
                 case Commit(permit=permit):
                     self._commit(permit)
                 case Announce(number=number):
@@ -291,7 +402,8 @@ class ShardRunner:
         if watermark is not None:
             self.chain.advance(watermark)
         self._flush(frame.number)
-        self.port.grant(frame.channel, 1)
+        if frame.sequence:
+            self.port.grant(frame.channel, 1)
 
     def _advance(self, watermark: int) -> None:
         self.chain.advance(watermark)
@@ -338,10 +450,23 @@ class ShardRunner:
         for outlet in self.outlets.values():
             outlet.flush_outside_step()
 
-    def _capture(self, record: CheckpointRecord) -> None:
+    def _capture(self, record: CheckpointRecord, queues: Queues) -> None:
         self.port.reached(self.shard.id, Point.BEFORE_SNAPSHOT)
         began_s = self.port.clock_s()
+        if self._open is not None:
+            # Its epoch was given up, otherwise no other would have begun.
+            self.state.mark_failed(self._open[0].capture)
+            self._open = None
         extras = self.chain.prepare(record.number)
+        channels = ChannelState()
+        if queues != "none":
+            channels.outputs = {n: o.queued() for n, o in self.outlets.items() if not o.idle}
+        if queues == "both":
+            for inbox in self.shard.inboxes.values():
+                for frame in inbox:
+                    channels.add(frame)
+        if channels or queues == "both":
+            extras[CHANNELS] = channels
         capture = self.state.capture(extras)
         record = replace(
             record,
@@ -349,9 +474,37 @@ class ShardRunner:
             skipped=self.chain.skipped,
             capture_s=self.port.clock_s() - began_s,
         )
-        self.port.upload(
-            Upload(self.shard.id, self.shard.generation, record, capture, self.chain.unpersisted())
+        upload = Upload(
+            self.shard.id,
+            self.shard.generation,
+            record,
+            capture,
+            self.chain.unpersisted(),
+            () if self.log is None else self.log.seal(),
         )
+        if queues == "both":
+            self._open = (upload, channels)
+        else:
+            self.port.upload(upload)
+
+    def _log(self, frame: Frame) -> None:
+        assert self.log is not None
+        self.log.append(frame)
+        full = self.log.full_segment()
+        if full is not None:
+            self.port.save_segment(full)
+
+    def _fetch_again(self) -> None:
+        """Read what must be sent again, while there is still time to say that it cannot be."""
+        if self.log is not None:
+            self._again = {c: self.log.after(c, seen) for c, seen in self._asked_for.items()}
+
+    def _open_again(self, channel: ChannelId, seen: int) -> None:
+        """A receiver has gone back, or this shard has: send what it has not seen."""
+        again = self._again.get(channel, [])
+        if self.log is not None:
+            again = again + self.log.after(channel, again[-1].sequence if again else seen)
+        self.outlets[channel.edge].open(channel, again)
 
     def _commit(self, permit: Permit) -> None:
         self.port.commit(
@@ -366,10 +519,14 @@ class ShardRunner:
     def _load(self, order: LoadState) -> None:
         began_s = self.port.clock_s()
         self.ready_at_s = 0.0
+        self._open = None
         for outlet in self.outlets.values():
             outlet.reset()
         try:
             extras = self._load_state(order.records)
+            channels: ChannelState = extras.pop(CHANNELS, ChannelState())
+            self._wait_again(channels, order)
+            self._fetch_again()
             counts = {name: pair for r in order.records for name, pair in r.counts.items()}
             self.chain.build(extras, counts, order.generation, self.port.store_url, order.permit)
         except CorruptObject as error:
@@ -380,7 +537,22 @@ class ShardRunner:
             if order.records:
                 self.port.reached(self.shard.id, Point.IN_RESTORE)
             restore_s = self.port.clock_s() - began_s
-            self._perform(self.shard.on_loaded(order.generation, restore_s))
+            waiting = channels.waiting(self.shard.inputs, order.generation)
+            self._perform(self.shard.on_loaded(order.generation, restore_s, waiting))
+
+    def _wait_again(self, channels: ChannelState, order: LoadState) -> None:
+        """Queues and log are as they were; nothing leaves before everybody is back."""
+        for number, saved in channels.outputs.items():
+            self.outlets[number].requeue(saved)
+        if self.log is not None:
+            record = order.records[0] if order.records else None
+            sent = {c: record.sent.get(str(c), 0) if record else 0 for c in self.shard.sent}
+            self.log.restore(order.generation, record.log if record else (), sent)
+            for channel in self.shard.sent:
+                outlet = self.outlets[channel.edge]
+                outlet.cut(channel)
+                if record is not None and record.final and outlet.idle and not outlet.feedback:
+                    self.log.ensure_end(channel, sent[channel])
 
     def _load_state(self, records: Sequence[CheckpointRecord]) -> dict[str, Any]:
         """Fill the key stores; the extras (offsets, transactions) of this chain's operators.

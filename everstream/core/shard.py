@@ -11,8 +11,7 @@ coordinator to restore it.
 """
 
 from collections import deque
-from collections.abc import Collection, Sequence
-from enum import Enum
+from collections.abc import Collection, Mapping, Sequence
 
 from everstream.core.frames import Frame, FrameKind, Payload
 from everstream.core.ids import ChannelId, Epoch, Generation, ShardId
@@ -21,13 +20,16 @@ from everstream.core.instructions import (
     Announce,
     Capture,
     Close,
+    CloseCapture,
     Commit,
+    Cut,
     Deliver,
     EmitMarkers,
     Finish,
     Instruction,
     LoadState,
     Produce,
+    RecordArrival,
     Start,
     Tell,
 )
@@ -36,52 +38,28 @@ from everstream.core.messages import (
     CheckpointRecord,
     CheckpointTaken,
     Committed,
+    Halted,
+    Recover,
     Restore,
     Restored,
     RestoreFailed,
+    Rewired,
     ShardFailed,
     StartCheckpoint,
 )
 from everstream.core.protocols.base import (
     Ask,
+    CloseCheckpoint,
     SendMarkers,
     ShardProtocol,
     StopProducing,
     TakeCheckpoint,
     Verdict,
 )
-from everstream.errors import EverstreamError, FramesLost, InternalError
+from everstream.core.status import MOVES, Status
+from everstream.errors import EverstreamError, FramesLost, InternalError, UserError
 from everstream.pipeline.sink import Permit
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
-
-
-class Status(Enum):
-    NEW = "new"
-    RESTORING = "restoring"
-    READY = "ready"
-    RUNNING = "running"
-    STOPPED = "stopped"
-    ENDED = "ended"
-    FAILED = "failed"
-    CLOSED = "closed"
-
-
-_MOVES: dict[Status, set[Status]] = {
-    Status.NEW: {Status.RESTORING, Status.CLOSED},
-    Status.RESTORING: {Status.RESTORING, Status.READY, Status.FAILED, Status.CLOSED},
-    Status.READY: {Status.RUNNING, Status.ENDED, Status.RESTORING, Status.FAILED, Status.CLOSED},
-    Status.RUNNING: {
-        Status.ENDED,
-        Status.STOPPED,
-        Status.RESTORING,
-        Status.FAILED,
-        Status.CLOSED,
-    },
-    Status.STOPPED: {Status.RESTORING, Status.FAILED, Status.CLOSED},
-    Status.ENDED: {Status.RESTORING, Status.FAILED, Status.CLOSED},
-    Status.FAILED: {Status.RESTORING, Status.FAILED, Status.CLOSED},
-    Status.CLOSED: set(),
-}
 
 
 class Shard:
@@ -97,14 +75,23 @@ class Shard:
         operators: tuple[str, ...] = (),
         ordered: bool = False,
         feedback: Collection[ChannelId] = (),
+        gaps: bool = False,
     ) -> None:
         self.id = id
         self.operators = operators or (id.operator,)
         self.inputs = tuple(inputs)
         self.protocol = protocol
         self.ordered = ordered
+        self.feedback = frozenset(feedback)
+        self.gaps = gaps
+        """Frames may be missing where a sender's log died with it; they are counted."""
         self.status = Status.NEW
+        self.halted = False
+        """A shard upstream has failed: wait until it is known who goes back."""
         self.generation = Generation(-1)
+        """Rises whenever this shard goes back."""
+        self.channel_generation = dict.fromkeys([*inputs, *outputs], Generation(-1))
+        """Rises whenever the shard at either end goes back."""
         self.last_epoch = Epoch(0)
         self.ordinal = 0
         """Source: the next frame's. Ordered sink: the one that must come next."""
@@ -117,9 +104,15 @@ class Shard:
         self.watermark = NO_WATERMARK
         """The lowest of all inputs that say something about the time."""
         self._timed = [channel for channel in inputs if channel not in feedback]
+        # Feedback first, so that what goes round does not pile up behind what is new.
+        self._order = sorted(inputs, key=lambda channel: channel not in self.feedback)
+        self.lost_frames = 0
+        self.loops_ended = False
         self._final_failed = False
         self._turn = 0
         self._records: tuple[CheckpointRecord, ...] = ()
+        self._early: list[Frame] = []
+        """Frames of those who have resumed before us, where markers act as they arrive."""
         self._story: deque[str] = deque(maxlen=16)
 
     @property
@@ -134,20 +127,72 @@ class Shard:
     # What happens to a shard.
 
     def on_restore(self, command: Restore) -> list[Instruction]:
-        """Forget everything of the present generation and go back."""
+        """Everybody goes back, to checkpoints of one epoch."""
         if command.generation <= self.generation:
             return []
-        self._move(Status.RESTORING, f"generation {command.generation} from {command.stable}")
-        self.generation = command.generation
-        self.last_epoch = command.stable
+        records = command.records.get(self.id, ())
+        return self._go_back(command.generation, records, command.stable, command.stable)
+
+    def on_recover(self, command: Recover) -> list[Instruction]:
+        """Some go back: this shard, or neighbours of it, or neither."""
+        if command.generation <= self.generation:
+            return []
+        if self.id in command.records:
+            record = command.records[self.id]
+            records = () if record is None else (record,)
+            number = Epoch(0) if record is None else record.number
+            return self._go_back(command.generation, records, number, command.stable[self.id])
+        if self.status is Status.NEW:
+            # Our predecessor was meant; the coordinator will notice that it is gone.
+            return []
+        outputs = [c for c in self.sent if c.receiver in command.records]
+        inputs = [c for c in self.inputs if c.sender in command.records]
+        if not inputs and not outputs:
+            return []
+        for channel in [*inputs, *outputs]:
+            self.channel_generation[channel] = command.generation
+        for channel in inputs:
+            # Whoever sent these sends them again, or never sent them.
+            self.inboxes[channel].clear()
+            self.arrived[channel] = self.received[channel]
+        return [Cut(tuple(outputs)), Tell(Rewired(self.id, command.generation))]
+
+    def on_halt(self, generation: Generation) -> list[Instruction]:
+        if self.status is Status.NEW:
+            return []
+        self.halted = True
+        received = {str(channel): count for channel, count in self.received.items()}
+        sent = {str(channel): count for channel, count in self.sent.items()}
+        return [Tell(Halted(self.id, generation, received, sent, self.loops_ended))]
+
+    def _go_back(
+        self,
+        generation: Generation,
+        records: tuple[CheckpointRecord, ...],
+        number: Epoch,
+        stable: Epoch,
+    ) -> list[Instruction]:
+        """Forget everything of the present generation."""
+        self._move(Status.RESTORING, f"generation {generation} from {number}")
+        self.generation = generation
+        self.channel_generation = dict.fromkeys(self.channel_generation, generation)
+        self.last_epoch = number
+        self.halted = False
         self._final_failed = False
-        self._records = command.records.get(self.id, ())
+        self._records = records
+        self._early = []
+        self.lost_frames = 0
         for inbox in self.inboxes.values():
             inbox.clear()
-        return [LoadState(self.generation, self._records, Permit(command.stable))]
+        return [LoadState(generation, records, Permit(stable))]
 
-    def on_loaded(self, generation: Generation, restore_s: float) -> list[Instruction]:
-        """The operators' state is that of the checkpoint."""
+    def on_loaded(
+        self,
+        generation: Generation,
+        restore_s: float,
+        waiting: Mapping[ChannelId, Sequence[Frame]] | None = None,
+    ) -> list[Instruction]:
+        """The operators' state is that of the checkpoint, and these frames wait at the inputs."""
         if generation != self.generation:
             return []
         same_shard = [record for record in self._records if record.shard == self.id]
@@ -156,6 +201,7 @@ class Shard:
         ended = [by_name[name] for name in (record.ended if record else ()) if name in by_name]
         self.ended = set(ended)
         self.ordinal = record.ordinal if record else 0
+        self.loops_ended = record is not None and record.loops_ended
         keeps = record is not None and self.protocol.keeps_positions
         for channel in self.inputs:
             self.received[channel] = record.received.get(str(channel), 0) if keeps and record else 0
@@ -166,6 +212,10 @@ class Shard:
         for channel in self.sent:
             self.sent[channel] = record.sent.get(str(channel), 0) if keeps and record else 0
         self.protocol.restore(record.variables if record else {}, ended)
+        for channel, frames in (waiting or {}).items():
+            self.inboxes[channel].extend(frames)
+            for frame in frames:
+                self.protocol.on_arrival(frame)
         self._move(Status.READY, "restored")
         return [Tell(Restored(self.id, generation, restore_s))]
 
@@ -176,7 +226,8 @@ class Shard:
         return [Tell(RestoreFailed(self.id, generation, reason))]
 
     def on_resume(self, generation: Generation) -> list[Instruction]:
-        if generation != self.generation:
+        self.halted = False
+        if generation != self.generation or self.status is not Status.READY:
             return []
         if any(record.final and record.shard == self.id for record in self._records):
             self._move(Status.ENDED, "was finished before the checkpoint")
@@ -184,28 +235,53 @@ class Shard:
         self._move(Status.RUNNING, "resumed")
         return [Start()]
 
-    def on_frame(self, frame: Frame) -> bool:
-        """A frame came in; False if it was dropped because a zombie sent it."""
-        if frame.generation < self.generation:
-            return False
-        if frame.generation > self.generation:
+    def take_early(self) -> list[Frame]:
+        """Frames that came before we had resumed; to be given to `on_frame` one by one."""
+        early, self._early = self._early, []
+        return early
+
+    def accepts(self, frame: Frame) -> bool:
+        """False if a zombie sent it, or somebody who has gone back since."""
+        known = self.channel_generation[frame.channel]
+        if frame.generation > known:
             raise InternalError(
                 f"{frame.channel}: frame of generation {frame.generation} reached generation "
-                f"{self.generation}",
+                f"{known}",
                 story=self.story,
             )
-        counts = frame.kind is not FrameKind.MARKER
-        expected = self.arrived[frame.channel] + (1 if counts else 0)
-        if frame.sequence != expected:
+        return frame.generation == known
+
+    def on_frame(self, frame: Frame) -> list[Instruction]:
+        """A frame came in that is of this time."""
+        if self.status is Status.READY and self.protocol.consumes_markers_on_arrival:
+            self._early.append(frame)
+            return []
+        channel = frame.channel
+        marker = frame.kind is FrameKind.MARKER
+        expected = self.arrived[channel] + (0 if marker else 1)
+        if frame.sequence > expected and self.gaps:
+            self.lost_frames += frame.sequence - expected
+        elif frame.sequence != expected:
             kind = FramesLost if frame.sequence > expected else InternalError
             raise kind(
-                f"{frame.channel}: {frame.kind.name.lower()} frame {frame.sequence} came where "
+                f"{channel}: {frame.kind.name.lower()} frame {frame.sequence} came where "
                 f"{expected} was due",
                 story=self.story,
             )
-        self.arrived[frame.channel] = frame.sequence
-        self.inboxes[frame.channel].append(frame)
-        return True
+        self.arrived[channel] = frame.sequence
+        if self.status is Status.ENDED and frame.records and channel in self.feedback:
+            return self.on_failure(
+                UserError(
+                    f"records went round to '{self.id.operator}' after its input had ended; an "
+                    "operator on a cycle must not emit into it from on_end."
+                )
+            )
+        instructions: list[Instruction] = []
+        if not marker or not self.protocol.consumes_markers_on_arrival:
+            self.inboxes[channel].append(frame)
+            if channel in self.protocol.recorded:
+                instructions.append(RecordArrival(frame))
+        return instructions + self._perform(self.protocol.on_arrival(frame))
 
     def on_start_checkpoint(self, command: StartCheckpoint) -> list[Instruction]:
         """The coordinator starts an epoch. Only a source that has not ended acts on it.
@@ -215,14 +291,28 @@ class Shard:
         """
         if self.status is Status.ENDED and self._final_failed:
             return self._capture_final()
-        if self.status not in (Status.RUNNING, Status.STOPPED) or not self.is_source:
+        if self.status not in (Status.RUNNING, Status.STOPPED):
+            return []
+        if not self.is_source and not self.protocol.obeys_everywhere:
             return []
         return self._perform(self.protocol.on_command(command))
 
     def on_tick(self, now_s: float) -> list[Instruction]:
-        if self.status is not Status.RUNNING:
+        if self.status is not Status.RUNNING or self.halted:
             return []
         return self._perform(self.protocol.on_tick(now_s))
+
+    def on_loop_ended(self) -> list[Instruction]:
+        """Nothing moves on this shard's cycle any more: its feedback inputs have ended."""
+        if self.loops_ended or self.status is not Status.RUNNING:
+            return []
+        self.loops_ended = True
+        instructions: list[Instruction] = []
+        for channel in sorted(self.feedback - self.ended):
+            self.ended.add(channel)
+            instructions += self._perform(self.protocol.on_input_ended(channel))
+        all_ended = self.feedback and len(self.ended) == len(self.inputs)
+        return instructions + (self._end() if all_ended else [])
 
     def on_source_ended(self) -> list[Instruction]:
         """The source has nothing more."""
@@ -277,13 +367,13 @@ class Shard:
 
     def step(self) -> list[Instruction]:
         """The next piece of work, at most one delivery or one read; none only if there is none."""
-        if self.status is not Status.RUNNING:
+        if self.status is not Status.RUNNING or self.halted:
             return []
         if self.is_source:
             return [Produce()]
         instructions: list[Instruction] = []
         for offset in range(len(self.inputs)):
-            channel = self.inputs[(self._turn + offset) % len(self.inputs)]
+            channel = self._order[(self._turn + offset) % len(self.inputs)]
             inbox = self.inboxes[channel]
             while inbox and self.status is Status.RUNNING:
                 frame = inbox[0]
@@ -297,7 +387,8 @@ class Shard:
                 if frame.kind is FrameKind.END:
                     instructions += self._deliver(frame)
                     continue
-                self._turn = (self._turn + offset + 1) % len(self.inputs)
+                if not self.feedback:
+                    self._turn = (self._turn + offset + 1) % len(self.inputs)
                 return instructions + self._deliver(frame)
         return instructions
 
@@ -316,7 +407,7 @@ class Shard:
         return Frame(
             channel,
             kind,
-            self.generation,
+            self.channel_generation[channel],
             self.sent[channel],
             number,
             records,
@@ -327,10 +418,10 @@ class Shard:
 
     def _deliver(self, frame: Frame) -> list[Instruction]:
         instructions = self._perform(self.protocol.checkpoint_first(frame))
-        self.received[frame.channel] = frame.sequence
+        self.received[frame.channel] = max(frame.sequence, self.received[frame.channel])
         self.protocol.on_delivered(frame)
         if frame.kind is FrameKind.DATA:
-            self.ordinal = frame.number + 1
+            self.ordinal = max(frame.number + 1, self.ordinal)
             return [*instructions, Deliver(frame, self._heard(frame.channel, frame.watermark))]
         self.ended.add(frame.channel)
         watermark = self._heard(frame.channel, END_OF_TIME)
@@ -357,31 +448,41 @@ class Shard:
         return min((self.watermarks[channel] for channel in self._timed), default=NO_WATERMARK)
 
     def _in_order(self, frame: Frame) -> bool:
-        return not self.ordered or frame.kind is not FrameKind.DATA or frame.number == self.ordinal
+        """Lower ordinals come again where frames are delivered at least once."""
+        return not self.ordered or frame.kind is not FrameKind.DATA or frame.number <= self.ordinal
 
     def _end(self) -> list[Instruction]:
         self._move(Status.ENDED, "all input has ended")
+        self.loops_ended = True  # if it is on a cycle, then that was what ended
         return [Finish()]
 
     def _capture_final(self) -> list[Instruction]:
         self._final_failed = False
-        return [Capture(self._record(Epoch(self.last_epoch + 1), final=True))]
+        final = self._record(Epoch(self.last_epoch + 1), final=True)
+        # Whoever keeps positions is asked again for what has not arrived.
+        return [Capture(final, "outputs" if self.protocol.keeps_positions else "none")]
 
-    def _record(self, number: Epoch, final: bool) -> CheckpointRecord:
+    def _record(
+        self, number: Epoch, final: bool, stopped: bool = False, forced: bool = False
+    ) -> CheckpointRecord:
         """The shard's own part of a checkpoint taken at this instant."""
+        ahead = () if final else self.protocol.ahead
         return CheckpointRecord(
             shard=self.id,
             number=number,
             operators=self.operators,
             final=final,
             last_epoch=self.last_epoch,
+            stopped=stopped,
+            forced=forced,
+            loops_ended=self.loops_ended,
             received={str(channel): count for channel, count in self.received.items()},
             sent={str(channel): count for channel, count in self.sent.items()},
-            ended=tuple(str(channel) for channel in sorted(self.ended)),
+            ended=tuple(str(channel) for channel in sorted(self.ended.difference(ahead))),
             watermarks={
                 str(channel): watermark
                 for channel, watermark in self.watermarks.items()
-                if watermark != NO_WATERMARK
+                if watermark != NO_WATERMARK and channel not in ahead
             },
             ordinal=self.ordinal,
             variables=self.protocol.variables(),
@@ -391,10 +492,13 @@ class Shard:
         instructions: list[Instruction] = []
         for ask in asks:
             match ask:
-                case TakeCheckpoint(number=number):
-                    self._story.append(f"took checkpoint {number}")
-                    instructions.append(Capture(self._record(number, final=False)))
+                case TakeCheckpoint(number, forced, queues, stopped):
+                    self._story.append(f"took {'forced ' * forced}checkpoint {number}")
+                    record = self._record(number, False, stopped, forced)
+                    instructions.append(Capture(record, queues))
                     self.last_epoch = number
+                case CloseCheckpoint(number=number):
+                    instructions.append(CloseCapture(number))
                 case SendMarkers(number=number, overtaking=overtaking):
                     instructions.append(EmitMarkers(number, overtaking))
                 case StopProducing():
@@ -403,7 +507,7 @@ class Shard:
         return instructions
 
     def _move(self, status: Status, why: str) -> None:
-        if status not in _MOVES[self.status]:
+        if status not in MOVES[self.status]:
             raise InternalError(
                 f"{self.id} cannot go from {self.status.value} to {status.value}: {why}",
                 story=self.story,

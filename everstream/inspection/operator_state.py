@@ -66,6 +66,13 @@ def read_state(
 
 def state_of(store: CheckpointStore, operator: str, epoch: int | None = None) -> pl.DataFrame:
     """`read_state` of a store that is already open."""
+    return _table(rows_of(store, operator, epoch))
+
+
+def rows_of(
+    store: CheckpointStore, operator: str, epoch: int | None = None
+) -> list[tuple[int, str, Any, Any]]:
+    """Shard, name of the state, key and value, as they were saved."""
     while True:
         survey, _ = survey_of(store)
         entry = choose(survey, epoch)
@@ -77,12 +84,11 @@ def state_of(store: CheckpointStore, operator: str, epoch: int | None = None) ->
                 f"there is no operator '{operator}' in epoch {manifest.epoch}; it has: {known}."
             )
         try:
-            rows = [row for record in records for row in _rows(store, record, operator)]
+            return [row for record in records for row in _rows(store, record, operator)]
         except CorruptObject:
             if store.still_has(entry):
                 raise
             continue  # a live driver has pruned it meanwhile: look again
-        return _table(rows)
 
 
 def known_operators(manifest: EpochManifest) -> list[str]:

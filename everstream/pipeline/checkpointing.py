@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 from everstream.errors import UserError
 
@@ -12,7 +13,12 @@ _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 @dataclass(frozen=True)
 class Coordinated:
-    """All shards checkpoint together, in numbered epochs, aligned by markers.
+    """All shards checkpoint together, in numbered epochs that markers separate.
+
+    Aligned (the default), a shard holds its inputs until all have shown the marker. Unaligned,
+    markers overtake the frames, which become part of the checkpoint: no input ever waits, and
+    cycles work. In the mode "at-least-once" nothing is held and nothing extra is saved, and after
+    a failure some records count twice.
 
     Take one every so often (`every="5s"`), every so many records read (`every_records=1_000_000`),
     or whichever comes first. With `every="auto"` the run measures what its checkpoints cost and
@@ -22,10 +28,12 @@ class Coordinated:
 
     every: str | float | None = None
     every_records: int | None = None
+    mode: Literal["aligned", "unaligned", "at-least-once"] = "aligned"
     between: tuple[str | float, str | float] = ("500ms", "10m")
     recovery_target: str | float | None = None
 
     def __post_init__(self) -> None:
+        _one_of("mode", self.mode, ("aligned", "unaligned", "at-least-once"))
         shortest, longest = self.between
         if not 0 < seconds(shortest) <= seconds(longest):
             raise UserError(f"between={self.between!r}: give the shorter time first, above zero.")
@@ -49,6 +57,52 @@ class Coordinated:
         if self.every is not None:
             return seconds(self.every)
         return None if self.every_records is not None else 30.0
+
+
+@dataclass(frozen=True)
+class Uncoordinated:
+    """Each shard checkpoints on its own, `every` so often, a share `jitter` earlier or later.
+
+    Senders log what they send, so after a failure only those go back who must. With
+    log="durable" results are exactly-once; with log="memory" a log dies with its process, and
+    what was in transit from it is lost: the run counts and says how much. On a cycle the
+    checkpoints may not fit together, and a failure may lead back to the start: see `Induced`.
+    """
+
+    every: str | float = "30s"
+    jitter: float = 0.1
+    log: Literal["durable", "memory"] = "durable"
+
+    def __post_init__(self) -> None:
+        if seconds(self.every) <= 0:
+            raise UserError(f"every={self.every!r}: the time between checkpoints must be positive.")
+        if not 0 <= self.jitter < 1:
+            raise UserError(f"jitter={self.jitter!r} is a share of the time: from 0 to below 1.")
+        _one_of("log", self.log, ("durable", "memory"))
+
+    @property
+    def every_s(self) -> float:
+        return seconds(self.every)
+
+
+@dataclass(frozen=True)
+class Induced(Uncoordinated):
+    """As `Uncoordinated`, and what rides on the frames forces a checkpoint where one is needed.
+
+    So that every checkpoint is of use, also on cycles. The rule "hmnr" forces fewer checkpoints
+    and sends more along than "bcs".
+    """
+
+    rule: Literal["hmnr", "bcs"] = "hmnr"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _one_of("rule", self.rule, ("hmnr", "bcs"))
+
+
+def _one_of(name: str, given: str, known: tuple[str, ...]) -> None:
+    if given not in known:
+        raise UserError(f"{name}={given!r}: say one of {', '.join(known)}.")
 
 
 def seconds(duration: str | float) -> float:

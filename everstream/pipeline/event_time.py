@@ -14,6 +14,7 @@ class EventTime(Operator):
     """
 
     announces_watermarks = True
+    repeatable = True
 
     def __init__(self, time: TimeOf, lateness_us: int) -> None:
         self.time = time

@@ -91,31 +91,28 @@ class Graph:
         return [node for node in self.nodes.values() if node.kind is kind]
 
     def upstream_first(self) -> list[Node]:
-        """The nodes so that each comes after all that feed it; nodes on a cycle come last."""
-        waiting = {name: len(self.inputs(name)) for name in self.nodes}
+        """The nodes so that each comes after all that feed it; feedback does not count."""
+        forward = [edge for edge in self.edges if not edge.feedback]
+        waiting = {name: sum(edge.receiver == name for edge in forward) for name in self.nodes}
         ready = [name for name, count in waiting.items() if count == 0]
         order: list[str] = []
         while ready:
             name = ready.pop(0)
             order.append(name)
-            for edge in self.outputs(name):
-                waiting[edge.receiver] -= 1
-                if waiting[edge.receiver] == 0:
-                    ready.append(edge.receiver)
-        order += [name for name in self.nodes if name not in order]
+            for edge in forward:
+                if edge.sender == name:
+                    waiting[edge.receiver] -= 1
+                    if waiting[edge.receiver] == 0:
+                        ready.append(edge.receiver)
         return [self.nodes[name] for name in order]
 
-    def on_a_cycle(self) -> set[str]:
-        """The nodes from which a path leads back to themselves."""
-        reaches: dict[str, set[str]] = {
-            name: {edge.receiver for edge in self.outputs(name)} for name in self.nodes
-        }
-        changed = True
-        while changed:
-            changed = False
-            for name, reached in reaches.items():
-                more = set().union(*(reaches[other] for other in reached)) - reached
-                if more:
-                    reaches[name] = reached | more
-                    changed = True
-        return {name for name, reached in reaches.items() if name in reached}
+    def leads_to(self, name: str) -> set[str]:
+        """The nodes from which records come to this one, itself included."""
+        found = {name}
+        waiting = [name]
+        while waiting:
+            for edge in self.inputs(waiting.pop()):
+                if edge.sender not in found:
+                    found.add(edge.sender)
+                    waiting.append(edge.sender)
+        return found

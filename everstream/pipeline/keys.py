@@ -13,6 +13,7 @@ import polars as pl
 
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch, columns_of, records_of
+from everstream.pipeline.text_hash import crc32_column
 
 Hashes: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 KeySelector: TypeAlias = Callable[[Any], Hashable] | str | pl.Expr
@@ -21,6 +22,11 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _NULL = np.uint64(3)
 _CACHE_LIMIT = 200_000
+_FEW_TEXTS = 512
+"""Up to here looking up each text costs less than setting up to hash them at once."""
+_MANY_TEXTS = 16_384
+"""Up to here looking up each text costs less than finding the distinct ones."""
+_TEXT_CODES: dict[Any, int] = {}
 
 
 def stable_hash(key: Any) -> int:
@@ -177,14 +183,32 @@ def _hash_floats(values: np.ndarray[Any, np.dtype[np.float64]]) -> Hashes:
 
 
 def _hash_texts(column: pl.Series) -> Hashes:
-    """Strings are hashed once per distinct value of the batch: keys repeat."""
+    """Short ones are hashed all at once; long ones once each, and looked up: keys repeat."""
     coded = column.cast(pl.String) if column.dtype in (pl.Categorical, pl.Enum) else column
+    if len(coded) > _FEW_TEXTS:
+        at_once = crc32_column(coded, 1 if coded.dtype == pl.Binary else 0)
+        if at_once is not None:
+            return at_once.astype(np.uint64)
+    if len(coded) <= _MANY_TEXTS:
+        return _text_codes(coded.to_list())
     distinct = coded.unique()
-    codes = np.fromiter(
-        (stable_hash(value) for value in distinct.to_list()), np.uint64, len(distinct)
-    )
-    joined = coded.replace_strict(distinct, pl.Series(codes), return_dtype=pl.UInt64)
+    codes = pl.Series(_text_codes(distinct.to_list()))
+    joined = coded.replace_strict(distinct, codes, return_dtype=pl.UInt64)
     return joined.to_numpy()
+
+
+def _text_codes(texts: list[Any]) -> Hashes:
+    codes = [*map(_TEXT_CODES.get, texts)]
+    if None in codes:
+        if len(_TEXT_CODES) + len(texts) > _CACHE_LIMIT:
+            _TEXT_CODES.clear()
+        codes = []
+        for text in texts:
+            code = _TEXT_CODES.get(text)
+            if code is None:
+                code = _TEXT_CODES[text] = stable_hash(text)
+            codes.append(code)
+    return np.array(codes, dtype=np.uint64)
 
 
 def _mix(values: Hashes) -> Hashes:

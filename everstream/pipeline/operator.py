@@ -210,6 +210,8 @@ class Operator:
     crash. Do not change records in place: another branch may hold the same objects.
     """
 
+    max_shards: int | None = None
+    """The most shards it can have; None for any number."""
     repeatable = False
     """Whether a batch that failed may be processed again, in pieces: it changes no state."""
     announces_watermarks = False
@@ -262,6 +264,12 @@ class Operator:
         """
         if not ctx.tolerates(error):
             raise error
+
+    def before_checkpoint(self, ctx: Context) -> None:
+        """State is about to be saved: put what belongs to it and is kept elsewhere into it.
+
+        Nothing can be emitted here: the checkpoint's place in the stream is fixed already.
+        """
 
     def on_checkpoint(self, checkpoint: int, ctx: Context) -> None:
         """My checkpoint of this number is durable."""

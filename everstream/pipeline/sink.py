@@ -81,14 +81,16 @@ class Writer(ABC):
         """
         return None
 
-    def recover(self, transactions: Sequence[Transaction], permit: Permit) -> None:
-        """Make the outside world show exactly what the restored checkpoint says.
+    def recover(self, transactions: Sequence[Transaction], permit: Permit) -> Sequence[Transaction]:
+        """Make the outside world show exactly what the permit says.
 
         Called once, before the first `write` of a new generation, also at the very first start
-        (then with no transactions). Commits the given transactions (they may have been committed
-        before) and removes whatever this shard left behind from later checkpoints or other
-        generations, prepared or committed.
+        (then with no transactions). Commits those of the given transactions that the permit
+        covers (they may have been committed before) and removes whatever else this shard left
+        behind from later checkpoints or other generations, prepared or committed. Gives back the
+        transactions that no permit covers yet, ready to be committed by this generation.
         """
+        return ()
 
     def close(self) -> None:
         """Let go of files and connections; the open transaction is given up."""

@@ -6,7 +6,6 @@ import itertools
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -14,14 +13,14 @@ import polars as pl
 from everstream.errors import GraphError, UserError
 from everstream.pipeline import builtin
 from everstream.pipeline.batch import Batch
-from everstream.pipeline.event_time import EventTime
 from everstream.pipeline.graph import Broadcast, ByKey, Edge, Graph, Kind, Node, OnDemand, Routing
 from everstream.pipeline.keys import Keying, key_selector
+from everstream.pipeline.local_parts import LATE
 from everstream.pipeline.operator import OUT, Operator
 from everstream.pipeline.rejects import OnError, checked
 from everstream.pipeline.sink import Sink
 from everstream.pipeline.source import Source
-from everstream.pipeline.times import TimeOf, Unit, microseconds
+from everstream.pipeline.time_methods import TimeMethods
 
 if TYPE_CHECKING:
     from everstream.spark.result import RunResult
@@ -66,8 +65,7 @@ class Pipeline:
         **more: Any,
     ) -> Node:
         if name is None:
-            numbered = (f"{base}-{number}" for number in itertools.count(2))
-            name = next(n for n in itertools.chain([base], numbered) if n not in self.graph.nodes)
+            name = self._free_name(base)
         if not _NAME.fullmatch(name):
             raise GraphError(name, "is not a usable name", "Use letters, digits, '-', '_', '.'.")
         if name in self.graph.nodes:
@@ -86,8 +84,12 @@ class Pipeline:
         self.graph.nodes[name] = node
         return node
 
+    def _free_name(self, base: str) -> str:
+        numbered = (f"{base}-{number}" for number in itertools.count(2))
+        return next(n for n in itertools.chain([base], numbered) if n not in self.graph.nodes)
 
-class Stream:
+
+class Stream(TimeMethods):
     """Records on their way from one operator (or, after `union`, several) to the next.
 
     Each method adds an operator and returns the stream that leaves it. Every one of them takes
@@ -105,6 +107,8 @@ class Stream:
         self.pipeline = pipeline
         self._origins = origins
         self._routing: Routing = routing if routing is not None else OnDemand()
+        self._late_origins: list[tuple[str, str]] = []
+        """Where late records leave, if not where all others do."""
 
     def map(self, function: Callable[[Any], Any], **options: Any) -> Stream:
         """Each record becomes function(record)."""
@@ -149,27 +153,6 @@ class Stream:
         options = {"name": name, "shards": shards, "on_error": on_error}
         return self._then("select", operator, options)
 
-    def event_time(
-        self,
-        time: str | pl.Expr | Callable[[Any], Any],
-        *,
-        lateness: str | float | timedelta = 0,
-        unit: Unit = "us",
-        name: str | None = None,
-        on_error: OnError = "fail",
-    ) -> Stream:
-        """Say when records happened: a column, a Polars expression or a function of the record.
-
-        Times are datetimes, or whole numbers in this unit. Records may come out of order by at
-        most `lateness`: time for those behind is the greatest seen so far, less that. Put it
-        right behind the source, so that it sees each source shard by itself.
-        """
-        late_us = microseconds(lateness)
-        if late_us < 0:
-            raise UserError(f"lateness={lateness!r} is negative; records cannot be early.")
-        operator = EventTime(TimeOf(time, unit), late_us)
-        return self._then("event_time", operator, {"name": name, "on_error": on_error})
-
     def key_by(self, key: Any, *more: Any) -> Stream:
         """Send records of one key to one shard of the next operator.
 
@@ -211,6 +194,52 @@ class Stream:
             )
         return self._then(_base_name(operator), operator, options)
 
+    def transact(
+        self,
+        *transactions: Any,
+        parallelism: int = 1,
+        recovery: str = "delta",
+        timestamp: str | None = None,
+        unit: Unit = "us",
+        epoch: str | int = "batch",
+        select: str = "transaction",
+        **options: Any,
+    ) -> Stream:
+        """Run a transaction over shared tables for each event; emits what became of each.
+
+        Transactions are functions declared with `es.transaction`. If there are several, the
+        column `select` names the one an event asks for. The result is that of running the events
+        one by one, on `parallelism` threads: in the order they arrive, or, with `timestamp=`, in
+        the order of that column within each epoch. An epoch is a "batch", a number of events, or
+        what a "watermark" completes (see `event_time`; `unit` is that of the times). `recovery`
+        says how the tables are saved in checkpoints. It has one shard. See docs/transactions.md.
+        """
+        from everstream.transactions.operator import Transact
+
+        operator = Transact(
+            transactions,
+            parallelism=parallelism,
+            recovery=recovery,
+            timestamp=timestamp,
+            unit=unit,
+            epoch=epoch,
+            select=select,
+        )
+        if epoch == "watermark" and not self._has_event_time():
+            raise GraphError(
+                options.get("name") or "transact",
+                "waits for watermarks, but nothing before it announces any",
+                "Put .event_time(...) right behind the source.",
+            )
+        given = options.get("shards")
+        if given not in (None, 1):
+            raise GraphError(
+                options.get("name") or "transact",
+                f"transactions see every key of their tables, so they have one shard, not {given}",
+                "Say parallelism=... to use more threads.",
+            )
+        return self._then("transact", operator, {**options, "shards": 1})
+
     def branch(self, *predicates: builtin.Predicate, **options: Any) -> tuple[Stream, ...]:
         """Split the stream: one stream per predicate (the first that holds), and one for the rest.
 
@@ -232,8 +261,43 @@ class Stream:
             origins += other._origins
         return Stream(self.pipeline, origins)
 
+    def feedback(self, to: Stream | str) -> Stream:
+        """Send these records back into an operator upstream, beside what it gets anyway.
+
+        hops = events.key_by("node").process(Hop(), name="hop")
+        again, done = hops.branch(lambda hop: hop["left"] > 0)
+        again.feedback(to=hops)
+
+        `to` is that operator's name, or the stream that leaves it. The records take the way its
+        other records come (the same key). When the sources have ended and nothing moves on the
+        cycle any more, the cycle ends, too.
+        """
+        names = {name for name, _ in to._origins} if isinstance(to, Stream) else {to}
+        if len(names) != 1:
+            raise UserError("feedback() leads to one operator; give its name or its stream.")
+        graph = self.pipeline.graph
+        (target,) = names
+        if target not in graph.nodes or graph.nodes[target].kind is not Kind.OPERATOR:
+            operators = ", ".join(node.name for node in graph.of_kind(Kind.OPERATOR))
+            raise UserError(
+                f"feedback() cannot lead to '{target}': it must be an operator of this pipeline, "
+                f"one of {operators}."
+            )
+        for sender, port in self._origins:
+            if target not in graph.leads_to(sender):
+                raise GraphError(
+                    sender,
+                    f"its feedback leads to '{target}', which is not upstream of it",
+                    "To join two streams use .union(...).",
+                )
+            routing = graph.inputs(target)[0].routing
+            graph.edges.append(Edge(sender, target, routing, port, feedback=True))
+        return self
+
     def port(self, name: str) -> Stream:
         """What an operator emits with ctx.emit(record, port=name)."""
+        if name == LATE and self._late_origins:
+            return Stream(self.pipeline, self._late_origins)
         return Stream(self.pipeline, [(sender, name) for sender, _ in self._origins])
 
     def sink(
@@ -258,6 +322,20 @@ class Stream:
         from everstream.connectors.collect import Collect
 
         return self.sink(Collect(), name=name, ordered=ordered)
+
+    def _has_event_time(self) -> bool:
+        """Whether an operator somewhere before this stream announces watermarks."""
+        graph = self.pipeline.graph
+        waiting, seen = [name for name, _ in self._origins], set[str]()
+        while waiting:
+            name = waiting.pop()
+            what = graph.nodes[name].what
+            if isinstance(what, Operator) and what.announces_watermarks:
+                return True
+            if name not in seen:
+                seen.add(name)
+                waiting += [edge.sender for edge in graph.inputs(name)]
+        return False
 
     def _routed(self, routing: Routing) -> Stream:
         return Stream(self.pipeline, self._origins, routing)

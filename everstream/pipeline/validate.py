@@ -10,7 +10,7 @@ from everstream.pipeline.source import Source
 
 _METHODS = (
     *("process", "process_batch", "on_start", "on_end", "on_stop"),
-    *("on_error", "on_checkpoint", "on_commit", "on_watermark", "on_timer"),
+    *("on_error", "before_checkpoint", "on_checkpoint", "on_commit", "on_watermark", "on_timer"),
 )
 _NOT_PLAIN = (
     inspect.iscoroutinefunction,
@@ -47,7 +47,7 @@ def _check_reached(graph: Graph, node: Node) -> None:
 
 
 def _check_shards(node: Node) -> None:
-    limit = None if isinstance(node.what, Operator) else node.what.max_shards
+    limit = node.what.max_shards
     if limit is not None and node.shards is not None and node.shards > limit:
         raise GraphError(
             node.name,
@@ -70,7 +70,11 @@ def _check_key(graph: Graph, node: Node) -> None:
             "some of its inputs are keyed and others are not",
             "Call .key_by(...) after .union(...).",
         )
-    if len({id(e.routing) for e in graph.inputs(node.name) if isinstance(e.routing, ByKey)}) > 1:
+    keyings: dict[str, set[int]] = {}
+    for edge in graph.inputs(node.name):
+        if isinstance(edge.routing, ByKey):
+            keyings.setdefault(edge.side, set()).add(id(edge.routing))
+    if any(len(of_one_side) > 1 for of_one_side in keyings.values()):
         raise GraphError(
             node.name, "its inputs are keyed in different ways", "Use one .key_by(...)."
         )

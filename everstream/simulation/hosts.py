@@ -6,20 +6,36 @@ sent still arrives; what was sent to it is gone.
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from everstream.core.frames import Frame, FrameKind, Payload
 from everstream.core.ids import ChannelId, Generation, HostId, ShardId
-from everstream.core.messages import Restore, Resume, Shutdown, Stable, StartCheckpoint
+from everstream.core.message_log import Segment
+from everstream.core.messages import (
+    EndLoop,
+    Halt,
+    Probe,
+    Recover,
+    Restore,
+    Resume,
+    Shutdown,
+    Stable,
+    StartCheckpoint,
+)
 from everstream.core.outlet import CREDIT
 from everstream.core.points import Point
-from everstream.core.protocols.base import ShardProtocol
 from everstream.core.runner import CommitJob, ShardRunner, Upload
+from everstream.core.scheme import Scheme
 from everstream.errors import EverstreamError, InternalError
 from everstream.state.objects import ObjectRef
 
 if TYPE_CHECKING:
     from everstream.simulation.world import World
+
+
+TICK_S = 0.005
+"""How often the shards' own timers are looked at."""
 
 
 class Link:
@@ -43,7 +59,7 @@ class SimulatedHost:
     store_url = "simulated://"
 
     def __init__(
-        self, world: "World", id: HostId, attempt: int, driver: int, protocol: type[ShardProtocol]
+        self, world: "World", id: HostId, attempt: int, driver: int, scheme: Scheme
     ) -> None:
         self.world = world
         self.id = id
@@ -55,12 +71,14 @@ class SimulatedHost:
         """Hosts differ in speed, so that frames pile up before the slow ones."""
         self.writing: dict[int, Upload] = {}
         plan = world.plan
-        self.runners = {s: ShardRunner(plan, s, protocol, self) for s in plan.hosts[id]}
+        self.runners = {s: ShardRunner(plan, s, scheme, self) for s in plan.hosts[id]}
         self.peers: dict[HostId, SimulatedHost] = {}
         self.links: dict[SimulatedHost, Link] = {}
         self.to_driver = Link(world, world.driver_link_s)
         self.from_driver = Link(world, world.driver_link_s)
         self._asleep = True
+        if scheme.log != "none":
+            self._tick()
 
     # What the runners need.
 
@@ -82,7 +100,8 @@ class SimulatedHost:
         )
 
     def grant(self, channel: ChannelId, frames: int) -> None:
-        generation: Generation = self.runners[channel.receiver].shard.generation
+        shard = self.runners[channel.receiver].shard
+        generation: Generation = shard.channel_generation[channel]
         self._carry(
             self.world.plan.host_of[channel.sender],
             lambda peer: peer.runners[channel.sender].on_grant(channel, generation, frames),
@@ -97,6 +116,9 @@ class SimulatedHost:
         self.writing[id(upload)] = upload
         self._later(self.world.upload_s, lambda: self._upload(upload))
 
+    def save_segment(self, segment: Segment) -> None:
+        self._later(self.world.upload_s, lambda: self._save(segment))
+
     def commit(self, job: CommitJob) -> None:
         self._later(0.005, lambda: self._commit(job))
 
@@ -108,7 +130,7 @@ class SimulatedHost:
         runner.on_frame(frame)
         waiting = runner.shard.inboxes[frame.channel]
         if len(waiting) > CREDIT:
-            data = sum(other.kind is FrameKind.DATA for other in waiting)
+            data = sum(other.kind is FrameKind.DATA and other.sequence > 0 for other in waiting)
             if data > CREDIT:
                 raise InternalError(f"{frame.channel}: {data} frames wait where {CREDIT} may")
 
@@ -122,9 +144,18 @@ class SimulatedHost:
         match command:
             case Restore():
                 self._each(lambda runner: runner.on_restore(command))
+            case Halt():
+                self._each(lambda runner: runner.on_halt(command))
+            case Recover():
+                self._each(lambda runner: runner.on_recover(command))
+            case Probe():
+                self._each(lambda runner: runner.on_probe(command))
+            case EndLoop():
+                self._each(lambda runner: runner.on_end_loop(command))
             case Resume(addresses=addresses):
                 self.peers = dict(addresses)
                 self._each(lambda runner: runner.on_resume(command))
+                self._each(lambda runner: self.tell(runner.progress()))
             case StartCheckpoint():
                 self._each(lambda runner: runner.on_start_checkpoint(command))
             case Stable():
@@ -175,13 +206,17 @@ class SimulatedHost:
         self.writing.pop(id(upload), None)
         runner = self.runners[upload.shard]
         try:
-            ref = self.world.store.put(upload.name, upload.prepare(self.reached))
+            ref = upload.perform(self.world.store.put, self.reached)
         except (EverstreamError, OSError) as error:
             self._event(f"{upload.shard} cannot save {upload.record.number}: {error}")
             runner.on_upload_failed(upload, error)
         else:
             self._event(f"{upload.shard} has saved {upload.record.number}")
             runner.on_uploaded(upload, ref, 0.0)
+
+    def _save(self, segment: Segment) -> None:
+        with suppress(OSError, EverstreamError):  # the next checkpoint tries again
+            segment.save(self.world.store.put)
 
     def _commit(self, job: CommitJob) -> None:
         runner = self.runners[job.shard]
@@ -197,6 +232,12 @@ class SimulatedHost:
     def _step_soon(self) -> None:
         delay_s = self.world.scheduler.random.expovariate(1 / self.step_s)
         self.world.scheduler.after(delay_s, self._step)
+
+    def _tick(self) -> None:
+        if self.alive:
+            now_s = self.world.scheduler.now_s
+            self._each(lambda runner: runner.on_tick(now_s))
+            self.world.scheduler.after(TICK_S, self._tick)
 
     def _wake(self) -> None:
         """Something came: there may be work again."""

@@ -91,16 +91,20 @@ class OutsideWriter(Writer):
         records, self.open_records = self.open_records, []
         return OutsideTransaction(self.world, self.who, checkpoint, records) if records else None
 
-    def recover(self, transactions: Sequence[Transaction], permit: Permit) -> None:
+    def recover(self, transactions: Sequence[Transaction], permit: Permit) -> Sequence[Transaction]:
         outside, me = OutsideSink.worlds[self.world], (self.who.operator, self.who.shard)
         newest = outside.fences.get(me, 0)
         if newest > self.who.generation:
             raise ConnectorError(f"generation {newest} has taken over {me}")
         outside.fences[me] = self.who.generation
+        held = [t for t in transactions if t.checkpoint > permit.checkpoint]
         for transaction in transactions:
-            transaction.commit(permit)
+            if transaction.checkpoint <= permit.checkpoint:
+                transaction.commit(permit)
         for key in [k for k in outside.visible if k[:2] == me and k[2] > permit.checkpoint]:
             del outside.visible[key]
+        kept = {t._key for t in held if isinstance(t, OutsideTransaction)}
         for waiting in [k for k in outside.waiting if k[:2] == me]:
-            if waiting[3] < self.who.generation:
+            if waiting[3] < self.who.generation and waiting not in kept:
                 del outside.waiting[waiting]
+        return held

@@ -6,9 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import polars as pl
+
 from everstream.connectors.generate import Range
+from everstream.pipeline.aggregates import count
+from everstream.pipeline.aggregates import sum as sum_of
 from everstream.pipeline.operator import Context, Keyed, Operator
-from everstream.pipeline.stream import Pipeline
+from everstream.pipeline.stream import Pipeline, Stream
+from everstream.pipeline.windows import Tumbling
 from everstream.simulation.outside import OutsideSink
 
 
@@ -136,13 +141,174 @@ def ordered_farm(chance: random.Random) -> Shape:
     )
 
 
-SHAPES = (line, shuffle, diamond, many_sinks, ordered_farm)
+def windows(chance: random.Random) -> Shape:
+    """Counts per key and window, with records that come too late at a sink of their own."""
+    n, keys, size = chance.randint(20, 120), chance.randint(1, 4), chance.randint(5, 30)
+    sources, shards, hosts = chance.randint(1, 3), chance.randint(1, 3), chance.randint(1, 4)
+    batch, back = chance_batch(n), chance.randint(1, 20)
+    times = [number - chance.randint(0, back) for number in range(n)]
+    lateness = chance.choice((0, back))
+
+    def build(pipeline: Pipeline, world: int) -> None:
+        numbers = pipeline.source(Range(n, batch=batch), name="numbers", shards=sources)
+        timed = numbers.event_time(lambda x: times[x], lateness=lateness / 1e6, name="time")
+        window = timed.key_by(lambda x: x % keys).window(Tumbling(size / 1e6))
+        counted = window.aggregate(n=count(), total=sum_of("value"), name="count", shards=shards)
+        rows = counted.map(lambda row: tuple(row.values()), name="rows")
+        rows.sink(OutsideSink(world), name="out")
+        counted.port("late").sink(OutsideSink(world), name="late")
+
+    def expected() -> dict[str, list[Any]]:
+        watermarks = [-(10**9)] * sources
+        kept: dict[tuple[int, int], list[int]] = {}
+        late = []
+        for block in range(0, n, batch):
+            shard, numbers = block // batch % sources, range(block, min(n, block + batch))
+            for x in numbers:
+                start = times[x] // size * size
+                if start + size <= watermarks[shard]:
+                    late.append(x)
+                else:
+                    kept.setdefault((x % keys, start), []).append(x)
+            latest = max(times[x] for x in numbers) - lateness
+            watermarks[shard] = max(watermarks[shard], latest)
+        out = [
+            (key, start, start + size, len(numbers), sum(numbers))
+            for (key, start), numbers in kept.items()
+        ]
+        return {"out": out, "late": late}
+
+    return Shape("windows", hosts, build, expected)
 
 
-def shape_for(seed: int) -> Shape:
-    """The shape a seed stands for."""
+def joined(chance: random.Random) -> Shape:
+    """Two streams of unequal speed, joined where their times are close."""
+    n, m, keys = chance.randint(10, 50), chance.randint(10, 90), chance.randint(1, 4)
+    shards, hosts, near = chance.randint(1, 3), chance.randint(1, 4), chance.randint(0, 5)
+
+    def build(pipeline: Pipeline, world: int) -> None:
+        def side(name: str, total: int, batch: int, shards: int) -> Stream:
+            source = pipeline.source(
+                Range(total, column="t", batch=batch), name=name, shards=shards
+            )
+            keyed = source.with_columns(k=pl.col("t") % keys, name=f"{name}-key")
+            return keyed.event_time("t", lateness=1e-4, name=f"{name}-time")
+
+        left, right = side("left", n, 3, 1), side("right", m, 7, 2)
+        pairs = left.interval_join(
+            right, on="k", between=(-near / 1e6, near / 1e6), name="join", shards=shards
+        )
+        rows = pairs.map(lambda row: (row["t"], row["t_right"]), name="rows")
+        rows.sink(OutsideSink(world), name="out")
+
+    def expected() -> dict[str, list[Any]]:
+        near_ones = [(a, b) for a in range(n) for b in range(m) if abs(a - b) <= near]
+        return {"out": [(a, b) for a, b in near_ones if a % keys == b % keys]}
+
+    return Shape("joined", hosts, build, expected)
+
+
+class Matches(Operator):
+    """Joins numbers that leave the same rest: each pair once, whoever comes first."""
+
+    seen = Keyed[list[tuple[str, int]]](init=list)
+
+    def process(self, record: tuple[str, int], ctx: Context) -> None:
+        side, number = record
+        seen = self.seen[ctx.key]
+        for other_side, other in seen:
+            if other_side != side:
+                ctx.emit(tuple(sorted((number, other))))
+        seen.append(record)
+
+
+def uneven_join(chance: random.Random) -> Shape:
+    """Two sources of which one gives in a few large batches what the other gives one by one."""
+    n, m, keys = chance.randint(5, 30), chance.randint(5, 30), chance.randint(2, 6)
+    hosts, shards = chance.randint(1, 4), chance.randint(1, 3)
+
+    def build(pipeline: Pipeline, world: int) -> None:
+        few = pipeline.source(Range(n, batch=10), name="few").map(lambda x: ("few", x), name="f")
+        many = pipeline.source(Range(1000, 1000 + m, batch=1), name="many", shards=2)
+        both = few.union(many.map(lambda x: ("many", x), name="m"))
+        both.key_by(lambda record: record[1] % keys).process(
+            Matches(), name="join", shards=shards
+        ).sink(OutsideSink(world), name="out")
+
+    def expected() -> dict[str, list[Any]]:
+        pairs = [(x, 1000 + y) for x in range(n) for y in range(m) if x % keys == (1000 + y) % keys]
+        return {"out": pairs}
+
+    return Shape("uneven-join", hosts, build, expected)
+
+
+class Hop(Operator):
+    """Counts the visits of each key, and sends a record round as often as it wants."""
+
+    def process(self, record: tuple[int, int], ctx: Context) -> None:
+        number, left = record
+        visits = ctx.state.get(ctx.key, 0) + 1
+        ctx.state.put(ctx.key, visits)
+        ctx.emit((ctx.key, visits), port="visits")
+        if left:
+            ctx.emit((number + 1, left - 1), port="round")
+
+
+def _visits(starts: list[tuple[int, int]], keys: int) -> list[Any]:
+    totals = Counter((x + hop) % keys for x, hops in starts for hop in range(hops + 1))
+    return [(key, i + 1) for key, total in totals.items() for i in range(total)]
+
+
+def loop(chance: random.Random) -> Shape:
+    """An operator that feeds itself."""
+    n, keys, hops = chance.randint(10, 50), chance.randint(1, 5), chance.randint(1, 4)
+    hosts, shards = chance.randint(1, 3), chance.randint(1, 3)
+
+    def build(pipeline: Pipeline, world: int) -> None:
+        numbers = pipeline.source(Range(n, batch=chance_batch(n)), name="numbers")
+        starts = numbers.map(lambda x: (x, x % (hops + 1)), name="start")
+        hop = starts.key_by(lambda r: r[0] % keys).process(Hop(), name="hop", shards=shards)
+        hop.port("round").feedback(to=hop)
+        hop.port("visits").sink(OutsideSink(world), name="out")
+
+    def expected() -> dict[str, list[Any]]:
+        return {"out": _visits([(x, x % (hops + 1)) for x in range(n)], keys)}
+
+    return Shape("loop", hosts, build, expected)
+
+
+def long_loop(chance: random.Random) -> Shape:
+    """A cycle over several operators and hosts, behind a shuffle and beside a branch."""
+    n, keys, hops = chance.randint(10, 40), chance.randint(1, 5), chance.randint(1, 3)
+    hosts, shards, others = chance.randint(2, 4), chance.randint(1, 2), chance.randint(1, 3)
+
+    def build(pipeline: Pipeline, world: int) -> None:
+        numbers = pipeline.source(Range(n, batch=chance_batch(n)), name="numbers", shards=2)
+        starts = numbers.map(lambda x: (x, hops), name="start")
+        hop = starts.key_by(lambda r: r[0] % keys).process(Hop(), name="hop", shards=shards)
+        moved = hop.port("round").on_demand().map(lambda r: r, name="carry", shards=others)
+        checked = moved.on_demand().filter(lambda r: True, name="check", shards=1)
+        checked.feedback(to="hop")
+        hop.port("visits").sink(OutsideSink(world), name="out")
+        starts.sink(OutsideSink(world), name="starts")
+
+    def expected() -> dict[str, list[Any]]:
+        starts = [(x, hops) for x in range(n)]
+        return {"out": _visits(starts, keys), "starts": starts}
+
+    return Shape("long-loop", hosts, build, expected)
+
+
+EVENT_TIME_SHAPES = (windows, joined)
+"""Work on columns, and so cost ten times as much per run: a seed stands for one of the others."""
+CYCLES = (loop, long_loop)
+SHAPES = (line, shuffle, diamond, many_sinks, ordered_farm, uneven_join)
+
+
+def shape_for(seed: int, *, cycles: bool = False) -> Shape:
+    """The shape a seed stands for; one with a cycle, if those are wanted."""
     chance = random.Random(seed)
-    return chance.choice(SHAPES)(chance)
+    return chance.choice(CYCLES if cycles else SHAPES)(chance)
 
 
 def chance_batch(n: int) -> int:

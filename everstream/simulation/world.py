@@ -11,13 +11,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from everstream.core.coordinator import Coordinator
+from everstream.core.control import RunControl
 from everstream.core.ids import HostId, first_generation
 from everstream.core.manifest import EpochManifest
-from everstream.core.orders import EndRun, Note, Order, Outcome, Policy, SendTo, WriteManifest
+from everstream.core.orders import (
+    Discard,
+    EndRun,
+    Note,
+    Order,
+    Outcome,
+    Policy,
+    SendTo,
+    WriteManifest,
+)
 from everstream.core.plan import Plan, make_plan
-from everstream.core.protocols.aligned import Aligned
-from everstream.core.protocols.base import ShardProtocol
+from everstream.core.scheme import ALIGNED, Scheme
 from everstream.errors import InternalError, LeaseLost, StoreError
 from everstream.simulation.checks import Liveness, Safety
 from everstream.simulation.disk import SimulatedDisk
@@ -64,18 +72,18 @@ class World:
         seed: int,
         shape: Shape,
         faults: Faults,
-        protocol: type[ShardProtocol] = Aligned,
+        scheme: Scheme = ALIGNED,
         policy: Policy | None = None,
     ) -> None:
         self.seed = seed
-        self.protocol = protocol
+        self.scheme = scheme
         self.scheduler = Scheduler(seed)
         self.upload_s = self.scheduler.random.choice((0.002, 0.01, 0.03))
         self.driver_link_s = self.scheduler.random.choice((0.001, 0.01))
         self.disk = SimulatedDisk(self.scheduler.random)
         self.store = CheckpointStore(self.disk)
         self.outside = OutsideSink.worlds[seed] = Outside()
-        self.safety = Safety(shape, self.outside)
+        self.safety = Safety(shape, self.outside, exactly_once=scheme.exactly_once)
         self.liveness = Liveness()
         self.plan: Plan = make_plan(shape.pipeline(seed), shape.hosts)
         every_s = self.scheduler.random.choice((0.01, 0.05))
@@ -90,7 +98,7 @@ class World:
         self.history = History(seed, shape.name)
         self.watchers: list[Callable[[str], None]] = []
         """Told of everything that happens, as text."""
-        self.coordinator: Coordinator
+        self.coordinator: RunControl
         self.lease: Lease
         self._start_driver()
         for at_s, fault in faults.timed(self.scheduler.random):
@@ -173,7 +181,7 @@ class World:
         self.event(f"driver {driver} starts")
         manifests = [EpochManifest.from_json(found.body) for found in self.store.manifests()]
         self.store.sweep(self.lease)
-        self.coordinator = Coordinator(
+        self.coordinator = self.scheme.coordinator(
             self.plan, self.policy, first_generation(self.lease.number), manifests[:KEPT_MANIFESTS]
         )
         self._tick(driver)
@@ -188,7 +196,7 @@ class World:
             if driver != self.drivers or self.outcome is not None:
                 return
             self.attempts[host] += 1
-            started = SimulatedHost(self, host, self.attempts[host], driver, self.protocol)
+            started = SimulatedHost(self, host, self.attempts[host], driver, self.scheme)
             self.hosts[host] = started
             started.to_driver.carry(lambda: self._on_hello(started))
 
@@ -221,6 +229,8 @@ class World:
                     self.event(f"epoch {manifest.epoch} is being written")
                     self._moment("writing")
                     self._start_writing(manifest, self.drivers, self.lease)
+                case Discard(objects=objects):
+                    self.store.discard(objects)
                 case Note(text=text):
                     self.history.notes.append(f"{self.scheduler.now_s:8.4f} {text}")
                 case EndRun(outcome=outcome, error=error):
@@ -243,7 +253,7 @@ class World:
         if error is None:
             if lease is not self.lease:
                 raise InternalError("a replaced driver made an epoch stable")
-            self.safety.on_stable(manifest.epoch)
+            self.safety.on_stable(manifest, self.scheme.log != "none")
             self.history.epochs += 1
             self.event(f"epoch {manifest.epoch} is stable")
             self._moment("stable")
@@ -281,7 +291,8 @@ class World:
         else:
             self._obey(self.coordinator.on_manifest_written(now_s))
             try:
-                self.store.prune(keep=KEPT_MANIFESTS)
+                objects = not self.coordinator.names_what_goes
+                self.store.prune(KEPT_MANIFESTS, objects=objects)
             except LeaseLost as lost:
                 # As on Spark: the next manifest will tell the coordinator.
                 self.history.notes.append(f"{now_s:8.4f} {lost}")

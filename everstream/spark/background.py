@@ -15,8 +15,10 @@ from queue import SimpleQueue
 from typing import Any
 
 from everstream.core.ids import ShardId
+from everstream.core.message_log import Segment
 from everstream.core.points import Point
 from everstream.core.runner import CommitJob, Upload
+from everstream.errors import EnvironmentFault
 from everstream.state.store import CheckpointStore
 
 UPLOAD_NICENESS = 5
@@ -46,12 +48,21 @@ class Background:
         def work() -> None:
             began_s = time.monotonic()
             try:
-                ref = self.store.put(job.name, job.prepare_in_pieces(self.reached))
+                ref = job.perform(self.store.put, self.reached)
             except Exception as error:  # whatever it is, the shard's main thread must hear of it
                 self.post(lambda error=error: failed(job, error))  # type: ignore[misc]
             else:
                 took_s = time.monotonic() - began_s
                 self.post(lambda: uploaded(job, ref, took_s))
+
+        self._uploads.put(work)
+
+    def save_segment(self, segment: Segment) -> None:
+        """Write a part of a message log; if that fails, the next checkpoint tries again."""
+
+        def work() -> None:
+            with suppress(EnvironmentFault, OSError):
+                segment.save(self.store.put)
 
         self._uploads.put(work)
 

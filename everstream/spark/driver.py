@@ -12,17 +12,18 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
 import zmq
 from pyspark import SparkContext
 
-from everstream.core.coordinator import Coordinator
+from everstream.core.control import RunControl
 from everstream.core.ids import HostId
 from everstream.core.manifest import EpochManifest
 from everstream.core.messages import CheckpointTaken, Committed, Restored, StartCheckpoint
-from everstream.core.orders import EndRun, Note, Order, Phase, SendTo, WriteManifest
+from everstream.core.orders import Discard, EndRun, Note, Order, Phase, SendTo, WriteManifest
 from everstream.core.points import Point
 from everstream.errors import EnvironmentFault, LeaseLost, RunFailed, StoreError
 from everstream.spark.autopace import AutoPace
@@ -64,7 +65,7 @@ class Driver:
     """Runs one pipeline to its end."""
 
     context: SparkContext
-    coordinator: Coordinator
+    coordinator: RunControl
     store: CheckpointStore
     lease: Lease
     doors: Doors
@@ -86,7 +87,7 @@ class Driver:
         self.ended_s = 0.0
         self.injector = Injector(self.kills, self.coordinator.plan, self.listener)
         self._inbound: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._writes: SimpleQueue[EpochManifest | None] = SimpleQueue()
+        self._writes: SimpleQueue[EpochManifest | Discard | None] = SimpleQueue()
         self._said_of_peer_s: dict[HostId, float] = {}
         self._stop_reason: str | None = None
         self._job_ended = threading.Event()
@@ -272,6 +273,8 @@ class Driver:
                 case WriteManifest(manifest=manifest):
                     self.injector.reached(Point.AFTER_SNAPSHOT)
                     self._writes.put(manifest)
+                case Discard():
+                    self._writes.put(order)
                 case Note(text=text, warning=warning):
                     self._note(text, warning)
                 case EndRun():
@@ -295,11 +298,15 @@ class Driver:
     # Manifests, in a thread of their own.
 
     def _write_manifests(self) -> None:
-        while (manifest := self._writes.get()) is not None:
-            error = self._write(manifest)
-            self._inbound.put(lambda m=manifest, e=error: self._manifest_done(m, e))  # type: ignore[misc]
+        while (work := self._writes.get()) is not None:
+            if isinstance(work, Discard):
+                self._remove(partial(self.store.discard, work.objects))
+                continue
+            error = self._write(work)
+            self._inbound.put(lambda m=work, e=error: self._manifest_done(m, e))  # type: ignore[misc]
             if error is None:
-                self._prune()
+                objects = not self.coordinator.names_what_goes
+                self._remove(partial(self.store.prune, KEEP_MANIFESTS, objects=objects))
 
     def _write(self, manifest: EpochManifest) -> StoreError | None:
         """Returns only when it is known whether the manifest is there."""
@@ -321,9 +328,9 @@ class Driver:
             mine = [entry.body["epoch"] for entry in found[:1] if entry.lease == self.lease.number]
             return None if mine == [manifest.epoch] else failure
 
-    def _prune(self) -> None:
+    def _remove(self, work: Callable[[], None]) -> None:
         try:
-            self.store.prune(KEEP_MANIFESTS)
+            work()
         except StoreError as error:
             text = f"older checkpoints could not be removed: {error}"
             self._inbound.put(lambda: self._note(text, True))

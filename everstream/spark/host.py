@@ -23,11 +23,22 @@ import zmq
 
 from everstream.core.frames import Frame, warm_up
 from everstream.core.ids import ChannelId, Generation, HostId, ShardId
-from everstream.core.messages import Restore, Resume, Shutdown, Stable, StartCheckpoint
+from everstream.core.message_log import Segment
+from everstream.core.messages import (
+    EndLoop,
+    Halt,
+    Probe,
+    Recover,
+    Restore,
+    Resume,
+    Shutdown,
+    Stable,
+    StartCheckpoint,
+)
 from everstream.core.plan import Plan
 from everstream.core.points import Point
-from everstream.core.protocols.base import ShardProtocol
 from everstream.core.runner import CommitJob, ShardRunner, Upload
+from everstream.core.scheme import Scheme
 from everstream.errors import (
     EnvironmentFault,
     EverstreamError,
@@ -53,7 +64,7 @@ class HostTask:
     """What a host must know before it can say hello; pickled into the Spark task."""
 
     pickled_plan: bytes
-    protocol: type[ShardProtocol]
+    scheme: Scheme
     driver: Address
     keys: RunKeys
     store_url: str
@@ -103,8 +114,7 @@ class Host:
         self.peers = Peers(self.doors, id, task.slow_after_s)
         self.local_work: deque[Any] = deque()
         self.runners = {
-            shard: ShardRunner(self.plan, shard, task.protocol, self)
-            for shard in self.plan.hosts[id]
+            shard: ShardRunner(self.plan, shard, task.scheme, self) for shard in self.plan.hosts[id]
         }
         self.kills: list[KillAfter] = []
         self.kills_at: list[KillAt] = []
@@ -149,7 +159,7 @@ class Host:
         self.peers[host].send_multipart(parts, copy=not large)
 
     def grant(self, channel: ChannelId, frames: int) -> None:
-        generation = self.runners[channel.receiver].shard.generation
+        generation = self.runners[channel.receiver].shard.channel_generation[channel]
         host = self.plan.host_of[channel.sender]
         if host == self.id:
             self.local_work.append((channel, generation, frames))
@@ -162,6 +172,9 @@ class Host:
     def upload(self, upload: Upload) -> None:
         runner = self.runners[upload.shard]
         self.background.upload(upload, runner.on_uploaded, runner.on_upload_failed)
+
+    def save_segment(self, segment: Segment) -> None:
+        self.background.save_segment(segment)
 
     def commit(self, job: CommitJob) -> None:
         runner = self.runners[job.shard]
@@ -207,6 +220,7 @@ class Host:
         busy = False
         now_s = self.clock_s()
         for shard, runner in self.runners.items():
+            runner.on_tick(now_s)
             if runner.can_step(now_s) and runner.step():
                 busy = True
                 if self.kills:
@@ -262,9 +276,20 @@ class Host:
         runners = self.runners.values()
         match message:
             case Restore():
-                self.local_work.clear()
                 for runner in runners:
                     runner.on_restore(message)
+            case Halt():
+                for runner in runners:
+                    runner.on_halt(message)
+            case Recover():
+                for runner in runners:
+                    runner.on_recover(message)
+            case Probe():
+                for runner in runners:
+                    runner.on_probe(message)
+            case EndLoop():
+                for runner in runners:
+                    runner.on_end_loop(message)
             case Resume():
                 self.peers.meet(message.addresses, message.generation)
                 for runner in runners:

@@ -27,6 +27,7 @@ class Watch:
     """Follows the fate of one connection; on a unix socket there is nothing to follow."""
 
     def __init__(self, doors: Doors, kind: int, address: Address, identity: bytes = b"") -> None:
+        self.address = address
         self.over_network = doors.over_network(address)
         self.socket = doors.connect(kind, address, identity, watched=self.over_network)
         self.is_up = not self.over_network
@@ -46,7 +47,8 @@ class Watch:
                 self.came_back = self.went_down_s is not None
                 self.is_up = True
             elif event == zmq.EVENT_DISCONNECTED and self.is_up:
-                self.went_down_s = self.went_down_s or now_s
+                if self.went_down_s is None:
+                    self.went_down_s = now_s
                 self.is_up = False
 
     def is_cut(self, now_s: float, grace_s: float = 0.0) -> bool:
@@ -64,7 +66,7 @@ class Watch:
 
 
 class Peers:
-    """The connections of one host to all the others, of one generation."""
+    """The connections of one host to all the others."""
 
     def __init__(self, doors: Doors, id: HostId, slow_after_s: float) -> None:
         self._doors = doors
@@ -79,14 +81,23 @@ class Peers:
         return self._watches[host].socket
 
     def meet(self, addresses: Mapping[HostId, Address], generation: Generation) -> None:
-        """Connect to the hosts as they are now; what waited for earlier ones is dropped."""
-        self.close()
+        """Connect to hosts that are new or were cut off; what waited for them is dropped."""
         self._generation = generation
         self._told.clear()
         for host, address in addresses.items():
-            if host != self._id:
-                self._watches[host] = Watch(self._doors, zmq.PUSH, address)
-                self._patience[host] = Patience(self._slow_after_s)
+            if host == self._id or self._is_well(host, address):
+                continue
+            if host in self._watches:
+                self._watches[host].close()
+            self._watches[host] = Watch(self._doors, zmq.PUSH, address)
+            self._patience[host] = Patience(self._slow_after_s)
+
+    def _is_well(self, host: HostId, address: Address) -> bool:
+        watch = self._watches.get(host)
+        if watch is None or watch.address != address:
+            return False
+        watch.look(0.0)
+        return watch.went_down_s is None
 
     def news(self, now_s: float) -> Iterator[LinkCut | Unreachable]:
         """What the driver should hear of: cuts, and peers that cannot be reached."""

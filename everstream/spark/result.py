@@ -11,6 +11,7 @@ import polars as pl
 from everstream.core.manifest import EpochManifest
 from everstream.core.orders import Outcome
 from everstream.core.recovery import RecoveryReport
+from everstream.core.tally import CheckpointTally
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch, records_of
 
@@ -39,6 +40,10 @@ class RunResult:
     skipped: dict[str, int] = field(default_factory=dict)
     """Operator -> records left out because of an error, of those with on_error= that left any."""
     outputs: Mapping[str, list[Batch]] = field(default_factory=dict)
+    tally: CheckpointTally = field(default_factory=CheckpointTally)
+    """The checkpoints of single shards."""
+    lost_frames: int = 0
+    """Frames that died with a log in memory."""
 
     @property
     def records_in(self) -> int:

@@ -17,13 +17,11 @@ import cloudpickle
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from everstream.core.coordinator import Coordinator
 from everstream.core.ids import first_generation
 from everstream.core.manifest import EpochManifest, check_fits
 from everstream.core.orders import Outcome, Policy
 from everstream.core.plan import Plan, make_plan
-from everstream.core.protocols.aligned import Aligned
-from everstream.core.protocols.base import NoCheckpoints
+from everstream.core.scheme import Checkpointing, Scheme, scheme_of
 from everstream.errors import RunFailed, UserError
 from everstream.pipeline.checkpointing import Coordinated, seconds
 from everstream.pipeline.graph import Kind
@@ -47,7 +45,7 @@ DEFAULT = Coordinated()
 def run(
     pipeline: Pipeline,
     *,
-    checkpoint: Coordinated | None = DEFAULT,
+    checkpoint: Checkpointing | None = DEFAULT,
     store: str | os.PathLike[str] | None = None,
     fresh: bool = False,
     master: str = "local[*]",
@@ -65,7 +63,8 @@ def run(
 ) -> RunResult:
     """Run a pipeline on Spark until its sources end or it is stopped.
 
-    checkpoint: es.Coordinated(every="5s"), or None to run without.
+    checkpoint: es.Coordinated(every="5s"), es.Uncoordinated(...), es.Induced(...), or None to run
+        without.
     store: folder or fsspec URL for the checkpoints. A later run with the same store goes on from
         the last one. Without a store a temporary folder is used and nothing is kept.
     fresh: forget earlier checkpoints and output, start from nothing.
@@ -85,6 +84,8 @@ def run(
     kills = [item if isinstance(item, Kill) else Kill.parse(item) for item in kill]
     began_s = time.monotonic()
     plan = make_plan(pipeline, workers or 1)  # wrong graphs fail here, before Spark starts
+    scheme = scheme_of(checkpoint)
+    scheme.check(plan)
     for wanted in kills:
         wanted.check(plan)
     if spark is not None:
@@ -94,14 +95,16 @@ def run(
     else:
         context = make_context(master, f"everstream {pipeline.name}")
     plan = make_plan(pipeline, _hosts(context, workers, listener))
+    coordinated = checkpoint if isinstance(checkpoint, Coordinated) else None
     with _store_folder(store) as url:
         return _Run(pipeline, plan, context, url, listener, began_s).to_the_end(
-            checkpoint=checkpoint,
+            scheme=scheme,
+            auto=AutoPace(coordinated) if coordinated and coordinated.automatic else None,
             fresh=fresh,
             policy=Policy(
                 checkpoints=checkpoint is not None,
                 every_s=checkpoint.every_s if checkpoint else None,
-                every_records=checkpoint.every_records if checkpoint else None,
+                every_records=coordinated.every_records if coordinated else None,
                 max_restarts=max_restarts,
                 restart_window_s=seconds(restart_window),
                 slow_after_s=seconds(slow_after),
@@ -135,7 +138,8 @@ class _Run:
 
     def to_the_end(
         self,
-        checkpoint: Coordinated | None,
+        scheme: Scheme,
+        auto: AutoPace | None,
         fresh: bool,
         policy: Policy,
         timeout_s: float | None,
@@ -170,12 +174,14 @@ class _Run:
             interface = "127.0.0.1" if local else address_seen_by_others()
         keys = RunKeys.make()
         doors = Doors(keys, interface, always_tcp=always_tcp, silence_s=heartbeat_timeout_s)
-        coordinator = Coordinator(self.plan, policy, first_generation(lease.number), manifests)
+        coordinator = scheme.coordinator(
+            self.plan, policy, first_generation(lease.number), manifests
+        )
 
         def task(driver: Address) -> HostTask:
             return HostTask(
                 pickled_plan=cloudpickle.dumps(self.plan),
-                protocol=Aligned if checkpoint is not None else NoCheckpoints,
+                scheme=scheme,
                 driver=driver,
                 keys=keys,
                 store_url=self.url,
@@ -198,7 +204,7 @@ class _Run:
             timeout_s,
             kills,
             until,
-            AutoPace(checkpoint) if checkpoint is not None and checkpoint.automatic else None,
+            auto,
         )
         self.listener.started(self.plan, self._total_records())
         try:
@@ -216,6 +222,14 @@ class _Run:
         result.checkpoints = driver.written
         result.recoveries = coordinator.book.reports
         result.notes = driver.notes
+        result.tally = coordinator.tally
+        result.lost_frames = coordinator.lost_frames
+        if coordinator.lost_frames:
+            self._note(
+                result,
+                f"{coordinator.lost_frames} frame(s) were lost with the logs of failed hosts; "
+                'use log="durable" to lose nothing',
+            )
         for name, count in result.skipped.items():
             kept = self.plan.graph.nodes[name].dead_letters is not None
             where = f"; they are kept in {self.url}/dead_letters/{name}" if kept else ""

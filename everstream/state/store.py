@@ -132,11 +132,12 @@ class CheckpointStore:
         """Whether nobody has pruned this manifest by now."""
         return manifest.slot in self._log.slots()
 
-    def prune(self, keep: int) -> None:
+    def prune(self, keep: int, *, objects: bool = True) -> None:
         """Keep the newest manifests and all that they name; remove what only others named.
 
         What was given up goes first and does not count: if the manifest that was written again
         rots one day, nobody must take one of those for the newest.
+        Without `objects` only manifests go: what they named may be needed by one to come.
         """
         if keep < 1:
             raise InternalError(f"at least one manifest must be kept, not {keep}")
@@ -145,7 +146,18 @@ class CheckpointStore:
         entries = self._log.entries()
         kept = standing(_valid(entries))[:keep]
         slots = {manifest.slot for manifest in kept}
-        self._remove([entry for entry in entries if entry.slot not in slots], kept)
+        gone = [entry for entry in entries if entry.slot not in slots]
+        if objects:
+            self._remove(gone, kept)
+            return
+        for entry in gone:
+            if entry.kind == "checkpoint":
+                self._log.remove(entry.slot)
+
+    def discard(self, refs: Iterable[ObjectRef]) -> None:
+        """Delete objects that nothing will name."""
+        for ref in refs:
+            self.blobs.delete(_object_path(ref))
 
     def remove_given_up(self) -> None:
         """After going back: what lay in between can never be restored any more."""

@@ -49,6 +49,10 @@ class Layout:
     def __init__(self, tables: Sequence[Table], transactions: Sequence[Transaction]) -> None:
         self.tables = tuple(tables)
         self.transactions = tuple(transactions)
+        names = [declared.name for declared in transactions]
+        for name in names:
+            if names.count(name) > 1:
+                raise DefinitionError(f"two transactions are named {name}; events ask by name")
         self.width = max(len(declared.keys) for declared in transactions)
         table_number = {table.name: number for number, table in enumerate(self.tables)}
         for declared in transactions:
@@ -82,6 +86,10 @@ class Layout:
         self.field_at = {name: place + offset for offset, name in enumerate(self.fields)}
         place += len(self.fields)
         self.read_at = place
+
+    def users_of(self, field: str) -> npt.NDArray[np.bool_]:
+        """Which transactions look at an event field."""
+        return np.array([field in declared.fields for declared in self.transactions])
 
     def read_places(self, number: int, position: int) -> list[int]:
         """Where in `data` the value read by a key of a transaction is recorded."""

@@ -8,17 +8,19 @@ refused there with the reason.
 
 import dis
 import hashlib
+import importlib
 import inspect
+import sys
 import types as python_types
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numba
 import numpy as np
 from numba import types
-from numba.core.errors import NumbaError
+from numba.core.errors import NumbaError, UnsupportedBytecodeError
 from numba.extending import typeof_impl
 
 from everstream.transactions.cache import cache_folder
@@ -76,7 +78,11 @@ class Transaction:
         return self.function(*args)
 
     def __reduce__(self) -> Any:
-        return _by_name, (self.function.__module__, self.function.__qualname__)
+        """By name where the name leads here; else piece by piece, as for a script's own."""
+        module, qualname = self.function.__module__, self.function.__qualname__
+        if module != "__main__" and _within(sys.modules.get(module), qualname) is self:
+            return _by_name, (module, qualname)
+        return Transaction, tuple(getattr(self, piece.name) for piece in fields(self))
 
     @property
     def needs(self) -> tuple[frozenset[int], ...]:
@@ -92,11 +98,12 @@ class Transaction:
 
 
 def _by_name(module: str, qualname: str) -> Any:
-    import importlib
+    return _within(importlib.import_module(module), qualname)
 
-    found: Any = importlib.import_module(module)
+
+def _within(found: Any, qualname: str) -> Any:
     for part in qualname.split("."):
-        found = getattr(found, part)
+        found = getattr(found, part, None)
     return found
 
 
@@ -189,7 +196,7 @@ def _refuse_uncompilable(declared: Transaction) -> None:
     for field_type in (types.int64, types.float64):
         try:
             _check_compiled(declared, field_type)
-        except NumbaError as error:
+        except (NumbaError, UnsupportedBytecodeError) as error:
             reasons.append(str(error))
         else:
             Path(verdict).touch()

@@ -30,7 +30,7 @@ from everstream.transactions.execution import (
 from everstream.transactions.graph import Graph, GraphBuilder, dependencies_of
 from everstream.transactions.index import IntegerIndex
 from everstream.transactions.log import Log
-from everstream.transactions.outcomes import outcome_frame
+from everstream.transactions.outcomes import Outcomes
 from everstream.transactions.preprocessing import Preprocessor
 from everstream.transactions.recovery import (
     DEFAULT,
@@ -47,6 +47,7 @@ from everstream.transactions.tables import Table, TableState
 Snapshot = dict[str, Any]
 
 _PROBE_ROWS = 32
+ADAPTIVE, EVERY_EPOCH = "adaptive", "every-epoch"
 
 
 class TransactionEngine:
@@ -54,7 +55,8 @@ class TransactionEngine:
 
     `parallelism` is the number of threads; `recovery` names a scheme, whose log goes to
     `log` (a folder, an fsspec URL or a store). `execution` is "auto" (by measured cost),
-    "serial" or "parallel". `operation_cost_iterations` adds busy work per operation, to
+    "serial" or "parallel". `commit` is "adaptive" (epochs of little work may share one) or
+    "every-epoch". `operation_cost_iterations` adds busy work per operation, to
     stand for user functions that cost more than arithmetic.
     """
 
@@ -70,11 +72,14 @@ class TransactionEngine:
         timestamp: str | None = None,
         snapshot_every_epochs: int = 64,
         execution: str = "auto",
+        commit: str = ADAPTIVE,
         fast_options: FastOptions | None = None,
         operation_cost_iterations: int = 0,
     ) -> None:
         if recovery not in SCHEMES:
             raise DefinitionError(f"recovery must be one of {', '.join(SCHEMES)}, not {recovery!r}")
+        if commit not in (ADAPTIVE, EVERY_EPOCH):
+            raise DefinitionError(f"commit must be {ADAPTIVE!r} or {EVERY_EPOCH!r}")
         if execution not in ("auto", "serial", "parallel"):
             raise DefinitionError("execution must be 'auto', 'serial' or 'parallel'")
         if parallelism < 1:
@@ -95,9 +100,11 @@ class TransactionEngine:
         self.breakdown = Breakdown()
         self._cost_known = False
         self._execution = execution
+        self._commit = commit
         self._spin = operation_cost_iterations
         self._snapshot_every = snapshot_every_epochs
         self._preprocessor = Preprocessor(self.layout, self.states, self.threads, select, timestamp)
+        self._outcomes = Outcomes(self.layout)
         self._broken = False
         scheme = SCHEMES[recovery]
         opened = self._open_log(recovery, log)
@@ -137,13 +144,17 @@ class TransactionEngine:
         self._broken = False
         self.next_event += len(events)
         self.scheme.record(run)
-        return outcome_frame(self.layout, run)
+        return self._outcomes.frame(run)
 
     def end_epoch(self) -> int:
-        """A punctuation: the epoch is over. Returns its number; see `durable_epoch`."""
+        """A punctuation: the epoch is over. Returns its number; see `durable_epoch`.
+
+        With `commit="adaptive"` schemes may let epochs share a commit; `flush` makes it now.
+        """
         self.epoch += 1
         self._epoch_began_at = self.next_event
-        if self.scheme.commit_due(self.epoch):
+        every = self.scheme.commits and self._commit == EVERY_EPOCH
+        if every or self.scheme.commit_due(self.epoch):
             self.scheme.commit(self.epoch)
         if self.scheme.snapshots and self.epoch % self._snapshot_every == 0:
             self.save_snapshot()
@@ -153,11 +164,16 @@ class TransactionEngine:
         """Write a snapshot to the log between two epochs, without stopping the stream."""
         if not self.scheme.snapshots:
             return
-        if self.next_event != self._epoch_began_at:
+        if not self.between_epochs:
             raise LogError("a snapshot falls between two epochs: call end_epoch() first")
         if self.scheme.uncommitted:
             self.scheme.commit(self.epoch)
         self.scheme.save_snapshot(self.epoch)
+
+    @property
+    def between_epochs(self) -> bool:
+        """Whether no event has come since the last punctuation."""
+        return self.next_event == self._epoch_began_at
 
     @property
     def durable_epoch(self) -> int:
@@ -165,7 +181,7 @@ class TransactionEngine:
         return int(self.scheme.durable_epoch)
 
     def flush(self) -> None:
-        """Wait until everything handed to the log is durable."""
+        """Wait until every commit is durable; between two epochs, commit all before."""
         self.scheme.flush()
 
     def close(self) -> None:

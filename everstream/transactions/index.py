@@ -8,15 +8,19 @@ open-addressing hash table, strings through a dictionary over the distinct value
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Executor
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+import pyarrow as pa
 
 from everstream.transactions.compiled import kernel
+from everstream.transactions.errors import InputError
 
 Slots = npt.NDArray[np.int32]
+Positions = npt.NDArray[np.int8]
 Keys = npt.NDArray[Any]
 
 _SMALLEST = 1024
@@ -30,46 +34,51 @@ def _bucket(key: int, mask: int) -> int:
 
 
 @kernel
-def find_slots(
-    hashed: Any, slots: Any, wanted: Any, types: Any, kind: int, out: Any, start: int, stop: int
+def _place(hashed: Any, slots: Any, key: int, mask: int) -> int:
+    """Where a key stands in the hash table, or the free place where it belongs."""
+    at = _bucket(key, mask)
+    while slots[at] >= 0 and hashed[at] != key:
+        at = (at + 1) & mask
+    return at
+
+
+@kernel
+def _find(
+    hashed: Any, slots: Any, wanted: Any, types: Any, position_of: Any, out: Any, span: Any
 ) -> int:
-    """Fill `out` with the slots of the rows of type `kind`; -1 and counted where unknown."""
+    """Fill `out` with the slots of known keys; how many rows name unknown ones."""
     mask = len(hashed) - 1
     missing = 0
-    for row in range(start, stop):
-        if types[row] != kind:
-            continue
-        key = wanted[row]
-        at = _bucket(key, mask)
-        while slots[at] >= 0 and hashed[at] != key:
-            at = (at + 1) & mask
-        out[row] = slots[at]
-        if slots[at] < 0:
-            missing += 1
+    for row in range(span[0], span[1]):
+        position = position_of[types[row]]
+        if position >= 0:
+            slot = slots[_place(hashed, slots, wanted[row], mask)]
+            out[position, row] = slot
+            if slot < 0:
+                missing += 1
     return missing
 
 
 @kernel
-def insert_missing(
+def _find_or_insert(
     hashed: Any,
     slots: Any,
     known: Any,
     count: int,
     wanted: Any,
     types: Any,
-    kind: int,
+    position_of: Any,
     out: Any,
     start: int,
 ) -> tuple[int, int]:
-    """Give slots to unknown keys from row `start` on; stops when the table must grow first."""
+    """Fill `out` from row `start` on, giving slots to new keys; stops where there is no room."""
     mask = len(hashed) - 1
-    for row in range(start, len(out)):
-        if types[row] != kind or out[row] >= 0:
+    for row in range(start, len(wanted)):
+        position = position_of[types[row]]
+        if position < 0 or out[position, row] >= 0:
             continue
         key = wanted[row]
-        at = _bucket(key, mask)
-        while slots[at] >= 0 and hashed[at] != key:
-            at = (at + 1) & mask
+        at = _place(hashed, slots, key, mask)
         if slots[at] < 0:
             if count >= len(known):
                 return row, count
@@ -77,17 +86,15 @@ def insert_missing(
             slots[at] = count
             known[count] = key
             count += 1
-        out[row] = slots[at]
-    return len(out), count
+        out[position, row] = slots[at]
+    return len(wanted), count
 
 
 @kernel
 def _insert_slots(hashed: Any, slots: Any, known: Any, start: int, stop: int) -> None:
     mask = len(hashed) - 1
     for slot in range(start, stop):
-        at = _bucket(known[slot], mask)
-        while slots[at] >= 0:
-            at = (at + 1) & mask
+        at = _place(hashed, slots, known[slot], mask)
         hashed[at] = known[slot]
         slots[at] = slot
 
@@ -102,12 +109,15 @@ class KeyIndex(ABC):
         self,
         column: pl.Series,
         types: npt.NDArray[np.uint8],
-        kind: int,
+        position_of: Positions,
         out: Slots,
         pool: Executor | None,
         threads: int,
     ) -> None:
-        """Set `out` to the slots of the rows of type `kind`, giving new keys new slots."""
+        """Set `out[position_of[type], row]` to the slot of each row's key; new keys get new slots.
+
+        Rows of types whose position is negative are left alone.
+        """
 
     @abstractmethod
     def keys_from(self, slot: int) -> Keys:
@@ -133,31 +143,36 @@ class IntegerIndex(KeyIndex):
         self,
         column: pl.Series,
         types: npt.NDArray[np.uint8],
-        kind: int,
+        position_of: Positions,
         out: Slots,
         pool: Executor | None,
         threads: int,
     ) -> None:
         wanted = column.to_numpy()
-        rows = len(wanted)
-        parts = threads if pool is not None and rows >= _PARALLEL_FROM_ROWS else 1
-        bounds = np.linspace(0, rows, parts + 1).astype(int)
-
-        def find(part: int) -> int:
-            start, stop = int(bounds[part]), int(bounds[part + 1])
-            return find_slots(self._hashed, self._slots, wanted, types, kind, out, start, stop)
-
-        if parts == 1 or pool is None:
-            missing = find(0) if parts == 1 else 0
-        else:
-            missing = sum(pool.map(find, range(parts)))
+        if wanted.dtype.kind not in "iu":
+            raise InputError(f"column {column.name!r} must hold whole numbers, not {column.dtype}")
+        if pool is not None and len(wanted) >= _PARALLEL_FROM_ROWS:
+            bounds = np.linspace(0, len(wanted), threads + 1).astype(np.int64)
+            spans = [bounds[part : part + 2] for part in range(threads)]
+            find = partial(_find, self._hashed, self._slots, wanted, types, position_of, out)
+            if not sum(pool.map(find, spans)):
+                return
         row = 0
-        while missing and row < rows:
-            row, self.count = insert_missing(
-                self._hashed, self._slots, self._known, self.count, wanted, types, kind, out, row
+        while True:
+            row, self.count = _find_or_insert(
+                self._hashed,
+                self._slots,
+                self._known,
+                self.count,
+                wanted,
+                types,
+                position_of,
+                out,
+                row,
             )
-            if row < rows:
-                self._grow(2 * len(self._known))
+            if row == len(wanted):
+                return
+            self._grow(2 * len(self._known))
 
     def _grow(self, capacity: int) -> None:
         known = np.zeros(capacity, np.int64)
@@ -182,10 +197,9 @@ class IntegerIndex(KeyIndex):
         self.count = total
 
     def slot_of(self, key: int | str) -> int | None:
-        wanted = np.array([key], np.int64)
-        out = np.full(1, -1, np.int32)
-        find_slots(self._hashed, self._slots, wanted, np.zeros(1, np.uint8), 0, out, 0, 1)
-        return int(out[0]) if out[0] >= 0 else None
+        mask = len(self._hashed) - 1
+        slot = int(self._slots[_place(self._hashed, self._slots, int(key), mask)])
+        return slot if slot >= 0 else None
 
 
 class StringIndex(KeyIndex):
@@ -198,16 +212,17 @@ class StringIndex(KeyIndex):
         self,
         column: pl.Series,
         types: npt.NDArray[np.uint8],
-        kind: int,
+        position_of: Positions,
         out: Slots,
         pool: Executor | None,
         threads: int,
     ) -> None:
-        rows = np.flatnonzero(types == kind)
+        positions = position_of[types]
+        rows = np.flatnonzero(positions >= 0)
         chosen = column if len(rows) == len(column) else column.gather(rows.astype(np.uint32))
-        distinct, codes = _dictionary(chosen.cast(pl.String))
+        distinct, codes = dictionary(chosen.cast(pl.String))
         slots = np.fromiter(map(self._slot_for(), distinct), np.int32, len(distinct))
-        out[rows] = slots[codes]
+        out[positions[rows], rows] = slots[codes]
 
     def _slot_for(self) -> Callable[[str], int]:
         slot_of, known = self._slot_of, self._known
@@ -234,9 +249,11 @@ class StringIndex(KeyIndex):
         return self._slot_of.get(str(key))
 
 
-def _dictionary(column: pl.Series) -> tuple[list[str], npt.NDArray[np.int64]]:
-    """Distinct values in order of first appearance, and each row's position among them."""
-    encoded = column.to_arrow().dictionary_encode()
-    if hasattr(encoded, "combine_chunks"):
+def dictionary(column: pl.Series) -> tuple[list[str], npt.NDArray[Any]]:
+    """Distinct strings, and each row's position among them."""
+    encoded = column.to_arrow()
+    if not isinstance(encoded, pa.DictionaryArray):
+        encoded = encoded.dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
     return encoded.dictionary.to_pylist(), encoded.indices.to_numpy(zero_copy_only=False)

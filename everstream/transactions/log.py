@@ -23,7 +23,7 @@ _MAGIC = 0x45565458
 _HEADER = struct.Struct(
     "<IIQQQQQ"
 )  # magic, crc, length, first epoch, last epoch, first event, next
-_SNAPSHOT = "snapshot-"
+SNAPSHOT = "snapshot-"
 _LOG = "log-"
 
 
@@ -133,24 +133,29 @@ class Log:
         return [_generation(name) for name in self._store.names() if name.startswith(_LOG)]
 
     def append(self, block: Block, stream: int = 0) -> None:
-        """Make a block durable: it has reached the disk when this returns."""
+        """Add a block to its stream; `sync` makes it durable."""
         data = encode(block)
         self._store.append(_stream_name(self._generation, stream, self.streams), data)
         self.bytes_written += len(data)
 
+    def sync(self) -> None:
+        """Make every block so far durable."""
+        self._store.sync()
+
     def save_snapshot(self, snapshot: Block) -> None:
-        """Make a snapshot durable, then drop what only older ones need; one older one is kept."""
+        """Make a snapshot durable, then drop what only older ones than the store keeps need."""
         data = encode(snapshot)
-        self._store.put(f"{_SNAPSHOT}{snapshot.last_epoch:012d}", data)
+        self._store.put(f"{SNAPSHOT}{snapshot.last_epoch:012d}", data)
         self.bytes_written += len(data)
         self._store.seal()
         self._generation += 1
         self._snapshot_generation[snapshot.last_epoch] = self._generation
         epochs = sorted(self._snapshot_epochs())
-        for epoch in epochs[:-2]:
-            self._store.delete(f"{_SNAPSHOT}{epoch:012d}")
-        if len(epochs) >= 2:
-            oldest_needed = self._snapshot_generation.get(epochs[-2])
+        kept = self._store.snapshots_kept
+        for epoch in epochs[:-kept]:
+            self._store.delete(f"{SNAPSHOT}{epoch:012d}")
+        if len(epochs) >= kept:
+            oldest_needed = self._snapshot_generation.get(epochs[-kept])
             if oldest_needed is not None:
                 self._drop_generations_before(oldest_needed)
 
@@ -160,14 +165,14 @@ class Log:
                 self._store.delete(name)
 
     def _snapshot_epochs(self) -> list[int]:
-        names = [name for name in self._store.names() if name.startswith(_SNAPSHOT)]
-        return [int(name[len(_SNAPSHOT) :]) for name in names]
+        names = [name for name in self._store.names() if name.startswith(SNAPSHOT)]
+        return [int(name[len(SNAPSHOT) :]) for name in names]
 
     def newest_snapshot(self) -> tuple[Block | None, list[str]]:
         """The newest whole snapshot, and the names of damaged ones that were passed over."""
         damaged: list[str] = []
         for epoch in sorted(self._snapshot_epochs(), reverse=True):
-            name = f"{_SNAPSHOT}{epoch:012d}"
+            name = f"{SNAPSHOT}{epoch:012d}"
             block = next(decode(self._store.get(name)), None)
             if block is not None:
                 return block, damaged
@@ -216,7 +221,7 @@ class Log:
         """Forget every snapshot and block."""
         self.begin_generation()
         for name in self._store.names():
-            if name.startswith((_LOG, _SNAPSHOT)):
+            if name.startswith((_LOG, SNAPSHOT)):
                 self._store.delete(name)
 
     def close(self) -> None:

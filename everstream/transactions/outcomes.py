@@ -1,6 +1,13 @@
-"""Postprocessing: verdicts and values read become a frame of outcomes, without copying values."""
+"""Postprocessing: verdicts and values read become a frame of outcomes, without copying values.
+
+The frame is handed over as one Arrow batch: building Polars columns one by one costs more than
+running a small batch.
+"""
+
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
@@ -8,28 +15,50 @@ from everstream.transactions.codegen import Layout, ReadColumn
 from everstream.transactions.recovery.scheme import BatchRun
 
 
-def outcome_frame(layout: Layout, run: BatchRun) -> pl.DataFrame:
-    """Per event: its number, whether it committed, and the values its keys held before it."""
-    rows = len(run.types)
-    columns = [
-        pl.Series("event", np.arange(run.first_event, run.first_event + rows, dtype=np.int64)),
-        pl.Series("committed", run.committed.view(np.bool_)),
-    ]
-    for column, values in zip(layout.reads, run.reads, strict=True):
-        name = column.name if column.field is None else f"{column.name}.{column.field}"
-        used = _used(layout, column)
-        if used.all() or values.dtype == np.bool_:
-            columns.append(pl.Series(name, values))
-            continue
-        validity = pa.py_buffer(np.packbits(used[run.types], bitorder="little"))
-        array = pa.Array.from_buffers(
-            pa.from_numpy_dtype(values.dtype), rows, [validity, pa.py_buffer(values)]
-        )
-        columns.append(pl.Series(name, array))
-    return pl.DataFrame(columns)
+class Outcomes:
+    """Makes the outcomes of one set of transactions."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._used = [_used(layout, column) for column in layout.reads]
+        names = [
+            column.name if column.field is None else f"{column.name}.{column.field}"
+            for column in layout.reads
+        ]
+        types = [pa.from_numpy_dtype(np.dtype(column.dtype)) for column in layout.reads]
+        fields = [("event", pa.int64()), ("committed", pa.bool_())]
+        self._schema = pa.schema([*fields, *zip(names, types, strict=True)])
+
+    def frame(self, run: BatchRun) -> pl.DataFrame:
+        """Per event: its number, whether it committed, and the values its keys held before it."""
+        rows = len(run.types)
+        arrays = [
+            pa.array(np.arange(run.first_event, run.first_event + rows, dtype=np.int64)),
+            _array(_bits(run.committed), None, pa.bool_(), rows),
+        ]
+        of_users: dict[bytes, Any] = {}
+        for used, values, field in zip(self._used, run.reads, list(self._schema)[2:], strict=True):
+            validity = None
+            if not used.all():
+                # Columns of the same users are null in the same rows.
+                label = used.tobytes()
+                if label not in of_users:
+                    of_users[label] = _bits(used[run.types])
+                validity = of_users[label]
+            data = _bits(values) if values.dtype == np.bool_ else pa.py_buffer(values)
+            arrays.append(_array(data, validity, field.type, rows))
+        return pl.DataFrame(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
 
 
-def _used(layout: Layout, column: ReadColumn) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+def _bits(flags: npt.NDArray[Any]) -> Any:
+    return pa.py_buffer(np.packbits(flags, bitorder="little"))
+
+
+def _array(data: Any, validity: Any, kind: Any, rows: int) -> Any:
+    return pa.Array.from_buffers(kind, rows, [validity, data])
+
+
+def _used(layout: Layout, column: ReadColumn) -> npt.NDArray[np.bool_]:
     used = np.zeros(len(layout.transactions), np.bool_)
     for number, _ in column.users:
         used[number] = True

@@ -1,15 +1,18 @@
 """Preprocessing: a batch of events becomes transaction types, slots and fields, column by column."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+import pyarrow as pa
 
 from everstream.transactions.codegen import Layout
 from everstream.transactions.errors import InputError
 from everstream.transactions.execution import Threads
+from everstream.transactions.index import Positions, dictionary
 from everstream.transactions.recovery.scheme import BatchRun
 from everstream.transactions.tables import TableState
 
@@ -34,23 +37,17 @@ class Preprocessor:
         self._threads = threads
         self._select = select
         self._timestamp = timestamp
+        self._uses = _uses(layout)
 
     def prepare(self, events: pl.DataFrame, first_event: int) -> BatchRun:
         self._check(events)
         types = self._types(events)
         slots = np.full((self._layout.width, len(events)), -1, np.int32)
-        for number, declared in enumerate(self._layout.transactions):
-            for position, key in enumerate(declared.keys):
-                column = self._present(events, key.column, types, number)
-                state = self._states[int(self._layout.table_of[number, position])]
-                state.index.assign(
-                    column,
-                    types,
-                    number,
-                    slots[position],
-                    self._threads.pool,
-                    self._threads.count,
-                )
+        for use in self._uses:
+            column = self._present(events, use.column, types, use.position_of >= 0)
+            self._states[use.table].index.assign(
+                column, types, use.position_of, slots, self._threads.pool, self._threads.count
+            )
         for state in self._states:
             state.reserve()
         fields = [self._field(events, name, types) for name in self._layout.fields]
@@ -78,56 +75,75 @@ class Preprocessor:
         names = [declared.name for declared in self._layout.transactions]
         if len(names) == 1 and self._select not in events.columns:
             return np.zeros(len(events), np.uint8)
-        column = events[self._select]
+        column = events.get_column(self._select)
         if column.null_count():
             raise InputError(f"column {self._select!r} has events without a transaction type")
-        if column.dtype.is_integer():
+        encoded = column.to_arrow()
+        if pa.types.is_integer(encoded.type):
             codes = column.to_numpy()
             if len(codes) and (int(codes.min()) < 0 or int(codes.max()) >= len(names)):
                 raise InputError(f"column {self._select!r} must hold 0 to {len(names) - 1}")
             return codes.astype(np.uint8)
-        if not isinstance(column.dtype, pl.Enum):
-            column = self._as_enum(column, names)
-        categories = column.dtype.categories.to_list()  # type: ignore[attr-defined]
-        codes = column.to_physical().to_numpy()
+        categories, codes = dictionary(column)
         if categories == names:
-            return np.asarray(codes, np.uint8)
+            return codes.astype(np.uint8)
         number_of = {name: number for number, name in enumerate(names)}
         lookup = np.array([number_of.get(category, 255) for category in categories], np.uint8)
         types: npt.NDArray[np.uint8] = lookup[codes]
         if (types == 255).any():
-            unknown = sorted(set(categories).difference(names))
+            unknown = sorted(set(column.cast(pl.String).unique().to_list()).difference(names))
             raise InputError(f"events ask for unknown transactions {unknown}; there are {names}")
         return types
 
-    def _as_enum(self, column: pl.Series, names: list[str]) -> pl.Series:
-        try:
-            return column.cast(pl.String).cast(pl.Enum(names))
-        except pl.exceptions.InvalidOperationError as error:
-            unknown = sorted(set(column.cast(pl.String).unique().to_list()).difference(names))
-            raise InputError(
-                f"events ask for unknown transactions {unknown}; there are {names}"
-            ) from error
-
     def _present(
-        self, events: pl.DataFrame, name: str, types: npt.NDArray[np.uint8], number: int
+        self,
+        events: pl.DataFrame,
+        name: str,
+        types: npt.NDArray[np.uint8],
+        users: npt.NDArray[np.bool_],
     ) -> pl.Series:
-        """A column whose nulls, allowed only where this type does not look, are filled in."""
-        column = events[name]
+        """A column whose nulls, allowed only where a type does not look, are filled in."""
+        column = events.get_column(name)
         if column.null_count() == 0:
             return column
-        if (column.is_null().to_numpy() & (types == number)).any():
-            declared = self._layout.transactions[number].name
+        blamed = types[column.is_null().to_numpy() & users[types]]
+        if len(blamed):
+            declared = self._layout.transactions[int(blamed[0])].name
             raise InputError(f"column {name!r} is null in an event of transaction {declared!r}")
         return column.fill_null("" if column.dtype == pl.String else 0)
 
     def _field(
         self, events: pl.DataFrame, name: str, types: npt.NDArray[np.uint8]
     ) -> npt.NDArray[Any]:
-        column = events[name]
-        for number, declared in enumerate(self._layout.transactions):
-            if name in declared.fields:
-                column = self._present(events, name, types, number)
-        if not (column.dtype.is_numeric() or column.dtype == pl.Boolean):
+        column = self._present(events, name, types, self._layout.users_of(name))
+        values = column.to_numpy()
+        if values.dtype.kind not in "iufb":
             raise InputError(f"field {name!r} must be a number or a boolean, not {column.dtype}")
-        return column.to_numpy()
+        return values
+
+
+@dataclass(frozen=True)
+class _Use:
+    """An event column that names keys of a table: per transaction type, as which of its keys."""
+
+    table: int
+    column: str
+    position_of: Positions
+
+
+def _uses(layout: Layout) -> list[_Use]:
+    """Every use of a column once, for all types that name it as the key of one table."""
+    uses: list[_Use] = []
+    for number, declared in enumerate(layout.transactions):
+        for position, key in enumerate(declared.keys):
+            table = int(layout.table_of[number, position])
+            for use in uses:
+                same = (use.table, use.column) == (table, key.column)
+                if same and use.position_of[number] < 0:
+                    use.position_of[number] = position
+                    break
+            else:
+                use = _Use(table, key.column, np.full(len(layout.transactions), -1, np.int8))
+                use.position_of[number] = position
+                uses.append(use)
+    return uses

@@ -1,8 +1,8 @@
 """Where a log lives: a local folder, or any fsspec filesystem.
 
-A local folder appends to files and calls fsync; an object store cannot append, so each
-block becomes an object of its own. Both make a block durable before `append` returns,
-and both put whole objects under their name in one step.
+A local folder appends to files, and `sync` calls fsync; an object store cannot append, so each
+block becomes an object of its own, durable at once. Both put whole objects under their name in
+one step.
 """
 
 import os
@@ -15,9 +15,16 @@ import fsspec
 
 
 class Store(ABC):
+    snapshots_kept = 2
+    """How many snapshots a log keeps, so that a damaged one has one before it."""
+
     @abstractmethod
     def append(self, name: str, data: bytes) -> None:
-        """Add to the end of an object and make it durable."""
+        """Add to the end of an object; `sync` makes it durable."""
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Make everything appended so far durable."""
 
     @abstractmethod
     def put(self, name: str, data: bytes) -> None:
@@ -54,6 +61,7 @@ class LocalStore(Store):
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self._open: dict[str, BufferedWriter | RawIOBase] = {}
+        self._dirty: set[str] = set()
 
     def append(self, name: str, data: bytes) -> None:
         file = self._open.get(name)
@@ -61,10 +69,15 @@ class LocalStore(Store):
             file = self._open[name] = open(self._folder / name, "ab", buffering=0)  # noqa: SIM115
             self._sync_folder()
         view = memoryview(data)
+        self._dirty.add(name)
         while len(view):
             written = file.write(view)
             view = view[written or 0 :]
-        os.fsync(file.fileno())
+
+    def sync(self) -> None:
+        for name in self._dirty:
+            os.fsync(self._open[name].fileno())
+        self._dirty.clear()
 
     def put(self, name: str, data: bytes) -> None:
         temporary = self._folder / f"{name}.tmp"
@@ -92,6 +105,7 @@ class LocalStore(Store):
         (self._folder / name).unlink(missing_ok=True)
 
     def seal(self) -> None:
+        self.sync()
         for file in self._open.values():
             file.close()
         self._open.clear()
@@ -112,6 +126,9 @@ class ObjectStore(Store):
             count = len(self._parts(name))
         self._filesystem.pipe_file(f"{self._path}/{name}/{count:09d}", data)
         self._counts[name] = count + 1
+
+    def sync(self) -> None:
+        """An object is durable once it is put."""
 
     def _parts(self, name: str) -> list[str]:
         if not self._filesystem.exists(f"{self._path}/{name}"):

@@ -13,7 +13,9 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
+from everstream.transactions.compiled import kernel
 from everstream.transactions.errors import DefinitionError
 from everstream.transactions.index import IntegerIndex, KeyIndex, StringIndex
 
@@ -22,6 +24,8 @@ Number = int | float | bool
 KeyKind = Literal["int64", "string"]
 
 _SCALAR_FIELD = "value"
+_CHANGED, _UNCHANGED = 1, 2
+"""A slot's flag if written since `take_changed` looked, and if only before; 0 if never."""
 _NUMBERS = frozenset(
     [
         "int8",
@@ -120,6 +124,23 @@ class Table:
         return self.record(*numbers) if self.is_record else numbers[0]
 
 
+@kernel
+def _take_changed(written: Any, count: int, out: Any) -> int:
+    """Most keys are as they were: eight flags are looked at together."""
+    found = 0
+    words = written[: len(written) // 8 * 8].view(np.uint64)
+    calm = np.uint64(0x0101010101010101)
+    for word in range((count + 7) // 8):
+        if word < len(words) and (words[word] & calm) == 0:
+            continue
+        for slot in range(8 * word, min(8 * word + 8, count)):
+            if written[slot] == _CHANGED:
+                written[slot] = _UNCHANGED
+                out[found] = slot
+                found += 1
+    return found
+
+
 class TableState:
     """The live content of one table."""
 
@@ -155,7 +176,7 @@ class TableState:
         count = self.index.count
         image: dict[str, Column] = {
             "keys": self.index.keys_from(0),
-            "written": self.written[:count].copy(),
+            "written": (self.written[:count] != 0).astype(np.uint8),
         }
         for position, column in enumerate(self.columns):
             image[f"column{position}"] = column[:count].copy()
@@ -175,7 +196,13 @@ class TableState:
         """Set the values at `slots`, which need not be distinct: the last one stays."""
         for target, values in zip(self.columns, columns, strict=True):
             target[slots] = values
-        self.written[slots] = 1
+        self.written[slots] = _CHANGED
+
+    def take_changed(self) -> npt.NDArray[np.int32]:
+        """The slots that committed transactions have written since this was last asked."""
+        out = np.empty(self.index.count, np.int32)
+        found = _take_changed(self.written, self.index.count, out)
+        return out[:found].copy()
 
     def value_at(self, slot: int) -> Any:
         numbers = [column[slot].item() for column in self.columns]
@@ -187,6 +214,15 @@ class TableState:
         if slot is None or slot >= len(self.written):
             return self.table.initial_value
         return self.value_at(slot)
+
+    def frame(self) -> pl.DataFrame:
+        """Every key that a committed transaction has written with its value, by key."""
+        slots = np.flatnonzero(self.written[: self.index.count])
+        kind = pl.String if self.table.keys == "string" else pl.Int64
+        columns = [pl.Series("key", self.index.keys_from(0)[slots].tolist(), kind)]
+        for name, column in zip(self.table.fields, self.columns, strict=True):
+            columns.append(pl.Series(name, column[slots]))
+        return pl.DataFrame(columns).sort("key")
 
     def items(self) -> Iterator[tuple[int | str, Any]]:
         """Every key that a committed transaction has written, with its value."""

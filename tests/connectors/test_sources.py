@@ -286,3 +286,40 @@ def test_paced_refuses_a_rate_that_is_not_positive() -> None:
     for rate in (0, -1, float("inf"), float("nan")):
         with pytest.raises(UserError, match="rate"):
             Paced(Range(1), rate=rate)
+
+
+def test_paced_says_when_each_record_was_due_also_after_a_restart() -> None:
+    clock = Clock()
+    start_us = round(clock() * 1e6)
+    source = Paced(Range(100, column="n", batch=7), rate=20, clock=clock, due="due_us")
+    due: dict[int, int] = {}
+    for shard in range(2):
+        offset: Any = None
+        given = 0
+        clock.now_s = start_us / 1e6
+        while True:
+            reader = source.open(shard, 2)
+            if offset is not None:
+                reader.seek(offset)
+            batch = reader.read()
+            offset = reader.offset
+            if isinstance(batch, EndOfStream):
+                break
+            if batch is None:
+                clock.wait(0.31)
+                continue
+            assert isinstance(batch, pl.DataFrame)
+            for number, due_us in batch.select("n", "due_us").iter_rows():
+                given += 1
+                assert due_us - start_us == pytest.approx(given * 100_000, abs=2)
+                assert due_us <= clock() * 1e6 + 2
+                due[number] = due_us
+    assert sorted(due) == list(range(100))
+
+
+def test_paced_needs_columns_for_due_times() -> None:
+    clock = Clock()
+    reader = Paced(Range(10), rate=10, clock=clock, due="due_us").open(0, 1)
+    clock.wait(1.0)
+    with pytest.raises(UserError, match="columns"):
+        reader.read()

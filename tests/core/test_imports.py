@@ -16,14 +16,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pipeline": {"errors", "state"},
     "core": {"errors", "state", "pipeline"},
     "connectors": {"errors", "state", "pipeline"},
-    "inspection": {"errors", "state", "core"},
+    "inspection": {"errors", "state", "pipeline", "core"},
+    "transactions": {"errors", "state", "pipeline"},
     "simulation": {"errors", "state", "pipeline", "core", "connectors"},
     "spark": {"errors", "state", "pipeline", "core", "connectors", "planning"},
 }
 """Package -> the packages of ours it may import at the top of a module."""
 
-LAZY = {("pipeline", "spark"), ("pipeline", "connectors")}
-"""Inside a function only: `pipeline.run()` and `.collect()` reach for what performs them."""
+LAZY = {
+    *(("pipeline", "spark"), ("pipeline", "connectors"), ("pipeline", "transactions")),
+    ("inspection", "transactions"),
+}
+"""Inside a function only: `pipeline.run()`, `.collect()`, `.transact()` and `read_tables` reach
+for what performs them."""
 
 PERFORMING = {
     *("pyspark", "zmq", "time", "threading", "socket", "fsspec", "asyncio", "subprocess"),

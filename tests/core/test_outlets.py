@@ -9,6 +9,7 @@ from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import ChannelId, Epoch, Generation, ShardId
 from everstream.core.outlet import CREDIT, CREDIT_ON_DEMAND, Outlet, make_outlet
 from everstream.core.protocols.aligned import Aligned
+from everstream.core.protocols.base import Place
 from everstream.core.shard import Shard
 from everstream.errors import UserError
 from everstream.pipeline.graph import Broadcast, ByKey, OnDemand, Routing
@@ -23,7 +24,7 @@ class Wire:
     """An outlet and all that it has sent."""
 
     def __init__(self, routing: Routing, one_frame: bool = False) -> None:
-        shard = Shard(ME, [], CHANNELS, Aligned([], CHANNELS))
+        shard = Shard(ME, [], CHANNELS, Aligned(Place(ME, (), tuple(CHANNELS))))
         shard.generation = Generation(1)
         self.sent: list[Frame] = []
         self.outlet: Outlet = make_outlet(routing, shard, CHANNELS, self.sent.append, one_frame)

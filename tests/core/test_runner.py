@@ -25,8 +25,8 @@ from everstream.core.messages import (
 )
 from everstream.core.plan import Plan, make_plan
 from everstream.core.points import Point
-from everstream.core.protocols.aligned import Aligned
 from everstream.core.runner import CommitJob, ShardRunner, Upload
+from everstream.core.scheme import ALIGNED
 from everstream.core.shard import Status
 from everstream.errors import CorruptObject, OperatorError
 from everstream.pipeline.operator import Context, Keyed, Operator
@@ -92,7 +92,7 @@ class Bench:
     def __init__(self, plan: Plan, shard: ShardId | None = None) -> None:
         self.port = MemoryPort()
         self.id = shard or plan.shards[0]
-        self.runner = ShardRunner(plan, self.id, Aligned, self.port)
+        self.runner = ShardRunner(plan, self.id, ALIGNED, self.port)
         self.generation = 0
         self.outside = OutsideSink.worlds[WORLD] = Outside()
 

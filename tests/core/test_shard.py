@@ -31,7 +31,9 @@ from everstream.core.messages import (
     StartCheckpoint,
 )
 from everstream.core.protocols.aligned import Aligned
-from everstream.core.shard import _MOVES, Shard, Status
+from everstream.core.protocols.base import Place
+from everstream.core.shard import Shard
+from everstream.core.status import MOVES, Status
 from everstream.errors import ConnectorError, InternalError
 from everstream.pipeline.sink import Permit
 
@@ -43,7 +45,7 @@ G = Generation(1)
 
 
 def shard(*inputs: ChannelId, ordered: bool = False) -> Shard:
-    return Shard(ME, inputs, [OUT], Aligned(inputs, [OUT]), ordered=ordered)
+    return Shard(ME, inputs, [OUT], Aligned(Place(ME, tuple(inputs), (OUT,))), ordered=ordered)
 
 
 def running(*inputs: ChannelId, ordered: bool = False, records: Any = ()) -> Shard:
@@ -69,7 +71,8 @@ def end(channel: ChannelId, sequence: int) -> Frame:
 
 def feed(shard: Shard, *frames: Frame) -> None:
     for frame in frames:
-        assert shard.on_frame(frame)
+        assert shard.accepts(frame)
+        shard.on_frame(frame)
 
 
 def steps(shard: Shard) -> list[Any]:
@@ -93,7 +96,7 @@ def delivered(instructions: list[Any]) -> list[tuple[ChannelId, int]]:
 def test_a_shard_makes_exactly_the_legal_moves(before: Status, after: Status) -> None:
     made = shard()
     made.status = before
-    if after in _MOVES[before]:
+    if after in MOVES[before]:
         made._move(after, "because")
         assert made.status is after
         return
@@ -160,7 +163,9 @@ def test_a_restore_forgets_the_frames_that_waited() -> None:
     made.on_loaded(Generation(2), 0.0)
     made.on_resume(Generation(2))
     assert made.step() == []
-    assert made.on_frame(data(LEFT, 1, generation=Generation(2))), "and counts from the start"
+    again = data(LEFT, 1, generation=Generation(2))
+    assert made.accepts(again)
+    made.on_frame(again)  # and counts from the start
 
 
 def test_a_shard_that_had_ended_in_its_checkpoint_stays_ended() -> None:
@@ -199,13 +204,13 @@ def test_frames_of_a_zombie_are_dropped() -> None:
     made = running(LEFT)
     made.on_restore(Restore(Generation(2), Epoch(0), {}))
     made.on_loaded(Generation(2), 0.0)
-    assert not made.on_frame(data(LEFT, 1, generation=G))
+    assert not made.accepts(data(LEFT, 1, generation=G))
     assert not made.inboxes[LEFT]
 
 
 def test_a_frame_of_a_later_generation_breaks_a_rule() -> None:
     with pytest.raises(InternalError, match="frame of generation 2 reached generation 1"):
-        running(LEFT).on_frame(data(LEFT, 1, generation=Generation(2)))
+        running(LEFT).accepts(data(LEFT, 1, generation=Generation(2)))
 
 
 @pytest.mark.parametrize("sequence", [0, 1, 3])

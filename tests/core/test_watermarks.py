@@ -13,7 +13,8 @@ from everstream.core.instructions import Advance, Deliver
 from everstream.core.messages import CheckpointRecord, Restore
 from everstream.core.outlet import CREDIT_ON_DEMAND
 from everstream.core.plan import make_plan
-from everstream.core.protocols.aligned import Aligned
+from everstream.core.protocols.base import Place
+from everstream.core.scheme import ALIGNED
 from everstream.core.shard import Shard
 from everstream.errors import UserError
 from everstream.pipeline.graph import Broadcast, ByKey, OnDemand, Routing
@@ -65,13 +66,15 @@ def test_an_input_that_has_ended_holds_time_back_no_longer() -> None:
 
 
 def test_a_feedback_input_says_nothing_about_the_time() -> None:
-    it = Shard(ME, [LEFT, RIGHT], [], Aligned([LEFT, RIGHT], []), feedback=[RIGHT])
+    it = Shard(
+        ME, [LEFT, RIGHT], [], ALIGNED.protocol(Place(ME, (LEFT, RIGHT), ())), feedback=[RIGHT]
+    )
     it.on_restore(Restore(G, Epoch(0), {}))
     it.on_loaded(G, 0.0)
     it.on_resume(G)
     feed(it, at(data(LEFT, 1), 50), data(RIGHT, 1), end(LEFT, 2))
     instructions = [one for _ in range(3) for one in it.step()]
-    assert [one.watermark for one in instructions if isinstance(one, Deliver)] == [50, None]
+    assert [one.watermark for one in instructions if isinstance(one, Deliver)] == [None, 50]
     assert Advance(END_OF_TIME) in instructions
 
 

@@ -21,7 +21,10 @@ from everstream.spark.result import RunResult
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
     ROOT / "README.md",
-    *(ROOT / "docs" / name for name in ("architecture.md", "guarantees.md", "operators.md")),
+    *(
+        ROOT / "docs" / name
+        for name in ("architecture.md", "guarantees.md", "operators.md", "event-time.md")
+    ),
 ]
 MASTER = "local[2]"
 
@@ -48,7 +51,13 @@ def _in_a_folder_with_books(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_every_program_in_the_documents_has_a_test_here() -> None:
     found = {document.name: len(blocks(document, "python")) for document in DOCUMENTS}
-    assert found == {"README.md": 2, "architecture.md": 0, "guarantees.md": 0, "operators.md": 3}
+    assert found == {
+        "README.md": 2,
+        "architecture.md": 0,
+        "guarantees.md": 0,
+        "operators.md": 3,
+        "event-time.md": 3,
+    }
 
 
 def test_the_first_pipeline_of_the_readme_counts_words() -> None:
@@ -96,6 +105,46 @@ def test_the_operator_class_of_the_operators_page() -> None:
 def test_the_source_of_the_operators_page() -> None:
     (result,) = run_block("docs/operators.md", 2).values()
     assert result.collected() == list(range(10, 0, -1))
+
+
+def test_the_windows_of_the_event_time_page() -> None:
+    (result,) = run_block("docs/event-time.md", 0).values()
+    numbers = range(100_000)
+    counts: Counter[tuple[int, int]] = Counter()
+    for n in numbers:
+        at = n - n * 31 % 500
+        for start in range(at // 2000 * 2000 - 8000, at + 1, 2000):
+            counts[n % 7, start] += 1
+    rows = result.to_polars("per_auction")
+    shown = {(row["auction"], row["window_start"]): row["bids"] for row in rows.rows(named=True)}
+    assert shown == counts and len(rows) == len(counts)
+    assert result.collected("late") == []
+    best = {start: max(n for (_, s), n in counts.items() if s == start) for _, start in counts}
+    hot = {row["window_end"] - 10_000: row["bids"] for (row,) in _tops(result)}
+    assert hot == best
+
+
+def _tops(result: RunResult) -> list[Any]:
+    return [row["top"] for row in result.to_polars("hot").rows(named=True)]
+
+
+def test_the_running_counts_of_the_event_time_page() -> None:
+    (result,) = run_block("docs/event-time.md", 1).values()
+    changes = result.to_polars("changes")
+    words = ["to", "be", "or", "not", "to", "be", "that", "is", "the", "question"]
+    assert dict(changes.select("word", "count").rows()) == Counter(words)
+    assert Counter(result.to_polars("records").rows())["to", 2] == 1
+
+
+def test_the_joins_of_the_event_time_page() -> None:
+    (result,) = run_block("docs/event-time.md", 2).values()
+    ads, clicks = [(n % 3, n * 10) for n in range(20)], [(n % 3, n * 15 + 2) for n in range(12)]
+    pairs = [(a, c) for user, a in ads for other, c in clicks if user == other]
+    soon = result.to_polars("soon").select("at", "at_right").rows()
+    assert Counter(soon) == Counter((a, c) for a, c in pairs if 0 <= c - a <= 30)
+    minutes = result.to_polars("minutes").select("at", "at_right", "window_start").rows()
+    together = Counter((a, c, a // 60 * 60) for a, c in pairs if a // 60 == c // 60)
+    assert Counter(minutes) == together
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from everstream.inspection import read_tables
 from everstream.spark.context import make_context
 
 from .conftest import MASTER, Load
@@ -89,3 +90,23 @@ def test_to_spark_gives_a_data_frame_of_the_last_counts(load: Load) -> None:
     session = SparkSession(make_context("local[2]", "examples"))
     found = {row["word"]: row["count"] for row in module.most_frequent(session).collect()}
     assert found == Counter(word.strip(".,:").lower() for word in words())
+
+
+def test_ledger_gives_the_outcomes_and_balances_that_a_plain_loop_gives(load: Load) -> None:
+    module, pipeline = load("ledger")
+    pipeline.run(master=MASTER, store="store")
+    balances: dict[int, int] = defaultdict(lambda: module.INITIAL_CENTS)
+    expected = []
+    for event in module.events(0, module.EVENTS).iter_rows(named=True):
+        src, dst = balances[event["from"]], balances[event["to"]]
+        moves = event["transaction"] == "transfer"
+        committed = not moves or src >= event["cents"]
+        expected.append((committed, src if moves else None, dst))
+        if committed:
+            balances[event["from"]] -= event["cents"] if moves else 0
+            balances[event["to"]] += event["cents"]
+    found = pl.read_parquet("outcomes/*.parquet").sort("position")
+    assert found.select("committed", "src", "dst").rows() == expected
+    assert not found["committed"].all()
+    held = read_tables("store", pipeline, "ledger")["accounts"]
+    assert dict(held.iter_rows()) == dict(balances)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everstream.errors import UserError
-from everstream.pipeline import keys
+from everstream.pipeline import keys, text_hash
 from everstream.pipeline.batch import Batch, records_of
 from everstream.pipeline.keys import Keying, hash_column, key_selector, stable_hash
 
@@ -242,3 +242,37 @@ def test_key_by_takes_a_function_a_column_or_an_expression() -> None:
         key_selector(7, [])
     with pytest.raises(UserError, match="'key_by' works on columns but got records of type int"):
         Keying("a").keys([1, 2])
+
+
+@given(
+    st.lists(st.one_of(st.none(), st.text(max_size=9)), max_size=60),
+    st.integers(0, 5),
+    st.sampled_from([1, 3, 8_192]),
+)
+def test_texts_hashed_at_once_have_the_hashes_of_each(
+    texts: list[str | None], first: int, block: int
+) -> None:
+    column = pl.Series("key", texts, pl.String)[first:]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_hash, "BLOCK", block)
+        patch.setattr(keys, "_FEW_TEXTS", 0)
+        codes = hash_column(column)
+        binary = hash_column(column.cast(pl.Binary))
+    each = [hash_column(pl.Series([text], dtype=pl.String))[0] for text in texts[first:]]
+    assert codes.tolist() == each
+    plain = text_hash.crc32_column(column, 0)
+    assert plain is not None
+    assert plain.tolist() == [stable_hash(text or "") for text in texts[first:]]
+    expected = [
+        hash_column(pl.Series([text], dtype=pl.Binary))[0] for text in column.cast(pl.Binary)
+    ]
+    assert binary.tolist() == expected
+
+
+def test_long_texts_have_the_hashes_of_short_ones_beside_them() -> None:
+    texts = ["a", "b" * 100, "", "Zürich", "a"]
+    short = [text for text in texts if len(text) < 20]
+    together = hash_column(pl.Series(texts)).tolist()
+    alone = iter(hash_column(pl.Series(short)).tolist())
+    assert [code for code, text in zip(together, texts, strict=True) if len(text) < 20] == [*alone]
+    assert text_hash.crc32_column(pl.Series(texts), 0) is None

@@ -237,12 +237,36 @@ def test_a_right_graph_passes() -> None:
     assert isinstance(END, EndOfStream)
 
 
-def test_upstream_comes_first_and_cycles_are_found() -> None:
+def test_upstream_comes_first_whatever_leads_back() -> None:
     pipeline = Pipeline("test")
     stream = pipeline.source(FromList([1]), name="a").map(abs, name="b").map(abs, name="c")
     stream.sink(sink(), name="d")
     assert [node.name for node in pipeline.graph.upstream_first()] == ["a", "b", "c", "d"]
-    assert pipeline.graph.on_a_cycle() == set()
-    pipeline.graph.edges.append(Edge("c", "b"))
-    assert pipeline.graph.on_a_cycle() == {"b", "c"}
+    stream.feedback(to="b")
+    assert pipeline.graph.edges[-1] == Edge("c", "b", feedback=True)
     assert [node.name for node in pipeline.graph.upstream_first()] == ["a", "b", "c", "d"]
+
+
+def test_feedback_leads_to_an_operator_upstream() -> None:
+    pipeline = Pipeline("test")
+    start = pipeline.source(FromList([1]), name="a")
+    left, right = start.map(abs, name="left"), start.map(abs, name="right")
+    with pytest.raises(GraphError, match="'right', which is not upstream"):
+        left.feedback(to=right)
+    with pytest.raises(UserError, match="it must be an operator of this pipeline, one of left"):
+        left.feedback(to="a")
+    with pytest.raises(UserError, match="cannot lead to 'nowhere'"):
+        left.feedback(to="nowhere")
+    with pytest.raises(UserError, match="leads to one operator"):
+        left.feedback(to=left.union(right))
+
+
+def test_feedback_takes_the_key_of_what_comes_anyway() -> None:
+    pipeline = Pipeline("test")
+    keyed = pipeline.source(FromList([1]), name="a").key_by(abs)
+    stream = keyed.reduce(max, name="b", shards=2)
+    stream.feedback(to=stream)
+    stream.sink(sink())
+    first, back = pipeline.graph.inputs("b")
+    assert back.feedback and back.routing is first.routing
+    validate(planned_shards(pipeline.graph))

@@ -12,7 +12,7 @@ import pytest
 from everstream.connectors.generate import Range
 from everstream.core.messages import Restore
 from everstream.core.orders import Outcome, Policy
-from everstream.core.protocols.base import NoCheckpoints
+from everstream.core.scheme import NONE
 from everstream.pipeline.stream import Pipeline
 from everstream.simulation.faults import NO_FAULTS
 from everstream.simulation.hosts import SimulatedHost
@@ -328,7 +328,7 @@ def test_a_worker_killed_while_the_run_stops_does_not_keep_it_from_stopping(worl
 
 def test_without_checkpoints_a_kill_starts_the_run_over(world: World) -> None:
     policy = Policy(checkpoints=False)
-    world = calm(world.seed, protocol=NoCheckpoints, policy=policy)
+    world = calm(world.seed, scheme=NONE, policy=policy)
     world.scheduler.at(0.15, lambda: world.kill_host(1))
     history = world.run()
     assert history.right and history.epochs == 1

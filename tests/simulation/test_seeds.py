@@ -5,7 +5,7 @@ from typer.testing import CliRunner
 
 from everstream.core.coordinator import Coordinator
 from everstream.core.orders import Outcome, Policy
-from everstream.core.protocols.base import NoCheckpoints
+from everstream.core.scheme import NONE
 from everstream.simulation.__main__ import app
 from everstream.simulation.faults import NO_FAULTS, Faults
 from everstream.simulation.shapes import SHAPES, shape_for
@@ -33,7 +33,7 @@ def test_the_seeds_meet_every_shape_and_every_kind_of_fault() -> None:
         shapes.add(history.shape)
         faults |= {" ".join(line.split()[1:3]) for line in history.faults}
         notes += history.notes
-    assert shapes == {"line", "shuffle", "diamond", "many-sinks", "ordered-farm"}
+    assert shapes == {"line", "shuffle", "diamond", "many-sinks", "ordered-farm", "uneven-join"}
     assert len(shapes) == len(SHAPES)
     assert {"kill host", "kill the", "disk full", "the answer"} <= faults
     assert any(fault.startswith("rot objects/") for fault in faults)
@@ -52,7 +52,7 @@ def test_without_checkpoints_a_failure_starts_the_run_over_and_the_output_is_rig
     policy = Policy(checkpoints=False, max_restarts=1000)
     for seed in range(60):
         for faults in (Faults(), NO_FAULTS):
-            world = World(seed, shape_for(seed), faults, protocol=NoCheckpoints, policy=policy)
+            world = World(seed, shape_for(seed), faults, scheme=NONE, policy=policy)
             history = world.run()
             assert history.right, f"seed {seed}: {history.violations}"
         assert history.epochs == 1, "only the last one, when everything has ended"

@@ -27,7 +27,9 @@ VARIANTS: list[tuple[str, es.FastOptions | None]] = [
 ]
 
 
-def open_engine(scheme: str, folder: Any, threads: int, options: Any = None) -> Any:
+def open_engine(
+    scheme: str, folder: Any, threads: int, options: Any = None, commit: str = "every-epoch"
+) -> Any:
     return bank.engine(
         scheme,
         log=folder,
@@ -35,6 +37,7 @@ def open_engine(scheme: str, folder: Any, threads: int, options: Any = None) -> 
         execution="parallel" if threads > 1 else "serial",
         snapshot_every_epochs=4,
         fast_options=options,
+        commit=commit,
     )
 
 
@@ -256,7 +259,7 @@ def test_a_failed_write_is_reported_and_nothing_after_it_counts(
     scheme: str, tmp_path: Path
 ) -> None:
     stream = bank.random_events(200, seed=12)
-    run = bank.engine(scheme, log=FullDisk(tmp_path))
+    run = bank.engine(scheme, log=FullDisk(tmp_path), commit="every-epoch")
     with pytest.raises((OSError, es.LogError)):
         bank.feed(run, stream, 20)
         run.flush()
@@ -285,3 +288,23 @@ def test_a_snapshot_inside_an_epoch_is_refused(tmp_path: Path) -> None:
     run.process_batch(bank.random_events(5, seed=1))
     with pytest.raises(es.LogError, match="end_epoch"):
         run.save_snapshot()
+
+
+@pytest.mark.parametrize("scheme", LOGGING)
+def test_epochs_that_share_a_commit_are_recovered_together_or_not_at_all(
+    scheme: str, tmp_path: Path
+) -> None:
+    stream = bank.random_events(2_010, seed=15, keys=40)
+    run = open_engine(scheme, tmp_path, 2, commit="adaptive")
+    bank.feed(run, stream, 10, stop=1_000)
+    run.flush()
+    assert run.durable_epoch == run.epoch == 100
+    bank.feed(run, stream, 10, stop=1_905)
+    run.flush()
+    again = open_engine(scheme, tmp_path, 2, commit="adaptive")
+    again.recover(bank.source(stream))
+    assert again.epoch == run.durable_epoch >= 100
+    assert again.next_event == 10 * again.epoch
+    assert bank.content(again) == bank.truth(stream[: again.next_event])[0]
+    bank.feed(again, stream, 10)
+    assert bank.content(again) == bank.truth(stream)[0]

@@ -14,6 +14,7 @@ from everstream.core.ids import ChannelId, Epoch
 from everstream.core.messages import StartCheckpoint
 from everstream.core.protocols.base import (
     Ask,
+    Place,
     SendMarkers,
     ShardProtocol,
     StopProducing,
@@ -24,8 +25,8 @@ from everstream.errors import InternalError
 
 
 class Aligned(ShardProtocol):
-    def __init__(self, inputs: Sequence[ChannelId], outputs: Sequence[ChannelId]) -> None:
-        super().__init__(inputs, outputs)
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
         self.aligning: Epoch | None = None
         self.shown: set[ChannelId] = set()
         """Inputs that have shown the marker of the epoch being aligned."""

@@ -6,14 +6,25 @@ for? It answers with values; the shard turns them into instructions. The protoco
 part of every checkpoint and are restored with it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from everstream.core.frames import Frame
-from everstream.core.ids import ChannelId, Epoch
+from everstream.core.ids import ChannelId, Epoch, ShardId
 from everstream.core.messages import StartCheckpoint
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where among the shards a protocol does its work."""
+
+    id: ShardId
+    inputs: tuple[ChannelId, ...]
+    outputs: tuple[ChannelId, ...]
+    cycle: tuple[ShardId, ...] = ()
+    """The strongly connected component the shard belongs to; empty if it is on no cycle."""
 
 
 class Verdict(Enum):
@@ -25,12 +36,25 @@ class Verdict(Enum):
     """For the protocol alone: a marker."""
 
 
+Queues: TypeAlias = Literal["none", "outputs", "both"]
+"""Which frames belong to a checkpoint: those that wait to go out, and those that have come in."""
+
+
 @dataclass(frozen=True)
 class TakeCheckpoint:
     number: Epoch
     forced: bool = False
-    with_queues: bool = False
-    """Also save the frames that wait at the inputs and outputs: they are channel state."""
+    queues: Queues = "none"
+    """With "both" the checkpoint stays open for arriving frames until it is closed."""
+    stopped: bool = False
+    """The shard stops with this checkpoint."""
+
+
+@dataclass(frozen=True)
+class CloseCheckpoint:
+    """Nothing more belongs to the open checkpoint of this number: save it."""
+
+    number: Epoch
 
 
 @dataclass(frozen=True)
@@ -45,7 +69,7 @@ class StopProducing:
     """A source gives no more records after the checkpoint it has just been asked for."""
 
 
-Ask: TypeAlias = TakeCheckpoint | SendMarkers | StopProducing
+Ask: TypeAlias = TakeCheckpoint | CloseCheckpoint | SendMarkers | StopProducing
 
 
 class ShardProtocol:
@@ -53,13 +77,32 @@ class ShardProtocol:
 
     keeps_positions: ClassVar[bool] = False
     """Channel positions survive a restore, because frames in transit are replayed from logs."""
-    logs_frames: ClassVar[bool] = False
-    """Every frame sent goes to the sender's log."""
+    consumes_markers_on_arrival: ClassVar[bool] = False
+    """Markers are for `on_arrival` alone and never stand in a queue."""
+    obeys_everywhere: ClassVar[bool] = False
+    """Every shard is told what the coordinator commands, not only the sources."""
 
-    def __init__(self, inputs: Sequence[ChannelId], outputs: Sequence[ChannelId]) -> None:
-        self.inputs = tuple(inputs)
-        self.outputs = tuple(outputs)
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.inputs = place.inputs
         self.ended: set[ChannelId] = set()
+
+    @property
+    def recorded(self) -> Sequence[ChannelId]:
+        """The inputs whose arriving frames belong to the checkpoint that is open."""
+        return ()
+
+    @property
+    def ahead(self) -> Collection[ChannelId]:
+        """Inputs from which more was delivered than belongs before the checkpoint.
+
+        That will come again after a restore, the end of the input included.
+        """
+        return ()
+
+    def on_arrival(self, frame: Frame) -> Sequence[Ask]:
+        """A frame has come in, however many wait before it."""
+        return ()
 
     def admit(self, frame: Frame) -> Verdict:
         """May the frame at the head of its input be delivered now?"""

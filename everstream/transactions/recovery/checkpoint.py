@@ -1,8 +1,7 @@
 """CKPT: snapshots and nothing else; after a crash the input since the snapshot runs again."""
 
-from everstream.transactions.recovery.scheme import Scheme
+from everstream.transactions.recovery.scheme import SnapshotsOnly
 
 
-class Checkpoint(Scheme):
+class Checkpoint(SnapshotsOnly):
     name = "checkpoint"
-    commits = False

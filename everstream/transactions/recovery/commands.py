@@ -27,7 +27,7 @@ def pack(layout: Layout, runs: list[BatchRun], chosen: list[Any]) -> dict[str, n
         columns[f"slots{position}"] = _used(slots, types, layout.table_of[:, position] >= 0)
     for number, name in enumerate(layout.fields):
         parts = [run.fields[number][rows] for run, rows in zip(runs, chosen, strict=True)]
-        columns[f"field{number}"] = _used(joined(parts, np.int64), types, _users(layout, name))
+        columns[f"field{number}"] = _used(joined(parts, np.int64), types, layout.users_of(name))
     return columns
 
 
@@ -39,15 +39,11 @@ def unpack(layout: Layout, columns: Columns) -> BatchRun:
         used = layout.table_of[:, position] >= 0
         slots[position] = _spread(columns[f"slots{position}"], types, used)
     fields = [
-        _spread(columns[f"field{number}"], types, _users(layout, name))
+        _spread(columns[f"field{number}"], types, layout.users_of(name))
         for number, name in enumerate(layout.fields)
     ]
     committed = np.ones(len(types), np.uint8)
     return BatchRun(0, types, slots, fields, [], committed)
-
-
-def _users(layout: Layout, field: str) -> Mask:
-    return np.array([field in declared.fields for declared in layout.transactions])
 
 
 def _used(column: npt.NDArray[Any], types: npt.NDArray[np.uint8], users: Mask) -> npt.NDArray[Any]:

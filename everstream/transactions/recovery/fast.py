@@ -45,7 +45,6 @@ class FastOptions:
     task_assignment: bool = True
     selective: bool = False
     partitions: int = 8
-    adaptive_commit: bool = True
     adaptive_replay: bool = True
 
 
@@ -61,7 +60,9 @@ class FastRecovery(Scheme):
     # --- while running ---
 
     def commit_due(self, epoch: int) -> bool:
-        if self.options.adaptive_commit and self._runs:
+        if self.engine.transaction_cost_s < PARALLEL_FROM_S:
+            return not self.little_to_lose(epoch)
+        if self._runs:
             self.commit_every = epochs_per_commit(self.engine, self._runs[-1])
         return epoch - self._first_epoch + 1 >= self.commit_every
 
@@ -300,7 +301,8 @@ def epochs_per_commit(engine: Any, run: BatchRun) -> int:
     Few dependencies: commit rarely, since recovery gains little from small groups.
     Many dependencies over evenly used keys: commit often, as a large view is slow to
     put back. Skewed keys: in between, because larger groups balance the chains better.
-    Never so rarely that a crash loses more work than a commit is worth.
+    Never so rarely that a crash loses more work than a commit is worth. Transactions too
+    cheap for chains are redone in order, and only that last rule counts.
     """
     skewed = engine.hottest_share > 0.05
     entangled = engine.dependencies_per_transaction > 0.5

@@ -1,10 +1,9 @@
 """No fault tolerance: nothing is logged, and a crash starts the stream from the beginning."""
 
-from everstream.transactions.recovery.scheme import Scheme
+from everstream.transactions.recovery.scheme import SnapshotsOnly
 
 
-class NoRecovery(Scheme):
+class NoRecovery(SnapshotsOnly):
     name = "none"
     needs_log = False
     snapshots = False
-    commits = False

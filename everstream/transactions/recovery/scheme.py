@@ -7,9 +7,8 @@ the next epoch runs; `durable_epoch` says how far they have come.
 """
 
 import time
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,18 +16,19 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from everstream.transactions.errors import LogError
 from everstream.transactions.execution import Breakdown
 from everstream.transactions.graph import Graph
 from everstream.transactions.log import Block, Columns, Log
+from everstream.transactions.recovery.writer import LogWriter
 
 if TYPE_CHECKING:
     from everstream.transactions.engine import TransactionEngine
 
+_LOST_WORK_S = 0.01
+_MOST_EPOCHS = 64
+
 Inputs = Callable[[int, int], pl.DataFrame]
 """Events first (included) to last (excluded) of the source, again."""
-
-_COMMITS_IN_FLIGHT = 4
 
 
 @dataclass
@@ -71,14 +71,20 @@ class Scheme(ABC):
     def __init__(self, engine: "TransactionEngine", log: Log | None) -> None:
         self.engine = engine
         self.log = log
-        self.durable_epoch = engine.epoch
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="transaction-log")
-        self._pending: list[Future[None]] = []
+        self._writer = LogWriter(self._sync, engine.epoch)
         self._keys_logged = [0] * len(engine.states)
         self._first_event = engine.next_event
         self._first_epoch = engine.epoch + 1
         self._runs: list[BatchRun] = []
-        self._failed = False
+
+    @property
+    def durable_epoch(self) -> int:
+        """Every epoch up to this one survives a crash."""
+        return self._writer.durable_epoch
+
+    def _sync(self) -> None:
+        assert self.log is not None
+        self.log.sync()
 
     # --- while running ---
 
@@ -91,6 +97,13 @@ class Scheme(ABC):
         """Whether the punctuation that ends `epoch` is also a commit."""
         return self.commits
 
+    def little_to_lose(self, epoch: int) -> bool:
+        """Whether what would have to run again after a crash is not yet worth a commit."""
+        engine = self.engine
+        work_s = (engine.next_event - self._first_event) * engine.transaction_cost_s
+        few = epoch - self._first_epoch + 1 < _MOST_EPOCHS
+        return few and work_s / engine.parallelism < _LOST_WORK_S
+
     def commit(self, epoch: int) -> None:
         """Hand everything recorded since the last commit to the log."""
         blocks = self.blocks()
@@ -101,13 +114,12 @@ class Scheme(ABC):
             assert self.log is not None
             for stream, columns in enumerate(blocks):
                 self.log.append(Block(*span, dict(columns)), stream)
-            self.durable_epoch = epoch
 
-        self._enqueue(write)
+        self._writer.submit(epoch, write)
 
+    @abstractmethod
     def blocks(self) -> list[Columns]:
         """The columns of this commit, one mapping per stream; forgets what was recorded."""
-        raise NotImplementedError
 
     def save_snapshot(self, epoch: int) -> None:
         """Copy the tables now and write the copy while the stream goes on."""
@@ -118,30 +130,8 @@ class Scheme(ABC):
         def write() -> None:
             assert self.log is not None
             self.log.save_snapshot(Block(*numbers, columns))
-            self.durable_epoch = max(self.durable_epoch, epoch)
 
-        self._enqueue(write)
-
-    def _enqueue(self, write: Callable[[], None]) -> None:
-        self._pending.append(self._writer.submit(self._write_in_order, write))
-        while len(self._pending) > _COMMITS_IN_FLIGHT:
-            self._pending.pop(0).result()
-
-    def _abandon_writes(self) -> None:
-        """Let writes under way end, well or badly; what counts is what can be read back."""
-        wait(self._pending)
-        self._pending.clear()
-        self._failed = False
-        if self.log is not None:
-            self.log.begin_generation()
-
-    def _write_in_order(self, write: Callable[[], None]) -> None:
-        """After a failed write nothing more is written: what follows a gap could not be read."""
-        if self._failed:
-            raise LogError("an earlier commit could not be written; recover from the log")
-        self._failed = True
-        write()
-        self._failed = False
+        self._writer.submit(epoch, write)
 
     @property
     def uncommitted(self) -> bool:
@@ -160,21 +150,20 @@ class Scheme(ABC):
     def reset(self) -> None:
         """Forget everything; the engine's present state is where the log begins."""
         self.flush()
-        self.forget()
-        self._first_event, self._first_epoch = self.engine.next_event, self.engine.epoch + 1
-        self.durable_epoch = self.engine.epoch
+        self._begin_here()
         if self.log is not None:
             self.log.clear()
             self.save_snapshot(self.engine.epoch)
 
     def flush(self) -> None:
-        """Wait until every commit so far is durable."""
-        while self._pending:
-            self._pending.pop(0).result()
+        """Wait until every commit is durable; between two epochs, commit all before."""
+        if self.uncommitted and self.engine.between_epochs:
+            self.commit(self.engine.epoch)
+        self._writer.flush()
 
     def close(self) -> None:
         self.flush()
-        self._writer.shutdown()
+        self._writer.close()
         if self.log is not None:
             self.log.close()
 
@@ -196,8 +185,9 @@ class Scheme(ABC):
     def recover_by(self, replay: "Replay", inputs: Inputs | None) -> RecoveryReport:
         """As `recover`, with the commits after the snapshot applied by `replay`."""
         began = time.perf_counter()
-        self._abandon_writes()
-        self.forget()
+        self._writer.abandon(self.engine.epoch)
+        if self.log is not None:
+            self.log.begin_generation()
         self.engine.clear()
         breakdown = Breakdown()
         damaged = self._load_snapshot()
@@ -214,10 +204,15 @@ class Scheme(ABC):
             self.engine.resume_at(last.last_epoch, last.next_event)
             report.replayed_events = last.next_event - report.next_event
         report.epoch, report.next_event = self.engine.epoch, self.engine.next_event
-        self.durable_epoch = self.engine.epoch
+        self._begin_here()
+        return report
+
+    def _begin_here(self) -> None:
+        """What is recorded and logged from now on starts from the engine's present state."""
+        self.forget()
+        self._writer.abandon(self.engine.epoch)
         self._keys_logged = [state.index.count for state in self.engine.states]
         self._first_event, self._first_epoch = self.engine.next_event, self.engine.epoch + 1
-        return report
 
     def _load_snapshot(self) -> list[str]:
         """Start from the newest whole snapshot; returns the damaged ones passed over."""
@@ -229,11 +224,11 @@ class Scheme(ABC):
             self.engine.resume_at(snapshot.last_epoch, snapshot.next_event)
         return damaged
 
+    @abstractmethod
     def replay(
         self, commits: list[list[Block]], inputs: Inputs | None, report: RecoveryReport
     ) -> None:
         """Apply the commits after the snapshot, accounting for the time in `report`."""
-        raise NotImplementedError
 
     def restore_keys(self, block: Block) -> None:
         """Give logged keys their slots again."""
@@ -242,6 +237,20 @@ class Scheme(ABC):
             if keys is not None:
                 state.index.extend(keys)
                 state.reserve()
+
+
+class SnapshotsOnly(Scheme):
+    """A scheme that logs nothing between snapshots."""
+
+    commits = False
+
+    def blocks(self) -> list[Columns]:
+        return []
+
+    def replay(
+        self, commits: list[list[Block]], inputs: Inputs | None, report: RecoveryReport
+    ) -> None:
+        """There are no commits."""
 
 
 def _flat(images: dict[str, dict[str, npt.NDArray[Any]]]) -> dict[str, npt.NDArray[Any]]:

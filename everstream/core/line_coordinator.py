@@ -1,0 +1,432 @@
+"""The coordinator of uncoordinated and communication-induced checkpoints.
+
+Shards checkpoint when they like; the coordinator keeps the book. Whenever a checkpoint arrives it
+looks for the worst-case line: the newest checkpoints that agree if everybody died now. When that
+line has moved it becomes the next manifest, and everything before it is stable: sinks show it,
+logs are cut, older checkpoints go.
+
+After a failure only those go back who must:
+
+    failed ──► those downstream halt and say how far they are ──► the recovery line is known
+           ──► who is not on it goes back, neighbours get ready ──► all are back ──► they resume
+
+Shards that are not downstream of a failure never stop.
+"""
+
+from bisect import insort
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from everstream.core.control import KEPT_MANIFESTS, RETRY_S, RunControl
+from everstream.core.ids import NO_EPOCH, Epoch, Generation, HostId, ShardId
+from everstream.core.lines import Link, Position, descendants, recovery_line
+from everstream.core.manifest import EpochManifest, records_for, shard_counts, still_valid
+from everstream.core.messages import (
+    Census,
+    CheckpointFailed,
+    CheckpointRecord,
+    CheckpointTaken,
+    Committed,
+    Halt,
+    Halted,
+    LinkCut,
+    Progress,
+    Recover,
+    Restored,
+    RestoreFailed,
+    Resume,
+    Rewired,
+    ShardFailed,
+    Stable,
+    StartCheckpoint,
+)
+from everstream.core.orders import Discard, Order, Outcome, Phase, Policy, WriteManifest
+from everstream.core.plan import Plan
+from everstream.errors import EverstreamError, LeaseLost, RunFailed
+from everstream.state.objects import ObjectRef
+
+
+@dataclass
+class Recovery:
+    """One return to a recovery line, from the failure until everybody runs."""
+
+    generation: Generation
+    failed: set[ShardId]
+    halting: set[ShardId]
+    """Shards that have not yet said how far they are."""
+    halted: dict[ShardId, Halted] = field(default_factory=dict)
+    command: Recover | None = None
+    """Who goes back to what, once it is known."""
+    waiting: set[ShardId] = field(default_factory=set)
+    """Shards that are not ready yet."""
+
+
+class LineCoordinator(RunControl):
+    """Uncoordinated checkpoints: each shard has its own numbers, and only some go back."""
+
+    names_what_goes = True
+
+    def __init__(
+        self,
+        plan: Plan,
+        policy: Policy,
+        generation: Generation,
+        manifests: Sequence[EpochManifest] = (),
+    ) -> None:
+        super().__init__(plan, policy, generation, manifests)
+        self.generations = dict.fromkeys(plan.shards, generation)
+        self.histories: dict[ShardId, list[CheckpointRecord]] = {}
+        """Durable checkpoints since the stable line, oldest first."""
+        self._recovery: Recovery | None = None
+        self._fallback: EpochManifest | None = None
+        """An older line that must be the newest in the store before anybody goes back to it."""
+        self._epochs = max((manifest.epoch for manifest in manifests), default=NO_EPOCH)
+        self._taken_s: dict[tuple[ShardId, Epoch], float] = {}
+        self._began_s: float | None = None
+        self._known: dict[str, ObjectRef] = {
+            ref.name: ref
+            for manifest in manifests
+            for record in manifest.records.values()
+            for ref in record.all_objects
+        }
+        self._ask_at_s: float | None = None
+        self._asked_to_stop = False
+        # The declared end of a cycle binds all of its shards: as if each had told every other.
+        pairs = [(a, b) for cycle in plan.cycles for a in cycle for b in cycle if a != b]
+        self._links = [*plan.links, *(Link(f"loop/{a}->{b}", a, b) for a, b in pairs)]
+        self._start_from_line()
+
+    @property
+    def stable_numbers(self) -> dict[ShardId, Epoch]:
+        line = self.line
+        return {s: line[s].number if s in line else NO_EPOCH for s in self.plan.shards}
+
+    def _start_from_line(self) -> None:
+        """Everything after the newest manifest is forgotten."""
+        chosen = records_for(self.plan, self.line)
+        self.histories = {shard: list(chosen[shard][:1]) for shard in self.plan.shards}
+
+    # Reports.
+
+    def on_report(self, report: Any, now_s: float) -> list[Order]:
+        if self._over:
+            return self._take()
+        recovery = self._recovery
+        if isinstance(report, Halted | Restored | Rewired | RestoreFailed):
+            if recovery is not None and report.generation == recovery.generation:
+                self._on_recovery_report(recovery, report, now_s)
+            return self._take()
+        if isinstance(report, LinkCut):
+            self._link_cut(report, now_s)
+            return self._take()
+        shard = report.record.shard if isinstance(report, CheckpointTaken) else report.shard
+        if report.generation != self.generations[shard]:
+            return self._take()
+        match report:
+            case Progress():
+                self._progressed(report, now_s)
+            case Census():
+                self._on_census(report)
+            case CheckpointTaken(record=record):
+                self._add(record, now_s)
+                self._advance_line(now_s)
+            case CheckpointFailed(epoch=number, reason=reason, final=final):
+                self._note(f"{shard} could not save checkpoint {number}: {reason}", True)
+                if final or self._stop is not None:
+                    self._ask_at_s = now_s + RETRY_S
+            case Committed(epoch=number):
+                if number >= self.stable_numbers[shard]:
+                    self._committing.discard(shard)
+                self._end_when_committed(now_s)
+            case ShardFailed(error=error):
+                self._failure(f"{shard} failed", [shard], None, error, now_s)
+        return self._take()
+
+    def _on_recovery_report(self, recovery: Recovery, report: Any, now_s: float) -> None:
+        match report:
+            case Halted(shard=shard):
+                recovery.halted[shard] = report
+                recovery.halting.discard(shard)
+                self._decide_when_known(now_s)
+            case Restored(shard=shard) | Rewired(shard=shard):
+                recovery.waiting.discard(shard)
+                self._resume_when_ready(now_s)
+            case RestoreFailed(shard=shard, reason=reason):
+                self._give_up(shard, reason, now_s)
+
+    def _add(self, record: CheckpointRecord, now_s: float) -> None:
+        insort(self.histories[record.shard], record, key=lambda known: known.number)
+        self._taken_s[record.shard, record.number] = now_s
+        self.tally.add(record)
+        self.tally.log_bytes += sum(
+            s.ref.size_bytes for s in record.log if s.ref.name not in self._known
+        )
+        self._known |= {ref.name: ref for ref in record.all_objects}
+
+    # The worst-case line.
+
+    def _position(self, shard: ShardId, at: CheckpointRecord | Halted) -> Position:
+        received, sent = dict(at.received), dict(at.sent)
+        if at.loops_ended:
+            for other in self.plan.cycle_of(shard):
+                received[f"loop/{other}->{shard}"] = sent[f"loop/{shard}->{other}"] = 1
+        return Position(received, sent)
+
+    def _advance_line(self, now_s: float) -> None:
+        """Write the worst-case line if it has moved."""
+        if self._writing is not None or self.phase in (Phase.GATHERING, Phase.DONE):
+            return
+        positions = {
+            shard: [self._position(shard, record) for record in history]
+            for shard, history in self.histories.items()
+        }
+        line = recovery_line(self._links, positions)
+        records = {s: self.histories[s][i] for s, i in line.items() if i >= 0}
+        if all(
+            records[shard].number == number if shard in records else not number
+            for shard, number in self.stable_numbers.items()
+        ):
+            return
+        whole = len(records) == len(self.plan.shards)
+        self._epochs = Epoch(self._epochs + 1)
+        self._writing = EpochManifest(
+            epoch=self._epochs,
+            records=records,
+            pipeline=self.plan.graph.name,
+            final=whole and all(record.final for record in records.values()),
+            began_s=now_s,
+            shard_counts=shard_counts(self.plan),
+        )
+        self._orders.append(WriteManifest(self._writing))
+
+    def on_manifest_written(self, now_s: float) -> list[Order]:
+        """What is before the line is stable from here on, whatever fails next."""
+        manifest, self._writing = self._writing, None
+        assert manifest is not None
+        self.manifests = still_valid([manifest, *self.manifests])
+        del self.manifests[KEPT_MANIFESTS:]
+        if self._over:
+            return self._take()
+        if self._fallback is not None:
+            if manifest is self._fallback:
+                self._fallback = None
+                self._start_from_line()
+                self._go_back(self.plan.shards, now_s)
+            else:
+                self._write_fallback(self._fallback)
+            return self._take()
+        for shard, number in self.stable_numbers.items():
+            history = self.histories[shard]
+            self.histories[shard] = [r for r in history if r.number >= number]
+        self._discard()
+        self._tell_stable()
+        if self._recovery is None:
+            self._finish_if_last(now_s)
+        self._advance_line(now_s)
+        return self._take()
+
+    def on_manifest_failed(self, error: EverstreamError, now_s: float) -> list[Order]:
+        """The line has not moved; it will be tried again with the next checkpoint."""
+        manifest, self._writing = self._writing, None
+        assert manifest is not None
+        if self._over:
+            return self._take()
+        if isinstance(error, LeaseLost):
+            self._end(Outcome.FAILED, RunFailed(f"this driver was replaced: {error}", error))
+            return self._take()
+        self._note(f"line {manifest.epoch} could not be saved: {error}", True)
+        if self._fallback is not None:
+            self._fallback = None
+            self._go_back(self.plan.shards, now_s)
+        self._ask_at_s = now_s + RETRY_S
+        return self._take()
+
+    def _tell_stable(self) -> None:
+        received = {name: n for r in self.line.values() for name, n in r.received.items()}
+        stable = Stable(self.stable_epoch, self.stable_numbers, received)
+        for host in self.hosts:
+            self._send(host, stable)
+
+    def _discard(self) -> None:
+        """Objects that neither a kept manifest nor a checkpoint after the line needs."""
+        kept = [r for manifest in self.manifests for r in manifest.records.values()]
+        kept += (record for history in self.histories.values() for record in history)
+        needed = {ref.name for record in kept for ref in record.all_objects}
+        gone = [ref for name, ref in self._known.items() if name not in needed]
+        if gone:
+            self._known = {name: ref for name, ref in self._known.items() if name in needed}
+            self._orders.append(Discard(tuple(gone)))
+
+    def _is_last(self) -> bool:
+        """The line is the end of the run: everybody has ended, or has stopped as asked."""
+        line = self.line
+        return len(line) == len(self.plan.shards) and all(
+            record.final or (record.stopped and self._stop is not None) for record in line.values()
+        )
+
+    def _finish_if_last(self, now_s: float) -> None:
+        if self._is_last():
+            self.phase = Phase.FINISHING
+            self._committing = set(self.plan.sink_shards())
+            self._end_when_committed(now_s)
+
+    # Time and wishes.
+
+    def on_tick(self, now_s: float) -> list[Order]:
+        self._say_what_is_slow(now_s)
+        self._watch_loops()
+        if self.phase is Phase.RUNNING and self._recovery is None:
+            if self._stop is not None and not self._asked_to_stop:
+                self._asked_to_stop = True
+                self._ask_at_s = now_s
+            if self._ask_at_s is not None and now_s >= self._ask_at_s:
+                self._ask_at_s = None
+                for host in self.hosts:
+                    self._send(host, StartCheckpoint(NO_EPOCH, stop=self._stop is not None))
+                self._advance_line(now_s)
+        return self._take()
+
+    def _waiting(self) -> tuple[str | None, Iterable[ShardId]]:
+        recovery = self._recovery
+        if recovery is None or self._writing is not None or len(self.hosts) < len(self.plan.hosts):
+            return super()._waiting()
+        what = f"going back to line {self.stable_epoch} (generation {recovery.generation})"
+        return what, recovery.halting | recovery.waiting
+
+    def on_stop(self, reason: str, now_s: float) -> list[Order]:
+        """Each shard stops where it stands, with a checkpoint; what is in transit is logged."""
+        if self._stop is None and self.phase not in (Phase.FINISHING, Phase.DONE):
+            self._stop = reason
+            if self.phase is Phase.GATHERING:
+                self._end(Outcome.STOPPED)
+        return self._take() + self.on_tick(now_s)
+
+    # Going back.
+
+    def _plan_of_return(self) -> str:
+        return "looking for the recovery line"
+
+    def _go_back(self, failed: Sequence[ShardId], now_s: float) -> None:
+        """Find out how far those are who may have received what was never sent."""
+        earlier, lost = self._recovery, set(failed)
+        if earlier is not None:
+            lost |= earlier.failed
+            lost |= set(earlier.command.records) if earlier.command is not None else set()
+        self.phase = Phase.RESTORING
+        self.generation = Generation(self.generation + 1)
+        self._reset_loops()
+        affected = descendants(self._links, lost) - lost
+        self._recovery = Recovery(self.generation, lost, set(affected))
+        halt = Halt(self.generation, frozenset(affected))
+        for host in self._hosts_of(affected):
+            self._send(host, halt)
+        self._decide_when_known(now_s)
+
+    def _hosts_of(self, shards: set[ShardId]) -> list[HostId]:
+        return [h for h in self.hosts if not shards.isdisjoint(self.plan.hosts[h])]
+
+    def _decide_when_known(self, now_s: float) -> None:
+        recovery = self._recovery
+        if recovery is None or recovery.halting or recovery.command or self._fallback:
+            return
+        # Who is off the failed shards' paths cannot have received too much, nor sent too little.
+        involved = recovery.failed | set(recovery.halted)
+        links = [k for k in self._links if {k.sender, k.receiver} <= involved]
+        positions = {
+            shard: [
+                *(self._position(shard, record) for record in self.histories[shard]),
+                *(self._position(shard, h) for h in [recovery.halted.get(shard)] if h is not None),
+            ]
+            for shard in involved
+        }
+        line = recovery_line(links, positions)
+        back: dict[ShardId, CheckpointRecord | None] = {}
+        for shard, index in line.items():
+            history = self.histories[shard]
+            if index < len(history):
+                back[shard] = history[index] if index >= 0 else None
+        self._report_distance(back, now_s)
+        for shard, record in back.items():
+            keep = [r for r in self.histories[shard] if record and r.number <= record.number]
+            self.histories[shard] = keep
+            self.generations[shard] = recovery.generation
+            counts = record.counts if record is not None else {}
+            self.progress[shard] = Progress(shard, recovery.generation, counts)
+        touched = [c for c in self.plan.channels if c.sender in back or c.receiver in back]
+        recovery.waiting = {end for c in touched for end in (c.sender, c.receiver)} | set(back)
+        received: dict[str, int] = {}
+        for channel in touched:
+            shard = channel.receiver
+            at = back[shard] if shard in back else recovery.halted[shard]
+            received[str(channel)] = at.received.get(str(channel), 0) if at is not None else 0
+        numbers = self.stable_numbers
+        recovery.command = Recover(
+            recovery.generation, back, {shard: numbers[shard] for shard in back}, received
+        )
+        for host in self.hosts:
+            self._send(host, recovery.command)
+        self._resume_when_ready(now_s)
+
+    def _report_distance(self, back: dict[ShardId, CheckpointRecord | None], now_s: float) -> None:
+        began_s = self._began_s if self._began_s is not None else now_s
+        ages_s, given_up = [0.0], [0]
+        for shard, record in back.items():
+            taken_s = self._taken_s.get((shard, record.number)) if record is not None else None
+            ages_s.append(now_s - (began_s if taken_s is None else taken_s))
+            number = record.number if record is not None else NO_EPOCH
+            given_up.append(sum(r.number > number for r in self.histories[shard]))
+        self.book.going_back([str(shard) for shard in back], max(ages_s), max(given_up))
+
+    def _host_is_back(self, host: HostId, now_s: float) -> None:
+        recovery = self._recovery
+        if recovery is not None and recovery.command is not None:
+            self._send(host, recovery.command)
+            self._resume_when_ready(now_s)
+
+    def _resume_when_ready(self, now_s: float) -> None:
+        recovery = self._recovery
+        if recovery is None or recovery.command is None or recovery.waiting:
+            return
+        if len(self.hosts) < len(self.plan.hosts):
+            return
+        self._recovery = None
+        self._asked_to_stop = False
+        self._began_s = now_s if self._began_s is None else self._began_s
+        self._note_resumed(now_s)
+        for host in self.hosts:
+            self._send(host, Resume(recovery.generation, dict(self.hosts)))
+        self.phase = Phase.RUNNING
+        self._tell_stable()
+        self._finish_if_last(now_s)
+        self._advance_line(now_s)
+
+    def _give_up(self, shard: ShardId, reason: str, now_s: float) -> None:
+        """A checkpoint cannot be read: do without it, and say so."""
+        history = self.histories[shard]
+        stable = self.stable_numbers[shard]
+        if history and history[-1].number > stable:
+            broken = history.pop()
+            self._note(f"checkpoint {broken.number} of {shard} is left out: {reason}", True)
+            self._go_back([shard], now_s)
+            return
+        if self.stable_epoch == NO_EPOCH:
+            self._end(Outcome.FAILED, RunFailed(f"{shard} cannot start: {reason}"))
+            return
+        start = EpochManifest(NO_EPOCH, {}, self.plan.graph.name)
+        older = self.manifests[1] if len(self.manifests) > 1 else start
+        to = "the start" if older.epoch == NO_EPOCH else f"line {older.epoch}"
+        self._note(
+            f"line {self.stable_epoch} cannot be restored ({shard}: {reason}); falling back to "
+            f"{to}",
+            True,
+        )
+        # On the way back sinks take back what the broken line showed, so before anybody goes
+        # back the older line is written again, as the newest.
+        self._fallback = older
+        if self._writing is None:
+            self._write_fallback(older)
+
+    def _write_fallback(self, older: EpochManifest) -> None:
+        self._writing = older
+        self._orders.append(WriteManifest(older))

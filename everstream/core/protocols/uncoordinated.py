@@ -1,0 +1,70 @@
+"""Uncoordinated checkpoints: each shard takes its own, on its own timer.
+
+Nobody waits for anybody. Frames are logged by their senders, so whatever is in transit between
+two checkpoints can be replayed; which checkpoints fit together is found out after a failure.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from everstream.core.ids import ChannelId, Epoch
+from everstream.core.messages import StartCheckpoint
+from everstream.core.protocols.base import (
+    Ask,
+    Place,
+    ShardProtocol,
+    StopProducing,
+    TakeCheckpoint,
+)
+from everstream.pipeline.keys import stable_hash
+
+
+class Uncoordinated(ShardProtocol):
+    """A checkpoint every `every_s` seconds, each time a little earlier or later."""
+
+    keeps_positions: ClassVar[bool] = True
+    obeys_everywhere: ClassVar[bool] = True
+
+    def __init__(self, place: Place, every_s: float, jitter: float) -> None:
+        super().__init__(place)
+        self.every_s = every_s
+        self.jitter = jitter
+        self.number = 0
+        """The newest checkpoint, local or forced."""
+        self._due_s: float | None = None
+        self._timer_set = False
+
+    def on_tick(self, now_s: float) -> Sequence[Ask]:
+        if not self._timer_set:
+            self._timer_set = True
+            self._due_s = now_s + self._wait_s()
+        if self._due_s is None or now_s < self._due_s:
+            return ()
+        return [self.take()]
+
+    def on_command(self, command: StartCheckpoint) -> Sequence[Ask]:
+        """The only thing to be told here is to stop: with a checkpoint, wherever one stands."""
+        return [self.take(stopped=True), StopProducing()] if command.stop else ()
+
+    def take(self, *, forced: bool = False, stopped: bool = False) -> TakeCheckpoint:
+        """The next checkpoint; the timer counts from it."""
+        self.number += 1
+        self._timer_set = False
+        self.on_checkpoint(forced)
+        return TakeCheckpoint(Epoch(self.number), forced, "outputs", stopped)
+
+    def on_checkpoint(self, forced: bool) -> None:
+        """A checkpoint is about to be taken: what follows is after it."""
+
+    def variables(self) -> dict[str, Any]:
+        return {"number": self.number}
+
+    def restore(self, variables: dict[str, Any], ended: Sequence[ChannelId]) -> None:
+        super().restore(variables, ended)
+        self.number = variables.get("number", 0)
+        self._timer_set = False
+
+    def _wait_s(self) -> float:
+        """From the shard's name and the checkpoint's number, so that a run can be repeated."""
+        chance = stable_hash((str(self.place.id), self.number)) % 1_000_001 / 1_000_000
+        return self.every_s * (1 + self.jitter * (2 * chance - 1))

@@ -1,0 +1,237 @@
+"""Joins of two streams by key and event time.
+
+Both streams are keyed alike, so that rows which may belong together meet in one shard. There each
+side waits in chunks by time until the watermark says that no partner can come any more. A window
+join puts out the pairs of a window when it is over, an interval join each pair at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from everstream.errors import UserError
+from everstream.pipeline.batch import Batch, columns_of
+from everstream.pipeline.chunks import Chunks
+from everstream.pipeline.graph import ByKey, Edge, Kind
+from everstream.pipeline.keys import Keying
+from everstream.pipeline.local_parts import LATE
+from everstream.pipeline.operator import OUT, Context, Operator
+from everstream.pipeline.times import NO_WATERMARK, US_PER, TimeOf, microseconds
+from everstream.pipeline.window_aggregates import END, START
+from everstream.pipeline.windows import Sliding
+
+if TYPE_CHECKING:
+    from everstream.pipeline.stream import Stream
+
+LEFT, RIGHT = "left", "right"
+_TIME = "__time"
+_RIGHT_TIME = "__time_right"
+_FIRED = "fired"
+_ZONE = "zone"
+"""The time zone of the left side's times, or "" for none; missing if they are numbers."""
+
+
+class _Join(Operator):
+    """Two sides, each with its key columns and its times."""
+
+    def __init__(self, keys: dict[str, list[str]], times: dict[str, TimeOf]) -> None:
+        self.keys = keys
+        self.times = times
+
+    def on_start(self, ctx: Context) -> None:
+        self.sides = {side: Chunks(ctx.state, side) for side in (LEFT, RIGHT)}
+
+    def process_batch(self, batch: Batch, ctx: Context) -> None:
+        frame = columns_of(batch, ctx.operator)
+        time = self.times[ctx.input]
+        given = time.read(batch, ctx.operator)
+        if given.null_count():
+            raise UserError(f"'{ctx.operator}': a record has no time.")
+        if isinstance(given.dtype, pl.Datetime) and ctx.input == LEFT and _ZONE not in ctx.state:
+            ctx.state.put(_ZONE, given.dtype.time_zone or "")
+        rows = frame.with_columns(time.microseconds(given).alias(_TIME))
+        passed = self.passed(ctx.input, ctx.watermark)
+        if ctx.watermark != NO_WATERMARK and rows.get_column(_TIME).min() < passed:  # type: ignore[operator]
+            late = rows.get_column(_TIME) < passed
+            ctx.emit_batch(frame.filter(late), LATE)
+            rows = rows.filter(~late)
+        if not rows.is_empty():
+            self.add(ctx.input, rows, ctx)
+
+    def passed(self, side: str, watermark: int) -> int:
+        """Rows of this side from before this time come too late."""
+        raise NotImplementedError
+
+    def add(self, side: str, rows: pl.DataFrame, ctx: Context) -> None:
+        raise NotImplementedError
+
+    def joined(self, left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
+        return left.join(
+            right, left_on=self.keys[LEFT], right_on=self.keys[RIGHT], how="inner", suffix="_right"
+        )
+
+    def put_away(self, side: str, rows: pl.DataFrame, width_us: int) -> None:
+        """Keep rows in groups of this much time."""
+        groups = rows.get_column(_TIME)
+        groups = groups - groups % width_us
+        for group in groups.unique().to_list():
+            self.sides[side].add(group, rows.filter(groups == group))
+
+
+class WindowJoin(_Join):
+    """Pairs within the same tumbling or sliding window."""
+
+    def __init__(
+        self, keys: dict[str, list[str]], times: dict[str, TimeOf], window: Sliding
+    ) -> None:
+        super().__init__(keys, times)
+        self.window = window
+
+    def on_start(self, ctx: Context) -> None:
+        super().on_start(ctx)
+        self.fired: int = ctx.state.get(_FIRED, NO_WATERMARK)
+
+    def passed(self, side: str, watermark: int) -> int:
+        every, size = self.window.every_us, self.window.size_us
+        return (watermark - size) // every * every + every
+
+    def add(self, side: str, rows: pl.DataFrame, ctx: Context) -> None:
+        self.put_away(side, rows, self.window.pane_us)
+
+    def on_watermark(self, watermark: int, ctx: Context) -> None:
+        left, right = self.sides[LEFT], self.sides[RIGHT]
+        starts = {
+            start
+            for pane in left.groups
+            for start in self.window.starts(pane, self.fired, watermark)
+            if any(other in right for other in self.window.panes(start))
+        }
+        for start in sorted(starts):
+            panes = self.window.panes(start)
+            pairs = self.joined(left.read(panes), right.read(panes))
+            ctx.emit_batch(self._dated(pairs, start, ctx.state.get(_ZONE)))
+        if starts:
+            self.fired = watermark
+            ctx.state.put(_FIRED, watermark)
+        for side in self.sides.values():
+            for pane in side.groups:
+                if self.window.last_end(pane) <= watermark:
+                    side.drop(pane)
+
+    def _dated(self, pairs: pl.DataFrame, start: int, zone: str | None) -> pl.DataFrame:
+        """With the window's times given as those of the left side are."""
+        window = pl.Series([start, start + self.window.size_us], dtype=pl.Int64)
+        if zone is not None:
+            window = window.cast(pl.Datetime("us", zone or None))
+        else:
+            window = window // US_PER[self.times[LEFT].unit]
+        ends = [pl.lit(window[0], window.dtype), pl.lit(window[1], window.dtype)]
+        return pairs.drop(_TIME, _RIGHT_TIME).with_columns(ends[0].alias(START), ends[1].alias(END))
+
+
+class IntervalJoin(_Join):
+    """Pairs whose times differ by an amount in an interval: right less left."""
+
+    def __init__(
+        self,
+        keys: dict[str, list[str]],
+        times: dict[str, TimeOf],
+        lowest_us: int,
+        highest_us: int,
+    ) -> None:
+        super().__init__(keys, times)
+        self.lowest_us, self.highest_us = lowest_us, highest_us
+        self.width_us = max((highest_us - lowest_us) // 4, 100_000)
+
+    def passed(self, side: str, watermark: int) -> int:
+        return watermark
+
+    def add(self, side: str, rows: pl.DataFrame, ctx: Context) -> None:
+        reach = (self.lowest_us, self.highest_us)
+        if side == RIGHT:
+            reach = (-self.highest_us, -self.lowest_us)
+        times, other = rows.get_column(_TIME), self.sides[RIGHT if side == LEFT else LEFT]
+        first, last = times.min() + reach[0], times.max() + reach[1]  # type: ignore[operator]
+        near = [g for g in other.groups if g + self.width_us > first and g <= last]
+        if near:
+            partners = other.read(near)
+            pairs = (
+                self.joined(rows, partners) if side == LEFT else self.joined(partners, rows)
+            ).filter(
+                (pl.col(_RIGHT_TIME) - pl.col(_TIME)).is_between(self.lowest_us, self.highest_us)
+            )
+            ctx.emit_batch(pairs.drop(_TIME, _RIGHT_TIME))
+        self.put_away(side, rows, self.width_us)
+
+    def on_watermark(self, watermark: int, ctx: Context) -> None:
+        """A row goes when no row that can still come is near enough."""
+        keep = {LEFT: watermark - self.highest_us, RIGHT: watermark + self.lowest_us}
+        for side, chunks in self.sides.items():
+            for group in chunks.groups:
+                if group + self.width_us <= keep[side]:
+                    chunks.drop(group)
+
+
+def window_join(
+    left: Stream,
+    right: Stream,
+    on: str | Sequence[str],
+    other_on: str | Sequence[str] | None,
+    window: Sliding,
+    options: dict[str, Any],
+) -> Stream:
+    if not isinstance(window, Sliding):
+        raise UserError(f"window_join takes es.Tumbling or es.Sliding, not {window!r}.")
+    keys, times = _both(left, right, on, other_on)
+    return _attached(left, right, WindowJoin(keys, times, window), "window_join", options)
+
+
+def interval_join(
+    left: Stream,
+    right: Stream,
+    on: str | Sequence[str],
+    other_on: str | Sequence[str] | None,
+    between: tuple[str | float | timedelta, str | float | timedelta],
+    options: dict[str, Any],
+) -> Stream:
+    lowest_us, highest_us = microseconds(between[0]), microseconds(between[1])
+    if lowest_us > highest_us:
+        raise UserError(f"between={between!r}: the first must not be greater than the second.")
+    keys, times = _both(left, right, on, other_on)
+    operator = IntervalJoin(keys, times, lowest_us, highest_us)
+    return _attached(left, right, operator, "interval_join", options)
+
+
+def _both(
+    left: Stream, right: Stream, on: str | Sequence[str], other_on: str | Sequence[str] | None
+) -> tuple[dict[str, list[str]], dict[str, TimeOf]]:
+    if left.pipeline is not right.pipeline:
+        raise UserError("a join takes two streams of one pipeline; these are of two.")
+    keys = {LEFT: _names(on), RIGHT: _names(on if other_on is None else other_on)}
+    if len(keys[LEFT]) != len(keys[RIGHT]) or not keys[LEFT]:
+        raise UserError("a join needs equally many key columns on both sides, at least one.")
+    return keys, {LEFT: left._time(), RIGHT: right._time()}
+
+
+def _names(columns: str | Sequence[str]) -> list[str]:
+    return [columns] if isinstance(columns, str) else list(columns)
+
+
+def _attached(
+    left: Stream, right: Stream, operator: _Join, base: str, options: dict[str, Any]
+) -> Stream:
+    """The node of a join: a keyed edge from each side, told apart by its name."""
+    from everstream.pipeline.stream import Stream
+
+    pipeline = left.pipeline
+    node = Stream(pipeline, [])._attach(base, Kind.OPERATOR, operator, options)
+    for side, stream in ((LEFT, left), (RIGHT, right)):
+        names = operator.keys[side]
+        routing = ByKey(Keying(names[0] if len(names) == 1 else pl.struct(names)))
+        for sender, port in stream._origins:
+            pipeline.graph.edges.append(Edge(sender, node.name, routing, port, side))
+    return Stream(pipeline, [(node.name, OUT)])

@@ -1,0 +1,82 @@
+"""Windows of time: which there are, and which of them a record belongs to.
+
+Tumbling and sliding windows are made of panes, the longest stretches of time that no window cuts
+in two: records are added up per pane, and a window is the sum of its panes. Windows are half
+open: a record at `window_end` belongs to the next one.
+"""
+
+import math
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TypeAlias
+
+from everstream.errors import UserError
+from everstream.pipeline.times import microseconds
+
+Duration: TypeAlias = str | float | timedelta
+
+
+@dataclass(frozen=True)
+class Sliding:
+    """Windows of a size, one starting with each `every`: es.Sliding("10s", every="2s")."""
+
+    size: Duration
+    every: Duration
+    size_us: int = field(init=False)
+    every_us: int = field(init=False)
+    pane_us: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        size_us, every_us = microseconds(self.size), microseconds(self.every)
+        if not 0 < every_us <= size_us:
+            raise UserError(
+                f"a window of {self.size} every {self.every}: both must be positive, and windows "
+                "may not leave gaps between them."
+            )
+        object.__setattr__(self, "size_us", size_us)
+        object.__setattr__(self, "every_us", every_us)
+        object.__setattr__(self, "pane_us", math.gcd(size_us, every_us))
+
+    def last_end(self, pane: int) -> int:
+        """The end of the last window that this pane belongs to."""
+        return pane - pane % self.every_us + self.size_us
+
+    def starts(self, pane: int, after: int | None = None, up_to: int | None = None) -> range:
+        """The starts of all windows with this pane that end after, and up to, these times."""
+        first, last = pane + self.pane_us - self.size_us, pane
+        if after is not None:
+            first = max(first, after + 1 - self.size_us)
+        if up_to is not None:
+            last = min(last, up_to - self.size_us)
+        return range(first + -first % self.every_us, last + 1, self.every_us)
+
+    def panes(self, start: int) -> range:
+        """The panes of the window that starts here."""
+        return range(start, start + self.size_us, self.pane_us)
+
+
+class Tumbling(Sliding):
+    """Windows of a size, one after the other: es.Tumbling("1s")."""
+
+    def __init__(self, size: Duration) -> None:
+        super().__init__(size, size)
+
+    def __repr__(self) -> str:
+        return f"Tumbling({self.size!r})"
+
+
+@dataclass(frozen=True)
+class Session:
+    """Records of one key with less than the gap between each and the next: es.Session("5s")."""
+
+    gap: Duration
+    gap_us: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        gap_us = microseconds(self.gap)
+        if gap_us <= 0:
+            raise UserError(f"a session needs a gap of more than nothing, not {self.gap!r}.")
+        object.__setattr__(self, "gap_us", gap_us)
+
+
+Window: TypeAlias = Sliding | Session

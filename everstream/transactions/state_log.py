@@ -1,0 +1,61 @@
+"""A log that lives in an operator's state, so that a pipeline's checkpoints make it durable.
+
+A block is an entry of bytes that never changes once it is there. So a checkpoint writes only the
+blocks since the one before, shares them with the running operator instead of copying them, and a
+rollback takes back exactly the blocks that came after it.
+"""
+
+from typing import Any
+
+from everstream.state.keystore import KeyStore
+from everstream.transactions.log import SNAPSHOT
+from everstream.transactions.store import Store
+
+Part = tuple[str, int]
+
+
+class StateLog(Store):
+    """Objects as entries (name, part) of a key store; other keys of the store are left alone."""
+
+    snapshots_kept = 1
+    """The checkpoint store has older checkpoints, should this one be damaged."""
+
+    def __init__(self, state: KeyStore[Any, Any]) -> None:
+        self._state = state
+
+    def append(self, name: str, data: bytes) -> None:
+        self._state.put((name, len(self._parts(name))), data)
+
+    def sync(self) -> None:
+        """The checkpoint does that."""
+
+    def put(self, name: str, data: bytes) -> None:
+        self.delete(name)
+        self._state.put((name, 0), data)
+
+    def get(self, name: str) -> bytes:
+        return b"".join(self._state[part] for part in self._parts(name))
+
+    def names(self) -> list[str]:
+        return sorted({key[0] for key in self._state if isinstance(key, tuple)})
+
+    def delete(self, name: str) -> None:
+        for part in self._parts(name):
+            del self._state[part]
+
+    def seal(self) -> None:
+        """There are no files."""
+
+    def _parts(self, name: str) -> list[Part]:
+        return sorted(key for key in self._state if isinstance(key, tuple) and key[0] == name)
+
+    def sizes_bytes(self) -> tuple[int, int]:
+        """What the snapshot takes, and what the blocks after it do."""
+        snapshot = blocks = 0
+        for name in self.names():
+            size_bytes = sum(len(self._state[part]) for part in self._parts(name))
+            if name.startswith(SNAPSHOT):
+                snapshot += size_bytes
+            else:
+                blocks += size_bytes
+        return snapshot, blocks

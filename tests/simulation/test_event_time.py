@@ -1,0 +1,30 @@
+"""Windows and joins of event time in simulated runs with faults: the right output, every time."""
+
+import random
+
+import pytest
+
+from everstream.simulation.faults import Faults
+from everstream.simulation.shapes import EVENT_TIME_SHAPES
+from everstream.simulation.world import World
+
+
+def check(seeds: range) -> int:
+    """Run them all; how many failures the runs recovered from."""
+    recoveries = 0
+    for seed in seeds:
+        for shape in EVENT_TIME_SHAPES:
+            history = World(seed, shape(random.Random(seed)), Faults()).run()
+            assert history.right, f"seed {seed}, {shape.__name__}: {history.violations}"
+            recoveries += history.recoveries
+    return recoveries
+
+
+def test_windows_and_joins_have_exactly_the_right_output_after_any_faults() -> None:
+    assert check(range(40)) > 40
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", range(1, 21))
+def test_windows_and_joins_have_the_right_output_for_a_thousand_seeds(case: int) -> None:
+    assert check(range(case * 50, (case + 1) * 50)) > 50
