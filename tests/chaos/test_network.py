@@ -15,7 +15,6 @@ from everstream.spark.talk import Hello
 from .conftest import MASTER, Killer, expected, killable, shown
 from .relay import Relay
 
-
 OFTEN = es.Coordinated(every="200ms")
 
 
