@@ -103,8 +103,8 @@ class _TimedWriter(Writer):
     def prepare(self, checkpoint: int) -> Transaction | None:
         return self._inner.prepare(checkpoint)
 
-    def recover(self, transactions: Sequence[Transaction], permit: Permit) -> None:
-        self._inner.recover(transactions, permit)
+    def recover(self, transactions: Sequence[Transaction], permit: Permit) -> Sequence[Transaction]:
+        return self._inner.recover(transactions, permit)
 
     def close(self) -> None:
         self._file.close()

@@ -5,7 +5,7 @@ checkpoint, and who goes back after a failure, is up to those who build on this.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from everstream.core.ids import Epoch, Generation, HostId, ShardId
@@ -207,35 +207,28 @@ class RunControl(ABC):
             self._go_back(shards, now_s)
 
     def _link_cut(self, cut: LinkCut, now_s: float) -> None:
-        """Frames or credit are lost: both ends are as good as dead."""
-        if cut.generation == self.generation:
-            what = (
-                f"the connection from host {cut.sender} to host {cut.receiver} was cut ({cut.how})"
-            )
-            shards = [*self.plan.hosts[cut.sender], *self.plan.hosts[cut.receiver]]
-            self._failure(what, shards, None, EnvironmentFault(what), now_s)
+        """What was on its way between two hosts is gone: both have lost their place."""
+        what = f"the connection from host {cut.sender} to host {cut.receiver} was cut ({cut.how})"
+        shards = [*self.plan.hosts[cut.sender], *self.plan.hosts[cut.receiver]]
+        self._failure(what, shards, None, EnvironmentFault(what), now_s)
 
-    def _note_resumed(self, now_s: float) -> None:
-        """Everybody is back at the line."""
+    def _shown(self) -> dict[str, int]:
+        """Sinks that show nothing twice -> records they have taken."""
         totals = self.totals()
-        shown = {sink: totals.get(sink, 0) for sink in shown_once(self.plan)}
-        self.book.resumed(self.stable_epoch, self.records_read(), now_s, shown)
+        return {sink: totals.get(sink, 0) for sink in shown_once(self.plan)}
 
     def _say_what_is_slow(self, now_s: float) -> None:
         waits_for, missing = self._waiting()
         waited_s = self.patience.lost_with(waits_for, now_s)
         if waited_s is not None:
-            names = sorted(map(str, missing))
-            others = f"; still missing: {listed(names)}" if names else ""
+            others = f"; still missing: {listed(sorted(missing))}" if missing else ""
             self._note(f"{waits_for} is taking longer than {waited_s:.3g} s{others}", True)
 
-    def _waiting(self) -> tuple[str | None, Iterable[ShardId]]:
+    def _waiting(self) -> tuple[str | None, list[str]]:
         """What the run waits for at this moment, and which shards have not answered."""
-        if self._writing is not None:
-            return f"writing the manifest of epoch {self._writing.epoch}", ()
         if self.phase is Phase.FINISHING:
-            return "committing the last results", self._committing
-        return None, ()
+            return "committing the last results", [str(shard) for shard in self._committing]
+        return None, []
 
     @abstractmethod
     def _plan_of_return(self) -> str:

@@ -10,17 +10,12 @@ until the store has answered nobody knows which epoch is the last stable one. An
 before everybody has restored, so a frame can only ever be of the present generation or older.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from everstream.core.control import KEPT_MANIFESTS, RETRY_S, RunControl
 from everstream.core.ids import NO_EPOCH, Epoch, Generation, HostId, ShardId
-from everstream.core.manifest import (
-    EpochManifest,
-    records_for,
-    shard_counts,
-    still_valid,
-)
+from everstream.core.manifest import EpochManifest, records_for, shard_counts, still_valid
 from everstream.core.messages import (
     Census,
     CheckpointFailed,
@@ -247,7 +242,7 @@ class Coordinator(RunControl):
             return
         if len(self.hosts) < len(self.plan.hosts):
             return
-        self._note_resumed(now_s)
+        self.book.resumed(self.stable_epoch, self.records_read(), now_s, self._shown())
         for host in self.hosts:
             self._send(host, Resume(self.generation, dict(self.hosts)))
         if self.manifests and self._is_last(self.manifests[0]):
@@ -283,14 +278,15 @@ class Coordinator(RunControl):
         self._orders.append(WriteManifest(older))
         self._roll_back()
 
-    def _waiting(self) -> tuple[str | None, Iterable[ShardId]]:
-        waits_for, missing = super()._waiting()
-        if self._writing is not None and self._rollback_waits:
-            return f"{waits_for}, and going back waits for it,", ()
+    def _waiting(self) -> tuple[str | None, list[str]]:
+        if self._writing is not None:
+            then = ", and going back waits for it" if self._rollback_waits else ""
+            return f"writing the manifest of epoch {self._writing.epoch}{then}", []
         if self.phase is Phase.RESTORING and len(self.hosts) == len(self.plan.hosts):
             what = f"restoring epoch {self.stable_epoch} (generation {self.generation})"
-            return what, self._restoring
-        if self.phase is Phase.RUNNING and waits_for is None and self.ledger.in_flight is not None:
+            return what, [str(shard) for shard in self._restoring]
+        if self.phase is Phase.RUNNING and self.ledger.in_flight is not None:
             have = self.ledger.records.keys() | self.ledger.finals.keys()
-            return f"epoch {self.ledger.in_flight}", set(self.plan.shards) - have
-        return waits_for, missing
+            missing = [str(shard) for shard in self.plan.shards if shard not in have]
+            return f"epoch {self.ledger.in_flight}", missing
+        return super()._waiting()

@@ -14,7 +14,7 @@ Shards that are not downstream of a failure never stop.
 """
 
 from bisect import insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,6 +81,8 @@ class LineCoordinator(RunControl):
         self._recovery: Recovery | None = None
         self._fallback: EpochManifest | None = None
         """An older line that must be the newest in the store before anybody goes back to it."""
+        self._unreadable: tuple[ShardId, str] | None = None
+        """A shard whose newest checkpoint cannot be read, found out while a line is written."""
         self._epochs = max((manifest.epoch for manifest in manifests), default=NO_EPOCH)
         self._taken_s: dict[tuple[ShardId, Epoch], float] = {}
         self._began_s: float | None = None
@@ -113,12 +115,13 @@ class LineCoordinator(RunControl):
         if self._over:
             return self._take()
         recovery = self._recovery
+        if isinstance(report, LinkCut):
+            if report.generation == self.generation:
+                self._link_cut(report, now_s)
+            return self._take()
         if isinstance(report, Halted | Restored | Rewired | RestoreFailed):
             if recovery is not None and report.generation == recovery.generation:
                 self._on_recovery_report(recovery, report, now_s)
-            return self._take()
-        if isinstance(report, LinkCut):
-            self._link_cut(report, now_s)
             return self._take()
         shard = report.record.shard if isinstance(report, CheckpointTaken) else report.shard
         if report.generation != self.generations[shard]:
@@ -208,13 +211,10 @@ class LineCoordinator(RunControl):
         del self.manifests[KEPT_MANIFESTS:]
         if self._over:
             return self._take()
-        if self._fallback is not None:
-            if manifest is self._fallback:
-                self._fallback = None
-                self._start_from_line()
-                self._go_back(self.plan.shards, now_s)
-            else:
-                self._write_fallback(self._fallback)
+        if manifest is self._fallback:
+            self._fallback = None
+            self._start_from_line()
+            self._go_back(self.plan.shards, now_s)
             return self._take()
         for shard, number in self.stable_numbers.items():
             history = self.histories[shard]
@@ -223,8 +223,14 @@ class LineCoordinator(RunControl):
         self._tell_stable()
         if self._recovery is None:
             self._finish_if_last(now_s)
+        self._give_up_unreadable(now_s)
         self._advance_line(now_s)
         return self._take()
+
+    def _give_up_unreadable(self, now_s: float) -> None:
+        if self._unreadable is not None:
+            (shard, reason), self._unreadable = self._unreadable, None
+            self._give_up(shard, reason, now_s)
 
     def on_manifest_failed(self, error: EverstreamError, now_s: float) -> list[Order]:
         """The line has not moved; it will be tried again with the next checkpoint."""
@@ -240,6 +246,7 @@ class LineCoordinator(RunControl):
             self._fallback = None
             self._go_back(self.plan.shards, now_s)
         self._ask_at_s = now_s + RETRY_S
+        self._give_up_unreadable(now_s)
         return self._take()
 
     def _tell_stable(self) -> None:
@@ -287,13 +294,6 @@ class LineCoordinator(RunControl):
                 self._advance_line(now_s)
         return self._take()
 
-    def _waiting(self) -> tuple[str | None, Iterable[ShardId]]:
-        recovery = self._recovery
-        if recovery is None or self._writing is not None or len(self.hosts) < len(self.plan.hosts):
-            return super()._waiting()
-        what = f"going back to line {self.stable_epoch} (generation {recovery.generation})"
-        return what, recovery.halting | recovery.waiting
-
     def on_stop(self, reason: str, now_s: float) -> list[Order]:
         """Each shard stops where it stands, with a checkpoint; what is in transit is logged."""
         if self._stop is None and self.phase not in (Phase.FINISHING, Phase.DONE):
@@ -301,6 +301,17 @@ class LineCoordinator(RunControl):
             if self.phase is Phase.GATHERING:
                 self._end(Outcome.STOPPED)
         return self._take() + self.on_tick(now_s)
+
+    def _waiting(self) -> tuple[str | None, list[str]]:
+        recovery = self._recovery
+        if self._writing is not None:
+            return f"writing the manifest of line {self._writing.epoch}", []
+        if recovery is not None and recovery.halting:
+            return f"halting (generation {recovery.generation})", [str(s) for s in recovery.halting]
+        if recovery is not None and len(self.hosts) == len(self.plan.hosts):
+            what = f"restoring (generation {recovery.generation})"
+            return what, [str(shard) for shard in recovery.waiting]
+        return super()._waiting()
 
     # Going back.
 
@@ -393,7 +404,7 @@ class LineCoordinator(RunControl):
         self._recovery = None
         self._asked_to_stop = False
         self._began_s = now_s if self._began_s is None else self._began_s
-        self._note_resumed(now_s)
+        self.book.resumed(self.stable_epoch, self.records_read(), now_s, self._shown())
         for host in self.hosts:
             self._send(host, Resume(recovery.generation, dict(self.hosts)))
         self.phase = Phase.RUNNING
@@ -403,6 +414,10 @@ class LineCoordinator(RunControl):
 
     def _give_up(self, shard: ShardId, reason: str, now_s: float) -> None:
         """A checkpoint cannot be read: do without it, and say so."""
+        if self._writing is not None:
+            # It may be about to become stable: until the store has answered nobody knows.
+            self._unreadable = (shard, reason)
+            return
         history = self.histories[shard]
         stable = self.stable_numbers[shard]
         if history and history[-1].number > stable:
@@ -423,10 +438,5 @@ class LineCoordinator(RunControl):
         )
         # On the way back sinks take back what the broken line showed, so before anybody goes
         # back the older line is written again, as the newest.
-        self._fallback = older
-        if self._writing is None:
-            self._write_fallback(older)
-
-    def _write_fallback(self, older: EpochManifest) -> None:
-        self._writing = older
+        self._fallback = self._writing = older
         self._orders.append(WriteManifest(older))

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 from everstream.core.frames import Frame, FrameKind, Payload
 from everstream.core.ids import ChannelId, Generation, ShardId
 from everstream.errors import CorruptObject
-from everstream.state.objects import ObjectRef
+from everstream.state.objects import Data, ObjectRef
 
 SEGMENT_BYTES: Final = 16 << 20
 """A segment of this size is written without waiting for the next checkpoint."""
@@ -57,7 +57,7 @@ class Segment:
     size_bytes: int = 0
     ref: ObjectRef | None = None
 
-    def save(self, put: Callable[[str, bytes], ObjectRef]) -> None:
+    def save(self, put: Callable[[str, Data], ObjectRef]) -> None:
         """Write it, if nobody has; then the memory is free. May run on another thread."""
         frames = self.frames
         if self.ref is None and frames is not None:
@@ -220,8 +220,8 @@ def log_of(
             return MemoryLog(channels)
 
 
-def encode_segment(frames: Sequence[Frame], channels: Sequence[ChannelId]) -> bytes:
-    """Headers first, then each payload on a boundary of its own."""
+def encode_segment(frames: Sequence[Frame], channels: Sequence[ChannelId]) -> tuple[bytes, ...]:
+    """Headers first, then each payload on a boundary of its own; the payloads are not copied."""
     number = {channel: index for index, channel in enumerate(channels)}
     head = [_MAGIC, _COUNT.pack(len(frames))]
     for frame in frames:
@@ -247,7 +247,7 @@ def encode_segment(frames: Sequence[Frame], channels: Sequence[ChannelId]) -> by
             payload = memoryview(frame.payload.encoded)
             parts += (bytes(padding), payload)
             at += padding + payload.nbytes
-    return b"".join(parts)
+    return tuple(parts)
 
 
 def decode_segment(data: bytes, channels: Sequence[ChannelId]) -> Iterator[Frame]:

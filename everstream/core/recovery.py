@@ -67,10 +67,10 @@ class RecoveryReport:
             "injected": self.injected,
             "from_epoch": self.from_epoch,
             "records_replayed": self.records_replayed,
-            "duplicates_suppressed": self.duplicates_suppressed,
             "went_back": list(self.went_back),
             "rollback_s": round(self.rollback_s, 3),
             "checkpoints_back": self.checkpoints_back,
+            "duplicates_suppressed": self.duplicates_suppressed,
             **self.milliseconds(),
         }
 

@@ -57,7 +57,6 @@ from everstream.core.status import Status
 from everstream.errors import CorruptObject, EnvironmentFault
 from everstream.pipeline.sink import Permit, Transaction
 from everstream.pipeline.source import EndOfStream
-from everstream.state.objects import Data
 from everstream.state.snapshot import Capture as StateCapture
 from everstream.state.snapshot import ShardState
 from everstream.state.store import ObjectRef
@@ -85,7 +84,7 @@ class Upload:
 
     def perform(
         self,
-        put: Callable[[str, Data], ObjectRef],
+        put: Callable[[str, Any], ObjectRef],
         reached: Callable[[ShardId, Point], None],
     ) -> ObjectRef:
         """Store everything that makes up this checkpoint; the object of the state comes last."""

@@ -21,6 +21,7 @@ from everstream.pipeline.rejects import OnError, checked
 from everstream.pipeline.sink import Sink
 from everstream.pipeline.source import Source
 from everstream.pipeline.time_methods import TimeMethods
+from everstream.pipeline.times import Unit
 
 if TYPE_CHECKING:
     from everstream.spark.result import RunResult

@@ -291,7 +291,7 @@ class Host:
                 for runner in runners:
                     runner.on_end_loop(message)
             case Resume():
-                self.peers.meet(message.addresses, message.generation)
+                self.peers.meet(message.addresses, message.generation, self.clock_s())
                 for runner in runners:
                     runner.on_resume(message)
             case StartCheckpoint():

@@ -47,8 +47,7 @@ class Watch:
                 self.came_back = self.went_down_s is not None
                 self.is_up = True
             elif event == zmq.EVENT_DISCONNECTED and self.is_up:
-                if self.went_down_s is None:
-                    self.went_down_s = now_s
+                self.went_down_s = self.went_down_s or now_s
                 self.is_up = False
 
     def is_cut(self, now_s: float, grace_s: float = 0.0) -> bool:
@@ -80,24 +79,26 @@ class Peers:
     def __getitem__(self, host: HostId) -> "zmq.Socket[bytes]":
         return self._watches[host].socket
 
-    def meet(self, addresses: Mapping[HostId, Address], generation: Generation) -> None:
-        """Connect to hosts that are new or were cut off; what waited for them is dropped."""
+    def meet(
+        self, addresses: Mapping[HostId, Address], generation: Generation, now_s: float
+    ) -> None:
+        """Connect to hosts that are new and where a connection was cut; the others keep theirs.
+
+        What waited for those who are gone is dropped.
+        """
         self._generation = generation
         self._told.clear()
         for host, address in addresses.items():
-            if host == self._id or self._is_well(host, address):
+            if host == self._id:
                 continue
-            if host in self._watches:
-                self._watches[host].close()
+            watch = self._watches.get(host)
+            if watch is not None:
+                watch.look(now_s)
+                if watch.address == address and watch.went_down_s is None:
+                    continue
+                watch.close()
             self._watches[host] = Watch(self._doors, zmq.PUSH, address)
             self._patience[host] = Patience(self._slow_after_s)
-
-    def _is_well(self, host: HostId, address: Address) -> bool:
-        watch = self._watches.get(host)
-        if watch is None or watch.address != address:
-            return False
-        watch.look(0.0)
-        return watch.went_down_s is None
 
     def news(self, now_s: float) -> Iterator[LinkCut | Unreachable]:
         """What the driver should hear of: cuts, and peers that cannot be reached."""

@@ -136,8 +136,8 @@ class CheckpointStore:
         """Keep the newest manifests and all that they name; remove what only others named.
 
         What was given up goes first and does not count: if the manifest that was written again
-        rots one day, nobody must take one of those for the newest.
-        Without `objects` only manifests go: what they named may be needed by one to come.
+        rots one day, nobody must take one of those for the newest. Without `objects` only
+        manifests go: what they named may be needed by one to come.
         """
         if keep < 1:
             raise InternalError(f"at least one manifest must be kept, not {keep}")

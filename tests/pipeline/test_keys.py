@@ -245,7 +245,7 @@ def test_key_by_takes_a_function_a_column_or_an_expression() -> None:
 
 
 @given(
-    st.lists(st.one_of(st.none(), st.text(max_size=9)), max_size=60),
+    st.lists(st.one_of(st.none(), st.text(max_size=6)), max_size=60),
     st.integers(0, 5),
     st.sampled_from([1, 3, 8_192]),
 )

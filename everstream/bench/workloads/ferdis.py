@@ -20,7 +20,7 @@ import polars as pl
 import everstream as es
 from everstream.bench.workloads.inputs import DUE, Inputs
 from everstream.bench.workloads.leaders import Records, Totals
-from everstream.bench.workloads.nhop import HOPS, Edges, Match
+from everstream.bench.workloads.nhop import HOPS, Match
 from everstream.bench.workloads.queries import LOCAL, WANTED_CATEGORY, bid_counts, selection
 from everstream.pipeline.stream import Stream
 from everstream.pipeline.windows import Sliding
@@ -115,12 +115,16 @@ def join_window(inputs: Inputs, size: str) -> Sliding:
     return Sliding(JOIN_S[size] / inputs.factor, every=JOIN_EVERY_S / inputs.factor)
 
 
-def matches(inputs: Inputs, edges: Edges) -> Stream:
-    """NHop up to the point where its back-channel begins: paths of at most n hops.
+def n_hop(inputs: Inputs) -> Stream:
+    """NHop, n = 2: who can be reached in at most two hops, over a cycle.
 
-    `Match` is keyed by where edges start. What it finds passes the second mapper, which discards
-    what has more than n hops.
+    Everything is keyed by the node where it can be prolonged: an edge by where it starts, a path
+    by where it ends. The second mapper discards what has more than n hops; what may still grow
+    goes back to the first.
     """
-    stream = inputs.source("edges", edges.source())
-    found = stream.key_by("start").process(Match(HOPS), name="match", shards=inputs.shards)
-    return found.filter(pl.col("hops") <= HOPS, name="paths")
+    edges = inputs.edge_stream().with_columns(node=pl.col("start"), name="starts")
+    found = edges.key_by("node").process(Match(HOPS), name="match", shards=inputs.shards)
+    paths = found.filter(pl.col("hops") <= HOPS, name="paths")
+    again = paths.filter(pl.col("hops") < HOPS, name="shorter")
+    again.with_columns(node=pl.col("stop"), name="again").feedback(to=found)
+    return paths

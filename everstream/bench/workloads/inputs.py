@@ -11,15 +11,17 @@ from typing import Any
 
 import polars as pl
 
+from everstream.bench.workloads.graph_edges import Edges
 from everstream.bench.workloads.nexmark import PER_ROUND, ROUND, Kind, Nexmark
 from everstream.bench.workloads.words import Words
-from everstream.connectors.generate import FromFunction
 from everstream.connectors.paced import Paced
 from everstream.pipeline.source import Source
 from everstream.pipeline.stream import Pipeline, Stream
 
 DUE = "due_us"
 FULL_BATCH = 65_536
+EDGES_BATCH = 4_096
+"""Few, so that paths come back before too many edges have passed that could prolong them."""
 PACED_BATCH_S = 0.01
 """A paced shard reads ahead of the others by at most so much event time."""
 
@@ -31,6 +33,7 @@ class Inputs:
     pipeline: Pipeline
     nexmark: Nexmark = field(default_factory=Nexmark)
     words: Words = field(default_factory=Words)
+    edges: Edges = field(default_factory=Edges)
     shards: int = 2
     rate: float | None = None
     """Records per second, for NEXMark events of all kinds together; None for full speed."""
@@ -62,9 +65,9 @@ class Inputs:
     def word_stream(self, **options: Any) -> Stream:
         return self._stream("words", self.words.source(self._batch), self.rate, options)
 
-    def source(self, name: str, source: FromFunction, **options: Any) -> Stream:
-        """Any other generator, paced like the rest."""
-        return self._stream(name, source, self.rate, options)
+    def edge_stream(self, **options: Any) -> Stream:
+        source = self.edges.source(min(self._batch, EDGES_BATCH))
+        return self._stream("edges", source, self.rate, options)
 
     def _of_kind(self, kind: Kind, options: dict[str, Any]) -> Stream:
         source = self.nexmark.source(kind, self._batch)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everstream.bench.workloads.nhop import Edges, Match, judge
+from everstream.bench.workloads.graph_edges import Edges
+from everstream.bench.workloads.nhop import Match, judge
 from everstream.bench.workloads.verdict import Verdict
 from everstream.errors import UserError
 from everstream.pipeline.operator import Context, bind_state

@@ -1,20 +1,25 @@
 """Every query on real Spark gives what DuckDB says about the same events."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from everstream.bench.workloads.catalogue import QUERIES, Query
+from everstream.bench.workloads.graph_edges import Edges
 from everstream.bench.workloads.inputs import DUE, Inputs
 from everstream.bench.workloads.nexmark import Nexmark
 from everstream.bench.workloads.verdict import EXACT
 from everstream.bench.workloads.words import Words
-from everstream.pipeline.checkpointing import Coordinated
+from everstream.errors import UserError
+from everstream.pipeline.checkpointing import Coordinated, Induced, Uncoordinated
 from everstream.pipeline.stream import Pipeline
 from everstream.spark.context import make_context
 
 EVENTS = Nexmark(events=40_000, seed=3, events_per_s=1_000.0)
+EDGES = Edges(total=20_000, seed=3, nodes=200, fresh=0.05)
+STRAIGHT = {name: query for name, query in QUERIES.items() if not query.cyclic}
 WORDS = Words(total=30_000, seed=3, vocabulary=300, words_per_s=1_000.0)
 
 
@@ -26,11 +31,11 @@ def spark() -> Iterator[SparkSession]:
 
 
 def inputs_of(pipeline: Pipeline, shards: int) -> Inputs:
-    return Inputs(pipeline, EVENTS, WORDS, shards=shards, batch=5_000)
+    return Inputs(pipeline, EVENTS, WORDS, EDGES, shards=shards, batch=5_000)
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-@pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
+@pytest.mark.parametrize("query", STRAIGHT.values(), ids=STRAIGHT)
 def test_a_query_gives_what_duckdb_says(query: Query, shards: int, spark: SparkSession) -> None:
     pipeline = Pipeline("query")
     inputs = inputs_of(pipeline, shards)
@@ -53,6 +58,26 @@ def test_a_paced_query_hands_due_times_on_and_gives_the_same(
     assert query.judge(inputs, output) == EXACT
     assert output[DUE].dtype.is_integer()
     assert output[DUE].null_count() == 0
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize(
+    "checkpoint",
+    [Induced(every="300ms"), Uncoordinated(every="300ms"), Coordinated("300ms", mode="unaligned")],
+    ids=["hmnr", "uncoordinated", "unaligned"],
+)
+def test_nhop_tells_every_edge_once_and_only_true_paths(
+    checkpoint: Any, shards: int, spark: SparkSession
+) -> None:
+    query = QUERIES["nhop"]
+    pipeline = Pipeline("nhop")
+    inputs = inputs_of(pipeline, shards)
+    query.build(inputs).collect()
+    output = pipeline.run(spark=spark, checkpoint=checkpoint).to_polars()
+    assert query.judge(inputs, output) == EXACT
+    assert (output["hops"] == 2).sum() > EDGES.nodes
+    with pytest.raises(UserError, match="judge"):
+        query.expected(inputs)
 
 
 def test_the_operator_to_kill_is_one_of_the_query() -> None:
