@@ -184,6 +184,8 @@ class ShardRunner:
         """Records that reached this shard in this process: what `--kill ...@10000` counts."""
         self.dropped = 0
         """Frames of zombies that were dropped."""
+        self._end_unsaved = False
+        """All input has ended, and the last checkpoint has not been taken."""
         self._open: tuple[Upload, ChannelState] | None = None
         """A checkpoint that waits for frames that belong to it."""
         self._asked_for: dict[ChannelId, int] = {}
@@ -227,6 +229,7 @@ class ShardRunner:
             self._perform(self.shard.on_frame(frame))
         for outlet in self.outlets.values():
             self._guarded(outlet.pump)
+        self._save_the_end()
 
     def on_probe(self, command: Probe) -> None:
         """Is anything left to do here, seen from the other shards of the cycle?"""
@@ -255,7 +258,10 @@ class ShardRunner:
         if generation == self.shard.channel_generation[channel]:
             outlet = self.outlets[channel.edge]
             outlet.grant(channel, frames)
+            if self.log is not None and self.shard.status is Status.STOPPED:
+                return  # what waits is in the checkpoint it stopped with; sending it is for later
             self._guarded(outlet.pump)
+            self._save_the_end()
 
     def on_start_checkpoint(self, command: StartCheckpoint) -> None:
         self._perform(self.shard.on_start_checkpoint(command))
@@ -438,7 +444,19 @@ class ShardRunner:
         for outlet in self.outlets.values():
             outlet.flush_outside_step()
             outlet.end()
-        self._perform(self.shard.on_finished())
+        self._end_unsaved = True
+        self._save_the_end()
+
+    def _save_the_end(self) -> None:
+        """Take the last checkpoint once nothing waits that would be sent after it.
+
+        Nobody else's checkpoint could ever agree with one from before: this shard takes no more.
+        Without a log that does not matter, because everybody goes back together.
+        """
+        sent = self.log is None or all(outlet.idle for outlet in self.outlets.values())
+        if self._end_unsaved and sent:
+            self._end_unsaved = False
+            self._perform(self.shard.on_finished())
 
     def _flush(self, ordinal: int) -> None:
         """A step is over: its output leaves as frames with this ordinal."""
@@ -519,6 +537,7 @@ class ShardRunner:
         began_s = self.port.clock_s()
         self.ready_at_s = 0.0
         self._open = None
+        self._end_unsaved = False
         for outlet in self.outlets.values():
             outlet.reset()
         try:

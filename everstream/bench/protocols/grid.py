@@ -95,6 +95,7 @@ class Setting:
             words=Words(total=count, words_per_s=rate, seed=self.seed),
             edges=Edges(total=count, seed=self.seed, fresh=0.05),
             rate=rate if total is None else None,
+            apart=True,
             factor=self.factor,
         )
 

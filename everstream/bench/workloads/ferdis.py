@@ -21,7 +21,7 @@ import everstream as es
 from everstream.bench.workloads.inputs import DUE, Inputs
 from everstream.bench.workloads.leaders import Records, Totals
 from everstream.bench.workloads.nhop import HOPS, Match
-from everstream.bench.workloads.queries import LOCAL, WANTED_CATEGORY, bid_counts
+from everstream.bench.workloads.queries import LOCAL, WANTED_CATEGORY, bid_counts, selection
 from everstream.pipeline.stream import Stream
 from everstream.pipeline.windows import Sliding
 
@@ -36,10 +36,8 @@ LAST_INSTANT = pl.col("window_end") - 1
 
 
 def selection_of_half(inputs: Inputs) -> Stream:
-    """Query 2: the bids on auctions with an even number; three stages, as in the paper."""
-    bids = inputs.bids().on_demand()
-    chosen = bids.filter(pl.col("auction") % 2 == 0, name="filter", shards=inputs.shards)
-    return chosen.select("auction", "price", *inputs.due, name="select").on_demand()
+    """Query 2: the bids on auctions with an even number."""
+    return inputs.cut(selection(inputs, divisor=2))
 
 
 def windowed_local_items(inputs: Inputs, size: str) -> Stream:
