@@ -20,9 +20,11 @@ demo: $(READY)  ## A pipeline on Spark, a worker killed, its recovery, the verdi
 	@$(BIN)/everstream demo
 
 test: $(READY)  ## Run all tests (about 10 minutes on 2 cores)
+	@scripts/postgres.sh || [ $$? -eq 3 ]
 	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long" tests
 
 test-long: $(READY)  ## Run the long tests too
+	@scripts/postgres.sh || [ $$? -eq 3 ]
 	@$(BIN)/python -m pytest tests
 
 check: $(READY)  ## Check format, lint and types

@@ -32,7 +32,8 @@ class Disturbed:
     """One run with at most one kill, as seen at its sink."""
 
     protocol: str
-    arrivals: Arrivals
+    arrivals: Arrivals | Curve
+    """What came when; or the curve around the moment, if that was worked out before."""
     moment_s: float
     """The kill, on the wall clock; without one, the moment to put at zero."""
     recovery: Recovery | None = None
@@ -61,7 +62,9 @@ def draw_curves(
         layout="constrained",
     )
     for column, run in enumerate(runs):
-        curve = run.arrivals.curve(step_s, run.moment_s - before_s, run.moment_s + after_s)
+        curve = run.arrivals
+        if isinstance(curve, Arrivals):
+            curve = curve.curve(step_s, run.moment_s - before_s, run.moment_s + after_s)
         at_s = curve.start_s - run.moment_s + step_s / 2
         latency, throughput = axes[0][column], axes[1][column]
         _draw_latency(latency, curve, at_s)

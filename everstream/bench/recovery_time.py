@@ -36,15 +36,18 @@ def recovery(
     *,
     step_s: float = 0.1,
     hold_s: float = 0.5,
-    before_s: float = 10.0,
+    before_s: float = 5.0,
     tolerance: float = TOLERANCE,
+    slack_s: float = 0.01,
 ) -> Recovery:
     """Judge one kill at `killed_s` on the wall clock.
 
     The records due in each `step_s` are taken together. The run is back with the first step at
     the usual latency that is followed by no other for `hold_s`. Usual is at most a tenth above
     the mean of the `before_s` before the kill, or, where the latency of single steps varied by
-    more than that even then, at most what 95 of 100 of those steps had.
+    more than that even then, at most what 95 of 100 of those steps had; and a difference of
+    `slack_s` is none, because a tenth of a few milliseconds is noise. `before_s` must not reach
+    back into the start of the run, when everything is still slow.
 
     A step in which nothing was due is passed over: queries with windows give output in beats.
     Give them a `step_s` as long as the beat.
@@ -58,7 +61,7 @@ def recovery(
     mean_s = earlier.latency().mean_s
     _, usual = _by_due(earlier, killed_s - before_s, step_s)
     [varied_s] = quantiles(usual, np.ones(len(usual)), (0.95,))
-    limit_s = max(mean_s * (1 + tolerance), varied_s)
+    limit_s = max(mean_s * (1 + tolerance), mean_s + slack_s, varied_s)
     after = arrivals.due_between(killed_s, np.inf)
     starts, means = _by_due(after, killed_s, step_s)
     recovery_s = None

@@ -39,7 +39,6 @@ class Load:
 
     records: int
     name: ClassVar[str]
-    unit: ClassVar[str]
     target_per_s: ClassVar[float]
     best_peer: ClassVar[tuple[str, float]]
     python_peer_per_s: ClassVar[float]
@@ -66,7 +65,6 @@ class Selection(Load):
 
     divisor: int = 123
     name: ClassVar[str] = "nexmark_2"
-    unit: ClassVar[str] = "bids/s"
     target_per_s: ClassVar[float] = 15e6
     best_peer: ClassVar[tuple[str, float]] = ("PyFlink SQL", 5.3e6)
     python_peer_per_s: ClassVar[float] = 0.08e6
@@ -105,7 +103,6 @@ class WordCount(Load):
     """Every word goes out again with how often it has come so far."""
 
     name: ClassVar[str] = "word_count"
-    unit: ClassVar[str] = "words/s"
     target_per_s: ClassVar[float] = 3e6
     best_peer: ClassVar[tuple[str, float]] = ("Pathway, Bytewax", 0.65e6)
     python_peer_per_s: ClassVar[float] = 0.015e6
@@ -171,7 +168,6 @@ class WindowedCount(Load):
     """Bids per auction and second of event time: 1,000 auctions, 100,000 bids per second of it."""
 
     name: ClassVar[str] = "windowed_count"
-    unit: ClassVar[str] = "bids/s"
     target_per_s: ClassVar[float] = 8e6
     best_peer: ClassVar[tuple[str, float]] = ("PyFlink SQL", 2.0e6)
     python_peer_per_s: ClassVar[float] = 0.014e6

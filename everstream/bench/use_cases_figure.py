@@ -14,7 +14,9 @@ from everstream.bench.use_cases import INTERVALS_S, USE_CASES, Measured
 
 def draw(found: Sequence[Measured], factor: float, path: Path) -> None:
     cases = [case for case in USE_CASES if any(one.use_case == case.number for one in found)]
-    figure, axes = plt.subplots(1, len(cases), figsize=(4.4 * len(cases), 3.8), squeeze=False)
+    figure, axes = plt.subplots(
+        1, len(cases), figsize=(4.4 * len(cases), 3.8), squeeze=False, layout="constrained"
+    )
     for axis, case in zip(axes[0], cases, strict=True):
         for failure, shift, colour in ((False, -0.2, "#9aa5b1"), (True, 0.2, "#1f6feb")):
             heights = [
@@ -35,7 +37,7 @@ def draw(found: Sequence[Measured], factor: float, path: Path) -> None:
         axis.set_title(f"use case {case.number}", fontsize=11)
         axis.spines[["top", "right"]].set_visible(False)
     axes[0][0].set_ylabel("records per second")
-    axes[0][0].legend(frameon=False, fontsize=9)
-    figure.tight_layout()
+    marks, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(marks, labels, loc="outside upper right", ncols=2, frameon=False, fontsize=9)
     figure.savefig(path, dpi=130)
     plt.close(figure)

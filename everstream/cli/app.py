@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from everstream.cli import advise, bench_transactions, checkpoints, simulate
+from everstream.cli import advise, bench_protocols, bench_transactions, checkpoints, simulate
 from everstream.cli.audit import audit
 from everstream.cli.bench import bench
 from everstream.cli.demo import demo
@@ -41,6 +41,7 @@ app.command()(run)
 app.command()(demo)
 app.command()(audit)
 bench_transactions.register(bench)
+bench_protocols.register(bench)
 app.add_typer(bench, name="bench")
 advise.register(app)
 simulate.register(app)

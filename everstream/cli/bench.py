@@ -225,18 +225,18 @@ def throughput(
             rounds=rounds,
             progress=status.update,
         )
-    head = ("figure", "best", "median", "target", "best peer", "PyFlink DataStream")
+    head = ("million per second", "best", "median", "target", "best peer", "PyFlink DataStream")
     table = Table(*head)
     for rate in found.rates:
         load = rate.load
         peer, peer_per_s = load.best_peer
         table.add_row(
             rate.label,
-            f"{rate.best_per_s / 1e6:.2f} M {load.unit}",
-            f"{rate.median_per_s / 1e6:.2f} M",
-            f"at least {load.target_per_s / 1e6:g} M",
-            f"{peer_per_s / 1e6:g} M ({peer})",
-            f"{load.python_peer_per_s / 1e6:g} M",
+            f"{rate.best_per_s / 1e6:.2f}",
+            f"{rate.median_per_s / 1e6:.2f}",
+            f"{load.target_per_s / 1e6:g}",
+            f"{peer_per_s / 1e6:g} {peer}",
+            f"{load.python_peer_per_s / 1e6:g}",
         )
     console.print(table)
     console.print(

@@ -9,32 +9,30 @@ are parsed by Arrow, which is strict: a row with too few or too many fields is a
 import io
 import os
 from collections.abc import Mapping
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
-from everstream.connectors.files import filesystem_of, is_pattern
+from everstream.connectors.both_ways import FilesBothWays
 from everstream.connectors.frames import Columns
 from everstream.connectors.lines import BrokenLine, LinesReader
 from everstream.connectors.parts import PartFolder, PartWriter
 from everstream.connectors.splits import (
     Chunk,
     ChunkReader,
-    FileSet,
     LinesOffset,
     Split,
     refuse_compressed,
 )
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import Batch
-from everstream.pipeline.rejects import OnError, Rejected, checked
-from everstream.pipeline.sink import Delivery, Sink, SinkShard, Writer
-from everstream.pipeline.source import Reader, Source
+from everstream.pipeline.rejects import OnError, Rejected
+from everstream.pipeline.sink import SinkShard, Writer
+from everstream.pipeline.source import Reader
 
-ENDING = ".csv"
 LONGEST_ROW_BYTES = 16 << 20
 """A quote that is still open after so much was never meant to be opened."""
 LOOKED_AT_BYTES = 1 << 20
@@ -42,7 +40,7 @@ LOOKED_AT_BYTES = 1 << 20
 MARK = b"\xef\xbb\xbf"
 
 
-class Csv(Source, Sink):
+class Csv(FilesBothWays):
     """Files of comma-separated values, in UTF-8.
 
     As a source, `path` names a file, a folder or a pattern. Types come from `schema` (a Polars
@@ -56,8 +54,7 @@ class Csv(Source, Sink):
     checkpoint, which appears whole when its checkpoint is stable.
     """
 
-    delivery = Delivery.EXACTLY_ONCE
-    max_shards = None
+    ending = ".csv"
 
     def __init__(
         self,
@@ -78,53 +75,20 @@ class Csv(Source, Sink):
             raise UserError(f"delimiter={delimiter!r} must be one character, such as ';' or '\\t'.")
         if not header and schema is None:
             raise UserError("Csv without a header needs the columns: schema={'name': pl.String}.")
-        self._fs, self._path = filesystem_of(path, storage_options)
-        self._names_a_file = bool(os.path.splitext(os.fspath(path))[1])
-        self._files = FileSet(self._fs, self._path, follow)
-        self._schema = pl.Schema(schema) if schema is not None else None
+        super().__init__(path, schema, follow, on_error, storage_options)
         self._given_schema = self._schema
         self._delimiter = delimiter
         self._header = header
         self._quoted_newlines = quoted_newlines
         self._batch_bytes = batch_bytes
-        self.on_error = checked(on_error, "Csv")
 
-    @overload
-    def open(self, shard: int, shards: int) -> Reader: ...
-    @overload
-    def open(self, who: SinkShard) -> Writer: ...
-    def open(self, *args: Any, **named: Any) -> Reader | Writer:
-        """A reader for (shard, shards), a writer for a `SinkShard`."""
-        who = named.get("who", args[0] if args else None)
-        if isinstance(who, SinkShard):
-            columns = Columns(who.operator, self._given_schema)
-            return _CsvWriter(self._part_folder(), who, columns, self._delimiter, self._header)
-        return self._open_reader(*args, **named)
+    def _open_writer(self, folder: PartFolder, who: SinkShard) -> Writer:
+        columns = Columns(who.operator, self._given_schema)
+        return _CsvWriter(folder, who, columns, self._delimiter, self._header)
 
-    def check(self) -> None:
-        """Raise a UserError if the path can serve neither as a source nor as a sink."""
-        if is_pattern(self._path) or self._fs.isfile(self._path):
-            self._files.check()
-        elif self._files.exists() or self._files.follow:
-            self._files.refresh()
-        elif self._names_a_file and not self._fs.isdir(self._path):
-            raise UserError(
-                f"nothing to read: there is no file '{self._path}'. Check the path; to write "
-                "there, end it with a slash, so that it names a folder."
-            )
-        if self._schema is None and self._files.listed and self._files.files:
+    def _learn_schema(self) -> None:
+        if self._files.files:
             self._schema = self._inferred_schema()
-
-    def start_fresh(self, pipeline: str, operator: str, store: str, replace: bool) -> None:
-        self._part_folder().start_fresh(pipeline, operator, replace)
-
-    def _part_folder(self) -> PartFolder:
-        if is_pattern(self._path) or self._fs.isfile(self._path):
-            raise UserError(
-                f"Csv writes into a folder, but '{self._path}' is a file or a pattern. "
-                "Name a folder, for example Csv('counts/')."
-            )
-        return PartFolder(self._fs, self._path, ENDING)
 
     def _open_reader(self, shard: int, shards: int) -> Reader:
         schema = self._schema or self._inferred_schema()

@@ -15,6 +15,7 @@ import pickle
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,8 +44,8 @@ class Journal(Source):
     `feed` is a source, such as SocketLines, or a function without arguments that gives an
     iterator. After a failure records are replayed from the journal, then the feed goes on: a
     source from where it was last read, a function by calling it again. A run that starts from
-    nothing (--fresh) replays the whole journal. It keeps everything; segments older than the
-    oldest checkpoint may be removed.
+    nothing (--fresh) replays what the journal holds: everything, with keep="all"; by default
+    ("needed") what no checkpoint can go back to any more is removed.
     """
 
     def __init__(
@@ -52,8 +53,11 @@ class Journal(Source):
         feed: Source | Callable[[], Iterable[Any]],
         folder: str | os.PathLike[str],
         *,
+        keep: str = "needed",
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
+        if keep not in ("needed", "all"):
+            raise UserError(f"keep={keep!r}: say 'needed' or 'all'.")
         if isinstance(feed, Iterator):
             raise UserError(
                 f"a {type(feed).__name__} cannot travel to the host that reads it. Pass the "
@@ -66,6 +70,7 @@ class Journal(Source):
             )
         self._feed = feed if isinstance(feed, Source) else FromGenerator(_Feed(feed))
         self._restarts = not isinstance(feed, Source) or not feed.replayable
+        self._keeps_all = keep == "all"
         self._fs, self._folder = filesystem_of(folder, storage_options)
         self.max_shards = self._feed.max_shards
         self.on_error = self._feed.on_error
@@ -79,7 +84,7 @@ class Journal(Source):
         if self.max_shards is not None and shards > self.max_shards:
             begin()  # which refuses, and says why
             raise UserError(f"this feed can have at most {self.max_shards} shard(s).")
-        return _JournalReader(log, begin, self._restarts)
+        return _JournalReader(log, begin, self._restarts, self._keeps_all)
 
     def check(self) -> None:
         if self._feed.replayable:  # one that is not says in its check that it needs a journal
@@ -119,6 +124,9 @@ class _Segment:
         return _Segment(int(found[1]), int(found[2])) if found else None
 
 
+_KEPT_FROM = re.compile(r"kept-from-(\d{20,})")
+
+
 @dataclass(frozen=True)
 class _Frame:
     """One batch as it was logged; None where the feed ended."""
@@ -143,6 +151,31 @@ class _Log:
     def segments(self) -> list[_Segment]:
         found = (_Segment.parse(name) for name in names_in(self.fs, self.folder))
         return sorted(segment for segment in found if segment is not None)
+
+    def kept_from(self) -> int:
+        """The number of the first frame that was not removed on purpose."""
+        marks = (_KEPT_FROM.fullmatch(name) for name in names_in(self.fs, self.folder))
+        return max((int(mark[1]) for mark in marks if mark), default=0)
+
+    def remove_before(self, number: int) -> None:
+        """Remove the segments whose frames all come before this one; say so first."""
+        segments = self.segments()
+        old: list[_Segment] = []
+        for position, segment in enumerate(segments[:-1]):
+            if min(other.first for other in segments[position + 1 :]) > number:
+                break
+            old.append(segment)
+        if not old:
+            return
+        before = self.kept_from()
+        kept = min(segment.first for segment in segments[len(old) :])
+        # It is tried again when the next checkpoint is stable; meanwhile too much is kept.
+        with suppress(OSError):
+            self.fs.pipe_file(f"{self.folder}/kept-from-{kept:020d}", b"")
+            for segment in old:
+                self.fs.rm_file(self.path_of(segment))
+            if before and before != kept:
+                self.fs.rm_file(f"{self.folder}/kept-from-{before:020d}")
 
     def frames(self, segments: list[_Segment]) -> Iterator[_Frame]:
         """All frames that count, in order."""
@@ -233,8 +266,12 @@ class _JournalReader(Reader):
     The offset is the number of frames given, the one that says the feed has ended included.
     """
 
-    def __init__(self, log: _Log, begin: Callable[[], Reader], restarts: bool) -> None:
+    def __init__(
+        self, log: _Log, begin: Callable[[], Reader], restarts: bool, keeps_all: bool
+    ) -> None:
         self._log = log
+        self._keeps_all = keeps_all
+        self._sought = False
         self._begin = begin
         self._restarts = restarts
         self._generation: int | None = None
@@ -258,9 +295,16 @@ class _JournalReader(Reader):
     def seek(self, offset: int) -> None:
         self.close()
         self._given = offset
+        self._sought = True
+
+    def forget(self, offset: int) -> None:
+        if not self._keeps_all:
+            self._log.remove_before(offset)
 
     def read(self) -> Batch | EndOfStream | None:
         if self._replay is None:
+            if not self._sought and not self._given:
+                self._given = self._log.kept_from()
             self._replay = self._log.frames(self._known_segments())
             self._replayed = 0
         for frame in self._replay:

@@ -8,24 +8,22 @@ import io
 import json
 import os
 from collections.abc import Mapping
-from typing import Any, overload
+from typing import Any
 
 import polars as pl
 
-from everstream.connectors.files import filesystem_of, is_pattern
+from everstream.connectors.both_ways import FilesBothWays
 from everstream.connectors.lines import BrokenLine, LinesReader, split_lines
 from everstream.connectors.parts import PartFolder, PartWriter
-from everstream.connectors.splits import Chunk, ChunkReader, FileSet, LinesOffset
+from everstream.connectors.splits import Chunk, ChunkReader, LinesOffset
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import Batch
-from everstream.pipeline.rejects import OnError, checked
-from everstream.pipeline.sink import Delivery, Sink, SinkShard, Writer
-from everstream.pipeline.source import Reader, Source
-
-ENDING = ".jsonl"
+from everstream.pipeline.rejects import OnError
+from everstream.pipeline.sink import SinkShard, Writer
+from everstream.pipeline.source import Reader
 
 
-class JsonLines(Source, Sink):
+class JsonLines(FilesBothWays):
     """Files with one JSON value per line.
 
     As a source, `path` names a file, a folder or a pattern, and records are the parsed values.
@@ -38,8 +36,7 @@ class JsonLines(Source, Sink):
     checkpoint, which appears whole when its checkpoint is stable.
     """
 
-    delivery = Delivery.EXACTLY_ONCE
-    max_shards = None
+    ending = ".jsonl"
 
     def __init__(
         self,
@@ -54,59 +51,22 @@ class JsonLines(Source, Sink):
     ) -> None:
         if batch_bytes < 1:
             raise UserError(f"batch_bytes must be at least 1, not {batch_bytes}.")
-        self._fs, self._path = filesystem_of(path, storage_options)
-        self._names_a_file = bool(os.path.splitext(os.fspath(path))[1])
-        self._files = FileSet(self._fs, self._path, follow)
-        self.on_error = checked(on_error, "JsonLines")
-        self._schema = pl.Schema(schema) if schema is not None else None
+        super().__init__(path, schema, follow, on_error, storage_options)
         self._columns = columns or schema is not None
         self._batch_bytes = batch_bytes
 
-    @overload
-    def open(self, shard: int, shards: int) -> Reader: ...
-    @overload
-    def open(self, who: SinkShard) -> Writer: ...
-    def open(self, *args: Any, **named: Any) -> Reader | Writer:
-        """A reader for (shard, shards), a writer for a `SinkShard`."""
-        who = named.get("who", args[0] if args else None)
-        if isinstance(who, SinkShard):
-            return _JsonWriter(self._part_folder(), who)
-        return self._open_reader(*args, **named)
+    def _open_writer(self, folder: PartFolder, who: SinkShard) -> Writer:
+        return _JsonWriter(folder, who)
 
-    def check(self) -> None:
-        """Raise a UserError if the path can serve neither as a source nor as a sink.
-
-        A folder that is not there yet is fine: a sink creates it. A pattern, or a name with an
-        ending and no slash after it, can only be meant to be read: there must be something.
-        """
-        if is_pattern(self._path) or self._fs.isfile(self._path):
-            self._files.check()
-        elif self._files.exists() or self._files.follow:
-            self._files.refresh()
-        elif self._names_a_file and not self._fs.isdir(self._path):
-            raise UserError(
-                f"nothing to read: there is no file '{self._path}'. Check the path; to write "
-                "there, end it with a slash, so that it names a folder."
-            )
-        if self._columns and self._schema is None and self._files.listed:
+    def _learn_schema(self) -> None:
+        if self._columns:
             self._schema = self._inferred_schema()
-
-    def start_fresh(self, pipeline: str, operator: str, store: str, replace: bool) -> None:
-        self._part_folder().start_fresh(pipeline, operator, replace)
 
     def _open_reader(self, shard: int, shards: int) -> Reader:
         chunks = self._files.reader(shard, shards, self._batch_bytes)
         if not self._columns:
             return _JsonReader(chunks, self.on_error)
         return _ColumnsReader(chunks, self.on_error, self._schema or self._inferred_schema())
-
-    def _part_folder(self) -> PartFolder:
-        if is_pattern(self._path) or self._fs.isfile(self._path):
-            raise UserError(
-                f"JsonLines writes into a folder, but '{self._path}' is a file or a pattern. "
-                "Name a folder, for example JsonLines('counts/')."
-            )
-        return PartFolder(self._fs, self._path, ENDING)
 
     def _inferred_schema(self) -> pl.Schema:
         """The schema of the first lines; the same for every shard, whichever splits it has."""

@@ -108,6 +108,9 @@ class _PacedReader(Reader):
     def fence(self, generation: int) -> None:
         self._inner.fence(generation)
 
+    def forget(self, offset: PacedOffset) -> None:
+        self._inner.forget(offset.inner)
+
     def seek(self, offset: PacedOffset) -> None:
         self._inner.seek(offset.inner)
         self._offset = offset

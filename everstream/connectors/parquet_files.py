@@ -9,30 +9,29 @@ checkpoint is stable, so any reader of the folder sees finished Parquet files an
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, overload
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
 from pyarrow import parquet
 
-from everstream.connectors.files import filesystem_of, is_pattern
+from everstream.connectors.both_ways import FilesBothWays
 from everstream.connectors.frames import Columns
 from everstream.connectors.lines import LOOK_FOR_FILES_EVERY_S
 from everstream.connectors.parquet_parts import ParquetWriter
 from everstream.connectors.parts import PartFolder
-from everstream.connectors.splits import FileSet, Follower, LinesOffset, Split
+from everstream.connectors.splits import Follower, LinesOffset, Split
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import Batch
-from everstream.pipeline.rejects import OnError, Rejected, checked
-from everstream.pipeline.sink import Delivery, Sink, SinkShard, Writer
-from everstream.pipeline.source import END, EndOfStream, Reader, Source
+from everstream.pipeline.rejects import OnError, Rejected
+from everstream.pipeline.sink import SinkShard, Writer
+from everstream.pipeline.source import END, EndOfStream, Reader
 
-ENDING = ".parquet"
 ROWS_PER_BATCH = 65_536
 SMALLEST_SPLIT_BYTES = 1 << 20
 
 
-class Parquet(Source, Sink):
+class Parquet(FilesBothWays):
     """Parquet files. Batches are DataFrames.
 
     As a source, `path` names a file, a folder or a pattern; `columns` the ones to read, all by
@@ -45,8 +44,8 @@ class Parquet(Source, Sink):
     batch unless given: `schema={'name': pl.Float64, ...}`.
     """
 
-    delivery = Delivery.EXACTLY_ONCE
-    max_shards = None
+    ending = ".parquet"
+    in_lines = False
 
     def __init__(
         self,
@@ -61,49 +60,17 @@ class Parquet(Source, Sink):
     ) -> None:
         if batch_rows < 1:
             raise UserError(f"batch_rows must be at least 1, not {batch_rows}.")
-        self._fs, self._path = filesystem_of(path, storage_options)
-        self._names_a_file = bool(os.path.splitext(os.fspath(path))[1])
-        self._files = FileSet(self._fs, self._path, follow)
+        super().__init__(path, schema, follow, on_error, storage_options)
         self._columns = list(columns) if columns is not None else None
-        self._schema = pl.Schema(schema) if schema is not None else None
         self._given_schema = self._schema
         self._batch_rows = batch_rows
-        self.on_error = checked(on_error, "Parquet")
 
-    @overload
-    def open(self, shard: int, shards: int) -> Reader: ...
-    @overload
-    def open(self, who: SinkShard) -> Writer: ...
-    def open(self, *args: Any, **named: Any) -> Reader | Writer:
-        """A reader for (shard, shards), a writer for a `SinkShard`."""
-        who = named.get("who", args[0] if args else None)
-        if isinstance(who, SinkShard):
-            columns = Columns(who.operator, self._given_schema)
-            return ParquetWriter(self._part_folder(), who, columns)
-        return self._open_reader(*args, **named)
+    def _open_writer(self, folder: PartFolder, who: SinkShard) -> Writer:
+        return ParquetWriter(folder, who, Columns(who.operator, self._given_schema))
 
-    def check(self) -> None:
-        """Raise a UserError if the path can serve neither as a source nor as a sink."""
-        if is_pattern(self._path) or self._files.exists() or self._files.follow:
-            self._files.refresh()
-        elif self._names_a_file and not self._fs.isdir(self._path):
-            raise UserError(
-                f"nothing to read: there is no file '{self._path}'. Check the path; to write "
-                "there, end it with a slash, so that it names a folder."
-            )
-        if self._schema is None and self._files.listed and self._files.files:
+    def _learn_schema(self) -> None:
+        if self._files.files:
             self._schema = self._first_schema()
-
-    def start_fresh(self, pipeline: str, operator: str, store: str, replace: bool) -> None:
-        self._part_folder().start_fresh(pipeline, operator, replace)
-
-    def _part_folder(self) -> PartFolder:
-        if is_pattern(self._path) or self._fs.isfile(self._path):
-            raise UserError(
-                f"Parquet writes into a folder, but '{self._path}' is a file or a pattern. "
-                "Name a folder, for example Parquet('counts/')."
-            )
-        return PartFolder(self._fs, self._path, ENDING)
 
     def _open_reader(self, shard: int, shards: int) -> Reader:
         schema = self._schema

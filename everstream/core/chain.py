@@ -13,6 +13,7 @@ from typing import Any
 
 import cloudpickle
 
+from everstream.core.control import KEPT_MANIFESTS
 from everstream.core.ids import ShardId
 from everstream.core.outlet import Outlet
 from everstream.core.plan import Plan
@@ -48,9 +49,24 @@ class Stage:
     """Transactions that are prepared and not known to be committed."""
     persisted: set[int] = field(default_factory=set)
     """The checkpoints among them whose records are known to be durable."""
+    offsets: list[tuple[int, Any]] = field(default_factory=list)
+    """A source's: checkpoint, offset, of those that may become stable."""
+    stable_offsets: list[Any] = field(default_factory=list)
+    """The offsets of the stable checkpoints one can still go back to, oldest first."""
     dead_letters: "Stage | None" = None
     passed: int = NO_WATERMARK
     """The watermark that was passed on to those behind."""
+
+    def note_stable(self, checkpoint: int) -> None:
+        """Let the source forget what no kept checkpoint needs."""
+        stable = [offset for number, offset in self.offsets if number <= checkpoint]
+        if self.reader is None or not stable:
+            return
+        self.offsets = [kept for kept in self.offsets if kept[0] > checkpoint]
+        self.stable_offsets.append(stable[-1])
+        if len(self.stable_offsets) > KEPT_MANIFESTS:
+            del self.stable_offsets[:-KEPT_MANIFESTS]
+            self.reader.forget(self.stable_offsets[0])
 
     def hold(self, transactions: Sequence[Transaction]) -> None:
         """These were restored and wait for their permit; they are durable."""
@@ -288,6 +304,7 @@ class ChainStages:
                     raise UserError("before_checkpoint cannot emit; emit while processing records.")
             if stage.reader is not None:
                 extras[stage.name] = {"offset": stage.reader.offset}
+                stage.offsets.append((checkpoint, stage.reader.offset))
             elif stage.writer is not None:
                 self._at = stage.name
                 transaction = stage.writer.prepare(checkpoint)
@@ -329,6 +346,7 @@ class ChainStages:
         for stage in self.stages.values():
             stage.pending = [t for t in stage.pending if t.checkpoint > permit.checkpoint]
             stage.persisted = {number for number in stage.persisted if number > permit.checkpoint}
+            stage.note_stable(permit.checkpoint)
 
     def call_hook(self, hook: str, checkpoint: int) -> None:
         """Call on_checkpoint or on_commit of every operator."""

@@ -56,6 +56,8 @@ class Coordinator(RunControl):
         self._not_before_s = 0.0
         self._final_failed = False
         self._records_at_epoch = 0
+        self._line_s: float | None = None
+        """When the stable epoch began, or this driver started to run."""
 
     def _host_is_back(self, host: HostId, now_s: float) -> None:
         if not self._rollback_waits:
@@ -107,6 +109,7 @@ class Coordinator(RunControl):
         assert manifest is not None
         self.manifests = still_valid([manifest, *self.manifests])
         del self.manifests[KEPT_MANIFESTS:]
+        self._line_s = manifest.began_s or self._line_s
         if self._over:
             return self._take()
         if self._rollback_waits:
@@ -214,6 +217,8 @@ class Coordinator(RunControl):
         return manifest.final or manifest.epoch == self._stop_epoch
 
     def _go_back(self, failed: Sequence[ShardId], now_s: float) -> None:
+        shards = [str(shard) for shard in self.plan.shards]
+        self.book.going_back(shards, now_s - (self._line_s or now_s), 0)
         self._roll_back()
 
     def _roll_back(self) -> None:
@@ -252,6 +257,7 @@ class Coordinator(RunControl):
             self._end_when_committed(now_s)
             return
         self.phase = Phase.RUNNING
+        self._line_s = self._line_s or now_s
         if self.every_s is not None:
             self._due_s = now_s + self.every_s
         self._records_at_epoch = self.records_read()

@@ -14,7 +14,7 @@ Shards that are not downstream of a failure never stop.
 """
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -386,13 +386,23 @@ class LineCoordinator(RunControl):
 
     def _report_distance(self, back: dict[ShardId, CheckpointRecord | None], now_s: float) -> None:
         began_s = self._began_s if self._began_s is not None else now_s
-        ages_s, given_up = [0.0], [0]
+        ages_s, given_up, replayed = [0.0], [0], 0
         for shard, record in back.items():
             taken_s = self._taken_s.get((shard, record.number)) if record is not None else None
             ages_s.append(now_s - (began_s if taken_s is None else taken_s))
             number = record.number if record is not None else NO_EPOCH
             given_up.append(sum(r.number > number for r in self.histories[shard]))
-        self.book.going_back([str(shard) for shard in back], max(ages_s), max(given_up))
+            replayed += self._taken(
+                shard, self.progress[shard].counts if shard in self.progress else {}
+            )
+            replayed -= self._taken(shard, record.counts if record is not None else {})
+        shards = [str(shard) for shard in back]
+        self.book.going_back(shards, max(ages_s), max(given_up), max(0, replayed))
+
+    def _taken(self, shard: ShardId, counts: Mapping[str, tuple[int, int]]) -> int:
+        """Records that had come to a shard, or that a source had given."""
+        records_in, records_out = counts.get(shard.operator, (0, 0))
+        return records_out if shard.operator in self._sources else records_in
 
     def _host_is_back(self, host: HostId, now_s: float) -> None:
         recovery = self._recovery

@@ -115,6 +115,12 @@ class Plan:
         return ordered
 
 
+def spread(plan: Plan, hosts: int) -> Plan:
+    """The same plan over another number of hosts; nothing is checked again."""
+    placed = place(list(plan.chains.values()), hosts)
+    return Plan(plan.graph, plan.chains, plan.shards, plan.channels, placed)
+
+
 def make_plan(pipeline: Pipeline, hosts: int) -> Plan:
     """Check the pipeline, fuse what can be fused and spread the shards over at most `hosts`."""
     graph = planned_shards(pipeline.graph)

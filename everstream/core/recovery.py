@@ -89,9 +89,12 @@ class RecoveryBook:
             if report.restarted_s is None and set(report.shards) & set(shards):
                 report.restarted_s = now_s
 
-    def going_back(self, shards: Sequence[str], rollback_s: float, checkpoints_back: int) -> None:
-        """It is decided who goes back, and how far."""
+    def going_back(
+        self, shards: Sequence[str], rollback_s: float, checkpoints_back: int, replayed: int = 0
+    ) -> None:
+        """It is decided who goes back and how far, and so how many records they take again."""
         for report in self.unfinished:
+            report.records_replayed = max(report.records_replayed, replayed)
             report.went_back = tuple(sorted({*report.went_back, *shards}))
             report.rollback_s = max(report.rollback_s, rollback_s)
             report.checkpoints_back = max(report.checkpoints_back, checkpoints_back)
@@ -112,7 +115,8 @@ class RecoveryBook:
             report.replayed_s = None
             report.restarted_s = report.restarted_s or now_s
             report.from_epoch = epoch
-            report.records_replayed = max(0, report.records_read - records_read)
+            read_again = report.records_read - records_read
+            report.records_replayed = max(report.records_replayed, read_again)
             report.duplicates_suppressed = sum(
                 max(0, report.goal.get(sink, 0) - taken) for sink, taken in (shown or {}).items()
             )

@@ -7,8 +7,8 @@ and threads and the simulator with virtual time.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any
 
 from everstream.core.chain import ChainStages
 from everstream.core.channel_state import CHANNELS, ChannelState
@@ -32,7 +32,8 @@ from everstream.core.instructions import (
     Start,
     Tell,
 )
-from everstream.core.message_log import LogSegment, Segment, log_of
+from everstream.core.jobs import CommitJob, Port, Upload
+from everstream.core.message_log import LogSegment, log_of
 from everstream.core.messages import (
     Census,
     CheckpointRecord,
@@ -55,88 +56,10 @@ from everstream.core.scheme import Scheme
 from everstream.core.shard import Shard
 from everstream.core.status import Status
 from everstream.errors import CorruptObject, EnvironmentFault
-from everstream.pipeline.sink import Permit, Transaction
+from everstream.pipeline.sink import Permit
 from everstream.pipeline.source import EndOfStream
-from everstream.state.snapshot import Capture as StateCapture
 from everstream.state.snapshot import ShardState
 from everstream.state.store import ObjectRef
-
-
-@dataclass
-class Upload:
-    """A captured checkpoint on its way to the store. Made here, performed in the background."""
-
-    shard: ShardId
-    generation: Generation
-    record: CheckpointRecord
-    capture: StateCapture
-    transactions: list[Transaction]
-    segments: Sequence[Segment] = ()
-    """What the shard has sent up to this checkpoint: durable before it, or it counts for nothing."""
-
-    @property
-    def name(self) -> str:
-        """Where the object goes: no two generations ever share a name."""
-        return (
-            f"{self.shard.operator}-{self.shard.number}/"
-            f"{self.record.number:08d}-{self.generation:x}.ckpt"
-        )
-
-    def perform(
-        self,
-        put: Callable[[str, Any], ObjectRef],
-        reached: Callable[[ShardId, Point], None],
-    ) -> ObjectRef:
-        """Store everything that makes up this checkpoint; the object of the state comes last."""
-        for segment in self.segments:
-            segment.save(put)
-        return put(self.name, self.prepare_in_pieces(reached))
-
-    def prepare(self, reached: Callable[[ShardId, Point], None]) -> bytes:
-        """Make the sinks' records durable and encode the state: the bytes to store."""
-        return b"".join(self.prepare_in_pieces(reached))
-
-    def prepare_in_pieces(self, reached: Callable[[ShardId, Point], None]) -> tuple[bytes, ...]:
-        """The same, without copying large values."""
-        for transaction in self.transactions:
-            transaction.persist()
-        data = self.capture.encode_in_pieces()
-        reached(self.shard, Point.IN_SNAPSHOT)
-        return data
-
-
-@dataclass
-class CommitJob:
-    """Transactions the world may see now."""
-
-    shard: ShardId
-    generation: Generation
-    permit: Permit
-    transactions: list[Transaction]
-
-    def perform(self, reached: Callable[[ShardId, Point], None]) -> None:
-        for transaction in self.transactions:
-            transaction.commit(self.permit)
-            reached(self.shard, Point.IN_COMMIT)
-
-
-class Port(Protocol):
-    """What an engine does for its runners."""
-
-    store_url: str
-
-    def clock_s(self) -> float: ...
-    def wall_s(self) -> float:
-        """Processing time, as operators see it: seconds since 1970."""
-
-    def send(self, frame: Frame) -> None: ...
-    def grant(self, channel: ChannelId, frames: int) -> None: ...
-    def tell(self, report: object) -> None: ...
-    def upload(self, upload: Upload) -> None: ...
-    def save_segment(self, segment: Segment) -> None: ...
-    def commit(self, job: CommitJob) -> None: ...
-    def load(self, refs: Sequence[ObjectRef]) -> list[bytes]: ...
-    def reached(self, shard: ShardId, point: Point) -> None: ...
 
 
 class ShardRunner:
@@ -184,6 +107,8 @@ class ShardRunner:
         """Records that reached this shard in this process: what `--kill ...@10000` counts."""
         self.dropped = 0
         """Frames of zombies that were dropped."""
+        self._end_unsaved = False
+        """All input has ended, and the last checkpoint has not been taken."""
         self._open: tuple[Upload, ChannelState] | None = None
         """A checkpoint that waits for frames that belong to it."""
         self._asked_for: dict[ChannelId, int] = {}
@@ -227,6 +152,7 @@ class ShardRunner:
             self._perform(self.shard.on_frame(frame))
         for outlet in self.outlets.values():
             self._guarded(outlet.pump)
+        self._save_the_end()
 
     def on_probe(self, command: Probe) -> None:
         """Is anything left to do here, seen from the other shards of the cycle?"""
@@ -255,7 +181,10 @@ class ShardRunner:
         if generation == self.shard.channel_generation[channel]:
             outlet = self.outlets[channel.edge]
             outlet.grant(channel, frames)
+            if self.log is not None and self.shard.status is Status.STOPPED:
+                return  # what waits is in the checkpoint it stopped with; sending it is for later
             self._guarded(outlet.pump)
+            self._save_the_end()
 
     def on_start_checkpoint(self, command: StartCheckpoint) -> None:
         self._perform(self.shard.on_start_checkpoint(command))
@@ -438,7 +367,19 @@ class ShardRunner:
         for outlet in self.outlets.values():
             outlet.flush_outside_step()
             outlet.end()
-        self._perform(self.shard.on_finished())
+        self._end_unsaved = True
+        self._save_the_end()
+
+    def _save_the_end(self) -> None:
+        """Take the last checkpoint once nothing waits that would be sent after it.
+
+        Nobody else's checkpoint could ever agree with one from before: this shard takes no more.
+        Without a log that does not matter, because everybody goes back together.
+        """
+        sent = self.log is None or all(outlet.idle for outlet in self.outlets.values())
+        if self._end_unsaved and sent:
+            self._end_unsaved = False
+            self._perform(self.shard.on_finished())
 
     def _flush(self, ordinal: int) -> None:
         """A step is over: its output leaves as frames with this ordinal."""
@@ -520,6 +461,7 @@ class ShardRunner:
         began_s = self.port.clock_s()
         self.ready_at_s = 0.0
         self._open = None
+        self._end_unsaved = False
         for outlet in self.outlets.values():
             outlet.reset()
         try:

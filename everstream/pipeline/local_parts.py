@@ -24,6 +24,7 @@ PANE = "__pane"
 """The start of the pane; of a session, the time of its first record."""
 LAST = "__last"
 """Of a session: the time of its last record."""
+_FEW_PANES = 2
 
 
 def key_frame(keying: Keying | None, batch: Batch) -> pl.DataFrame:
@@ -99,7 +100,7 @@ class LocalParts(Operator):
             parts = self._stretches(frame, keys, times, self.window.gap_us)
         else:
             panes = (times - times % self.window.pane_us).alias(PANE)
-            parts = self.aggregates.of_records(frame, [*keys, panes])
+            parts = self._by_pane(frame, keys, panes, self.window.pane_us)
         ctx.emit_batch(_in_kind(parts, given.dtype))
 
     def _late(self, times: pl.Series, watermark: int) -> pl.Series | None:
@@ -112,6 +113,25 @@ class LocalParts(Operator):
             every, size = self.window.every_us, self.window.size_us
             passed = (passed - size) // every * every + every
         return times < passed if times.min() < passed else None  # type: ignore[operator]
+
+    def _by_pane(
+        self, frame: pl.DataFrame, keys: pl.DataFrame, panes: pl.Series, pane_us: int
+    ) -> pl.DataFrame:
+        """Parts per key and pane. Grouping by one column less is worth a cut or two."""
+        first, last = int(panes.min()), int(panes.max())  # type: ignore[arg-type]
+        if not keys.width or last - first > _FEW_PANES * pane_us:
+            return self.aggregates.of_records(frame, [*keys, panes])
+        cut = []
+        for pane in range(first, last + 1, pane_us):
+            here, its_keys = frame, keys
+            if first != last:
+                inside = panes == pane
+                here, its_keys = frame.filter(inside), keys.filter(inside)
+            if not here.is_empty():
+                parts = self.aggregates.of_records(here, [*its_keys])
+                dated = parts.with_columns(pl.lit(pane, pl.Int64).alias(PANE))
+                cut.append(dated.select(*keys.columns, PANE, *self.aggregates.part_names))
+        return pl.concat(cut, how="vertical_relaxed")
 
     def _stretches(
         self, frame: pl.DataFrame, keys: pl.DataFrame, times: pl.Series, gap_us: int

@@ -56,6 +56,9 @@ class Reader(ABC):
         """
         return []
 
+    def forget(self, offset: Any) -> None:
+        """Nobody will ever seek an offset before this one: what lies there may be removed."""
+
     def close(self) -> None:
         """Let go of files and connections."""
 

@@ -21,7 +21,7 @@ from everstream.core.ids import first_generation
 from everstream.core.manifest import EpochManifest, check_fits
 from everstream.core.message_log import LogKind
 from everstream.core.orders import Outcome, Policy
-from everstream.core.plan import Plan, make_plan
+from everstream.core.plan import Plan, make_plan, spread
 from everstream.core.scheme import Checkpointing, Scheme, scheme_of
 from everstream.errors import RunFailed, UserError
 from everstream.pipeline.checkpointing import Coordinated, seconds
@@ -95,7 +95,7 @@ def run(
             listener.note(warning, True)
     else:
         context = make_context(master, f"everstream {pipeline.name}")
-    plan = make_plan(pipeline, _hosts(context, workers, listener))
+    plan = spread(plan, _hosts(context, workers, listener))
     coordinated = checkpoint if isinstance(checkpoint, Coordinated) else None
     with _store_folder(store) as url:
         return _Run(pipeline, plan, context, url, listener, began_s).to_the_end(

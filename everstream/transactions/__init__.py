@@ -11,6 +11,7 @@ from everstream.transactions.errors import (
 )
 from everstream.transactions.interpreter import Interpreter
 from everstream.transactions.recovery import SCHEMES, FastOptions, RecoveryReport
+from everstream.transactions.spread import recover_on_spark
 from everstream.transactions.tables import Table
 
 __all__ = [
@@ -27,5 +28,6 @@ __all__ = [
     "Transaction",
     "TransactionEngine",
     "TransactionError",
+    "recover_on_spark",
     "transaction",
 ]

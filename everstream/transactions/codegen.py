@@ -76,6 +76,12 @@ class Layout:
             self.is_write[number, list(declared.writes)] = 1
         self.fields = tuple(dict.fromkeys(f for declared in transactions for f in declared.fields))
         self.reads = _read_columns(transactions)
+        needs = [frozenset[int]().union(*declared.needs) for declared in transactions]
+        self.needed = [
+            tuple(user for user in column.users if user[1] in needs[user[0]])
+            for column in self.reads
+        ]
+        """Per read column, those of its users on whose value some other key's new one depends."""
         self.column_at: list[int] = []
         self.written_at: list[int] = []
         place = _FIXED
@@ -98,10 +104,6 @@ class Layout:
             for offset, column in enumerate(self.reads)
             if (number, position) in column.users
         ]
-
-    def read_needed(self, number: int, position: int) -> bool:
-        """Whether some other key's new value depends on the value of this key."""
-        return any(position in needed for needed in self.transactions[number].needs)
 
     def empty_reads(self, rows: int) -> list[npt.NDArray[Any]]:
         return [np.zeros(rows, column.dtype) for column in self.reads]
@@ -239,9 +241,6 @@ def _write_once(path: Path, source: str) -> None:
     os.replace(temporary, path)
 
 
-_STUBS = ("step", "redo", "project", "walk")
-
-
 def _source(layout: Layout, interpreted: bool) -> str:
     writer = _Writer(layout, interpreted)
     functions = [writer.step(), writer.redo(), writer.project(), writer.walk(), *_walks()]
@@ -263,7 +262,8 @@ def _walks() -> tuple[str, ...]:
     return tuple(
         inspect.getsource(value)
         for name, value in vars(drivers).items()
-        if inspect.isfunction(value) and value.__module__ == drivers.__name__ and name not in _STUBS
+        if inspect.isfunction(value)
+        and (value.__module__, value.__qualname__) == (drivers.__name__, name)
     )
 
 

@@ -7,6 +7,7 @@ Threads meet in `control`, whose counters stand on cache lines of their own, and
 account for their time in `totals`, in cycles, one row per thread.
 """
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 from everstream.transactions.compiled import cycles, fetch_add, give_way, load, store
@@ -25,24 +26,45 @@ CONTROL = 24
 _PATIENCE = 256
 
 
-def step(i: int, data: Any) -> bool:
-    """Run transaction i: read, decide, write, record the outcome; True if it committed."""
-    raise NotImplementedError
+class Steps(ABC):
+    """What the walks do with one transaction; written anew for each set of them."""
+
+    @staticmethod
+    @abstractmethod
+    def step(i: int, data: Any) -> bool:
+        """Run transaction i: read, decide, write, record the outcome; True if it committed."""
+
+    @staticmethod
+    @abstractmethod
+    def redo(i: int, data: Any) -> None:
+        """Run transaction i, known to commit, without recording an outcome."""
+
+    @staticmethod
+    @abstractmethod
+    def project(i: int, position: int, data: Any, keep: bool) -> None:
+        """Compute the new value of one key from recorded reads; `keep` writes it."""
+
+    @staticmethod
+    @abstractmethod
+    def walk(i: int, part: int, data: Any, parts: Any) -> None:
+        """Run what transaction i does to the keys of one partition, others' values as recorded."""
 
 
-def redo(i: int, data: Any) -> None:
-    """Run transaction i, known to commit, without recording an outcome."""
-    raise NotImplementedError
+step, redo, project, walk = Steps.step, Steps.redo, Steps.project, Steps.walk
 
 
-def project(i: int, position: int, data: Any, keep: bool) -> None:
-    """Compute the new value of one key of transaction i from recorded reads; `keep` writes it."""
-    raise NotImplementedError
+def spin_on(tries: int) -> int:
+    """One more look at what another thread has to do first; now and then let others run."""
+    if tries % _PATIENCE == _PATIENCE - 1:
+        give_way()
+    return tries + 1
 
 
-def walk(i: int, part: int, data: Any, parts: Any) -> None:
-    """Run what transaction i does to the keys of one partition, others' values as recorded."""
-    raise NotImplementedError
+def account(totals: Any, thread: int, execute: int, aborted: int, explore: int, wait: int) -> None:
+    totals[thread, EXECUTE] += execute
+    totals[thread, ABORT_TIME] += aborted
+    totals[thread, EXPLORE] += explore
+    totals[thread, WAIT] += wait
 
 
 def run_in_order(start: int, stop: int, data: Any, totals: Any) -> None:
@@ -52,8 +74,7 @@ def run_in_order(start: int, stop: int, data: Any, totals: Any) -> None:
         before = cycles()
         if not step(i, data):
             aborted += cycles() - before
-    totals[0, ABORT_TIME] += aborted
-    totals[0, EXECUTE] += cycles() - began - aborted
+    account(totals, 0, cycles() - began - aborted, aborted, 0, 0)
 
 
 def redo_in_order(committed: Any, data: Any, totals: Any) -> None:
@@ -98,9 +119,7 @@ def run_ready(
         while i < 0:
             if load(control, STOP) != 0:
                 return
-            tries += 1
-            if tries % _PATIENCE == 0:
-                give_way()
+            tries = spin_on(tries)
             i = load(queue, place)
         now = cycles()
         wait += now - mark
@@ -117,10 +136,7 @@ def run_ready(
             successor = successors[edge]
             if fetch_add(pending, successor, -1) == 1:
                 store(queue, fetch_add(control, TAIL, 1), successor)
-    totals[thread, EXECUTE] += execute
-    totals[thread, ABORT_TIME] += aborted
-    totals[thread, EXPLORE] += explore
-    totals[thread, WAIT] += wait
+    account(totals, thread, execute, aborted, explore, wait)
 
 
 def redo_levels(
@@ -147,14 +163,11 @@ def redo_levels(
         while load(control, HEAD) < threads * (level + 1):
             if load(control, STOP) != 0:
                 return
-            tries += 1
-            if tries % _PATIENCE == 0:
-                give_way()
+            tries = spin_on(tries)
         now = cycles()
         wait += now - mark
         mark = now
-    totals[thread, EXECUTE] += execute
-    totals[thread, WAIT] += wait
+    account(totals, thread, execute, 0, 0, wait)
 
 
 def redo_streams(
@@ -208,15 +221,11 @@ def redo_streams(
         if not moved:
             if load(control, STOP) != 0:
                 return
-            tries += 1
-            if tries % _PATIENCE == 0:
-                give_way()
+            tries = spin_on(tries)
             now = cycles()
             wait += now - mark
             mark = now
-    totals[thread, EXECUTE] += execute
-    totals[thread, EXPLORE] += explore
-    totals[thread, WAIT] += wait
+    account(totals, thread, execute, 0, explore, wait)
 
 
 def redo_chains(
@@ -242,8 +251,7 @@ def redo_chains(
                 before = cycles()
                 project(i, operations[at] % width, data, False)
                 aborted += cycles() - before
-    totals[thread, ABORT_TIME] += aborted
-    totals[thread, EXECUTE] += cycles() - began - aborted
+    account(totals, thread, cycles() - began - aborted, aborted, 0, 0)
 
 
 def redo_partitions(

@@ -46,7 +46,7 @@ from everstream.transactions.tables import Table, TableState
 
 Snapshot = dict[str, Any]
 
-_PROBE_ROWS = 32
+_PROBE_ROWS = 16
 ADAPTIVE, EVERY_EPOCH = "adaptive", "every-epoch"
 
 
@@ -264,12 +264,11 @@ class TransactionEngine:
         data = self.data_of(run, outcomes=True)
         parallel = self.parallelism > 1 and self._execution != "serial"
         first = rows
-        if parallel and self._execution == "auto" and not self._cost_known:
-            first = min(rows, _PROBE_ROWS)
-        elif parallel and (
-            self._execution == "parallel" or self.transaction_cost_s >= PARALLEL_FROM_S
-        ):
+        if parallel and self._execution == "parallel":
             first = 0
+        elif parallel and (not self._cost_known or self.transaction_cost_s >= PARALLEL_FROM_S):
+            # A mean over a batch is no proof: one pause of the thread makes all of it look dear.
+            first = min(rows, _PROBE_ROWS)
         began = time.perf_counter()
         totals = totals_block(self.parallelism)
         if first:

@@ -8,6 +8,7 @@ open-addressing hash table, strings through a dictionary over the distinct value
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -99,25 +100,27 @@ def _insert_slots(hashed: Any, slots: Any, known: Any, start: int, stop: int) ->
         slots[at] = slot
 
 
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a batch whose keys are wanted, and where their slots go.
+
+    The slot of row r goes to `out[position_of[types[r]], r]`; rows of types whose position is
+    negative name no key here.
+    """
+
+    types: npt.NDArray[np.uint8]
+    position_of: Positions
+    out: Slots
+
+
 class KeyIndex(ABC):
     """Slots of one table's keys. `count` slots are in use; slot numbers are dense."""
 
     count: int
 
     @abstractmethod
-    def assign(
-        self,
-        column: pl.Series,
-        types: npt.NDArray[np.uint8],
-        position_of: Positions,
-        out: Slots,
-        pool: Executor | None,
-        threads: int,
-    ) -> None:
-        """Set `out[position_of[type], row]` to the slot of each row's key; new keys get new slots.
-
-        Rows of types whose position is negative are left alone.
-        """
+    def assign(self, column: pl.Series, rows: Rows, pool: Executor | None, threads: int) -> None:
+        """Fill in the slots of the keys that the rows name; new keys get new slots."""
 
     @abstractmethod
     def keys_from(self, slot: int) -> Keys:
@@ -139,22 +142,15 @@ class IntegerIndex(KeyIndex):
         self._hashed = np.zeros(2 * _SMALLEST, np.int64)
         self._slots = np.full(2 * _SMALLEST, -1, np.int32)
 
-    def assign(
-        self,
-        column: pl.Series,
-        types: npt.NDArray[np.uint8],
-        position_of: Positions,
-        out: Slots,
-        pool: Executor | None,
-        threads: int,
-    ) -> None:
+    def assign(self, column: pl.Series, rows: Rows, pool: Executor | None, threads: int) -> None:
         wanted = column.to_numpy()
         if wanted.dtype.kind not in "iu":
             raise InputError(f"column {column.name!r} must hold whole numbers, not {column.dtype}")
         if pool is not None and len(wanted) >= _PARALLEL_FROM_ROWS:
             bounds = np.linspace(0, len(wanted), threads + 1).astype(np.int64)
             spans = [bounds[part : part + 2] for part in range(threads)]
-            find = partial(_find, self._hashed, self._slots, wanted, types, position_of, out)
+            known = (self._hashed, self._slots)
+            find = partial(_find, *known, wanted, rows.types, rows.position_of, rows.out)
             if not sum(pool.map(find, spans)):
                 return
         row = 0
@@ -165,9 +161,9 @@ class IntegerIndex(KeyIndex):
                 self._known,
                 self.count,
                 wanted,
-                types,
-                position_of,
-                out,
+                rows.types,
+                rows.position_of,
+                rows.out,
                 row,
             )
             if row == len(wanted):
@@ -208,21 +204,13 @@ class StringIndex(KeyIndex):
         self._slot_of: dict[str, int] = {}
         self._known: list[str] = []
 
-    def assign(
-        self,
-        column: pl.Series,
-        types: npt.NDArray[np.uint8],
-        position_of: Positions,
-        out: Slots,
-        pool: Executor | None,
-        threads: int,
-    ) -> None:
-        positions = position_of[types]
-        rows = np.flatnonzero(positions >= 0)
-        chosen = column if len(rows) == len(column) else column.gather(rows.astype(np.uint32))
+    def assign(self, column: pl.Series, rows: Rows, pool: Executor | None, threads: int) -> None:
+        positions = rows.position_of[rows.types]
+        own = np.flatnonzero(positions >= 0)
+        chosen = column if len(own) == len(column) else column.gather(own.astype(np.uint32))
         distinct, codes = dictionary(chosen.cast(pl.String))
         slots = np.fromiter(map(self._slot_for(), distinct), np.int32, len(distinct))
-        out[positions[rows], rows] = slots[codes]
+        rows.out[positions[own], own] = slots[codes]
 
     def _slot_for(self) -> Callable[[str], int]:
         slot_of, known = self._slot_of, self._known

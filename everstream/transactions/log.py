@@ -43,7 +43,8 @@ def encode(block: Block) -> bytes:
     payload = b"".join(_encode_columns(block.columns))
     numbers = (block.first_epoch, block.last_epoch, block.first_event, block.next_event)
     head = struct.pack("<QQQQQ", len(payload), *numbers)
-    return struct.pack("<II", _MAGIC, zlib.crc32(payload, zlib.crc32(head))) + head + payload
+    checksum = zlib.crc32(payload, zlib.crc32(head))
+    return b"".join([struct.pack("<II", _MAGIC, checksum), head, payload])
 
 
 def decode(data: bytes | memoryview) -> Iterator[Block]:
@@ -65,7 +66,8 @@ def decode(data: bytes | memoryview) -> Iterator[Block]:
         at = end
 
 
-def _encode_columns(columns: Columns) -> Iterator[bytes]:
+def _encode_columns(columns: Columns) -> Iterator[Any]:
+    """Bytes and arrays, in the order they are stored."""
     yield struct.pack("<H", len(columns))
     for name, column in columns.items():
         text = column.dtype == object
@@ -82,7 +84,7 @@ def _encode_columns(columns: Columns) -> Iterator[bytes]:
             yield from words
         else:
             yield struct.pack("<Q", column.nbytes)
-            yield np.ascontiguousarray(column).tobytes()
+            yield np.ascontiguousarray(column).data.cast("B") if column.size else b""
 
 
 def _decode_columns(payload: memoryview) -> dict[str, npt.NDArray[Any]]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from everstream.transactions.codegen import Layout
 from everstream.transactions.errors import InputError
 from everstream.transactions.execution import Threads
-from everstream.transactions.index import Positions, dictionary
+from everstream.transactions.index import Positions, Rows, dictionary
 from everstream.transactions.recovery.scheme import BatchRun
 from everstream.transactions.tables import TableState
 
@@ -46,7 +46,10 @@ class Preprocessor:
         for use in self._uses:
             column = self._present(events, use.column, types, use.position_of >= 0)
             self._states[use.table].index.assign(
-                column, types, use.position_of, slots, self._threads.pool, self._threads.count
+                column,
+                Rows(types, use.position_of, slots),
+                self._threads.pool,
+                self._threads.count,
             )
         for state in self._states:
             state.reserve()

@@ -159,3 +159,14 @@ def test_a_curve_has_every_record_in_its_step() -> None:
 
 def test_clocks_of_one_machine_can_be_translated() -> None:
     assert wall_clock_s(time.monotonic()) == pytest.approx(time.time(), abs=0.05)
+
+
+def test_a_difference_of_milliseconds_is_noise_unless_it_is_said_not_to_be() -> None:
+    quick, slower = steady(0.002, 10), steady(0.006, 10)
+    both = Arrivals(
+        np.concatenate([quick.at_s, slower.at_s + 10]),
+        np.concatenate([quick.due_s, slower.due_s + 10]),
+        np.concatenate([quick.records, slower.records]),
+    )
+    assert recovery(both, 10.0).recovery_s == pytest.approx(0.006, rel=0.1)
+    assert recovery(both, 10.0, slack_s=0.0).recovery_s is None

@@ -3,7 +3,7 @@
 import os
 import signal
 import subprocess
-import time
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,31 +43,31 @@ def test_a_killed_executor_in_a_local_cluster_loses_and_doubles_nothing(tmp_path
 @pytest.fixture
 def standalone(tmp_path: Path) -> Iterator[tuple[str, list[psutil.Process]]]:
     """A master and two workers of two cores each; their address and the workers."""
-    started: list[subprocess.Popen[bytes]] = []
+    started: list[subprocess.Popen[str]] = []
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
 
-    def launch(kind: str, *arguments: str) -> tuple[subprocess.Popen[bytes], Path]:
-        log = tmp_path / f"{kind}-{len(started)}.log"
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                [str(SPARK_CLASS), f"org.apache.spark.deploy.{kind.lower()}.{kind}", *arguments],
-                stdout=out,
-                stderr=out,
-                env=environment,
-                cwd=tmp_path,
-            )
+    def launch(kind: str, *arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [str(SPARK_CLASS), f"org.apache.spark.deploy.{kind.lower()}.{kind}", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            cwd=tmp_path,
+            text=True,
+            errors="replace",
+        )
         started.append(process)
-        return process, log
+        return process
 
-    _, log = launch("Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-    address = said_in(log, "Starting Spark master at ").split()[0]
+    master = launch("Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+    address = said_by(master, "Starting Spark master at ").split()[0]
     workers = []
     for number in range(2):
         options = ("--cores", "2", "--memory", "1g", "--webui-port", "0")
-        process, log = launch(
+        process = launch(
             "Worker", "--host", "127.0.0.1", *options, "-d", str(tmp_path / f"w{number}"), address
         )
-        said_in(log, "Successfully registered with master")
+        said_by(process, "Successfully registered with master")
         workers.append(psutil.Process(process.pid))
     yield address, workers
     for process in started:
@@ -75,13 +75,16 @@ def standalone(tmp_path: Path) -> Iterator[tuple[str, list[psutil.Process]]]:
         process.wait()
 
 
-def said_in(log: Path, words: str) -> str:
-    """What follows these words in a log, once they are there."""
-    deadline_s = time.monotonic() + 120
-    while words not in (text := log.read_text(errors="replace")):
-        assert time.monotonic() < deadline_s, f"never said {words!r}:\n{text}"
-        time.sleep(0.05)
-    return text.split(words, 1)[1]
+def said_by(process: "subprocess.Popen[str]", words: str) -> str:
+    """What follows these words in what a process says, once it does; the rest is let pass."""
+    assert process.stdout is not None
+    heard = ""
+    for line in process.stdout:
+        heard += line
+        if words in line:
+            threading.Thread(target=process.stdout.read, daemon=True).start()
+            return line.split(words, 1)[1]
+    raise AssertionError(f"never said {words!r}:\n{heard}")
 
 
 def end_tree(process: psutil.Process) -> None:

@@ -4,8 +4,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
+
+from tests.processes import wait_until_gone
 
 from .conftest import MASTER, expected, open_gate, pid_of, shown
 
@@ -49,14 +50,6 @@ def wait_for_line(process: "subprocess.Popen[str]", start: str) -> str:
         if line.startswith(start):
             return line
     raise AssertionError(f"the driver ended without saying {start!r}")
-
-
-def wait_until_gone(pids: list[int]) -> None:
-    """Wait for the processes to end; the time limit only guards against waiting for ever."""
-    deadline_s = time.monotonic() + 60
-    while alive := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
-        assert time.monotonic() < deadline_s, f"still alive: {alive}"
-        time.sleep(0.05)
 
 
 def test_a_killed_driver_leaves_no_process_behind_and_the_next_goes_on_exactly(

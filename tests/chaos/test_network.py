@@ -15,6 +15,8 @@ from everstream.spark.talk import Hello
 from .conftest import MASTER, Killer, expected, killable, shown
 from .relay import Relay
 
+OFTEN = es.Coordinated(every="200ms")
+
 
 @pytest.fixture
 def relay() -> Iterator[Relay]:
@@ -69,9 +71,9 @@ class Story(Killer):
         return any(words in note for note in self.notes)
 
 
-def run(folder: Path, story: Story) -> RunResult:
+def run(folder: Path, story: Story, checkpoint: Any = OFTEN) -> RunResult:
     return killable(folder).run(
-        checkpoint=es.Coordinated(every="200ms"),
+        checkpoint=checkpoint,
         store=folder / "store",
         master=MASTER,
         workers=6,
@@ -84,11 +86,12 @@ def run(folder: Path, story: Story) -> RunResult:
 
 
 @pytest.mark.usefixtures("one_host_behind_it")
-def test_frames_lost_in_a_short_cut_are_noticed_and_everybody_goes_back(
-    tmp_path: Path, relay: Relay
+@pytest.mark.parametrize("checkpoint", [OFTEN, es.Uncoordinated(every="200ms")], ids=repr)
+def test_frames_lost_in_a_short_cut_are_noticed_and_made_up_for(
+    tmp_path: Path, relay: Relay, checkpoint: Any
 ) -> None:
     story = Story(tmp_path, lambda: relay.swallow(heal_after_bytes=500))
-    result = run(tmp_path, story)
+    result = run(tmp_path, story, checkpoint)
     assert shown(tmp_path) == expected()
     assert relay.swallowed_bytes >= 500
     assert len(result.recoveries) == 1

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
-PATIENCE_S = 180.0
-"""For things that must happen; far more than they take, so that a busy machine is no failure."""
+from tests.processes import PATIENCE_S, wait_until_gone
+
 MARK = "EVERSTREAM_TEST_COMMAND"
 ROOT = Path(__file__).parents[2]
 
@@ -68,10 +68,8 @@ class Command:
         return [process for process in psutil.process_iter() if self._is_ours(process)]
 
     def wait_until_all_gone(self) -> None:
-        deadline_s = time.monotonic() + PATIENCE_S
         while left := self.left_over():
-            assert time.monotonic() < deadline_s, f"still there: {left}"
-            time.sleep(0.1)
+            wait_until_gone(process.pid for process in left)
 
     def _is_ours(self, process: psutil.Process) -> bool:
         try:

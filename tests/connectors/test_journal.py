@@ -15,9 +15,12 @@ import polars as pl
 import pytest
 
 from everstream.connectors import FromFunction, FromList, Journal, JsonLines, Paced, SocketLines
+from everstream.core.chain import Stage
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import records_of
+from everstream.pipeline.operator import Context
 from everstream.pipeline.source import EndOfStream, Reader
+from everstream.state.keystore import KeyStore
 from everstream.testing.sources import check_source
 
 FEED: list[Any] = []
@@ -192,6 +195,62 @@ def test_old_segments_may_be_removed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert again.read() == [3]
     with pytest.raises(ConnectorError, match="frames 0 to 0 are gone"):
         one_by_one(tmp_path, 3).read()
+
+
+def test_what_no_checkpoint_needs_is_removed_and_a_fresh_start_begins_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("everstream.connectors.journal.SEGMENT_BYTES", 1)
+    FEED[:] = [1, 2, 3, 4]
+    reader = one_by_one(tmp_path, 1)
+    offsets = [reader.offset for _ in range(4) if reader.read()]
+    reader.forget(offsets[1])
+    again = one_by_one(tmp_path, 2)
+    again.seek(offsets[1])
+    assert [again.read(), again.read()] == [[3], [4]]
+    again.forget(offsets[2])
+    assert len(list(tmp_path.glob("shard-0-of-1/segment-*"))) == 1
+    assert len(list(tmp_path.glob("shard-0-of-1/kept-from-*"))) == 1
+    FEED[:] = [5, None]
+    assert read_all(one_by_one(tmp_path, 3)) == [4, 5]
+    late = one_by_one(tmp_path, 4)
+    late.seek(offsets[0])
+    with pytest.raises(ConnectorError, match="frames 1 to 2 are gone"):
+        late.read()
+
+
+def test_the_newest_segment_is_never_removed_nor_any_that_is_asked_to_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("everstream.connectors.journal.SEGMENT_BYTES", 1)
+    FEED[:] = [1, 2]
+    reader = one_by_one(tmp_path, 1)
+    assert [reader.read(), reader.read()] == [[1], [2]]
+    reader.forget(reader.offset)
+    assert len(list(tmp_path.glob("shard-0-of-1/segment-*"))) == 1
+    FEED[:] = [1, 2, 3]
+    keeper = Journal(FromFeed(), tmp_path / "all", keep="all").open(0, 1)
+    for _ in range(3):
+        keeper.read()
+    keeper.forget(keeper.offset)
+    assert len(list(tmp_path.glob("all/shard-0-of-1/segment-*"))) == 3
+    with pytest.raises(UserError, match="keep='some': say 'needed' or 'all'"):
+        Journal(FromFeed(), tmp_path, keep="some")
+
+
+def test_a_source_is_told_what_the_kept_checkpoints_do_not_need() -> None:
+    told: list[int] = []
+
+    class Telling(FeedReader):
+        def forget(self, offset: int) -> None:
+            told.append(offset)
+
+    stage = Stage("source", Context("source", 0, 1, KeyStore()), reader=Telling())
+    for checkpoint in range(1, 8):
+        stage.offsets.append((checkpoint, checkpoint * 10))
+        if checkpoint != 5:  # its manifest could not be written
+            stage.note_stable(checkpoint)
+    assert told == [20, 30, 40], "three are kept"
 
 
 def test_what_a_source_rejected_is_journaled_with_its_records(tmp_path: Path) -> None:

@@ -133,19 +133,19 @@ def test_an_end_an_empty_batch_a_watermark_and_a_piggyback_come_back() -> None:
 
 
 def test_payloads_are_the_very_bytes_and_start_on_a_boundary() -> None:
-    sent = [Frame(A, FrameKind.DATA, G, n, payload=Payload(encoded=bytes(n))) for n in (1, 70, 3)]
-    pieces = encode_segment(sent, CHANNELS)
-    at = 0
-    for piece in pieces:
-        if any(
-            piece is f.payload.encoded or getattr(piece, "obj", None) is f.payload.encoded
-            for f in sent
-            if f.payload is not None
-        ):
-            assert at % 64 == 0
-        at += memoryview(piece).nbytes
-    shared = [p for p in pieces if isinstance(p, memoryview)]
-    assert [p.obj for p in shared] == [f.payload.encoded for f in sent if f.payload is not None]
+    encoded = [bytes([n]) * n for n in (1, 70, 3)]
+    sent = [
+        Frame(A, FrameKind.DATA, G, n, payload=Payload(encoded=raw))
+        for n, raw in enumerate(encoded, start=1)
+    ]
+    at, starts, shared = 0, [], []
+    for piece in map(memoryview, encode_segment(sent, CHANNELS)):
+        if any(piece.obj is raw for raw in encoded):
+            starts.append(at)
+            shared.append(piece.obj)
+        at += piece.nbytes
+    assert shared == encoded, "not copied"
+    assert [start % 64 for start in starts] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("cut", [0, 4, 9, 20, 60, -1])

@@ -3,7 +3,7 @@
 from everstream.core.orders import Note, Policy, WriteManifest
 from everstream.core.patience import Patience, listed
 
-from .test_coordinator import DOUBLE, H1, NUMBERS, Run, of
+from .coordinating import DOUBLE, H1, NUMBERS, Run, of
 
 
 def notes(orders: list[object]) -> list[str]:

@@ -11,7 +11,7 @@ from everstream.core.ids import ChannelId, Epoch, ShardId
 from everstream.core.manifest import EpochManifest, check_fits, records_for, shard_counts
 from everstream.core.message_log import LogKind
 from everstream.core.messages import CheckpointRecord
-from everstream.core.plan import Plan, make_plan
+from everstream.core.plan import Plan, make_plan, spread
 from everstream.errors import GraphError, UserError
 from everstream.pipeline.stream import Pipeline, Stream
 from everstream.state.store import ObjectRef
@@ -240,3 +240,19 @@ def test_an_unchanged_chain_restores_from_its_own_record_alone() -> None:
 def test_ids_are_found_again_in_their_text() -> None:
     shard = ShardId("a:b", 3)
     assert ShardId.parse(str(shard)) == shard
+
+
+def test_spreading_a_plan_over_more_hosts_checks_no_source_again() -> None:
+    checks: list[int] = []
+
+    class Checked(Range):
+        def check(self) -> None:
+            checks.append(1)
+
+    pipeline = Pipeline("test")
+    pipeline.source(Checked(10), shards=2).on_demand().map(lambda x: x, shards=3).collect()
+    once = make_plan(pipeline, hosts=1)
+    again = spread(once, hosts=3)
+    assert (len(checks), len(once.hosts), len(again.hosts)) == (1, 1, 3)
+    assert again.hosts == make_plan(pipeline, hosts=3).hosts
+    assert again.channels == once.channels

@@ -2,43 +2,16 @@
 against what a few lines of plain Python give."""
 
 import json
-import shutil
-import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import polars as pl
-import pytest
 
-from everstream.cli.load import load_pipeline
 from everstream.inspection import read_tables
-from everstream.pipeline.stream import Pipeline
 from everstream.spark.context import make_context
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-MASTER = "local[2]"
-Load = Callable[[str], tuple[ModuleType, Pipeline]]
-
-
-@pytest.fixture
-def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
-    """Loads an example in a folder of its own, where its relative paths lead."""
-    shutil.copytree(EXAMPLES / "books", tmp_path / "books")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    loaded = []
-
-    def load(name: str) -> tuple[ModuleType, Pipeline]:
-        pipeline = load_pipeline(str(EXAMPLES / f"{name}.py"))
-        loaded.append(name)
-        return sys.modules[name], pipeline
-
-    yield load
-    for name in loaded:
-        del sys.modules[name]
+from .conftest import MASTER, Load
 
 
 def rows(folder: str) -> list[Any]:

@@ -4,17 +4,26 @@ import random
 
 import pytest
 
+import everstream as es
+from everstream.core.scheme import ALIGNED, UNALIGNED, Scheme, scheme_of
 from everstream.simulation.faults import Faults
 from everstream.simulation.shapes import EVENT_TIME_SHAPES
 from everstream.simulation.world import World
 
+SCHEMES = {
+    "unaligned": UNALIGNED,
+    "uncoordinated": scheme_of(es.Uncoordinated(every="20ms")),
+    "hmnr": scheme_of(es.Induced(rule="hmnr", every="20ms")),
+    "bcs": scheme_of(es.Induced(rule="bcs", every="20ms")),
+}
 
-def check(seeds: range) -> int:
+
+def check(seeds: range, scheme: Scheme = ALIGNED) -> int:
     """Run them all; how many failures the runs recovered from."""
     recoveries = 0
     for seed in seeds:
         for shape in EVENT_TIME_SHAPES:
-            history = World(seed, shape(random.Random(seed)), Faults()).run()
+            history = World(seed, shape(random.Random(seed)), Faults(), scheme).run()
             assert history.right, f"seed {seed}, {shape.__name__}: {history.violations}"
             recoveries += history.recoveries
     return recoveries
@@ -22,6 +31,11 @@ def check(seeds: range) -> int:
 
 def test_windows_and_joins_have_exactly_the_right_output_after_any_faults() -> None:
     assert check(range(40)) > 40
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_so_they_have_under_the_other_protocols(name: str) -> None:
+    assert check(range(6), SCHEMES[name]) > 0
 
 
 @pytest.mark.long

@@ -13,6 +13,7 @@ from everstream.core import line_coordinator, runner
 from everstream.core.frames import Frame
 from everstream.core.ids import ChannelId, Generation
 from everstream.core.instructions import Instruction
+from everstream.core.jobs import Upload
 from everstream.core.line_coordinator import LineCoordinator
 from everstream.core.lines import START, Link, Position
 from everstream.core.loops import LoopWatch
@@ -20,7 +21,6 @@ from everstream.core.message_log import DurableLog, MemoryLog
 from everstream.core.messages import CheckpointRecord, Recover, Stable
 from everstream.core.outlet import DemandOutlet, DirectOutlet
 from everstream.core.protocols.uncoordinated import Uncoordinated
-from everstream.core.runner import Upload
 from everstream.core.shard import Shard
 from everstream.simulation.outside import OutsideWriter
 from everstream.state import snapshot

@@ -29,7 +29,7 @@ class Two:
 
     def meet(self, generation: int = 1) -> None:
         addresses = {ME: self.address, PEER: self.relay.address(self.address)}
-        self.peers.meet(addresses, Generation(generation))
+        self.peers.meet(addresses, Generation(generation), now_s=0.0)
 
     def say(self, word: bytes) -> None:
         self.peers[PEER].send(word)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import everstream.transactions as es
-from everstream.transactions.spread import recover_on_spark
 from tests.transactions import bank
 
 
@@ -34,12 +33,12 @@ def test_chains_replayed_by_spark_tasks_give_the_interpreters_state(
     stream = bank.random_events(600, seed=21, keys=40)
 
     def open_engine() -> es.TransactionEngine:
-        return bank.engine("fast", log=tmp_path, snapshot_every_epochs=5)
+        return bank.engine("fast", log=tmp_path, snapshot_every_epochs=5, commit="every-epoch")
 
     run = open_engine()
     bank.feed(run, stream, 20, stop=590)
     run.flush()
-    engine, report = recover_on_spark(spark, open_engine, lambda: bank.source(stream), tasks=3)
+    engine, report = es.recover_on_spark(spark, open_engine, lambda: bank.source(stream), tasks=3)
     assert report.next_event == 580
     assert bank.content(engine) == bank.truth(stream[:580])[0]
     bank.feed(engine, stream, 20)
@@ -48,6 +47,6 @@ def test_chains_replayed_by_spark_tasks_give_the_interpreters_state(
 
 def test_schemes_without_recorded_reads_are_refused(tmp_path: Path) -> None:
     with pytest.raises(es.LogError, match="cannot be spread"):
-        recover_on_spark(
+        es.recover_on_spark(
             None, lambda: bank.engine("wal", log=tmp_path), lambda: lambda a, b: None, tasks=2
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from everstream.bench.transactions.measure import Facts
 from everstream.transactions.makespan import Makespan
 
+PAPER_WORKERS = 24
 PAPER_GAIN = {"grep-sum": 3.1, "toll": 1.7, "ledger": 1.8}
 CONTENDED = ("ledger", "toll")
 
@@ -31,8 +32,8 @@ def figures(
         of = {row["scheme"]: row for row in rows if row["workload"] == workload}
         found.extend(_of_workload(workload, of, operation_cost_s))
         for makespan in models.get(workload, []):
-            if makespan.workers == 24 and operation_cost_s > 0:
-                name = f"{workload}: model, fast over the next best on 24 workers"
+            if makespan.workers == PAPER_WORKERS and operation_cost_s > 0:
+                name = f"{workload}: model, fast over the next best on {PAPER_WORKERS} workers"
                 found.append(Figure(name, PAPER_GAIN[workload], makespan.gain))
     return found
 

@@ -37,7 +37,7 @@ LAST_INSTANT = pl.col("window_end") - 1
 
 def selection_of_half(inputs: Inputs) -> Stream:
     """Query 2: the bids on auctions with an even number."""
-    return selection(inputs, divisor=2)
+    return inputs.cut(selection(inputs, divisor=2))
 
 
 def windowed_local_items(inputs: Inputs, size: str) -> Stream:

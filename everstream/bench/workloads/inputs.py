@@ -38,6 +38,9 @@ class Inputs:
     rate: float | None = None
     """Records per second, for NEXMark events of all kinds together; None for full speed."""
     batch: int | None = None
+    apart: bool = False
+    """Keep operators that could be fused with their source apart from it, behind a channel. A
+    comparison of protocols needs channels: without one there is nothing to log, hold or replay."""
     factor: float = 1.0
     """The windows of FERDiS's variants are divided by this, for machines smaller than its own."""
 
@@ -64,6 +67,10 @@ class Inputs:
 
     def word_stream(self, **options: Any) -> Stream:
         return self._stream("words", self.words.source(self._batch), self.rate, options)
+
+    def cut(self, stream: Stream) -> Stream:
+        """The stream with a channel in it, if operators are to be kept apart."""
+        return stream.on_demand() if self.apart else stream
 
     def edge_stream(self, **options: Any) -> Stream:
         source = self.edges.source(min(self._batch, EDGES_BATCH))

@@ -29,12 +29,14 @@ HOT_EVERY_S = 2
 
 def currency(inputs: Inputs) -> Stream:
     """Query 1: every bid with its price in euros."""
-    return inputs.bids().with_columns(pl.col("price") * EURO_PER_DOLLAR, name="euros")
+    bids = inputs.cut(inputs.bids())
+    return bids.with_columns(pl.col("price") * EURO_PER_DOLLAR, name="euros")
 
 
 def selection(inputs: Inputs, divisor: int = 123) -> Stream:
     """Query 2: the bids on auctions whose number is divisible by 123."""
-    chosen = inputs.bids().filter(pl.col("auction") % divisor == 0, name="filter")
+    bids = inputs.cut(inputs.bids())
+    chosen = bids.filter(pl.col("auction") % divisor == 0, name="filter")
     return chosen.select("auction", "price", *inputs.due, name="select")
 
 
@@ -108,7 +110,7 @@ def highest_bids(inputs: Inputs) -> Stream:
         .event_time("time", name="bid_times")
         .with_columns(window_end=end, name="period")
     )
-    each = bids.process(Leaders("price"), name="highest_here")
+    each = inputs.cut(bids).process(Leaders("price"), name="highest_here")
     return each.on_demand().process(Leaders("price"), name="highest", shards=1)
 
 

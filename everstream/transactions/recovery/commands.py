@@ -7,8 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from everstream.transactions.codegen import Layout
-from everstream.transactions.log import Columns, joined
-from everstream.transactions.recovery.scheme import BatchRun
+from everstream.transactions.execution import Breakdown
+from everstream.transactions.log import Block, Columns, joined
+from everstream.transactions.recovery.scheme import BatchRun, Scheme
 
 Mask = npt.NDArray[np.bool_]
 
@@ -58,6 +59,15 @@ def _spread(
     column = np.zeros(len(types), values.dtype)
     column[users[types]] = values
     return column
+
+
+def reload(scheme: Scheme, block: Block, breakdown: Breakdown) -> BatchRun:
+    """The commands of a commit, ready to be redone."""
+    began = now()
+    scheme.restore_keys(block)
+    run = unpack(scheme.engine.layout, block.columns)
+    breakdown.reload_s += now() - began
+    return run
 
 
 def now() -> float:

@@ -8,7 +8,7 @@ import numpy as np
 from everstream.transactions.execution import control_block, guard, totals_block
 from everstream.transactions.graph import by_level, levels_of
 from everstream.transactions.log import Block, Columns
-from everstream.transactions.recovery.commands import now, pack, unpack
+from everstream.transactions.recovery.commands import now, pack, reload, unpack
 from everstream.transactions.recovery.scheme import Inputs, RecoveryReport, Scheme
 
 
@@ -44,10 +44,7 @@ class DependencyLog(Scheme):
     ) -> None:
         engine, breakdown = self.engine, report.breakdown
         for (block,) in commits:
-            began = now()
-            self.restore_keys(block)
-            run = unpack(engine.layout, block.columns)
-            breakdown.reload_s += now() - began
+            run = reload(self, block, breakdown)
             began = now()
             start = np.concatenate([[0], np.cumsum(block.columns["outgoing"], dtype=np.int64)])
             level = levels_of(start, block.columns["successors"], len(run.types), run.committed)

@@ -7,6 +7,7 @@ before anything else (abort pushdown), splits the rest into one chain per key
 logging keeps only values that cross partitions; see `partitions`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,6 +34,8 @@ _LOST_WORK_S = 0.02
 AfterImages = list[tuple[int, npt.NDArray[np.int64], list[npt.NDArray[Any]]]]
 """Per table: its number, slots, and the columns of values at those slots."""
 
+Rows = slice | npt.NDArray[np.int64]
+
 _NOTHING = np.zeros(0, np.int64)
 
 
@@ -55,59 +58,102 @@ class FastRecovery(Scheme):
         super().__init__(*args)  # type: ignore[arg-type]
         self.options = options or FastOptions()
         self._partitioning: Partitioning | None = None
+        self._partitioning_logged = False
         self.commit_every = 1
+        self._verdicts: list[npt.NDArray[np.uint8]] = []
+        self._views: list[list[npt.NDArray[Any] | None]] = []
 
     # --- while running ---
+
+    def record(self, batch: BatchRun) -> None:
+        """Keep the views alone, unless partitions must still be found from the keys."""
+        if self.options.selective:
+            super().record(batch)
+            return
+        self._verdicts.append(batch.committed)
+        self._views.append(self._view(batch))
+
+    def forget(self) -> None:
+        super().forget()
+        self._verdicts, self._views = [], []
 
     def commit_due(self, epoch: int) -> bool:
         if self.engine.transaction_cost_s < PARALLEL_FROM_S:
             return not self.little_to_lose(epoch)
-        if self._runs:
-            self.commit_every = epochs_per_commit(self.engine, self._runs[-1])
+        self.commit_every = epochs_per_commit(self.engine, self._epoch_events(epoch))
         return epoch - self._first_epoch + 1 >= self.commit_every
+
+    def _epoch_events(self, epoch: int) -> int:
+        events = self.engine.next_event - self._first_event
+        return events // (epoch - self._first_epoch + 1)
 
     def save_snapshot(self, epoch: int) -> None:
         super().save_snapshot(epoch)
         self._partitioning = None
 
     def blocks(self) -> list[Columns]:
-        runs = self.take_runs()
-        committed = joined([run.committed for run in runs], np.uint8)
+        if self.options.selective:
+            self._views_of_partitions()
+        committed = joined(self._verdicts, np.uint8)
         columns: dict[str, npt.NDArray[Any]] = {
             **self.new_keys(),
             "rows": np.array([len(committed)], np.int64),
             "committed": np.packbits(committed, bitorder="little"),
             "cost_s": np.array([self.engine.transaction_cost_s]),
         }
-        if self.options.selective:
-            if self._partitioning is None:
-                self._partitioning = Partitioning.of(self.engine, runs, self.options.partitions)
-                columns.update(self._partitioning.columns())
-            self._partitioning.cover(self.engine)
-        whole = runs[0] if len(runs) == 1 else _concatenated(runs)
-        for number, places in enumerate(self._view_rows(whole)):
-            if places is not None:
-                columns[f"read{number}"] = whole.reads[number][places]
+        if self._partitioning is not None and not self._partitioning_logged:
+            columns.update(self._partitioning.columns())
+            self._partitioning_logged = True
+        for number, column in enumerate(self.engine.layout.reads):
+            parts = [view[number] for view in self._views]
+            if parts and parts[0] is not None:
+                columns[f"read{number}"] = joined(parts, column.dtype)  # type: ignore[arg-type]
+        self.forget()
         return [columns]
 
-    def _view_rows(self, run: BatchRun) -> list[npt.NDArray[np.int64] | None]:
+    def _views_of_partitions(self) -> None:
+        """The views of batches kept whole, of which only values that cross partitions are logged."""
+        runs = self.take_runs()
+        if self._partitioning is None:
+            self._partitioning = Partitioning.of(self.engine, runs, self.options.partitions)
+            self._partitioning_logged = False
+        self._partitioning.cover(self.engine)
+        for run in runs:
+            self._verdicts.append(run.committed)
+            self._views.append(self._view(run))
+
+    def _view(self, run: BatchRun) -> list[npt.NDArray[Any] | None]:
+        """Per column of values read, those that another key's chain will ask for."""
+        return [
+            None if places is None else values[places]
+            for values, places in zip(run.reads, self._view_rows(run), strict=True)
+        ]
+
+    def _view_rows(self, run: BatchRun) -> list[Rows | None]:
         """Per column of values read, the rows whose value another key's chain will ask for."""
         layout = self.engine.layout
-        views: list[npt.NDArray[np.int64] | None] = []
         kept = run.committed != 0
-        for column in layout.reads:
-            users = [user for user in column.users if layout.read_needed(*user)]
-            if not users:
-                views.append(None)
-                continue
-            needed = np.zeros(len(run.types), np.bool_)
-            for number, position in users:
-                rows = kept & (run.types == number)
-                if self._partitioning is not None and self.options.selective:
-                    rows &= crossing(layout, self._partitioning, run, number, position)
-                needed |= rows
-            views.append(np.flatnonzero(needed))
+        found: dict[object, Rows] = {}
+        views: list[Rows | None] = []
+        for users in layout.needed:
+            label: object = users
+            if self._partitioning is None:
+                label = tuple(number for number, _ in users)
+            if label not in found:
+                found[label] = self._rows_of(users, run, kept)
+            views.append(found[label] if users else None)
         return views
+
+    def _rows_of(
+        self, users: Sequence[tuple[int, int]], run: BatchRun, kept: npt.NDArray[np.bool_]
+    ) -> Rows:
+        needed = np.zeros(len(run.types), np.bool_)
+        for number, position in users:
+            rows = kept & (run.types == number)
+            if self._partitioning is not None:
+                rows &= crossing(self.engine.layout, self._partitioning, run, number, position)
+            needed |= rows
+        return slice(None) if needed.all() else np.flatnonzero(needed)
 
     # --- after a crash ---
 
@@ -295,8 +341,8 @@ class FastRecovery(Scheme):
         report.breakdown.add(totals, now() - began)
 
 
-def epochs_per_commit(engine: Any, run: BatchRun) -> int:
-    """Epochs between commits, from what was measured of the last batch.
+def epochs_per_commit(engine: Any, events: int) -> int:
+    """Epochs of so many events between commits, from what was measured of the last batch.
 
     Few dependencies: commit rarely, since recovery gains little from small groups.
     Many dependencies over evenly used keys: commit often, as a large view is slow to
@@ -307,24 +353,10 @@ def epochs_per_commit(engine: Any, run: BatchRun) -> int:
     skewed = engine.hottest_share > 0.05
     entangled = engine.dependencies_per_transaction > 0.5
     wanted = 4 if not entangled else (2 if skewed else 1)
-    epoch_s = len(run.types) * engine.transaction_cost_s / engine.parallelism
+    epoch_s = events * engine.transaction_cost_s / engine.parallelism
     return max(1, min(wanted, int(_LOST_WORK_S / max(epoch_s, 1e-9))))
 
 
 def _verdicts(block: Block) -> npt.NDArray[np.uint8]:
     rows = int(block.columns["rows"][0])
     return np.unpackbits(block.columns["committed"], count=rows, bitorder="little")
-
-
-def _concatenated(runs: list[BatchRun]) -> BatchRun:
-    return BatchRun(
-        runs[0].first_event,
-        joined([run.types for run in runs], np.uint8),
-        np.concatenate([run.slots for run in runs], axis=1),
-        [],
-        [
-            joined([run.reads[number] for run in runs], np.int64)
-            for number in range(len(runs[0].reads))
-        ],
-        joined([run.committed for run in runs], np.uint8),
-    )

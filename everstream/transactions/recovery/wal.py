@@ -6,7 +6,7 @@ import numpy as np
 
 from everstream.transactions.execution import guard, totals_block
 from everstream.transactions.log import Block, Columns
-from everstream.transactions.recovery.commands import now, pack, unpack
+from everstream.transactions.recovery.commands import now, pack, reload
 from everstream.transactions.recovery.scheme import Inputs, RecoveryReport, Scheme
 
 
@@ -23,10 +23,7 @@ class WriteAheadLog(Scheme):
     ) -> None:
         engine, breakdown = self.engine, report.breakdown
         for (block,) in commits:
-            began = now()
-            self.restore_keys(block)
-            run = unpack(engine.layout, block.columns)
-            breakdown.reload_s += now() - began
+            run = reload(self, block, breakdown)
             totals = totals_block(1)
             began = now()
             data = engine.data_of(run, outcomes=False)

@@ -12,6 +12,7 @@ from everstream.bench.workloads.inputs import DUE, Inputs
 from everstream.bench.workloads.nexmark import Nexmark
 from everstream.bench.workloads.verdict import EXACT
 from everstream.bench.workloads.words import Words
+from everstream.core.plan import make_plan
 from everstream.errors import UserError
 from everstream.pipeline.checkpointing import Coordinated, Induced, Uncoordinated
 from everstream.pipeline.stream import Pipeline
@@ -85,6 +86,19 @@ def test_the_operator_to_kill_is_one_of_the_query() -> None:
         pipeline = Pipeline("query")
         query.build(inputs_of(pipeline, 2)).collect()
         assert query.target in pipeline.graph.nodes
+
+
+@pytest.mark.parametrize("name", ["nexmark-1", "nexmark-2", "nexmark-2-half", "nexmark-7"])
+def test_operators_kept_apart_from_their_source_give_the_same(
+    name: str, spark: SparkSession
+) -> None:
+    query = QUERIES[name]
+    pipeline = Pipeline("apart")
+    inputs = inputs_of(pipeline, 2)
+    inputs.apart = True
+    query.build(inputs).collect()
+    assert make_plan(pipeline, 2).channels
+    assert query.judge(inputs, pipeline.run(spark=spark).to_polars()) == EXACT
 
 
 def test_windows_can_be_scaled_down(spark: SparkSession) -> None:

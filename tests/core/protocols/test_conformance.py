@@ -100,7 +100,7 @@ def at_checkpoint(scheme: Scheme, number: int) -> ShardProtocol:
 def copy_of(scheme: Scheme, protocol: ShardProtocol) -> ShardProtocol:
     """Another process reads the checkpoint and goes on from it."""
     variables = json.loads(json.dumps(protocol.variables()))
-    restored = pickle.loads(pickle.dumps(scheme)).protocol(PLACE)
+    restored: ShardProtocol = pickle.loads(pickle.dumps(scheme)).protocol(PLACE)
     restored.restore(variables, sorted(protocol.ended))
     return restored
 

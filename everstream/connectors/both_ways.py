@@ -1,0 +1,98 @@
+"""What file formats share that can be read as a source and written as a sink.
+
+Which of the two one is shows in how it is opened: for (shard, shards) it gives a reader of the
+files, for a `SinkShard` a writer of part files into a folder.
+"""
+
+import os
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, overload
+
+import polars as pl
+
+from everstream.connectors.files import filesystem_of, is_pattern
+from everstream.connectors.parts import PartFolder
+from everstream.connectors.splits import FileSet
+from everstream.errors import UserError
+from everstream.pipeline.rejects import OnError, checked
+from everstream.pipeline.sink import Delivery, Sink, SinkShard, Writer
+from everstream.pipeline.source import Reader, Source
+
+
+class FilesBothWays(Source, Sink):
+    """Files of one format; exactly-once as a sink."""
+
+    delivery = Delivery.EXACTLY_ONCE
+    max_shards = None
+    ending: ClassVar[str]
+    in_lines: ClassVar[bool] = True
+    """Files that are read as lines cannot be compressed ones."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        schema: Mapping[str, Any] | None,
+        follow: bool,
+        on_error: OnError,
+        storage_options: Mapping[str, Any] | None,
+    ) -> None:
+        self._fs, self._path = filesystem_of(path, storage_options)
+        self._names_a_file = bool(os.path.splitext(os.fspath(path))[1])
+        self._files = FileSet(self._fs, self._path, follow)
+        self._schema = pl.Schema(schema) if schema is not None else None
+        self.on_error = checked(on_error, self._name)
+
+    @property
+    def _name(self) -> str:
+        return type(self).__name__
+
+    @overload
+    def open(self, shard: int, shards: int) -> Reader: ...
+    @overload
+    def open(self, who: SinkShard) -> Writer: ...
+    def open(self, *args: Any, **named: Any) -> Reader | Writer:
+        """A reader for (shard, shards), a writer for a `SinkShard`."""
+        who = named.get("who", args[0] if args else None)
+        if isinstance(who, SinkShard):
+            return self._open_writer(self._part_folder(), who)
+        return self._open_reader(*args, **named)
+
+    @abstractmethod
+    def _open_reader(self, shard: int, shards: int) -> Reader: ...
+
+    @abstractmethod
+    def _open_writer(self, folder: PartFolder, who: SinkShard) -> Writer: ...
+
+    @abstractmethod
+    def _learn_schema(self) -> None:
+        """Called when the files have been listed, if there are any: take their columns."""
+
+    def check(self) -> None:
+        """Raise a UserError if the path can serve neither as a source nor as a sink.
+
+        A folder that is not there yet is fine: a sink creates it. A pattern, or a name with an
+        ending and no slash after it, can only be meant to be read: there must be something.
+        """
+        if is_pattern(self._path) or self._fs.isfile(self._path):
+            self._files.check() if self.in_lines else self._files.refresh()
+        elif self._files.exists() or self._files.follow:
+            self._files.refresh()
+        elif self._names_a_file and not self._fs.isdir(self._path):
+            raise UserError(
+                f"nothing to read: there is no file '{self._path}'. Check the path; to write "
+                "there, end it with a slash, so that it names a folder."
+            )
+        if self._schema is None and self._files.listed:
+            self._learn_schema()
+
+    def start_fresh(self, pipeline: str, operator: str, store: str, replace: bool) -> None:
+        self._part_folder().start_fresh(pipeline, operator, replace)
+
+    def _part_folder(self) -> PartFolder:
+        if is_pattern(self._path) or self._fs.isfile(self._path):
+            raise UserError(
+                f"{self._name} writes into a folder, but '{self._path}' is a file or a pattern. "
+                f"Name a folder, for example {self._name}('counts/')."
+            )
+        return PartFolder(self._fs, self._path, self.ending)

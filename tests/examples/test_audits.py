@@ -1,0 +1,62 @@
+"""A small audit of every example: two random kills, drawn from a seed, and the same output.
+
+The parts are those of `everstream audit`, on one Spark for all and without a supervisor; the long
+tests run the command itself, with more kills and with drivers among them.
+"""
+
+from pathlib import Path
+
+import pytest
+
+import everstream as es
+from everstream.bench.audit import compare
+from everstream.bench.kill_plan import KillPlan, lasts_s, targets_of
+from everstream.bench.rehearsal import Rehearsal, rehearsed
+from everstream.cli.audit_run import Gatekeeper
+from everstream.cli.events import Event, Teller
+from everstream.core.plan import make_plan
+from everstream.pipeline.batch import records_of
+from everstream.pipeline.graph import Kind
+from everstream.spark.result import RunResult
+
+from .conftest import EXAMPLES, MASTER, Load
+
+KILLS = 2
+SEED = 7
+QUIET_S = 3.0
+NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
+
+
+def outputs(result: RunResult) -> dict[str, list[object]]:
+    return {
+        sink: [record for batch in batches for record in records_of(batch)]
+        for sink, batches in result.outputs.items()
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_comes_through_random_kills_with_the_same_output(
+    load: Load, name: str, tmp_path: Path
+) -> None:
+    _, pipeline = load(name)
+    undisturbed = rehearsed(pipeline, Rehearsal()).run(master=MASTER)
+    plan = make_plan(pipeline, 2)
+    drawn = KillPlan(targets_of(plan, undisturbed.counts, drivers=False), SEED).round(KILLS)
+    counts = undisturbed.counts
+    records = tuple((node.name, counts[node.name][1]) for node in plan.graph.of_kind(Kind.SOURCE))
+    gate = tmp_path / "gate"
+    keeper = Gatekeeper(KILLS, lasts_s(KILLS) + QUIET_S)
+
+    def hear(event: Event) -> None:
+        if keeper.hear(event):
+            gate.touch()
+
+    disturbed = rehearsed(pipeline, Rehearsal(str(gate), lasts_s(KILLS), records)).run(
+        master=MASTER, checkpoint=es.Coordinated(every="200ms"), kill=drawn, listener=Teller(hear)
+    )
+    assert keeper.delivered, f"none of {drawn} happened"
+    expected, found = outputs(undisturbed), outputs(disturbed)
+    assert expected.keys() == found.keys()
+    for sink, shown in expected.items():
+        assert compare(sink, shown, found[sink]).verdict.exact, (sink, drawn)
+    assert any(report.injected for report in disturbed.recoveries)
