@@ -13,20 +13,18 @@ After a failure only those go back who must:
 Shards that are not downstream of a failure never stop.
 """
 
-from bisect import insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from everstream.core.control import KEPT_MANIFESTS, RETRY_S, RunControl
 from everstream.core.ids import NO_EPOCH, Epoch, Generation, HostId, ShardId
-from everstream.core.lines import Link, Position, descendants, recovery_line
-from everstream.core.manifest import EpochManifest, records_for, shard_counts, still_valid
+from everstream.core.line_book import LineBook
+from everstream.core.manifest import EpochManifest, shard_counts, still_valid
 from everstream.core.message_log import LogKind
 from everstream.core.messages import (
     Census,
     CheckpointFailed,
-    CheckpointRecord,
     CheckpointTaken,
     Committed,
     Halt,
@@ -45,7 +43,6 @@ from everstream.core.messages import (
 from everstream.core.orders import Discard, Order, Outcome, Phase, Policy, WriteManifest
 from everstream.core.plan import Plan
 from everstream.errors import EverstreamError, LeaseLost, RunFailed
-from everstream.state.objects import ObjectRef
 
 
 @dataclass
@@ -79,38 +76,22 @@ class LineCoordinator(RunControl):
         super().__init__(plan, policy, generation, manifests)
         self._log = log
         self.generations = dict.fromkeys(plan.shards, generation)
-        self.histories: dict[ShardId, list[CheckpointRecord]] = {}
-        """Durable checkpoints since the stable line, oldest first."""
+        self.lines = LineBook(plan, manifests)
         self._recovery: Recovery | None = None
         self._fallback: EpochManifest | None = None
         """An older line that must be the newest in the store before anybody goes back to it."""
         self._unreadable: tuple[ShardId, str] | None = None
         """A shard whose newest checkpoint cannot be read, found out while a line is written."""
         self._epochs = max((manifest.epoch for manifest in manifests), default=NO_EPOCH)
-        self._taken_s: dict[tuple[ShardId, Epoch], float] = {}
         self._began_s: float | None = None
-        self._known: dict[str, ObjectRef] = {
-            ref.name: ref
-            for manifest in manifests
-            for record in manifest.records.values()
-            for ref in record.all_objects
-        }
         self._ask_at_s: float | None = None
         self._asked_to_stop = False
-        # The declared end of a cycle binds all of its shards: as if each had told every other.
-        pairs = [(a, b) for cycle in plan.cycles for a in cycle for b in cycle if a != b]
-        self._links = [*plan.links, *(Link(f"loop/{a}->{b}", a, b) for a, b in pairs)]
-        self._start_from_line()
+        self.lines.start_from(self.line)
 
     @property
     def stable_numbers(self) -> dict[ShardId, Epoch]:
         line = self.line
         return {s: line[s].number if s in line else NO_EPOCH for s in self.plan.shards}
-
-    def _start_from_line(self) -> None:
-        """Everything after the newest manifest is forgotten."""
-        chosen = records_for(self.plan, self.line)
-        self.histories = {shard: list(chosen[shard][:1]) for shard in self.plan.shards}
 
     # Reports.
 
@@ -135,7 +116,8 @@ class LineCoordinator(RunControl):
             case Census():
                 self._on_census(report)
             case CheckpointTaken(record=record):
-                self._add(record, now_s)
+                self.tally.add(record)
+                self.tally.log_bytes += self.lines.add(record, now_s)
                 self._advance_line(now_s)
             case CheckpointFailed(epoch=number, reason=reason, final=final):
                 self._note(f"{shard} could not save checkpoint {number}: {reason}", True)
@@ -161,34 +143,13 @@ class LineCoordinator(RunControl):
             case RestoreFailed(shard=shard, reason=reason):
                 self._give_up(shard, reason, now_s)
 
-    def _add(self, record: CheckpointRecord, now_s: float) -> None:
-        insort(self.histories[record.shard], record, key=lambda known: known.number)
-        self._taken_s[record.shard, record.number] = now_s
-        self.tally.add(record)
-        self.tally.log_bytes += sum(
-            s.ref.size_bytes for s in record.log if s.ref.name not in self._known
-        )
-        self._known |= {ref.name: ref for ref in record.all_objects}
-
     # The worst-case line.
-
-    def _position(self, shard: ShardId, at: CheckpointRecord | Halted) -> Position:
-        received, sent = dict(at.received), dict(at.sent)
-        if at.loops_ended:
-            for other in self.plan.cycle_of(shard):
-                received[f"loop/{other}->{shard}"] = sent[f"loop/{shard}->{other}"] = 1
-        return Position(received, sent)
 
     def _advance_line(self, now_s: float) -> None:
         """Write the worst-case line if it has moved."""
         if self._writing is not None or self.phase in (Phase.GATHERING, Phase.DONE):
             return
-        positions = {
-            shard: [self._position(shard, record) for record in history]
-            for shard, history in self.histories.items()
-        }
-        line = recovery_line(self._links, positions)
-        records = {s: self.histories[s][i] for s, i in line.items() if i >= 0}
+        records = self.lines.worst_case_line()
         if all(
             records[shard].number == number if shard in records else not number
             for shard, number in self.stable_numbers.items()
@@ -217,12 +178,10 @@ class LineCoordinator(RunControl):
             return self._take()
         if manifest is self._fallback:
             self._fallback = None
-            self._start_from_line()
+            self.lines.start_from(self.line)
             self._go_back(self.plan.shards, now_s)
             return self._take()
-        for shard, number in self.stable_numbers.items():
-            history = self.histories[shard]
-            self.histories[shard] = [r for r in history if r.number >= number]
+        self.lines.forget_before(self.stable_numbers)
         self._discard()
         self._tell_stable()
         if self._recovery is None:
@@ -260,14 +219,9 @@ class LineCoordinator(RunControl):
             self._send(host, stable)
 
     def _discard(self) -> None:
-        """Objects that neither a kept manifest nor a checkpoint after the line needs."""
-        kept = [r for manifest in self.manifests for r in manifest.records.values()]
-        kept += (record for history in self.histories.values() for record in history)
-        needed = {ref.name for record in kept for ref in record.all_objects}
-        gone = [ref for name, ref in self._known.items() if name not in needed]
+        gone = self.lines.take_unneeded(self.manifests)
         if gone:
-            self._known = {name: ref for name, ref in self._known.items() if name in needed}
-            self._orders.append(Discard(tuple(gone)))
+            self._orders.append(Discard(gone))
 
     def _is_last(self) -> bool:
         """The line is the end of the run: everybody has ended, or has stopped as asked."""
@@ -331,7 +285,7 @@ class LineCoordinator(RunControl):
         self.phase = Phase.RESTORING
         self.generation = Generation(self.generation + 1)
         self._reset_loops()
-        affected = descendants(self._links, lost) - lost
+        affected = self.lines.downstream(lost)
         self._recovery = Recovery(self.generation, lost, set(affected))
         halt = Halt(self.generation, frozenset(affected))
         for host in self._hosts_of(affected):
@@ -345,26 +299,12 @@ class LineCoordinator(RunControl):
         recovery = self._recovery
         if recovery is None or recovery.halting or recovery.command or self._fallback:
             return
-        # Who is off the failed shards' paths cannot have received too much, nor sent too little.
-        involved = recovery.failed | set(recovery.halted)
-        links = [k for k in self._links if {k.sender, k.receiver} <= involved]
-        positions = {
-            shard: [
-                *(self._position(shard, record) for record in self.histories[shard]),
-                *(self._position(shard, h) for h in [recovery.halted.get(shard)] if h is not None),
-            ]
-            for shard in involved
-        }
-        line = recovery_line(links, positions)
-        back: dict[ShardId, CheckpointRecord | None] = {}
-        for shard, index in line.items():
-            history = self.histories[shard]
-            if index < len(history):
-                back[shard] = history[index] if index >= 0 else None
-        self._report_distance(back, now_s)
+        back = self.lines.going_back(recovery.failed, recovery.halted)
+        began_s = self._began_s if self._began_s is not None else now_s
+        distance = self.lines.distance(back, began_s, now_s)
+        self.book.going_back([str(shard) for shard in back], *distance)
         for shard, record in back.items():
-            keep = [r for r in self.histories[shard] if record and r.number <= record.number]
-            self.histories[shard] = keep
+            self.lines.give_up_after(shard, record)
             self.generations[shard] = recovery.generation
             counts = record.counts if record is not None else {}
             lost = record.lost_frames if record is not None else 0
@@ -383,26 +323,6 @@ class LineCoordinator(RunControl):
         for host in self.hosts:
             self._send(host, recovery.command)
         self._resume_when_ready(now_s)
-
-    def _report_distance(self, back: dict[ShardId, CheckpointRecord | None], now_s: float) -> None:
-        began_s = self._began_s if self._began_s is not None else now_s
-        ages_s, given_up, replayed = [0.0], [0], 0
-        for shard, record in back.items():
-            taken_s = self._taken_s.get((shard, record.number)) if record is not None else None
-            ages_s.append(now_s - (began_s if taken_s is None else taken_s))
-            number = record.number if record is not None else NO_EPOCH
-            given_up.append(sum(r.number > number for r in self.histories[shard]))
-            replayed += self._taken(
-                shard, self.progress[shard].counts if shard in self.progress else {}
-            )
-            replayed -= self._taken(shard, record.counts if record is not None else {})
-        shards = [str(shard) for shard in back]
-        self.book.going_back(shards, max(ages_s), max(given_up), max(0, replayed))
-
-    def _taken(self, shard: ShardId, counts: Mapping[str, tuple[int, int]]) -> int:
-        """Records that had come to a shard, or that a source had given."""
-        records_in, records_out = counts.get(shard.operator, (0, 0))
-        return records_out if shard.operator in self._sources else records_in
 
     def _host_is_back(self, host: HostId, now_s: float) -> None:
         recovery = self._recovery
@@ -433,7 +353,7 @@ class LineCoordinator(RunControl):
             # It may be about to become stable: until the store has answered nobody knows.
             self._unreadable = (shard, reason)
             return
-        history = self.histories[shard]
+        history = self.lines.histories[shard]
         stable = self.stable_numbers[shard]
         if history and history[-1].number > stable:
             broken = history.pop()

@@ -259,6 +259,7 @@ def start(folder: Path, pipeline: str, scheme: str) -> "subprocess.Popen[str]":
     )
 
 
+@pytest.mark.long
 def test_a_killed_driver_with_uncoordinated_checkpoints_is_followed_exactly(tmp_path: Path) -> None:
     driver = start(tmp_path, "fork", "uncoordinated")
     wait_for_line(driver, "epoch 6")
@@ -275,9 +276,8 @@ def test_a_killed_driver_with_uncoordinated_checkpoints_is_followed_exactly(tmp_
         assert difference(fork_rows(), shown(tmp_path / side)) == (0, 0)
 
 
-@pytest.mark.parametrize(
-    "name", ["hmnr", *(pytest.param(n, marks=pytest.mark.long) for n in ("unaligned", "bcs"))]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["hmnr", "unaligned", "bcs"])
 def test_ctrl_c_stops_in_the_middle_of_a_cycle_and_the_next_run_goes_on_exactly(
     tmp_path: Path, name: str
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from everstream.core import line_coordinator, runner
+from everstream.core import line_book, runner
 from everstream.core.frames import Frame
 from everstream.core.ids import ChannelId, Generation
 from everstream.core.instructions import Instruction
@@ -76,7 +76,7 @@ def an_edge_is_drawn_when_received_equals_sent(patch: Patch) -> None:
                     moved = True
         return line
 
-    patch.setattr(line_coordinator, "recovery_line", strict)
+    patch.setattr(line_book, "recovery_line", strict)
 
 
 @mutant(15, 16, 30)
@@ -140,7 +140,7 @@ def a_snapshot_is_encoded_after_later_updates(patch: Patch) -> None:
 
 
 def _newest(self: LineCoordinator) -> dict[Any, CheckpointRecord]:
-    return {shard: history[-1] for shard, history in self.histories.items() if history}
+    return {shard: history[-1] for shard, history in self.lines.histories.items() if history}
 
 
 @mutant(0, 9, 12)
@@ -180,9 +180,9 @@ def checkpoints_that_were_given_up_are_kept(patch: Patch) -> None:
     decide = LineCoordinator._decide_when_known
 
     def hoarding(self: LineCoordinator, now_s: float) -> None:
-        before = {shard: list(history) for shard, history in self.histories.items()}
+        before = {shard: list(history) for shard, history in self.lines.histories.items()}
         decide(self, now_s)
-        self.histories = before
+        self.lines.histories = before
 
     patch.setattr(LineCoordinator, "_decide_when_known", hoarding)
 
