@@ -61,8 +61,6 @@ class RunControl(ABC):
         self.patience = Patience(policy.slow_after_s)
         self.progress: dict[ShardId, Progress] = {}
         self.tally = CheckpointTally()
-        self.lost_frames = 0
-        """Frames nobody could send again, because a log had died with its process."""
         self._sources = {node.name for node in plan.graph.of_kind(Kind.SOURCE)}
         self._loops = [LoopWatch(cycle) for cycle in plan.cycles]
         self._committing: set[ShardId] = set()
@@ -92,6 +90,13 @@ class RunControl(ABC):
                 is_source = name in self._sources
                 sums[name] = sums.get(name, 0) + (records_out if is_source else records_in)
         return sums
+
+    @property
+    def lost_frames(self) -> int:
+        """Frames nobody could send again, because a log had died with its process."""
+        heard = {shard: report.lost_frames for shard, report in self.progress.items()}
+        saved = {shard: record.lost_frames for shard, record in self.line.items()}
+        return sum(max(heard.get(s, 0), saved.get(s, 0)) for s in self.plan.shards)
 
     def records_read(self) -> int:
         totals = self.totals()
@@ -167,9 +172,6 @@ class RunControl(ABC):
     # How it is done.
 
     def _progressed(self, report: Progress, now_s: float) -> None:
-        before = self.progress.get(report.shard)
-        counted = before is not None and before.generation == report.generation
-        self.lost_frames += report.lost_frames - (before.lost_frames if before and counted else 0)
         self.progress[report.shard] = report
         if self.book.unfinished and self.phase in (Phase.RUNNING, Phase.FINISHING):
             self.book.progressed(self.totals(), self.records_read(), now_s)

@@ -22,6 +22,7 @@ from everstream.core.control import KEPT_MANIFESTS, RETRY_S, RunControl
 from everstream.core.ids import NO_EPOCH, Epoch, Generation, HostId, ShardId
 from everstream.core.lines import Link, Position, descendants, recovery_line
 from everstream.core.manifest import EpochManifest, records_for, shard_counts, still_valid
+from everstream.core.message_log import LogKind
 from everstream.core.messages import (
     Census,
     CheckpointFailed,
@@ -73,8 +74,10 @@ class LineCoordinator(RunControl):
         policy: Policy,
         generation: Generation,
         manifests: Sequence[EpochManifest] = (),
+        log: LogKind = "durable",
     ) -> None:
         super().__init__(plan, policy, generation, manifests)
+        self._log = log
         self.generations = dict.fromkeys(plan.shards, generation)
         self.histories: dict[ShardId, list[CheckpointRecord]] = {}
         """Durable checkpoints since the stable line, oldest first."""
@@ -200,6 +203,7 @@ class LineCoordinator(RunControl):
             final=whole and all(record.final for record in records.values()),
             began_s=now_s,
             shard_counts=shard_counts(self.plan),
+            log=self._log,
         )
         self._orders.append(WriteManifest(self._writing))
 
@@ -363,7 +367,8 @@ class LineCoordinator(RunControl):
             self.histories[shard] = keep
             self.generations[shard] = recovery.generation
             counts = record.counts if record is not None else {}
-            self.progress[shard] = Progress(shard, recovery.generation, counts)
+            lost = record.lost_frames if record is not None else 0
+            self.progress[shard] = Progress(shard, recovery.generation, counts, lost_frames=lost)
         touched = [c for c in self.plan.channels if c.sender in back or c.receiver in back]
         recovery.waiting = {end for c in touched for end in (c.sender, c.receiver)} | set(back)
         received: dict[str, int] = {}
@@ -438,7 +443,7 @@ class LineCoordinator(RunControl):
         if self.stable_epoch == NO_EPOCH:
             self._end(Outcome.FAILED, RunFailed(f"{shard} cannot start: {reason}"))
             return
-        start = EpochManifest(NO_EPOCH, {}, self.plan.graph.name)
+        start = EpochManifest(NO_EPOCH, {}, self.plan.graph.name, log=self._log)
         older = self.manifests[1] if len(self.manifests) > 1 else start
         to = "the start" if older.epoch == NO_EPOCH else f"line {older.epoch}"
         self._note(

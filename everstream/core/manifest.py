@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from everstream.core.ids import Epoch, ShardId
+from everstream.core.ids import ChannelId, Epoch, ShardId
+from everstream.core.message_log import LogKind
 from everstream.core.messages import CheckpointRecord
 from everstream.core.plan import Plan
 from everstream.errors import UserError
@@ -28,6 +29,8 @@ class EpochManifest:
     """Operator -> number of shards."""
     written_at: float | None = None
     """When this manifest was written, in seconds since 1970; whoever writes it says so."""
+    log: LogKind = "none"
+    """Where what was on its way between these checkpoints is to be found."""
 
     @property
     def size_bytes(self) -> int:
@@ -43,6 +46,7 @@ class EpochManifest:
             "duration_s": self.duration_s,
             "written_at": self.written_at,
             "shard_counts": self.shard_counts,
+            "log": self.log,
             "records": [record.to_json() for record in self.records.values()],
             "objects": [asdict(ref) for ref in objects.values()],
         }
@@ -59,6 +63,7 @@ class EpochManifest:
             duration_s=body["duration_s"],
             shard_counts=body["shard_counts"],
             written_at=body.get("written_at"),
+            log=body.get("log", "none"),
         )
 
 
@@ -80,8 +85,8 @@ def shown_once(plan: Plan) -> list[str]:
     ]
 
 
-def check_fits(manifest: EpochManifest, plan: Plan) -> None:
-    """Raise a UserError if this pipeline cannot go on from that manifest."""
+def check_fits(manifest: EpochManifest, plan: Plan, log: LogKind = "none") -> None:
+    """Raise a UserError if this pipeline, with this kind of log, cannot go on from there."""
     if manifest.pipeline != plan.graph.name:
         raise UserError(
             f"the store holds checkpoints of pipeline '{manifest.pipeline}', not of "
@@ -94,6 +99,45 @@ def check_fits(manifest: EpochManifest, plan: Plan) -> None:
                 f"operator '{operator}' was checkpointed with {before} shard(s) and now has "
                 f"{now[operator]}. Set shards={before} to go on from the checkpoint, or use "
                 "--fresh to start over."
+            )
+    if manifest.final:
+        return
+    if manifest.log != log:
+        raise UserError(
+            f"the store holds checkpoints {_KINDS[manifest.log]}, and this run would take them "
+            f"{_KINDS[log]}: what is on its way between operators cannot go from one to the "
+            "other. Go on as before, or use --fresh to start over."
+        )
+    _check_channels(manifest, plan)
+
+
+_KINDS: dict[LogKind, str] = {
+    "none": "without message logs (coordinated, unaligned or at-least-once)",
+    "durable": "with durable message logs (uncoordinated, hmnr or bcs)",
+    "memory": "with message logs in memory (--log memory)",
+}
+
+
+def _check_channels(manifest: EpochManifest, plan: Plan) -> None:
+    """Frames that are part of checkpoints find their way only in the graph they were sent in."""
+
+    def names(channels: Iterable[ChannelId]) -> set[str]:
+        return {str(channel) for channel in channels}
+
+    for shard, record in manifest.records.items():
+        if not record.holds_frames and manifest.log == "none":
+            continue
+        known = shard in plan.inputs and plan.chains[shard.operator].operators == record.operators
+        if (
+            not known
+            or names(plan.inputs[shard]) != set(record.received)
+            or names(plan.outputs[shard]) != set(record.sent)
+        ):
+            raise UserError(
+                f"the pipeline was changed around operator '{shard.operator}', and its "
+                "checkpoint holds records on their way there. Go on with the pipeline as it "
+                "was, or use --fresh to start over. (Stopped under aligned checkpoints, nothing "
+                "is on its way, and a pipeline can be changed.)"
             )
 
 

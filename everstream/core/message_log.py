@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 from everstream.core.frames import Frame, FrameKind, Payload
 from everstream.core.ids import ChannelId, Generation, ShardId
 from everstream.errors import CorruptObject
+from everstream.pipeline.times import NO_WATERMARK
 from everstream.state.objects import Data, ObjectRef
 
 SEGMENT_BYTES: Final = 16 << 20
@@ -195,14 +196,27 @@ class MemoryLog:
     def restore(
         self, generation: Generation, segments: Sequence[LogSegment], sent: Mapping[ChannelId, int]
     ) -> None:
-        """A shard that goes back in a living process still has its log."""
+        """A shard that goes back in a living process still has its log.
+
+        Otherwise an empty frame stands where the last one was, so that its receiver sees how many
+        are missing although none may follow.
+        """
         for channel, frames in self.frames.items():
-            self.frames[channel] = [f for f in frames if f.sequence <= sent[channel]]
+            last = sent[channel]
+            kept = [f for f in frames if f.sequence <= last]
+            if last and (not kept or kept[-1].sequence < last):
+                kept.append(Frame(channel, FrameKind.DATA, Generation(0), last))
+            self.frames[channel] = kept
 
     def ensure_end(self, channel: ChannelId, sequence: int) -> None:
-        frames = self.frames[channel]
-        if not frames or frames[-1].sequence < sequence:
-            frames.append(Frame(channel, FrameKind.END, Generation(0), sequence))
+        kept = [frame for frame in self.frames[channel] if frame.sequence < sequence]
+        self.frames[channel] = [*kept, Frame(channel, FrameKind.END, Generation(0), sequence)]
+
+
+def stands_for_a_lost_one(frame: Frame) -> bool:
+    """No records and no watermark: nobody sends such a frame but a log that has lost it."""
+    empty = frame.payload is None and frame.watermark == NO_WATERMARK
+    return empty and frame.kind is FrameKind.DATA
 
 
 def log_of(
@@ -254,6 +268,26 @@ def decode_segment(data: bytes, channels: Sequence[ChannelId]) -> Iterator[Frame
     """The frames of a segment; their generation is left to whoever sends them again."""
     if data[: len(_MAGIC)] != _MAGIC:
         raise CorruptObject("a segment of a message log does not start like one.")
+    try:
+        found, at = _decode_headers(data, channels)
+    except (struct.error, IndexError, ValueError) as error:
+        raise CorruptObject(f"a segment of a message log cannot be read: {error}.") from error
+    view = memoryview(data)
+    for frame, size in found:
+        if size == _NO_PAYLOAD:
+            yield frame
+            continue
+        at += -at % _ALIGNMENT
+        if at + size > len(data):
+            raise CorruptObject("a segment of a message log is cut short.")
+        yield replace(frame, payload=Payload(encoded=view[at : at + size]))
+        at += size
+
+
+def _decode_headers(
+    data: bytes, channels: Sequence[ChannelId]
+) -> tuple[list[tuple[Frame, int]], int]:
+    """Each frame without its payload, the payload's size, and where the first payload may start."""
     (count,) = _COUNT.unpack_from(data, len(_MAGIC))
     at = len(_MAGIC) + _COUNT.size
     found: list[tuple[Frame, int]] = []
@@ -274,11 +308,4 @@ def decode_segment(data: bytes, channels: Sequence[ChannelId]) -> Iterator[Frame
         )
         at += riding
         found.append((frame, size))
-    view = memoryview(data)
-    for frame, size in found:
-        if size == _NO_PAYLOAD:
-            yield frame
-            continue
-        at += -at % _ALIGNMENT
-        yield replace(frame, payload=Payload(encoded=view[at : at + size]))
-        at += size
+    return found, at

@@ -32,6 +32,8 @@ class CheckpointRecord:
     """The protocol demanded it before a delivery; no timer did."""
     loops_ended: bool = False
     """The feedback inputs of the shard's cycle had been declared ended."""
+    holds_frames: bool = False
+    """Frames that were on their way are part of it, under the names of their channels."""
     log: tuple[LogSegment, ...] = ()
     """What the shard had sent and somebody may still ask for."""
     received: dict[str, int] = field(default_factory=dict)
@@ -47,6 +49,8 @@ class CheckpointRecord:
     """Operator -> records left out because of an error, of those that left any out."""
     variables: dict[str, Any] = field(default_factory=dict)
     """The protocol's own."""
+    lost_frames: int = 0
+    """Frames sent to this shard that nobody could send again."""
     capture_s: float = 0.0
     upload_s: float = 0.0
     size_bytes: int = 0
@@ -269,4 +273,4 @@ class Progress:
     counts: dict[str, tuple[int, int]]
     ended: bool = False
     lost_frames: int = 0
-    """Frames that nobody could send again."""
+    """Frames sent to it that nobody could send again."""

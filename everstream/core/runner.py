@@ -7,8 +7,8 @@ and threads and the simulator with virtual time.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any
 
 from everstream.core.chain import ChainStages
 from everstream.core.channel_state import CHANNELS, ChannelState
@@ -32,7 +32,8 @@ from everstream.core.instructions import (
     Start,
     Tell,
 )
-from everstream.core.message_log import LogSegment, MessageLog, Segment, log_of
+from everstream.core.jobs import CommitJob, Port, Upload
+from everstream.core.message_log import LogSegment, MessageLog, log_of
 from everstream.core.messages import (
     Census,
     CheckpointRecord,
@@ -56,88 +57,10 @@ from everstream.core.shard import Shard
 from everstream.core.source_log import SourceLog, reads_again
 from everstream.core.status import Status
 from everstream.errors import CorruptObject, EnvironmentFault
-from everstream.pipeline.sink import Permit, Transaction
+from everstream.pipeline.sink import Permit
 from everstream.pipeline.source import EndOfStream
-from everstream.state.snapshot import Capture as StateCapture
 from everstream.state.snapshot import ShardState
 from everstream.state.store import ObjectRef
-
-
-@dataclass
-class Upload:
-    """A captured checkpoint on its way to the store. Made here, performed in the background."""
-
-    shard: ShardId
-    generation: Generation
-    record: CheckpointRecord
-    capture: StateCapture
-    transactions: list[Transaction]
-    segments: Sequence[Segment] = ()
-    """What the shard has sent up to this checkpoint: durable before it, or it counts for nothing."""
-
-    @property
-    def name(self) -> str:
-        """Where the object goes: no two generations ever share a name."""
-        return (
-            f"{self.shard.operator}-{self.shard.number}/"
-            f"{self.record.number:08d}-{self.generation:x}.ckpt"
-        )
-
-    def perform(
-        self,
-        put: Callable[[str, Any], ObjectRef],
-        reached: Callable[[ShardId, Point], None],
-    ) -> ObjectRef:
-        """Store everything that makes up this checkpoint; the object of the state comes last."""
-        for segment in self.segments:
-            segment.save(put)
-        return put(self.name, self.prepare_in_pieces(reached))
-
-    def prepare(self, reached: Callable[[ShardId, Point], None]) -> bytes:
-        """Make the sinks' records durable and encode the state: the bytes to store."""
-        return b"".join(self.prepare_in_pieces(reached))
-
-    def prepare_in_pieces(self, reached: Callable[[ShardId, Point], None]) -> tuple[bytes, ...]:
-        """The same, without copying large values."""
-        for transaction in self.transactions:
-            transaction.persist()
-        data = self.capture.encode_in_pieces()
-        reached(self.shard, Point.IN_SNAPSHOT)
-        return data
-
-
-@dataclass
-class CommitJob:
-    """Transactions the world may see now."""
-
-    shard: ShardId
-    generation: Generation
-    permit: Permit
-    transactions: list[Transaction]
-
-    def perform(self, reached: Callable[[ShardId, Point], None]) -> None:
-        for transaction in self.transactions:
-            transaction.commit(self.permit)
-            reached(self.shard, Point.IN_COMMIT)
-
-
-class Port(Protocol):
-    """What an engine does for its runners."""
-
-    store_url: str
-
-    def clock_s(self) -> float: ...
-    def wall_s(self) -> float:
-        """Processing time, as operators see it: seconds since 1970."""
-
-    def send(self, frame: Frame) -> None: ...
-    def grant(self, channel: ChannelId, frames: int) -> None: ...
-    def tell(self, report: object) -> None: ...
-    def upload(self, upload: Upload) -> None: ...
-    def save_segment(self, segment: Segment) -> None: ...
-    def commit(self, job: CommitJob) -> None: ...
-    def load(self, refs: Sequence[ObjectRef]) -> list[bytes]: ...
-    def reached(self, shard: ShardId, point: Point) -> None: ...
 
 
 class ShardRunner:
@@ -497,6 +420,7 @@ class ShardRunner:
             record,
             counts=self.chain.counts,
             skipped=self.chain.skipped,
+            holds_frames=queues != "none",
             capture_s=self.port.clock_s() - began_s,
         )
         upload = Upload(

@@ -36,9 +36,9 @@ class Scheme:
     exactly_once: bool = True
 
     @property
-    def coordinator(self) -> type[RunControl]:
+    def coordinator(self) -> Callable[..., RunControl]:
         """With logs those go back who must; without, everybody."""
-        return Coordinator if self.log == "none" else LineCoordinator
+        return Coordinator if self.log == "none" else partial(LineCoordinator, log=self.log)
 
     def check(self, plan: Plan) -> None:
         """Raise a GraphError if this pipeline cannot be checkpointed so."""

@@ -33,6 +33,7 @@ from everstream.core.instructions import (
     Start,
     Tell,
 )
+from everstream.core.message_log import stands_for_a_lost_one
 from everstream.core.messages import (
     CheckpointFailed,
     CheckpointRecord,
@@ -181,7 +182,6 @@ class Shard:
         self._final_failed = False
         self._records = records
         self._early = []
-        self.lost_frames = 0
         for inbox in self.inboxes.values():
             inbox.clear()
         return [LoadState(generation, records, Permit(stable))]
@@ -202,6 +202,7 @@ class Shard:
         self.ended = set(ended)
         self.ordinal = record.ordinal if record else 0
         self.loops_ended = record is not None and record.loops_ended
+        self.lost_frames = record.lost_frames if record else 0
         keeps = record is not None and self.protocol.keeps_positions
         for channel in self.inputs:
             self.received[channel] = record.received.get(str(channel), 0) if keeps and record else 0
@@ -259,9 +260,8 @@ class Shard:
         channel = frame.channel
         marker = frame.kind is FrameKind.MARKER
         expected = self.arrived[channel] + (0 if marker else 1)
-        if frame.sequence > expected and self.gaps:
-            self.lost_frames += frame.sequence - expected
-        elif frame.sequence != expected:
+        # A gap is counted at the delivery, as that is what a checkpoint knows of.
+        if frame.sequence != expected and not (self.gaps and frame.sequence > expected):
             kind = FramesLost if frame.sequence > expected else InternalError
             raise kind(
                 f"{channel}: {frame.kind.name.lower()} frame {frame.sequence} came where "
@@ -418,6 +418,9 @@ class Shard:
 
     def _deliver(self, frame: Frame) -> list[Instruction]:
         instructions = self._perform(self.protocol.checkpoint_first(frame))
+        if self.gaps:
+            self.lost_frames += frame.sequence - self.received[frame.channel] - 1
+            self.lost_frames += stands_for_a_lost_one(frame)
         self.received[frame.channel] = max(frame.sequence, self.received[frame.channel])
         self.protocol.on_delivered(frame)
         if frame.kind is FrameKind.DATA:
@@ -486,6 +489,7 @@ class Shard:
             },
             ordinal=self.ordinal,
             variables=self.protocol.variables(),
+            lost_frames=self.lost_frames,
         )
 
     def _perform(self, asks: Sequence[Ask]) -> list[Instruction]:

@@ -1,10 +1,12 @@
-"""Replays one simulated run: `python -m everstream.simulation SEED [--trace]`."""
+"""Replays one simulated run: `python -m everstream.simulation SEED [--protocol NAME] [--trace]`."""
 
 from typing import Annotated
 
 import typer
 
+from everstream.errors import GraphError
 from everstream.simulation.faults import NO_FAULTS, Faults
+from everstream.simulation.schemes import PROTOCOLS, scheme_for
 from everstream.simulation.shapes import shape_for
 from everstream.simulation.world import History, World
 
@@ -16,16 +18,30 @@ def replay(
     seed: Annotated[int, typer.Argument(help="Which run: shape, faults and timing come from it.")],
     trace: Annotated[bool, typer.Option(help="Show every event as it happens.")] = False,
     faults: Annotated[bool, typer.Option(help="Let things go wrong.")] = True,
+    protocol: Annotated[str, typer.Option(help=f"One of {', '.join(PROTOCOLS)}.")] = "aligned",
+    log: Annotated[str, typer.Option(help="Where logs are kept: durable or memory.")] = "durable",
+    cycles: Annotated[bool, typer.Option(help="A shape with a feedback edge.")] = False,
 ) -> None:
     """Simulate one run in virtual time and say whether its output was right.
 
     The same seed always gives the same run, so a seed that failed in a test can be looked at:
 
         python -m everstream.simulation 4711 --trace
+        python -m everstream.simulation 4711 --protocol hmnr --cycles --trace
 
     Ends with exit code 1 if the run was not right.
     """
-    world = World(seed, shape_for(seed), Faults() if faults else NO_FAULTS)
+    if protocol not in PROTOCOLS:
+        raise typer.BadParameter(f"{protocol!r} is none of {', '.join(PROTOCOLS)}")
+    if log not in ("durable", "memory"):
+        raise typer.BadParameter(f"{log!r} is neither durable nor memory")
+    shape = shape_for(seed, cycles=cycles)
+    scheme = scheme_for(protocol, seed, log=log)  # type: ignore[arg-type]
+    world = World(seed, shape, Faults() if faults else NO_FAULTS, scheme)
+    try:
+        scheme.check(world.plan)
+    except GraphError as error:
+        raise typer.BadParameter(error.message) from error
     if trace:
         world.watchers.append(lambda text: typer.echo(f"{world.scheduler.now_s:8.4f} {text}"))
     history = world.run()
@@ -46,7 +62,8 @@ def described(history: History, world: World) -> list[str]:
         *(f"  {line}" for line in history.notes or ["none"]),
         f"{outcome} after {history.virtual_s:.3f} virtual s and {history.steps} steps, "
         f"{history.epochs} epochs, {history.recoveries} recoveries",
-        f"lost {history.lost}, duplicated {history.duplicated}",
+        f"lost {history.lost}, duplicated {history.duplicated}"
+        + (f", {history.lost_frames} frames known to be lost" if history.lost_frames else ""),
         *(f"violated: {line}" for line in history.violations),
         f"verdict: {verdict}",
     ]

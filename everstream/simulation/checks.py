@@ -28,6 +28,8 @@ class Safety:
     outside: Outside
     exactly_once: bool = True
     """Otherwise records may count twice, and only what is lost is held against the run."""
+    may_lose: bool = False
+    """What was in transit from a dead host may be lost, if the run knows that."""
     stable: Epoch = NO_EPOCH
     """The newest epoch that ever had its manifest in the store."""
     violations: list[str] = field(default_factory=list)
@@ -71,15 +73,19 @@ class Safety:
         if self.shape.ordered and shown != self._expected[operator][: len(shown)]:
             self._violated(f"{operator}:{shard} showed records out of order")
 
-    def at_end(self, outcome: Outcome | None) -> None:
-        """Compare all output with that of the sequential program; only a finished run is whole."""
+    def at_end(self, outcome: Outcome | None, known_lost: int = 0) -> None:
+        """Compare all output with that of the sequential program; only a finished run is whole.
+
+        `known_lost`: frames that the run itself counts as lost.
+        """
         for sink, expected in self._expected.items():
             shown = self.outside.output(sink)
             self.duplicated += sum((Counter(shown) - self._counts[sink]).values())
             self.misordered |= self.shape.ordered and shown != expected[: len(shown)]
             if outcome is Outcome.FINISHED:
                 self.lost += sum((self._counts[sink] - Counter(shown)).values())
-        if self.lost or (self.duplicated and self.exactly_once):
+        lost = self.lost and not (self.may_lose and known_lost)
+        if lost or (self.duplicated and self.exactly_once):
             self._violated(f"lost {self.lost} and duplicated {self.duplicated} records")
         if self.misordered and self.exactly_once:
             self._violated("the output is out of order")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from everstream.core.frames import Frame, FrameKind, Payload
 from everstream.core.ids import ChannelId, Generation, HostId, ShardId
+from everstream.core.jobs import CommitJob, Upload
 from everstream.core.message_log import Segment
 from everstream.core.messages import (
     EndLoop,
@@ -25,7 +26,7 @@ from everstream.core.messages import (
 )
 from everstream.core.outlet import CREDIT
 from everstream.core.points import Point
-from everstream.core.runner import CommitJob, ShardRunner, Upload
+from everstream.core.runner import ShardRunner
 from everstream.core.scheme import Scheme
 from everstream.errors import EverstreamError, InternalError
 from everstream.state.objects import ObjectRef

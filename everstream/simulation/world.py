@@ -53,6 +53,10 @@ class History:
     steps: int = 0
     epochs: int = 0
     recoveries: int = 0
+    forced: int = 0
+    """Checkpoints that a protocol demanded before a delivery."""
+    lost_frames: int = 0
+    """Frames the run itself knows to be lost, because logs died with their hosts."""
     faults: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
@@ -83,7 +87,10 @@ class World:
         self.disk = SimulatedDisk(self.scheduler.random)
         self.store = CheckpointStore(self.disk)
         self.outside = OutsideSink.worlds[seed] = Outside()
-        self.safety = Safety(shape, self.outside, exactly_once=scheme.exactly_once)
+        in_memory = scheme.log == "memory"
+        self.safety = Safety(
+            shape, self.outside, scheme.exactly_once or in_memory, may_lose=in_memory
+        )
         self.liveness = Liveness()
         self.plan: Plan = make_plan(shape.pipeline(seed), shape.hosts)
         every_s = self.scheduler.random.choice((0.01, 0.05))
@@ -115,7 +122,9 @@ class World:
             history.violations.append(f"a rule of the core: {error}")
         if self.outcome is not None:
             history.recoveries += len(self.coordinator.book.reports)
-        self.safety.at_end(self.outcome)
+            history.forced += self.coordinator.tally.forced
+        history.lost_frames = self.coordinator.lost_frames
+        self.safety.at_end(self.outcome, history.lost_frames)
         history.outcome = self.outcome
         history.virtual_s = self.scheduler.now_s
         history.steps = self.scheduler.steps

@@ -15,9 +15,9 @@ from queue import SimpleQueue
 from typing import Any
 
 from everstream.core.ids import ShardId
+from everstream.core.jobs import CommitJob, Upload
 from everstream.core.message_log import Segment
 from everstream.core.points import Point
-from everstream.core.runner import CommitJob, Upload
 from everstream.errors import EnvironmentFault
 from everstream.state.store import CheckpointStore
 

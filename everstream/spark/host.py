@@ -23,6 +23,7 @@ import zmq
 
 from everstream.core.frames import Frame, warm_up
 from everstream.core.ids import ChannelId, Generation, HostId, ShardId
+from everstream.core.jobs import CommitJob, Upload
 from everstream.core.message_log import Segment
 from everstream.core.messages import (
     EndLoop,
@@ -37,7 +38,7 @@ from everstream.core.messages import (
 )
 from everstream.core.plan import Plan
 from everstream.core.points import Point
-from everstream.core.runner import CommitJob, ShardRunner, Upload
+from everstream.core.runner import ShardRunner
 from everstream.core.scheme import Scheme
 from everstream.errors import (
     EnvironmentFault,

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from everstream.core.ids import first_generation
 from everstream.core.manifest import EpochManifest, check_fits
+from everstream.core.message_log import LogKind
 from everstream.core.orders import Outcome, Policy
 from everstream.core.plan import Plan, make_plan, spread
 from everstream.core.scheme import Checkpointing, Scheme, scheme_of
@@ -152,7 +153,7 @@ class _Run:
         with said_when_slow(self.listener, f"opening the store {self.url}", policy.slow_after_s):
             owner = f"{self.pipeline.name} pid {os.getpid()} on {socket.gethostname()}"
             lease = store.acquire_lease(owner)
-            manifests = self._earlier(store, lease, fresh)
+            manifests = self._earlier(store, lease, fresh, scheme.log)
         if manifests and manifests[0].final:
             self.listener.note(
                 f"pipeline '{self.pipeline.name}' has already finished (epoch "
@@ -240,7 +241,9 @@ class _Run:
         result.notes.append(text)
         self.listener.note(text, True)
 
-    def _earlier(self, store: CheckpointStore, lease: Lease, fresh: bool) -> list[EpochManifest]:
+    def _earlier(
+        self, store: CheckpointStore, lease: Lease, fresh: bool, log: LogKind
+    ) -> list[EpochManifest]:
         """The checkpoints to go on from; none if the run starts from nothing."""
         if fresh:
             store.forget_all(lease)
@@ -248,7 +251,7 @@ class _Run:
         for skipped in store.skipped:
             self.listener.note(f"{skipped.path} is skipped: {skipped.reason}", True)
         if found:
-            check_fits(found[0], self.plan)
+            check_fits(found[0], self.plan, log)
             return found
         for node in self.plan.graph.nodes.values():
             for sink in (node.what if node.kind is Kind.SINK else None, node.dead_letters):

@@ -182,7 +182,7 @@ def _scenarios(delivery: Delivery) -> list[tuple[str, Callable[[_World], None]]]
         _fresh_start_asks_before_it_replaces,
     ]
     named = [(scenario.__name__.strip("_").replace("_", " "), scenario) for scenario in plain]
-    return [*named, *_crashes()]
+    return [*named, *_crashes(), *_held_back()]
 
 
 def _crashes() -> Iterator[tuple[str, Callable[[_World], None]]]:
@@ -230,6 +230,44 @@ def _crash(world: _World, steps: int, zombie: str, held: str, others: str) -> No
                 with suppress(EverstreamError):
                     transaction.abort()
         life.writer.close()
+    world.must_show(CHECKPOINTS, "at the end")
+
+
+def _held_back() -> Iterator[tuple[str, Callable[[_World], None]]]:
+    """Restores of a checkpoint that is not stable yet, as shards with their own checkpoints do."""
+    for restored, zombie, again in product((2, 3), ("silent", "active"), ("once", "twice")):
+        name = f"checkpoint {restored} restored {again} with a permit for 1, zombie {zombie}"
+        yield name, partial(_hold_back, restored=restored, zombie=zombie, again=again)
+
+
+def _hold_back(world: _World, restored: int, zombie: str, again: str) -> None:
+    life = _Life(world)
+    for what in ("w1", "p1", "s1", "c1", "w2", "p2", "s2", "w3", "p3", "s3"):
+        life.step(what)
+    given = life.restored(restored, only_uncommitted=False)
+    for generation in (2, 3) if again == "twice" else (2,):
+        heir = world.open(generation)
+        held = {t.checkpoint: t for t in heir.recover(given, Permit(1))}
+        wanted = set(range(2, restored + 1))
+        assert set(held) == wanted, f"{world.scenario}: recover gave back {sorted(held)}"
+        world.must_show([1], f"after generation {generation} recovered")
+        if zombie == "active":
+            life.haunt(restored)
+            world.must_show([1], "while a zombie goes on")
+        # As the next checkpoint holds them; and the next generation finds half a transaction.
+        given = [pickle.loads(pickle.dumps(transaction)) for transaction in held.values()]
+        if generation == 2 and again == "twice":
+            heir.write(world.batches[0])
+    for checkpoint in range(2, CHECKPOINTS[-1] + 1):
+        transaction = held.get(checkpoint)
+        if transaction is None:
+            transaction = world.prepare(heir, checkpoint)
+            transaction.persist()
+        world.must_show(range(1, checkpoint), "before the permit comes")
+        for _ in range(2):
+            transaction.commit(Permit(checkpoint))
+            world.must_show(range(1, checkpoint + 1), "after the permit came")
+    assert not world.open(4).recover(given, Permit(3)), f"{world.scenario}: nothing waits"
     world.must_show(CHECKPOINTS, "at the end")
 
 

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import everstream as es
 from everstream.cli import app
+from everstream.cli.options import RunOptions
 from tests.cli.commands import ROOT, Command
 
 WORD_COUNT = str(ROOT / "examples" / "word_count.py")
@@ -34,7 +36,15 @@ def test_help_teaches_with_an_example(command: list[str]) -> None:
         (["--every", "banana"], "'banana' is no duration: write it like 500ms, 5s, 2m or 1h"),
         (["--every", "0s"], "the time between checkpoints must be positive"),
         (["--timeout", "soon"], "'soon' is no duration"),
-        (["--checkpoint", "none", "--every", "1s"], "need --checkpoint coordinated"),
+        (
+            ["--checkpoint", "none", "--every", "1s"],
+            "need checkpoints: say which with --checkpoint",
+        ),
+        (["--checkpoint", "none", "--log", "memory"], "need checkpoints"),
+        (["--checkpoint", "unaligned", "--log", "durable"], "unaligned keeps no log: drop --log"),
+        (["--checkpoint", "hmnr", "--every-records", "100"], "hmnr: each shard has its own timer"),
+        (["--checkpoint", "uncoordinated", "--every", "auto"], "give a time with --every"),
+        (["--checkpoint", "bcs", "--log", "tape"], "tape"),
         (["--checkpoint", "sometimes"], "sometimes"),
         (["--workers", "0"], "--workers"),
     ],
@@ -44,6 +54,50 @@ def test_a_wrong_option_is_named(options: list[str], says: str) -> None:
     assert said.exit_code == 2
     assert says in said.output
     assert "Traceback" not in said.output
+
+
+@pytest.mark.parametrize(
+    ("options", "chosen"),
+    [
+        ({}, es.Coordinated()),
+        ({"every": "2s"}, es.Coordinated(every="2s")),
+        ({"checkpoint": "unaligned"}, es.Coordinated(mode="unaligned")),
+        ({"checkpoint": "at-least-once"}, es.Coordinated(mode="at-least-once")),
+        ({"checkpoint": "uncoordinated", "every": "2s"}, es.Uncoordinated(every="2s")),
+        ({"checkpoint": "uncoordinated", "log": "memory"}, es.Uncoordinated(log="memory")),
+        ({"checkpoint": "hmnr", "every": "2s"}, es.Induced(every="2s", rule="hmnr")),
+        ({"checkpoint": "bcs", "log": "durable"}, es.Induced(rule="bcs")),
+        ({"checkpoint": "none"}, None),
+    ],
+)
+def test_each_word_after_checkpoint_chooses_a_protocol(
+    options: dict[str, str], chosen: object
+) -> None:
+    asked = RunOptions("pipeline.py", **options)  # type: ignore[arg-type]
+    asked.check()
+    assert RunOptions.from_json(asked.to_json()).checkpointing() == chosen
+
+
+CYCLIC = """
+import everstream as es
+pipeline = es.Pipeline("round")
+numbers = pipeline.source(es.Range(10), name="numbers")
+hop = numbers.key_by(lambda n: n).map(lambda n: n, name="hop", shards=2)
+hop.feedback(to=hop)
+hop.sink(es.Collect(), name="out")
+"""
+
+
+def test_aligned_checkpoints_of_a_cycle_are_one_clear_line_that_names_the_others(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "round.py").write_text(CYCLIC)
+    for checkpoint in ("coordinated", "at-least-once"):
+        command = Command("run", "round.py", "--checkpoint", checkpoint, cwd=tmp_path)
+        assert command.end() == 2
+        for name in ("'hop'", "unaligned", "hmnr", "bcs", "uncoordinated"):
+            assert name in command.lines[-1]
+        assert "Traceback" not in command.output
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,22 @@ def _recover_without_commit(
     original_recover(self, [], permit)
 
 
+def _recover_without_what_waits(
+    self: PartWriter, transactions: Sequence[Transaction], permit: Permit
+) -> Sequence[Transaction]:
+    """As if no permit would ever come."""
+    original_recover(self, [t for t in transactions if t.checkpoint <= permit.checkpoint], permit)
+    return ()
+
+
+def _recover_with_all_commits(
+    self: PartWriter, transactions: Sequence[Transaction], permit: Permit
+) -> Sequence[Transaction]:
+    """As if whatever is restored were stable."""
+    newest = max([permit.checkpoint, *(t.checkpoint for t in transactions)])
+    return original_recover(self, transactions, Permit(newest))
+
+
 def _commit_fails_twice(self: PartTransaction, permit: Permit) -> None:
     if self.folder.fs.exists(self.folder.path_of(self.part)):
         raise EverstreamError("already there")
@@ -155,6 +171,8 @@ original_prepare = PartWriter.prepare
         (PartTransaction, "abort", _abort_does_nothing_and_commits),
         (PartWriter, "recover", _recover_without_cleaning),
         (PartWriter, "recover", _recover_without_commit),
+        (PartWriter, "recover", _recover_without_what_waits),
+        (PartWriter, "recover", _recover_with_all_commits),
         (PartWriter, "prepare", _part_by_generation),
     ],
 )

@@ -1,6 +1,7 @@
 """From graphs to shards, channels and hosts; and what a manifest must fit."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from everstream.connectors.generate import Range
 from everstream.core.ids import ChannelId, Epoch, ShardId
 from everstream.core.manifest import EpochManifest, check_fits, records_for, shard_counts
+from everstream.core.message_log import LogKind
 from everstream.core.messages import CheckpointRecord
 from everstream.core.plan import Plan, make_plan, spread
 from everstream.errors import GraphError, UserError
@@ -177,6 +179,40 @@ def test_a_changed_number_of_shards_does_not_fit() -> None:
     manifest = EpochManifest(Epoch(1), {}, "test", shard_counts={"numbers": 2, "gone": 3})
     with pytest.raises(UserError, match=r"'numbers' was checkpointed with 2 shard\(s\).*shards=2"):
         check_fits(manifest, planned(source(shards=1)))
+
+
+@pytest.mark.parametrize("now", ["none", "memory"])
+def test_checkpoints_with_logs_do_not_fit_a_run_without_or_with_others(now: LogKind) -> None:
+    plan = planned(source())
+    manifest = EpochManifest(Epoch(1), {}, "test", log="durable")
+    check_fits(manifest, plan, "durable")
+    with pytest.raises(UserError, match=r"with durable message logs.*--fresh"):
+        check_fits(manifest, plan, now)
+    check_fits(replace(manifest, final=True), plan, now)
+
+
+@pytest.mark.parametrize("log", ["none", "durable"])
+def test_a_graph_that_was_changed_around_frames_on_their_way_does_not_fit(log: LogKind) -> None:
+    before = planned(source().on_demand().map(same, name="a"))
+    records = {
+        shard: CheckpointRecord(
+            shard,
+            Epoch(1),
+            before.chains[shard.operator].operators,
+            holds_frames=True,
+            received={str(channel): 1 for channel in before.inputs[shard]},
+            sent={str(channel): 1 for channel in before.outputs[shard]},
+        )
+        for shard in before.shards
+    }
+    manifest = EpochManifest(Epoch(1), records, "test", log=log)
+    check_fits(manifest, before, log)
+    moved = planned(source().on_demand().map(same, name="new").on_demand().map(same, name="a"))
+    with pytest.raises(UserError, match=r"changed around operator .*on their way"):
+        check_fits(manifest, moved, log)
+    if log == "none":
+        empty = {s: replace(record, holds_frames=False) for s, record in records.items()}
+        check_fits(replace(manifest, records=empty), moved)
 
 
 def test_an_operator_that_moved_in_the_graph_keeps_its_state() -> None:

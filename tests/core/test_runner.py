@@ -10,6 +10,7 @@ from everstream.connectors.generate import FromList, Range
 from everstream.core.chain import ChainStages
 from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import ChannelId, Epoch, Generation, HostId, ShardId
+from everstream.core.jobs import CommitJob, Upload
 from everstream.core.messages import (
     CheckpointFailed,
     CheckpointRecord,
@@ -25,7 +26,7 @@ from everstream.core.messages import (
 )
 from everstream.core.plan import Plan, make_plan
 from everstream.core.points import Point
-from everstream.core.runner import CommitJob, ShardRunner, Upload
+from everstream.core.runner import ShardRunner
 from everstream.core.scheme import ALIGNED
 from everstream.core.shard import Status
 from everstream.errors import CorruptObject, OperatorError

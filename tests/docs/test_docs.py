@@ -23,7 +23,13 @@ DOCUMENTS = [
     ROOT / "README.md",
     *(
         ROOT / "docs" / name
-        for name in ("architecture.md", "guarantees.md", "operators.md", "event-time.md")
+        for name in (
+            "architecture.md",
+            "guarantees.md",
+            "operators.md",
+            "event-time.md",
+            "protocols.md",
+        )
     ),
 ]
 MASTER = "local[2]"
@@ -57,6 +63,7 @@ def test_every_program_in_the_documents_has_a_test_here() -> None:
         "guarantees.md": 0,
         "operators.md": 3,
         "event-time.md": 3,
+        "protocols.md": 2,
     }
 
 
@@ -105,6 +112,28 @@ def test_the_operator_class_of_the_operators_page() -> None:
 def test_the_source_of_the_operators_page() -> None:
     (result,) = run_block("docs/operators.md", 2).values()
     assert result.collected() == list(range(10, 0, -1))
+
+
+def program(document: str, number: int) -> dict[str, Any]:
+    """The names that a program in a document defines."""
+    names: dict[str, Any] = {"__name__": "a_program_in_the_documents"}
+    text = blocks(ROOT / document, "python")[number]
+    exec(compile(text, f"{document}, program {number}", "exec"), names)
+    return names
+
+
+def test_the_branches_of_the_protocols_page(capsys: pytest.CaptureFixture[str]) -> None:
+    program("docs/protocols.md", 0)["survive"]("local[3]")
+    assert "went back: ('left:0',)" in capsys.readouterr().out
+
+
+def test_the_loop_of_the_protocols_page() -> None:
+    def steps(n: int) -> int:
+        return 0 if n == 1 else 1 + steps(n // 2 if n % 2 == 0 else 3 * n + 1)
+
+    pipeline = program("docs/protocols.md", 1)["pipeline"]
+    result = pipeline.run(checkpoint=everstream.Induced(every="1s"), master=MASTER)
+    assert Counter(result.collected("steps")) == Counter((n, steps(n)) for n in range(1, 1000))
 
 
 def test_the_windows_of_the_event_time_page() -> None:

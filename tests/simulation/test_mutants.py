@@ -14,12 +14,13 @@ from everstream.core.coordinator import Coordinator
 from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import Epoch, Generation, ShardId
 from everstream.core.instructions import Capture, Instruction
+from everstream.core.jobs import Upload
 from everstream.core.messages import CheckpointRecord
 from everstream.core.outlet import DemandOutlet, DirectOutlet, Item
 from everstream.core.protocols.aligned import Aligned
 from everstream.core.protocols.base import Ask, Verdict
 from everstream.core.protocols.epochs import EpochLedger
-from everstream.core.runner import ShardRunner, Upload
+from everstream.core.runner import ShardRunner
 from everstream.core.shard import Shard
 from everstream.pipeline.sink import Permit
 from everstream.simulation.faults import Faults

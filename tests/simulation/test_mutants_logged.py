@@ -1,0 +1,236 @@
+"""Checkpoints with message logs and one rule taken out: each mutant is caught by a few seeds.
+
+The seeds are those that were found to catch it; that the real code passes them is checked too.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from everstream.core import line_coordinator, runner
+from everstream.core.frames import Frame
+from everstream.core.ids import ChannelId, Generation
+from everstream.core.instructions import Instruction
+from everstream.core.jobs import Upload
+from everstream.core.line_coordinator import LineCoordinator
+from everstream.core.lines import START, Link, Position
+from everstream.core.loops import LoopWatch
+from everstream.core.message_log import DurableLog, MemoryLog
+from everstream.core.messages import CheckpointRecord, Recover, Stable
+from everstream.core.outlet import DemandOutlet, DirectOutlet
+from everstream.core.protocols.uncoordinated import Uncoordinated
+from everstream.core.shard import Shard
+from everstream.simulation.outside import OutsideWriter
+from everstream.state import snapshot
+
+from .catching import caught
+
+Patch = pytest.MonkeyPatch
+MUTANTS: list[tuple[Callable[[Patch], None], bool, tuple[int, ...]]] = []
+
+
+def mutant(*seeds: int, cycles: bool = False) -> Callable[..., Callable[[Patch], None]]:
+    def remember(function: Callable[[Patch], None]) -> Callable[[Patch], None]:
+        MUTANTS.append((function, cycles, seeds))
+        return function
+
+    return remember
+
+
+def _replayed_after(patch: Patch, shift: int) -> None:
+    after = DurableLog.after
+
+    def shifted(self: DurableLog, channel: ChannelId, sequence: int) -> list[Frame]:
+        return after(self, channel, sequence + shift)
+
+    patch.setattr(DurableLog, "after", shifted)
+
+
+@mutant(3, 5, 6)
+def replay_starts_one_frame_too_late(patch: Patch) -> None:
+    _replayed_after(patch, 1)
+
+
+@mutant(0, 1, 3)
+def replay_starts_one_frame_too_early(patch: Patch) -> None:
+    _replayed_after(patch, -1)
+
+
+@mutant(2, 3, 4)
+def an_edge_is_drawn_when_received_equals_sent(patch: Patch) -> None:
+    def strict(links: Sequence[Link], histories: Mapping[Any, Sequence[Position]]) -> Any:
+        line = {shard: len(history) - 1 for shard, history in histories.items()}
+
+        def at(shard: Any) -> Position:
+            return START if line[shard] < 0 else histories[shard][line[shard]]
+
+        moved = True
+        while moved:
+            moved = False
+            for name, sender, receiver in links:
+                sent = at(sender).sent.get(name, 0)
+                while line[receiver] >= 0 and at(receiver).received.get(name, 0) >= sent:
+                    line[receiver] -= 1
+                    moved = True
+        return line
+
+    patch.setattr(line_coordinator, "recovery_line", strict)
+
+
+@mutant(15, 16, 30)
+def positions_are_forgotten_on_idle_channels(patch: Patch) -> None:
+    record = Shard._record
+
+    def forgetful(self: Shard, *arguments: Any, **options: Any) -> CheckpointRecord:
+        made = record(self, *arguments, **options)
+        before = self.__dict__.get("_before", ({}, {}))
+        self.__dict__["_before"] = (made.received, made.sent)
+        return replace(
+            made,
+            received={c: n for c, n in made.received.items() if before[0].get(c) != n},
+            sent={c: n for c, n in made.sent.items() if before[1].get(c) != n},
+        )
+
+    patch.setattr(Shard, "_record", forgetful)
+
+
+@mutant(0, 10, 15)
+def the_protocols_variables_are_not_restored(patch: Patch) -> None:
+    restore = Uncoordinated.restore
+    patch.setattr(Uncoordinated, "restore", lambda self, variables, ended: restore(self, {}, ended))
+
+
+@mutant(6, 30, 33)
+def the_log_is_not_cut_at_a_rollback(patch: Patch) -> None:
+    """So the second failure replays ghosts: frames that were never sent, as it turned out."""
+    restore = DurableLog.restore
+
+    def keeping(self: DurableLog, generation: Generation, segments: Any, sent: Any) -> None:
+        ghosts = self.seal()
+        restore(self, generation, segments, sent)
+        if ghosts:
+            self._sealed = ghosts
+
+    patch.setattr(DurableLog, "restore", keeping)
+
+
+@mutant(0, 1, 5)
+def a_checkpoint_counts_before_its_log_is_in_the_store(patch: Patch) -> None:
+    patch.setattr(
+        Upload, "perform", lambda self, put, reached: put(self.name, self.prepare(reached))
+    )
+
+
+@mutant(0, 3, 5)
+def a_failed_shards_log_dies_with_it(patch: Patch) -> None:
+    patch.setattr(runner, "log_of", lambda kind, shard, channels, load: MemoryLog(channels))
+
+
+@mutant(1, 11, 54)
+def frames_that_wait_to_go_out_are_not_saved(patch: Patch) -> None:
+    patch.setattr(DemandOutlet, "queued", lambda self: [])
+    patch.setattr(DirectOutlet, "queued", lambda self: {})
+
+
+@mutant(0, 40, 73)
+def a_snapshot_is_encoded_after_later_updates(patch: Patch) -> None:
+    patch.setattr(snapshot, "freeze", lambda entries, whose: entries)
+
+
+def _newest(self: LineCoordinator) -> dict[Any, CheckpointRecord]:
+    return {shard: history[-1] for shard, history in self.histories.items() if history}
+
+
+@mutant(0, 9, 12)
+def sinks_commit_beyond_the_stable_line(patch: Patch) -> None:
+    def eager(self: LineCoordinator) -> None:
+        numbers = {**self.stable_numbers, **{s: r.number for s, r in _newest(self).items()}}
+        for host in self.hosts:
+            self._send(host, Stable(self.stable_epoch, numbers))
+
+    patch.setattr(LineCoordinator, "_tell_stable", eager)
+
+
+@mutant(16, 127, 130)
+def logs_are_pruned_up_to_the_newest_checkpoints(patch: Patch) -> None:
+    def eager(self: LineCoordinator) -> None:
+        received = {c: n for r in _newest(self).values() for c, n in r.received.items()}
+        for host in self.hosts:
+            self._send(host, Stable(self.stable_epoch, self.stable_numbers, received))
+
+    patch.setattr(LineCoordinator, "_tell_stable", eager)
+
+
+@mutant(3, 41, 61)
+def halted_shards_do_not_wait(patch: Patch) -> None:
+    on_halt = Shard.on_halt
+
+    def restless(self: Shard, generation: Generation) -> list[Instruction]:
+        told = on_halt(self, generation)
+        self.halted = False
+        return told
+
+    patch.setattr(Shard, "on_halt", restless)
+
+
+@mutant(107, 112)
+def checkpoints_that_were_given_up_are_kept(patch: Patch) -> None:
+    decide = LineCoordinator._decide_when_known
+
+    def hoarding(self: LineCoordinator, now_s: float) -> None:
+        before = {shard: list(history) for shard, history in self.histories.items()}
+        decide(self, now_s)
+        self.histories = before
+
+    patch.setattr(LineCoordinator, "_decide_when_known", hoarding)
+
+
+@mutant(14, 22, 27)
+def frames_of_one_who_went_back_stay_in_the_inbox(patch: Patch) -> None:
+    on_recover = Shard.on_recover
+
+    def keeping(self: Shard, command: Recover) -> list[Instruction]:
+        waiting = {channel: list(inbox) for channel, inbox in self.inboxes.items()}
+        told = on_recover(self, command)
+        if self.id not in command.records:
+            for channel, frames in waiting.items():
+                if len(self.inboxes[channel]) < len(frames):
+                    self.inboxes[channel].extend(frames)
+        return told
+
+    patch.setattr(Shard, "on_recover", keeping)
+
+
+@mutant(6, 15, 24)
+def sinks_forget_what_waits_for_a_later_permit(patch: Patch) -> None:
+    recover = OutsideWriter.recover
+
+    def forgetful(self: OutsideWriter, transactions: Any, permit: Any) -> list[Any]:
+        recover(self, [t for t in transactions if t.checkpoint <= permit.checkpoint], permit)
+        return []
+
+    patch.setattr(OutsideWriter, "recover", forgetful)
+
+
+@mutant(3, 25, 45, cycles=True)
+def a_loop_is_over_after_one_round_of_questions(patch: Patch) -> None:
+    on_census = LoopWatch.on_census
+
+    def hasty(self: LoopWatch, answer: Any) -> None:
+        if len(self.answers) == len(self.cycle) - 1:
+            everybody = [*self.answers.values(), answer]
+            self._received_before = sum(census.sent for census in everybody)
+        on_census(self, answer)
+
+    patch.setattr(LoopWatch, "on_census", hasty)
+
+
+@pytest.mark.parametrize("breaks, cycles, seeds", MUTANTS, ids=[m[0].__name__ for m in MUTANTS])
+def test_a_few_seeds_catch(
+    breaks: Callable[[Patch], None], cycles: bool, seeds: tuple[int, ...], monkeypatch: Patch
+) -> None:
+    assert not any(caught("uncoordinated", seed, cycles=cycles) for seed in seeds)
+    breaks(monkeypatch)
+    assert any(caught("uncoordinated", seed, cycles=cycles) for seed in seeds)
