@@ -1,5 +1,6 @@
 """Puts the subcommands together into one `everstream` command."""
 
+import sys
 from importlib.metadata import version
 from typing import Annotated
 
@@ -10,6 +11,7 @@ from everstream.cli.audit import audit
 from everstream.cli.bench import bench
 from everstream.cli.demo import demo
 from everstream.cli.run import run
+from everstream.errors import EverstreamError, InternalError, UserError
 
 app = typer.Typer(
     name="everstream",
@@ -49,4 +51,11 @@ checkpoints.register(app)
 
 
 def main() -> None:
-    app()
+    """The command. What goes wrong is said in a sentence, not as a traceback, unless it is a bug."""
+    try:
+        app()
+    except InternalError:
+        raise
+    except EverstreamError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(2 if isinstance(error, UserError) else 1)

@@ -12,6 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 console = Console()
+WIDTH = 170
+"""The tables need so many columns; a narrower terminal wraps them."""
 
 
 class ProtocolName(StrEnum):
@@ -154,10 +156,10 @@ def _print(runs: Any, setting: Any, costs: Any) -> None:
         ("with one kill (the paper's seconds are scaled)", killed_table(rows, setting)),
     ):
         if lines:
-            table = Table(*head, title=title, title_justify="left")
+            table = Table(*head, title=title, title_justify="left", box=None, header_style="bold")
             for line in lines:
                 table.add_row(*line)
-            console.print(table)
+            console.print(table, width=max(console.width, WIDTH))
     for text, good in verdicts(rows):
         console.print(f"[{'green' if good else 'red'}]{'yes' if good else 'NO '}[/] {text}")
     if costs is not None:

@@ -68,6 +68,8 @@ class FromFunction(Source):
     `make` must give the same records each time it is asked for them. Endless if `total` is None.
     """
 
+    exact_batches = True
+
     def __init__(
         self,
         make: Callable[[int, int], Batch],

@@ -33,7 +33,7 @@ from everstream.core.instructions import (
     Tell,
 )
 from everstream.core.jobs import CommitJob, Port, Upload
-from everstream.core.message_log import LogSegment, log_of
+from everstream.core.message_log import LogSegment, MessageLog, log_of
 from everstream.core.messages import (
     Census,
     CheckpointRecord,
@@ -54,6 +54,7 @@ from everstream.core.points import Point
 from everstream.core.protocols.base import Place, Queues
 from everstream.core.scheme import Scheme
 from everstream.core.shard import Shard
+from everstream.core.source_log import SourceLog, reads_again
 from everstream.core.status import Status
 from everstream.errors import CorruptObject, EnvironmentFault
 from everstream.pipeline.sink import Permit
@@ -80,7 +81,11 @@ class ShardRunner:
             feedback=[channel for channel in inputs if plan.feedback(channel)],
             gaps=scheme.log == "memory",
         )
-        self.log = log_of(scheme.log, id, outputs, port.load)
+        self.log: MessageLog | None
+        if scheme.log == "durable" and reads_again(plan, id):
+            self.log = SourceLog(plan, id, port.load)
+        else:
+            self.log = log_of(scheme.log, id, outputs, port.load)
         self.sides = {channel: plan.graph.edges[channel.edge].side for channel in inputs}
         self.port = port
         self.state = ShardState()
@@ -346,6 +351,9 @@ class ShardRunner:
         self._flush_outside_step()
 
     def _produce(self) -> None:
+        if isinstance(self.log, SourceLog):
+            assert self.chain.head.reader is not None
+            self.log.reading_at(self.chain.head.reader.offset)
         read = self.chain.read()
         if read is None:
             reader = self.chain.head.reader

@@ -12,6 +12,7 @@ import polars as pl
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch, columns_of, where
 from everstream.pipeline.operator import Context, Operator
+from everstream.pipeline.purity import all_plain, is_plain
 
 Predicate: TypeAlias = Callable[[Any], bool] | pl.Expr
 
@@ -49,6 +50,7 @@ class Filter(Operator):
 
     def __init__(self, predicate: Predicate) -> None:
         self.predicate = predicate
+        self.pure = is_plain(predicate)
 
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         ctx.emit_batch(kept(self.predicate, batch, ctx))
@@ -61,6 +63,7 @@ class Branch(Operator):
 
     def __init__(self, predicates: Sequence[Predicate]) -> None:
         self.predicates = list(predicates)
+        self.pure = all_plain(predicates)
 
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         rest = batch
@@ -95,6 +98,7 @@ class WithColumns(Operator):
     def __init__(self, expressions: Sequence[Any], named: dict[str, Any]) -> None:
         self.expressions = list(expressions)
         self.named = named
+        self.pure = all_plain([*expressions, *named.values()])
 
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         frame = columns_of(batch, ctx.operator)
@@ -109,6 +113,7 @@ class Select(Operator):
     def __init__(self, expressions: Sequence[Any], named: dict[str, Any]) -> None:
         self.expressions = list(expressions)
         self.named = named
+        self.pure = all_plain([*expressions, *named.values()])
 
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         frame = columns_of(batch, ctx.operator)

@@ -15,6 +15,7 @@ class EventTime(Operator):
 
     announces_watermarks = True
     repeatable = True
+    pure = True  # the records pass as they are, and watermarks are kept with the frames
 
     def __init__(self, time: TimeOf, lateness_us: int) -> None:
         self.time = time

@@ -214,6 +214,8 @@ class Operator:
     """The most shards it can have; None for any number."""
     repeatable = False
     """Whether a batch that failed may be processed again, in pieces: it changes no state."""
+    pure = False
+    """Whether the same batch always gives the same output: no state, no chance, no clock."""
     announces_watermarks = False
     """Whether those behind get the watermark of `ctx.advance_watermark`, not that of the input."""
 

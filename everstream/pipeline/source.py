@@ -70,6 +70,8 @@ class Source(ABC):
     """How many shards can share this source; None for any number."""
     on_error: OnError = "fail"
     """What happens to input that cannot be parsed."""
+    exact_batches: bool = False
+    """Whether reading again at an offset gives the very same batch, not only the same records."""
     replayable: bool = True
     """Whether records can be had again; one that is not must be wrapped in a journal."""
 

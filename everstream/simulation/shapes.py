@@ -299,6 +299,27 @@ def long_loop(chance: random.Random) -> Shape:
     return Shape("long-loop", hosts, build, expected)
 
 
+def columns(chance: random.Random) -> Shape:
+    """A source whose output can be read again instead of being logged, to two kinds of channels."""
+    n, keys, batch = chance.randint(20, 160), chance.randint(1, 5), chance.randint(1, 9)
+    sources, shards, hosts = chance.randint(1, 3), chance.randint(1, 3), chance.randint(1, 4)
+
+    def build(pipeline: Pipeline, world: int) -> None:
+        numbers = pipeline.source(Range(n, column="n", batch=batch), name="numbers", shards=sources)
+        keyed = numbers.with_columns(k=pl.col("n") % keys, name="key")
+        kept = keyed.filter(pl.col("n") % 4 != 1, name="keep")
+        double = kept.on_demand().map(lambda row: row["n"] * 2, name="double", shards=shards)
+        double.sink(OutsideSink(world), name="doubled")
+        pair = kept.key_by("k").map(lambda row: (row["k"], row["n"]), name="pair", shards=shards)
+        pair.sink(OutsideSink(world), name="pairs")
+
+    def expected() -> dict[str, list[Any]]:
+        kept = [x for x in range(n) if x % 4 != 1]
+        return {"doubled": [2 * x for x in kept], "pairs": [(x % keys, x) for x in kept]}
+
+    return Shape("columns", hosts, build, expected)
+
+
 EVENT_TIME_SHAPES = (windows, joined)
 """Work on columns, and so cost ten times as much per run: a seed stands for one of the others."""
 CYCLES = (loop, long_loop)
