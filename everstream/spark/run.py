@@ -1,6 +1,7 @@
 """`pipeline.run(...)`: from a pipeline and some wishes to a result."""
 
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -314,8 +315,13 @@ def _hosts(context: SparkContext, workers: int | None, listener: Listener) -> in
 def _store_folder(store: str | os.PathLike[str] | None) -> Iterator[str]:
     """The URL of the store; a folder that is thrown away if there is none."""
     if store is None:
-        with tempfile.TemporaryDirectory(prefix="everstream-store-") as folder:
+        folder = tempfile.mkdtemp(prefix="everstream-store-")
+        try:
             yield folder
+        finally:
+            # A host that was told to leave may still be writing: that must not hide how the run
+            # ended, so what cannot be removed now is left to the system's temporary folder.
+            shutil.rmtree(folder, ignore_errors=True)
     else:
         url = os.fspath(store)
         yield url if "://" in url else str(Path(url).absolute())
