@@ -35,7 +35,7 @@ class Costs:
 def measure_costs(
     rounds: int = 3,
     events: int = 40_000_000,
-    edges: int = 150_000,
+    edges: int = 1_000_000,
     master: str = "local[4]",
     progress: Callable[[str], None] = lambda text: None,
 ) -> Costs:
