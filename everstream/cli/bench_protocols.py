@@ -159,7 +159,7 @@ def _print(runs: Any, setting: Any, costs: Any) -> None:
             table = Table(*head, title=title, title_justify="left", box=None, header_style="bold")
             for line in lines:
                 table.add_row(*line)
-            console.print(table, width=max(console.width, WIDTH))
+            Console(width=max(console.width, WIDTH)).print(table)
     for text, good in verdicts(rows):
         console.print(f"[{'green' if good else 'red'}]{'yes' if good else 'NO '}[/] {text}")
     if costs is not None:

@@ -92,14 +92,14 @@ def test_the_verdicts_can_fail() -> None:
     cell = Cell("nhop", "hmnr", 1.0, failure=True)
     runs = [
         measured(cell, rollback_s=2.5),
-        measured(replace(cell, protocol="uncoordinated"), checkpoints_back=1, lost=3),
+        measured(replace(cell, protocol="uncoordinated"), rollback_s=1.0, lost=3),
         measured(replace(cell, query="nexmark-2-half"), forced=2),
         measured(replace(cell, query="nexmark-2-half", protocol="memory"), lost=9),
     ]
     told = verdicts(rows_of(runs))
     assert [good for _, good in told] == [False] * len(told)
     assert told[0][0] == "exactly once: 3 rows wrong in 3 runs", "memory says that it is not"
-    right = [measured(cell), measured(replace(cell, protocol="uncoordinated"), checkpoints_back=6)]
+    right = [measured(cell), measured(replace(cell, protocol="uncoordinated"), rollback_s=6.0)]
     assert all(good for _, good in verdicts(rows_of(right)))
 
 

@@ -17,6 +17,7 @@ from everstream.bench.protocols.grid import Cell, Setting, checkpointing
 from everstream.bench.recovery_time import recovery
 from everstream.bench.workloads.catalogue import QUERIES
 from everstream.connectors.collect import Collect
+from everstream.core.orders import Outcome
 from everstream.pipeline.stream import Pipeline
 from everstream.spark.kills import Kill
 from everstream.spark.result import RunResult
@@ -82,6 +83,9 @@ def measure(cell: Cell, setting: Setting, master: str = "local[4]") -> Measured:
             kill=kills,
         )
         arrivals = read_arrivals(folder)
+    if result.outcome is not Outcome.FINISHED:
+        # Ctrl-C stops the run with a checkpoint; here it means the whole grid.
+        raise KeyboardInterrupt
     verdict = query.judge(inputs, result.to_polars())
     began_s = float(arrivals.due_s.min()) if len(arrivals.due_s) else 0.0
     killed_s = _killed_s(result)

@@ -139,13 +139,22 @@ def verdicts(rows: Sequence[Row]) -> list[tuple[str, bool]]:
             worst_s = max(run.rollback_s or 0.0 for run in row.killed)
             text = f"NHop, HMNR every {row.interval_s:g} s: rollback {worst_s:.2f} s"
             found.append((f"{text}, at most two intervals", worst_s <= 2 * row.interval_s))
-        if row.query == "nhop" and row.protocol == "uncoordinated" and row.killed:
-            given_up = max(run.checkpoints_back or 0 for run in row.killed)
-            text = (
-                f"NHop, uncoordinated every {row.interval_s:g} s: {given_up} checkpoints given up"
-            )
-            found.append((f"{text} (the domino effect)", given_up > 1))
-    return found
+    domino = _domino(rows)
+    return [*found, domino] if domino is not None else found
+
+
+def _domino(rows: Sequence[Row]) -> tuple[str, bool] | None:
+    """How much further uncoordinated checkpoints fall back on a cycle than induced ones."""
+    worst_s = {
+        name: max(run.rollback_s or 0.0 for row in chosen for run in row.killed)
+        for name in ("uncoordinated", "hmnr")
+        if (chosen := [r for r in rows if (r.query, r.protocol) == ("nhop", name) and r.killed])
+    }
+    if len(worst_s) < 2:
+        return None
+    uncoordinated_s, hmnr_s = worst_s["uncoordinated"], worst_s["hmnr"]
+    text = f"NHop, the domino: uncoordinated went back {uncoordinated_s:.2f} s, HMNR {hmnr_s:.2f} s"
+    return text, uncoordinated_s > hmnr_s
 
 
 def _middle(runs: Sequence[Measured], figure: Callable[[Measured], float | None], form: str) -> str:
