@@ -189,7 +189,10 @@ def test_commands_have_the_options_the_documents_use(document: Path) -> None:
     for block in blocks(document, "sh"):
         for line in re.findall(r"^everstream .*", block, re.MULTILINE):
             words = line.split("#")[0].split()
-            known = {name for option in commands.commands[words[1]].params for name in option.opts}
+            command = commands.commands[words[1]]
+            if words[1] == "bench":
+                command = command.commands[words[2]]
+            known = {name for option in command.params for name in option.opts}
             assert {word for word in words if word.startswith("--")} <= known, line
 
 
