@@ -69,6 +69,7 @@ class ShardRunner:
     def __init__(self, plan: Plan, id: ShardId, scheme: Scheme, port: Port) -> None:
         inputs, outputs = plan.inputs[id], plan.outputs[id]
         self.cycle = plan.cycle_of(id)
+        self._cycle_number = plan.cycles.index(self.cycle) if self.cycle else None
         operators = plan.chains[id.operator].operators
         ordered = any(plan.graph.nodes[name].ordered for name in operators)
         self.shard = Shard(
@@ -161,6 +162,8 @@ class ShardRunner:
 
     def on_probe(self, command: Probe) -> None:
         """Is anything left to do here, seen from the other shards of the cycle?"""
+        if command.cycle != self._cycle_number:
+            return
         shard = self.shard
         inside = set(self.cycle)
         busy = any(shard.inboxes.values()) or not all(o.idle for o in self.outlets.values())
@@ -171,7 +174,8 @@ class ShardRunner:
         self.port.tell(Census(shard.id, shard.generation, command.round, passive, sent, received))
 
     def on_end_loop(self, command: EndLoop) -> None:
-        self._perform(self.shard.on_loop_ended())
+        if command.cycle == self._cycle_number:
+            self._perform(self.shard.on_loop_ended())
 
     def on_tick(self, now_s: float) -> None:
         self._perform(self.shard.on_tick(now_s))

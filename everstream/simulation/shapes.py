@@ -208,6 +208,28 @@ def joined(chance: random.Random) -> Shape:
     return Shape("joined", hosts, build, expected)
 
 
+def two_loops(chance: random.Random) -> Shape:
+    """A cycle behind another: the first runs dry long before the second."""
+    n, keys, hops = chance.randint(10, 40), chance.randint(1, 4), chance.randint(1, 3)
+    hosts, shards = chance.randint(1, 4), chance.randint(1, 2)
+
+    def build(pipeline: Pipeline, world: int) -> None:
+        numbers = pipeline.source(Range(n, batch=chance_batch(n)), name="numbers")
+        starts = numbers.map(lambda x: (x, hops), name="start")
+        first = starts.key_by(lambda r: r[0] % keys).process(Hop(), name="first", shards=shards)
+        first.port("round").feedback(to=first)
+        again = first.port("visits").map(lambda visit: (visit[0], hops), name="again")
+        second = again.key_by(lambda r: r[0] % keys).process(Hop(), name="second", shards=shards)
+        second.port("round").feedback(to=second)
+        second.port("visits").sink(OutsideSink(world), name="out")
+
+    def expected() -> dict[str, list[Any]]:
+        visits = _visits([(x, hops) for x in range(n)], keys)
+        return {"out": _visits([(key, hops) for key, _ in visits], keys)}
+
+    return Shape("two-loops", hosts, build, expected)
+
+
 class Matches(Operator):
     """Joins numbers that leave the same rest: each pair once, whoever comes first."""
 
