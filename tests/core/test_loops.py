@@ -13,7 +13,7 @@ from everstream.pipeline.checkpointing import Coordinated, Induced
 from everstream.simulation.faults import NO_FAULTS, Faults
 from everstream.simulation.shapes import two_loops
 from everstream.simulation.world import World
-from tests.core.test_runner import Bench
+from tests.core.test_runner import WORLD, Bench
 
 A, B = ShardId("a", 0), ShardId("b", 0)
 G = Generation(1)
@@ -62,7 +62,7 @@ def test_whoever_goes_back_makes_the_question_open_again() -> None:
 
 
 def test_a_shard_answers_and_ends_for_its_own_cycle_only() -> None:
-    plan = make_plan(two_loops(random.Random(1)).pipeline(1), 1)
+    plan = make_plan(two_loops(random.Random(1)).pipeline(WORLD), 1)
     first, second = (cycle[0] for cycle in plan.cycles)
     bench = Bench(plan, second).restore()
     own = plan.cycles.index(plan.cycle_of(second))
