@@ -9,6 +9,7 @@ of some rounds counts; the median is given beside it.
 """
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -34,7 +35,7 @@ SECOND_US = 1_000_000
 
 
 @dataclass
-class Load:
+class Load(ABC):
     """One query with its input, its truth, and what others reach on such a machine."""
 
     records: int
@@ -44,12 +45,13 @@ class Load:
     python_peer_per_s: ClassVar[float]
     """PyFlink's Python DataStream."""
 
+    @abstractmethod
     def pipeline(self) -> Pipeline:
-        raise NotImplementedError
+        """The query, from its generator to a collecting sink."""
 
+    @abstractmethod
     def check(self, result: RunResult) -> None:
         """Raise RunFailed if the output is not what it must be."""
-        raise NotImplementedError
 
     def smaller(self, records: int) -> "Load":
         return replace(self, records=records)

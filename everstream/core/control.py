@@ -25,7 +25,7 @@ from everstream.core.patience import Patience, listed
 from everstream.core.plan import Plan
 from everstream.core.recovery import RecoveryBook, RecoveryReport, RestartBudget
 from everstream.core.tally import CheckpointTally
-from everstream.errors import EnvironmentFault, EverstreamError, RunFailed
+from everstream.errors import EnvironmentFault, EverstreamError, LeaseLost, RunFailed
 from everstream.pipeline.graph import Kind
 
 KEPT_MANIFESTS = 3
@@ -149,9 +149,19 @@ class RunControl(ABC):
     def on_manifest_written(self, now_s: float) -> list[Order]:
         """What it says is stable from here on, whatever fails next."""
 
-    @abstractmethod
     def on_manifest_failed(self, error: EverstreamError, now_s: float) -> list[Order]:
         """The manifest is known not to be there."""
+        manifest, self._writing = self._writing, None
+        assert manifest is not None
+        if isinstance(error, LeaseLost) and not self._over:
+            self._end(Outcome.FAILED, RunFailed(f"this driver was replaced: {error}", error))
+        elif not self._over:
+            self._not_written(manifest, error, now_s)
+        return self._take()
+
+    @abstractmethod
+    def _not_written(self, manifest: EpochManifest, error: EverstreamError, now_s: float) -> None:
+        """Go on without what the manifest would have made stable."""
 
     @abstractmethod
     def on_tick(self, now_s: float) -> list[Order]:

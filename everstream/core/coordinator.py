@@ -34,7 +34,7 @@ from everstream.core.messages import (
 from everstream.core.orders import Order, Outcome, Phase, Policy, WriteManifest
 from everstream.core.plan import Plan
 from everstream.core.protocols.epochs import EpochLedger
-from everstream.errors import EverstreamError, LeaseLost, RunFailed
+from everstream.errors import EverstreamError, RunFailed
 
 
 class Coordinator(RunControl):
@@ -123,20 +123,12 @@ class Coordinator(RunControl):
                 self._end_when_committed(now_s)
         return self._take()
 
-    def on_manifest_failed(self, error: EverstreamError, now_s: float) -> list[Order]:
-        """The manifest is known not to be there: the epoch never happened."""
-        manifest, self._writing = self._writing, None
-        assert manifest is not None
-        if self._over:
-            return self._take()
-        if isinstance(error, LeaseLost):
-            self._end(Outcome.FAILED, RunFailed(f"this driver was replaced: {error}", error))
-            return self._take()
+    def _not_written(self, manifest: EpochManifest, error: EverstreamError, now_s: float) -> None:
+        """The epoch never happened."""
         self._note(f"epoch {manifest.epoch} given up: {error}", True)
         self._not_before_s = now_s + RETRY_S
         if self._rollback_waits:
             self._roll_back()
-        return self._take()
 
     # Time and wishes.
 

@@ -42,7 +42,7 @@ from everstream.core.messages import (
 )
 from everstream.core.orders import Discard, Order, Outcome, Phase, Policy, WriteManifest
 from everstream.core.plan import Plan
-from everstream.errors import EverstreamError, LeaseLost, RunFailed
+from everstream.errors import EverstreamError, RunFailed
 
 
 @dataclass
@@ -195,22 +195,14 @@ class LineCoordinator(RunControl):
             (shard, reason), self._unreadable = self._unreadable, None
             self._give_up(shard, reason, now_s)
 
-    def on_manifest_failed(self, error: EverstreamError, now_s: float) -> list[Order]:
+    def _not_written(self, manifest: EpochManifest, error: EverstreamError, now_s: float) -> None:
         """The line has not moved; it will be tried again with the next checkpoint."""
-        manifest, self._writing = self._writing, None
-        assert manifest is not None
-        if self._over:
-            return self._take()
-        if isinstance(error, LeaseLost):
-            self._end(Outcome.FAILED, RunFailed(f"this driver was replaced: {error}", error))
-            return self._take()
         self._note(f"line {manifest.epoch} could not be saved: {error}", True)
         if self._fallback is not None:
             self._fallback = None
             self._go_back(self.plan.shards, now_s)
         self._ask_at_s = now_s + RETRY_S
         self._give_up_unreadable(now_s)
-        return self._take()
 
     def _tell_stable(self) -> None:
         received = {name: n for r in self.line.values() for name, n in r.received.items()}

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 
 from everstream.core.frames import Frame, FrameKind, Payload
 from everstream.core.ids import ChannelId, Epoch
+from everstream.core.plan import Plan
 from everstream.core.shard import Shard
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch, joined
@@ -371,6 +372,29 @@ def make_outlet(
             )
         case Broadcast():
             return DirectOutlet(shard, channels, send, one_frame, feedback=feedback, log=log)
+
+
+def make_outlets(
+    plan: Plan,
+    shard: Shard,
+    send: Callable[[Frame], None],
+    log: Callable[[Frame], None] | None,
+) -> dict[int, Outlet]:
+    """One outlet for each edge of the graph that leaves a shard."""
+    outputs, order_matters = plan.outputs[shard.id], plan.order_matters()
+    return {
+        number: make_outlet(
+            edge.routing,
+            shard,
+            [channel for channel in outputs if channel.edge == number],
+            send,
+            one_frame=edge.receiver in order_matters,
+            feedback=edge.feedback,
+            log=log,
+        )
+        for number, edge in enumerate(plan.graph.edges)
+        if any(channel.edge == number for channel in outputs)
+    }
 
 
 def _saved(item: Item) -> tuple[int, int, bytes | None, int]:

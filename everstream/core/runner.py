@@ -33,7 +33,7 @@ from everstream.core.instructions import (
     Tell,
 )
 from everstream.core.jobs import CommitJob, Port, Upload
-from everstream.core.message_log import LogSegment, MessageLog, log_of
+from everstream.core.message_log import LogSegment
 from everstream.core.messages import (
     Census,
     CheckpointRecord,
@@ -48,13 +48,14 @@ from everstream.core.messages import (
     Stable,
     StartCheckpoint,
 )
-from everstream.core.outlet import make_outlet
+from everstream.core.outlet import make_outlets
 from everstream.core.plan import Plan
 from everstream.core.points import Point
 from everstream.core.protocols.base import Place, Queues
+from everstream.core.resending import Resender
+from everstream.core.restoring import load_state
 from everstream.core.scheme import Scheme
 from everstream.core.shard import Shard
-from everstream.core.source_log import SourceLog, reads_again
 from everstream.core.status import Status
 from everstream.errors import CorruptObject, EnvironmentFault
 from everstream.pipeline.sink import Permit
@@ -82,28 +83,11 @@ class ShardRunner:
             feedback=[channel for channel in inputs if plan.feedback(channel)],
             gaps=scheme.log == "memory",
         )
-        self.log: MessageLog | None
-        if scheme.log == "durable" and reads_again(plan, id):
-            self.log = SourceLog(plan, id, port.load)
-        else:
-            self.log = log_of(scheme.log, id, outputs, port.load)
+        self.sent = Resender(plan, id, scheme, port)
         self.sides = {channel: plan.graph.edges[channel.edge].side for channel in inputs}
         self.port = port
         self.state = ShardState()
-        order_matters = plan.order_matters()
-        self.outlets = {
-            number: make_outlet(
-                edge.routing,
-                self.shard,
-                [channel for channel in outputs if channel.edge == number],
-                port.send,
-                one_frame=edge.receiver in order_matters,
-                feedback=edge.feedback,
-                log=None if self.log is None else self._log,
-            )
-            for number, edge in enumerate(plan.graph.edges)
-            if any(channel.edge == number for channel in outputs)
-        }
+        self.outlets = make_outlets(plan, self.shard, port.send, self.sent.append)
         for outlet in self.outlets.values():
             outlet.reset()
         self.chain = ChainStages(plan, id, self.outlets, self.state, port.wall_s)
@@ -117,10 +101,6 @@ class ShardRunner:
         """All input has ended, and the last checkpoint has not been taken."""
         self._open: tuple[Upload, ChannelState] | None = None
         """A checkpoint that waits for frames that belong to it."""
-        self._asked_for: dict[ChannelId, int] = {}
-        """Output channels to be opened again -> what their receivers have seen."""
-        self._again: dict[ChannelId, list[Frame]] = {}
-        """What is sent there again then."""
 
     # Events.
 
@@ -134,25 +114,17 @@ class ShardRunner:
     def on_recover(self, command: Recover) -> None:
         if command.generation <= self.shard.generation:
             return
-        goes_back = self.shard.id in command.records
-        if goes_back:
-            self._asked_for = {}
-        for channel in self.shard.sent:
-            if goes_back or channel.receiver in command.records:
-                self._asked_for[channel] = command.received[str(channel)]
+        self.sent.ask(command)
         instructions = self.shard.on_recover(command)
         try:
-            if not goes_back:
-                self._fetch_again()
+            if self.shard.id not in command.records:
+                self.sent.find()
             self._perform(instructions)
         except CorruptObject as error:
             self.port.tell(RestoreFailed(self.shard.id, command.generation, str(error)))
 
     def on_resume(self, command: Resume) -> None:
-        asked_for, self._asked_for = self._asked_for, {}
-        for channel, seen in asked_for.items():
-            self._guarded(self._open_again, channel, seen)
-        self._again = {}
+        self._guarded(self._open_again)
         self._perform(self.shard.on_resume(command.generation))
         for frame in self.shard.take_early():
             self._perform(self.shard.on_frame(frame))
@@ -190,7 +162,7 @@ class ShardRunner:
         if generation == self.shard.channel_generation[channel]:
             outlet = self.outlets[channel.edge]
             outlet.grant(channel, frames)
-            if self.log is not None and self.shard.status is Status.STOPPED:
+            if self.sent.log is not None and self.shard.status is Status.STOPPED:
                 return  # what waits is in the checkpoint it stopped with; sending it is for later
             self._guarded(outlet.pump)
             self._save_the_end()
@@ -199,8 +171,7 @@ class ShardRunner:
         self._perform(self.shard.on_start_checkpoint(command))
 
     def on_stable(self, command: Stable) -> None:
-        if self.log is not None:
-            self.log.prune(command.received)
+        self.sent.prune(command.received)
         numbers = command.numbers
         self._perform(
             self.shard.on_stable(command.epoch if numbers is None else numbers[self.shard.id])
@@ -355,13 +326,11 @@ class ShardRunner:
         self._flush_outside_step()
 
     def _produce(self) -> None:
-        if isinstance(self.log, SourceLog):
-            assert self.chain.head.reader is not None
-            self.log.reading_at(self.chain.head.reader.offset)
+        reader = self.chain.head.reader
+        assert reader is not None
+        self.sent.before_reading(reader)
         read = self.chain.read()
         if read is None:
-            reader = self.chain.head.reader
-            assert reader is not None
             self.ready_at_s = self.port.clock_s() + reader.ready_in_s()
         elif isinstance(read, EndOfStream):
             self._perform(self.shard.on_source_ended())
@@ -388,8 +357,8 @@ class ShardRunner:
         Nobody else's checkpoint could ever agree with one from before: this shard takes no more.
         Without a log that does not matter, because everybody goes back together.
         """
-        sent = self.log is None or all(outlet.idle for outlet in self.outlets.values())
-        if self._end_unsaved and sent:
+        waits = self.sent.log is not None and not all(o.idle for o in self.outlets.values())
+        if self._end_unsaved and not waits:
             self._end_unsaved = False
             self._perform(self.shard.on_finished())
 
@@ -433,31 +402,17 @@ class ShardRunner:
             record,
             capture,
             self.chain.unpersisted(),
-            () if self.log is None else self.log.seal(),
+            self.sent.seal(),
         )
         if queues == "both":
             self._open = (upload, channels)
         else:
             self.port.upload(upload)
 
-    def _log(self, frame: Frame) -> None:
-        assert self.log is not None
-        self.log.append(frame)
-        full = self.log.full_segment()
-        if full is not None:
-            self.port.save_segment(full)
-
-    def _fetch_again(self) -> None:
-        """Read what must be sent again, while there is still time to say that it cannot be."""
-        if self.log is not None:
-            self._again = {c: self.log.after(c, seen) for c, seen in self._asked_for.items()}
-
-    def _open_again(self, channel: ChannelId, seen: int) -> None:
-        """A receiver has gone back, or this shard has: send what it has not seen."""
-        again = self._again.get(channel, [])
-        if self.log is not None:
-            again = again + self.log.after(channel, again[-1].sequence if again else seen)
-        self.outlets[channel.edge].open(channel, again)
+    def _open_again(self) -> None:
+        """Everybody is back: send those who have gone back what they have not seen."""
+        for channel, again in self.sent.asked():
+            self.outlets[channel.edge].open(channel, again)
 
     def _commit(self, permit: Permit) -> None:
         self.port.commit(
@@ -477,10 +432,13 @@ class ShardRunner:
         for outlet in self.outlets.values():
             outlet.reset()
         try:
-            extras = self._load_state(order.records)
+            extras = load_state(self.state, self.chain, order.records, self.port.load)
             channels: ChannelState = extras.pop(CHANNELS, ChannelState())
-            self._wait_again(channels, order)
-            self._fetch_again()
+            for number, saved in channels.outputs.items():
+                self.outlets[number].requeue(saved)
+            record = order.records[0] if order.records else None
+            self.sent.restore(order.generation, record, self.outlets)
+            self.sent.find()
             counts = {name: pair for r in order.records for name, pair in r.counts.items()}
             self.chain.build(extras, counts, order.generation, self.port.store_url, order.permit)
         except CorruptObject as error:
@@ -493,36 +451,3 @@ class ShardRunner:
             restore_s = self.port.clock_s() - began_s
             waiting = channels.waiting(self.shard.inputs, order.generation)
             self._perform(self.shard.on_loaded(order.generation, restore_s, waiting))
-
-    def _wait_again(self, channels: ChannelState, order: LoadState) -> None:
-        """Queues and log are as they were; nothing leaves before everybody is back."""
-        for number, saved in channels.outputs.items():
-            self.outlets[number].requeue(saved)
-        if self.log is not None:
-            record = order.records[0] if order.records else None
-            sent = {c: record.sent.get(str(c), 0) if record else 0 for c in self.shard.sent}
-            self.log.restore(order.generation, record.log if record else (), sent)
-            for channel in self.shard.sent:
-                outlet = self.outlets[channel.edge]
-                outlet.cut(channel)
-                if record is not None and record.final and outlet.idle and not outlet.feedback:
-                    self.log.ensure_end(channel, sent[channel])
-
-    def _load_state(self, records: Sequence[CheckpointRecord]) -> dict[str, Any]:
-        """Fill the key stores; the extras (offsets, transactions) of this chain's operators.
-
-        Usually one record holds everything. After a change of the graph the operators' state is
-        gathered, by their names, from the records they were in.
-        """
-        operators = self.chain.operators
-        if len(records) == 1 and records[0].operators == operators:
-            chain = records[0].objects
-            return self.state.restore(self.port.load(chain), chain)
-        self.state.reset()
-        extras: dict[str, Any] = {}
-        for record in records:
-            other = ShardState()
-            found = other.restore(self.port.load(record.objects), record.objects)
-            extras |= {name: found[name] for name in self.chain.saved_names() if name in found}
-            self.state.adopt(other, operators)
-        return extras

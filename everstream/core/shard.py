@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from everstream.core.frames import Frame, FrameKind, Payload
 from everstream.core.ids import ChannelId, Epoch, Generation, ShardId
+from everstream.core.input_times import InputTimes
 from everstream.core.instructions import (
     Advance,
     Announce,
@@ -101,10 +102,7 @@ class Shard:
         self.received = dict.fromkeys(inputs, 0)
         self.sent = dict.fromkeys(outputs, 0)
         self.ended: set[ChannelId] = set()
-        self.watermarks = dict.fromkeys(inputs, NO_WATERMARK)
-        self.watermark = NO_WATERMARK
-        """The lowest of all inputs that say something about the time."""
-        self._timed = [channel for channel in inputs if channel not in feedback]
+        self.times = InputTimes(inputs, self.feedback)
         # Feedback first, so that what goes round does not pile up behind what is new.
         self._order = sorted(inputs, key=lambda channel: channel not in self.feedback)
         self.lost_frames = 0
@@ -207,9 +205,7 @@ class Shard:
         for channel in self.inputs:
             self.received[channel] = record.received.get(str(channel), 0) if keeps and record else 0
             self.arrived[channel] = self.received[channel]
-            saved = record.watermarks.get(str(channel), NO_WATERMARK) if record else NO_WATERMARK
-            self.watermarks[channel] = END_OF_TIME if channel in self.ended else saved
-        self.watermark = self._lowest()
+        self.times.restore(record.watermarks if record else {}, self.ended)
         for channel in self.sent:
             self.sent[channel] = record.sent.get(str(channel), 0) if keeps and record else 0
         self.protocol.restore(record.variables if record else {}, ended)
@@ -425,9 +421,9 @@ class Shard:
         self.protocol.on_delivered(frame)
         if frame.kind is FrameKind.DATA:
             self.ordinal = max(frame.number + 1, self.ordinal)
-            return [*instructions, Deliver(frame, self._heard(frame.channel, frame.watermark))]
+            return [*instructions, Deliver(frame, self.times.heard(frame.channel, frame.watermark))]
         self.ended.add(frame.channel)
-        watermark = self._heard(frame.channel, END_OF_TIME)
+        watermark = self.times.heard(frame.channel, END_OF_TIME)
         if len(self.ended) == len(self.inputs):
             instructions += self._perform(self.protocol.on_input_ended(frame.channel))
             return instructions + self._end()
@@ -435,20 +431,6 @@ class Shard:
         if watermark is not None:
             instructions.append(Advance(watermark))
         return instructions + self._perform(self.protocol.on_input_ended(frame.channel))
-
-    def _heard(self, channel: ChannelId, watermark: int) -> int | None:
-        """An input has come to this watermark: the lowest of all, if that has advanced."""
-        if watermark <= self.watermarks[channel]:
-            return None
-        self.watermarks[channel] = watermark
-        lowest = self._lowest()
-        if lowest <= self.watermark:
-            return None
-        self.watermark = lowest
-        return lowest
-
-    def _lowest(self) -> int:
-        return min((self.watermarks[channel] for channel in self._timed), default=NO_WATERMARK)
 
     def _in_order(self, frame: Frame) -> bool:
         """Lower ordinals come again where frames are delivered at least once."""
@@ -482,11 +464,7 @@ class Shard:
             received={str(channel): count for channel, count in self.received.items()},
             sent={str(channel): count for channel, count in self.sent.items()},
             ended=tuple(str(channel) for channel in sorted(self.ended.difference(ahead))),
-            watermarks={
-                str(channel): watermark
-                for channel, watermark in self.watermarks.items()
-                if watermark != NO_WATERMARK and channel not in ahead
-            },
+            watermarks=self.times.saved(without=ahead),
             ordinal=self.ordinal,
             variables=self.protocol.variables(),
             lost_frames=self.lost_frames,

@@ -55,13 +55,13 @@ class Aggregate(ABC):
         """As `settle`, for the results."""
         return merged
 
-    def merge_values(self, one: Any, other: Any) -> Any:
-        """Two values of a "python" part as one."""
-        raise NotImplementedError
 
-    def value(self, part: Any) -> Any:
-        """The result of a "python" part."""
-        raise NotImplementedError
+class InPython(Aggregate):
+    """One part, whose values only Python can put together."""
+
+    @abstractmethod
+    def merge_values(self, one: Any, other: Any) -> Any:
+        """Two values of the part as one."""
 
 
 class Simple(Aggregate):
@@ -171,7 +171,7 @@ class Extreme(Simple):
         return pl.when(pl.col(f"{name}.n") > 0).then(found).alias(name)
 
 
-class TopK(Aggregate):
+class TopK(InPython):
     """The k greatest, the first of them first; equals are ordered by the other columns."""
 
     def __init__(self, column: str, k: int, others: Sequence[str]) -> None:
@@ -202,14 +202,11 @@ class TopK(Aggregate):
             : self.k
         ]
 
-    def value(self, part: Any) -> Any:
-        return part if self.others else [row[self.column] for row in part]
-
     def _top(self, rows: pl.Expr) -> pl.Expr:
         return rows.sort(descending=True, nulls_last=True).head(self.k)
 
 
-class Custom(Aggregate):
+class Custom(InPython):
     """Python functions of the user's: parts are pickled, and merged two by two."""
 
     def __init__(
@@ -241,14 +238,12 @@ class Custom(Aggregate):
         return grouped.with_columns(pl.Series(f"{name}.value", values, dtype=pl.Binary))
 
     def finish(self, merged: pl.DataFrame, name: str) -> pl.DataFrame:
-        values = [self.value(part) for part in merged.get_column(f"{name}.value").to_list()]
+        parts = merged.get_column(f"{name}.value").to_list()
+        values = [self.read(pickle.loads(part)) for part in parts]
         return merged.with_columns(pl.Series(f"{name}.value", values, strict=False))
 
     def merge_values(self, one: Any, other: Any) -> Any:
         return dumps(self.merge(pickle.loads(one), pickle.loads(other)))
-
-    def value(self, part: Any) -> Any:
-        return self.read(pickle.loads(part))
 
     def _folded(self, records: list[dict[str, Any]]) -> bytes:
         value = self.init()

@@ -7,6 +7,7 @@ join puts out the pairs of a window when it is over, an interval join each pair 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,7 @@ _ZONE = "zone"
 """The time zone of the left side's times, or "" for none; missing if they are numbers."""
 
 
-class _Join(Operator):
+class _Join(Operator, ABC):
     """Two sides, each with its key columns and its times."""
 
     def __init__(self, keys: dict[str, list[str]], times: dict[str, TimeOf]) -> None:
@@ -62,12 +63,13 @@ class _Join(Operator):
         if not rows.is_empty():
             self.add(ctx.input, rows, ctx)
 
+    @abstractmethod
     def passed(self, side: str, watermark: int) -> int:
         """Rows of this side from before this time come too late."""
-        raise NotImplementedError
 
+    @abstractmethod
     def add(self, side: str, rows: pl.DataFrame, ctx: Context) -> None:
-        raise NotImplementedError
+        """Take rows of one side that are in time."""
 
     def joined(self, left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
         return left.join(

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from everstream.errors import UserError
-from everstream.pipeline.aggregates import Aggregate, Aggregates, Count, Simple
+from everstream.pipeline.aggregates import Aggregate, Aggregates, Count, InPython, Simple
 from everstream.pipeline.batch import Batch, columns_of
 from everstream.pipeline.graph import ByKey
 from everstream.pipeline.local_parts import LocalParts, key_frame, records_frame
@@ -191,7 +191,7 @@ class RunningChanges(_Running):
         self, parts: pl.DataFrame, changed: pl.DataFrame, slots: Array, last: Array, ctx: Context
     ) -> pl.DataFrame:
         for name, one in self.aggregates.named.items():
-            if isinstance(one, Simple):
+            if not isinstance(one, InPython):
                 continue
             (column,) = one.part_names(name)
             given = parts.get_column(column)

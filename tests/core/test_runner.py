@@ -11,6 +11,7 @@ from everstream.core.chain import ChainStages
 from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import ChannelId, Epoch, Generation, HostId, ShardId
 from everstream.core.jobs import CommitJob, Upload
+from everstream.core.message_log import Segment
 from everstream.core.messages import (
     CheckpointFailed,
     CheckpointRecord,
@@ -70,6 +71,9 @@ class MemoryPort:
 
     def upload(self, upload: Upload) -> None:
         self.uploads.append(upload)
+
+    def save_segment(self, segment: Segment) -> None:
+        raise AssertionError("nothing is logged here")
 
     def commit(self, job: CommitJob) -> None:
         self.commits.append(job)

@@ -48,7 +48,7 @@ def test_time_is_that_of_the_slowest_input() -> None:
     feed(it, at(data(LEFT, 1), 50), at(data(RIGHT, 1), 30), at(data(RIGHT, 2), 70))
     told = [one.watermark for _ in range(3) for one in it.step() if isinstance(one, Deliver)]
     assert told == [None, 30, 50]
-    assert it.watermark == 50
+    assert it.times.lowest == 50
 
 
 def test_time_never_goes_back() -> None:
@@ -85,7 +85,7 @@ def test_watermarks_are_restored_with_the_checkpoint_and_ended_inputs_stay_at_th
     record = CheckpointRecord.from_json(it._record(Epoch(1), final=False).to_json())
     assert record.watermarks == {str(LEFT): 50, str(RIGHT): 30}
     again = running(LEFT, RIGHT, records=[record])
-    assert again.watermark == 30
+    assert again.times.lowest == 30
     feed(again, at(data(LEFT, 1), 40))
     assert [one.watermark for one in again.step() if isinstance(one, Deliver)] == [None]
 
@@ -253,7 +253,7 @@ def test_a_frame_for_the_time_alone_costs_and_gives_back_credit() -> None:
     sink.runner.on_frame(frame)
     sink.step()
     assert sink.port.grants == [(frame.channel, 1)]
-    assert sink.runner.shard.watermark == 5
+    assert sink.runner.shard.times.lowest == 5
 
 
 def test_an_operator_is_called_when_it_asked_to_be(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from everstream.core import line_book, runner
+from everstream.core import line_book, resending
 from everstream.core.frames import Frame
 from everstream.core.ids import ChannelId, Generation
 from everstream.core.instructions import Instruction
@@ -125,7 +125,7 @@ def a_checkpoint_counts_before_its_log_is_in_the_store(patch: Patch) -> None:
 
 @mutant(0, 3, 5)
 def a_failed_shards_log_dies_with_it(patch: Patch) -> None:
-    patch.setattr(runner, "log_of", lambda kind, shard, channels, load: MemoryLog(channels))
+    patch.setattr(resending, "log_of", lambda kind, shard, channels, load: MemoryLog(channels))
 
 
 @mutant(1, 11, 54)

@@ -91,7 +91,7 @@ def a_snapshot_is_encoded_after_later_updates(patch: Patch) -> None:
     patch.setattr(snapshot, "freeze", lambda entries, whose: entries)
 
 
-@mutant(226, 229, 261, cycles=True)
+@mutant(14, 41, 52, cycles=True)
 def a_loop_is_over_after_one_round_of_questions(patch: Patch) -> None:
     on_census = LoopWatch.on_census
 

@@ -5,6 +5,7 @@ So what such an operator gives does not depend on how shards and channels were i
 with failures can be compared with a query over a table, row by row.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from everstream.pipeline.operator import Context, Operator
 _NEXT = "next frame"
 
 
-class InOrder(Operator):
+class InOrder(Operator, ABC):
     """Subclasses take complete frames in `in_order`, sorted by time and then by `ties`."""
 
     time: str = "time"
@@ -31,9 +32,9 @@ class InOrder(Operator):
         ready = take_before(ctx, watermark, self.time)
         self.in_order([frame.sort(self.time, *self.ties) for frame in ready], watermark, ctx)
 
+    @abstractmethod
     def in_order(self, ready: Sequence[pl.DataFrame], watermark: int, ctx: Context) -> None:
         """All records before the watermark that were not handed over yet, one frame per schema."""
-        raise NotImplementedError
 
 
 def take_before(ctx: Context, watermark: int, time: str) -> list[pl.DataFrame]:
