@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long check format bench picture clean
+CODE := everstream tests examples scripts
+.PHONY: help setup demo test test-long check format docs drawings bench picture clean
 
 help:  ## Show what each target does
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,22 +20,29 @@ $(READY): pyproject.toml constraints.txt scripts/setup.sh
 demo: $(READY)  ## A pipeline on Spark, a worker killed, its recovery, the verdict (about a minute)
 	@$(BIN)/everstream demo
 
-test: $(READY)  ## Run all tests (about 10 minutes on 2 cores)
+test: $(READY)  ## Run all tests (about 8 minutes on 2 cores)
 	@scripts/postgres.sh || [ $$? -eq 3 ]
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "not long" tests
+	@$(BIN)/python -m pytest -n 3 --dist loadfile -m "not long" tests
 
 test-long: $(READY)  ## Run the long tests too
 	@scripts/postgres.sh || [ $$? -eq 3 ]
 	@$(BIN)/python -m pytest tests
 
 check: $(READY)  ## Check format, lint and types
-	@$(BIN)/ruff format --check everstream tests examples
-	@$(BIN)/ruff check everstream tests examples
+	@$(BIN)/ruff format --check $(CODE)
+	@$(BIN)/ruff check $(CODE)
 	@$(BIN)/mypy
 
 format: $(READY)  ## Format the code
-	@$(BIN)/ruff format everstream tests examples
-	@$(BIN)/ruff check --fix everstream tests examples
+	@$(BIN)/ruff format $(CODE)
+	@$(BIN)/ruff check --fix $(CODE)
+
+docs: $(READY)  ## Build the documentation as a site into site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "Built: site/index.html"
+
+drawings: $(READY)  ## Draw the pictures of the states anew, from the tables in the code
+	@$(BIN)/python scripts/drawings.py
 
 bench: $(READY)  ## Run the benchmarks and write their figures to reports/
 	@mkdir -p reports
@@ -46,4 +54,4 @@ picture: demo  ## Draw the README's picture of a recovery anew
 	@cp reports/demo/recovery.png docs/images/recovery.png
 
 clean:  ## Remove the environment and everything generated
-	@rm -rf $(VENV) reports .pytest_cache .mypy_cache .ruff_cache .hypothesis .everstream
+	@rm -rf $(VENV) reports site .pytest_cache .mypy_cache .ruff_cache .hypothesis .everstream

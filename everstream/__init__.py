@@ -1,4 +1,8 @@
-"""Everstream: stream processing on Spark that survives failure, and can prove it."""
+"""Everstream: stream processing on Spark that survives failure, and can prove it.
+
+These are all the names a program needs. What takes long to load (Spark, compilers) is loaded by
+those who use it.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -24,24 +28,37 @@ from everstream.connectors import (
     TextLines,
 )
 from everstream.errors import (
+    ConnectorError,
+    CorruptObject,
     EnvironmentFault,
     EverstreamError,
+    FramesLost,
     GraphError,
     InternalError,
+    LeaseLost,
+    NotStored,
     OperatorError,
     RunFailed,
+    StoreError,
     UserError,
 )
+from everstream.extras import MissingExtra
 from everstream.inspection import read_state, read_tables
 from everstream.pipeline.aggregates import avg, count, custom, max, min, sum, top_k
 from everstream.pipeline.checkpointing import Coordinated, Induced, Uncoordinated
+from everstream.pipeline.keyed import KeyedStream
 from everstream.pipeline.operator import Context, Keyed, Operator
+from everstream.pipeline.renamed import EverstreamDeprecationWarning
 from everstream.pipeline.sink import Delivery, Permit, Sink, SinkShard, Transaction, Writer
 from everstream.pipeline.source import END, Reader, Source
 from everstream.pipeline.stream import Pipeline, Stream
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
+from everstream.pipeline.windowed import WindowedStream
 from everstream.pipeline.windows import Session, Sliding, Tumbling
 from everstream.planning.adviser import Advice, advise
+from everstream.spark.kills import Kill
+from everstream.spark.listener import Listener, Snapshot
+from everstream.spark.result import RunResult
 
 if TYPE_CHECKING:
     from everstream.transactions import ABORT, Table, transaction
@@ -54,13 +71,17 @@ __all__ = [
     "Advice",
     "Callback",
     "Collect",
+    "ConnectorError",
     "Console",
     "Context",
     "Coordinated",
+    "CorruptObject",
     "Csv",
     "Delivery",
     "EnvironmentFault",
+    "EverstreamDeprecationWarning",
     "EverstreamError",
+    "FramesLost",
     "FromFunction",
     "FromGenerator",
     "FromList",
@@ -70,6 +91,12 @@ __all__ = [
     "Journal",
     "JsonLines",
     "Keyed",
+    "KeyedStream",
+    "Kill",
+    "LeaseLost",
+    "Listener",
+    "MissingExtra",
+    "NotStored",
     "Operator",
     "OperatorError",
     "Paced",
@@ -82,14 +109,17 @@ __all__ = [
     "Range",
     "Reader",
     "RunFailed",
+    "RunResult",
     "Session",
     "Sink",
     "SinkShard",
     "Sliding",
+    "Snapshot",
     "SocketLines",
     "Source",
     "SparkDataFrame",
     "Sqlite",
+    "StoreError",
     "Stream",
     "Table",
     "TextLines",
@@ -97,6 +127,7 @@ __all__ = [
     "Tumbling",
     "Uncoordinated",
     "UserError",
+    "WindowedStream",
     "Writer",
     "advise",
     "avg",
@@ -113,11 +144,16 @@ __all__ = [
 
 _TRANSACTIONS = ("ABORT", "Table", "transaction")
 
+if not TYPE_CHECKING:  # a type checker has them from above, and knows that there are no others
 
-def __getattr__(name: str) -> Any:
-    """Transactions are compiled: numba is loaded by those who write some, and by nobody else."""
-    if name not in _TRANSACTIONS:
-        raise AttributeError(f"module 'everstream' has no attribute {name!r}")
-    from everstream import transactions
+    def __getattr__(name: str) -> Any:
+        """Transactions are compiled: numba is loaded by those who write some, and nobody else."""
+        if name == "__version__":
+            from importlib.metadata import version
 
-    return getattr(transactions, name)
+            return version("everstream")
+        if name not in _TRANSACTIONS:
+            raise AttributeError(f"module 'everstream' has no attribute {name!r}")
+        from everstream import transactions
+
+        return getattr(transactions, name)

@@ -60,9 +60,8 @@ class OperatorError(UserError):
         *,
         story: Sequence[str] = (),
     ) -> None:
-        last = traceback.strip().splitlines()[-1] if traceback.strip() else "unknown error"
         super().__init__(
-            f"operator '{operator}' (shard {shard}) failed: {last}\n"
+            f"operator '{operator}' (shard {shard}) failed: {_raised(traceback)}\n"
             f"  record: {record}\n{traceback.rstrip()}",
             story=story,
         )
@@ -72,12 +71,27 @@ class OperatorError(UserError):
         self.traceback = traceback
 
 
+def _raised(traceback: str) -> str:
+    """The line that says what was raised: the first behind the frames. Messages can have more."""
+    lines = traceback.strip().splitlines()
+    frames = [number for number, line in enumerate(lines) if line.startswith("  ")]
+    for number, line in enumerate(lines):
+        begins = number - 1 in frames and not line.startswith(" ")
+        if begins and not any(later.startswith('  File "') for later in lines[number:]):
+            return line
+    return lines[-1] if lines else "unknown error"
+
+
 class EnvironmentFault(EverstreamError):
     """Something around us failed: a disk, a network peer, a database, Spark itself."""
 
 
 class StoreError(EnvironmentFault):
     """The store could not be read or written."""
+
+
+class NotStored(StoreError):
+    """The store refused before it began: nothing is there, and nothing will come later."""
 
 
 class CorruptObject(StoreError):

@@ -32,7 +32,7 @@ hot, cold, fine = cellar.union(attic).branch(
 hot.union(cold).sink(es.JsonLines("alarms/"), name="alarms")
 (
     fine.key_by(lambda reading: reading["sensor"])
-    .aggregate(init=int, update=lambda count, reading: count + 1, name="counted")
+    .fold(init=int, update=lambda count, reading: count + 1, name="counted")
     .sink(es.JsonLines("readings/"), name="readings")
 )
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ pipeline = es.Pipeline("to-spark")
     pipeline.source(es.TextLines("books/*.txt"), name="lines")
     .flat_map(lambda line: [word.strip(".,:").lower() for word in line.split()])
     .key_by(lambda word: word)
-    .aggregate(init=int, update=lambda count, word: count + 1, name="count", shards=2)
+    .fold(init=int, update=lambda count, word: count + 1, name="count", shards=2)
     .collect()
 )
 

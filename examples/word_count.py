@@ -12,7 +12,7 @@ pipeline = es.Pipeline("word-count")
     .flat_map(str.split)
     .key_by(lambda word: word)
     # (word, count) whenever it changes
-    .aggregate(init=int, update=lambda count, word: count + 1, shards=2)
+    .fold(init=int, update=lambda count, word: count + 1, shards=2)
     .sink(es.JsonLines("counts/"))
 )
 if __name__ == "__main__":

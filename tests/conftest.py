@@ -1,9 +1,22 @@
-"""Lets Spark's Python workers import the tests, wherever the process that starts Spark stands."""
+"""What all tests share: how Spark starts for them, and what counts as an error.
+
+Spark's Python workers can import the tests, wherever the process that starts Spark stands. Its
+Java processes live for seconds and are started by the dozen, so they do not spend their time on
+compiling for a long life, which halves the time until they are ready. What is deprecated in
+Everstream itself is an error.
+"""
 
 import os
 from pathlib import Path
+
+import pytest
 
 _ROOT = str(Path(__file__).parents[1])
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [_ROOT, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
 )
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("filterwarnings", "error::everstream.EverstreamDeprecationWarning")

@@ -2,8 +2,10 @@
 
 import inspect
 import pickle
+import traceback
 from typing import Any
 
+import polars as pl
 import pytest
 
 from everstream import errors
@@ -88,3 +90,24 @@ def test_a_graph_error_names_the_operator_and_the_fix() -> None:
     assert str(GraphError("count", "has no key", "Put .key_by(...) before it.")) == (
         "operator 'count': has no key. Put .key_by(...) before it."
     )
+
+
+def test_an_operator_error_leads_with_the_column_that_a_typo_names() -> None:
+    try:
+        pl.DataFrame({"price": [1]}).filter(pl.col("pirce") > 1)
+    except pl.exceptions.ColumnNotFoundError:
+        told = traceback.format_exc()
+    first = OperatorError("dear", 0, "None", told).message.splitlines()[0]
+    assert "ColumnNotFoundError" in first and "pirce" in first
+
+
+def test_of_errors_that_follow_each_other_the_last_one_leads() -> None:
+    try:
+        try:
+            raise KeyError("first")
+        except KeyError as error:
+            raise ValueError("second\n  with a line more") from error
+    except ValueError:
+        told = traceback.format_exc()
+    first = OperatorError("dear", 0, "None", told).message.splitlines()[0]
+    assert first.endswith("ValueError: second")

@@ -5,6 +5,7 @@ counted twice or taken in the wrong order shows in every balance after it. The s
 plain loop (`plain_program`) say what must come out.
 """
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -66,3 +67,11 @@ def plain_program(total: int) -> Iterator[Entry]:
         count, balance = book.get(account, (0, 0))
         book[account] = (count + 1, balance + cents)
         yield (account, *book[account])
+
+
+def entries(output: Path) -> Iterator[Entry]:
+    """What the pipeline has committed."""
+    for path in sorted(output.glob("*.jsonl")):
+        with path.open() as lines:
+            for line in lines:
+                yield tuple(json.loads(line))

@@ -9,17 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
 import numpy as np
-from matplotlib import pyplot as plt
-from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter
 
 from everstream.bench.latency import Arrivals, Curve, Floats
 from everstream.bench.recovery_time import Recovery
+from everstream.extras import extra
+
+with extra("report"):
+    import matplotlib
+
+    matplotlib.use("Agg")
+
+    from matplotlib import pyplot as plt
+    from matplotlib.axes import Axes
+    from matplotlib.ticker import FuncFormatter
 
 INK, MEAN, TAIL, RATE, KILL, BACK = (
     *("#222222", "#1f6feb", "#a9c7f7", "#9aa0a6"),

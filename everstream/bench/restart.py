@@ -20,7 +20,7 @@ import numpy as np
 
 from everstream.connectors.generate import Range
 from everstream.connectors.paced import Paced
-from everstream.core.recovery import RecoveryReport
+from everstream.core.coordinators.recovery_report import RecoveryReport
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.checkpointing import Coordinated
 from everstream.pipeline.sink import Delivery, Sink, SinkShard, Writer

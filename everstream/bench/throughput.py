@@ -116,7 +116,7 @@ class WordCount(Load):
     def pipeline(self) -> Pipeline:
         pipeline = Pipeline("throughput-word-count")
         words = pipeline.source(self.words.source(), name="words", shards=2)
-        counts = words.key_by("word").aggregates(
+        counts = words.key_by("word").aggregate(
             count=es.count(), emit="record", name="count", shards=2
         )
         counts.collect()

@@ -10,18 +10,20 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-import matplotlib
+from everstream.core.coordinators.recovery_report import RecoveryReport
+from everstream.extras import extra
 
-matplotlib.use("Agg")
+with extra("report"):
+    import matplotlib
 
-import matplotlib.pyplot as plt
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter
+    matplotlib.use("Agg")
 
-from everstream.core.recovery import RecoveryReport
+    import matplotlib.pyplot as plt
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+    from matplotlib.ticker import FuncFormatter
 
 BEFORE_S, AFTER_S = 2.0, 3.0
 INK, DONE, DUE, KILL = "#222222", "#1f6feb", "#9aa0a6", "#c5221f"

@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-from matplotlib import pyplot as plt
-
 from everstream.bench.use_cases import INTERVALS_S, USE_CASES, Measured
+from everstream.extras import extra
+
+with extra("report"):
+    import matplotlib
+
+    matplotlib.use("Agg")
+
+    from matplotlib import pyplot as plt
 
 
 def draw(found: Sequence[Measured], factor: float, path: Path) -> None:

@@ -40,8 +40,14 @@ def advise(
     capture: Annotated[
         str | None, typer.Option(help="How long a checkpoint stops the hot path, like 50ms.")
     ] = None,
+    record_size: Annotated[
+        str | None, typer.Option(help="A record on its way between shards, like 100B.")
+    ] = None,
     shards: Annotated[int | None, typer.Option(min=1, help="How many shards the job has.")] = None,
     cycles: Annotated[bool, typer.Option(help="The graph has feedback edges.")] = False,
+    exactly_once: Annotated[
+        bool, typer.Option(help="No record may count twice after a failure.")
+    ] = True,
     target_recovery: Annotated[
         str | None, typer.Option(help="From a failure until caught up, at worst, like 10s.")
     ] = None,
@@ -50,6 +56,13 @@ def advise(
     ] = None,
     from_run: Annotated[
         Path | None, typer.Option(help="Take what is not given from the JSON result of a run.")
+    ] = None,
+    measured: Annotated[
+        Path | None,
+        typer.Option(
+            help="Weigh the protocols by what `everstream bench protocols --json` measured here, "
+            "not by the measurement that is built in."
+        ),
     ] = None,
     figure: Annotated[
         Path | None, typer.Option(help="Draw cost against interval into this PNG.")
@@ -68,15 +81,22 @@ def advise(
           --capacity 150k/s --mtbf 6h --recovery 2s --shards 8
 
       everstream advise --from-run result.json --mtbf 1d --target-recovery 10s --figure cost.png
+
+      everstream advise --from-run result.json --measured reports/protocols.json
     """
     from everstream.planning import AdviceError, RunResultError
     from everstream.planning import advise as ask
     from everstream.planning.units import QuantityError
 
+    if figure is not None:
+        from everstream.planning import figures
     console = Console()
     try:
         advice = ask(
             from_run=from_run,
+            measured=measured,
+            record_size=record_size,
+            exactly_once=exactly_once,
             state_size=state_size,
             write_bandwidth=write_bandwidth,
             rate=rate,
@@ -97,8 +117,6 @@ def advise(
         if not option.usable:
             console.print(f"Not {option.protocol}: {option.note}.", highlight=False)
     if figure is not None:
-        from everstream.planning import figures
-
         console.print(f"Figure: {figures.advice_curve(advice, figure)}")
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)

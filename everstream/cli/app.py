@@ -6,7 +6,14 @@ from typing import Annotated
 
 import typer
 
-from everstream.cli import advise, bench_protocols, bench_transactions, checkpoints, simulate
+from everstream.cli import (
+    advise,
+    bench_protocols,
+    bench_transactions,
+    check,
+    checkpoints,
+    simulate,
+)
 from everstream.cli.audit import audit
 from everstream.cli.bench import bench
 from everstream.cli.demo import demo
@@ -48,6 +55,7 @@ app.add_typer(bench, name="bench")
 advise.register(app)
 simulate.register(app)
 checkpoints.register(app)
+check.register(app)
 
 
 def main() -> None:

@@ -1,29 +1,24 @@
 """`everstream bench protocols`: every checkpoint protocol on the same queries, with a real kill."""
 
-import json
-import platform
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from everstream.core.registry import PROTOCOLS
+
+if TYPE_CHECKING:
+    from everstream.bench.protocols.grid import Cell, Setting
+    from everstream.bench.protocols.results import Results
+
 console = Console()
 WIDTH = 170
 """The tables need so many columns; a narrower terminal wraps them."""
-
-
-class ProtocolName(StrEnum):
-    COORDINATED = "coordinated"
-    UNALIGNED = "unaligned"
-    AT_LEAST_ONCE = "at-least-once"
-    UNCOORDINATED = "uncoordinated"
-    HMNR = "hmnr"
-    BCS = "bcs"
-    MEMORY = "memory"
 
 
 class Failure(StrEnum):
@@ -43,11 +38,16 @@ def protocols(
         typer.Option(help="A query; repeat for several. Default: all of the paper's."),
     ] = None,
     protocol: Annotated[
-        list[ProtocolName] | None,
+        list[str] | None,
         typer.Option(
-            help="A protocol; repeat for several. 'memory': uncoordinated, logs in memory."
+            help=f"A protocol; repeat for several. Default: {', '.join(PROTOCOLS)}.",
+            autocompletion=lambda: list(PROTOCOLS),
         ),
     ] = None,
+    memory: Annotated[
+        bool,
+        typer.Option(help="Run uncoordinated also with logs in memory, as FERDiS had them."),
+    ] = True,
     interval: Annotated[
         list[str] | None,
         typer.Option(metavar="1s", help="Time between checkpoints; default: the paper's, scaled."),
@@ -61,6 +61,7 @@ def protocols(
     costs: Annotated[
         bool, typer.Option(help="Also measure at full speed what logs and vectors cost.")
     ] = True,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each of these is measured.")] = 3,
     json_file: Annotated[
         Path,
         typer.Option(
@@ -80,18 +81,16 @@ def protocols(
     Example: everstream bench protocols --query nhop --protocol uncoordinated --protocol hmnr
     --repeats 1
     """
-    from everstream.bench.protocols.costs import Costs, measure_costs
     from everstream.bench.protocols.grid import (
         KILL_S,
         PAPER_INTERVALS_S,
         PAPER_QUERIES,
-        PROTOCOLS,
         RUN_S,
         Setting,
         cells,
     )
-    from everstream.bench.protocols.measure import measure, results_of
     from everstream.bench.protocols.report import write_report
+    from everstream.bench.protocols.results import Results
     from everstream.pipeline.checkpointing import seconds
 
     run_s = seconds(run_time)
@@ -99,52 +98,40 @@ def protocols(
     intervals_s = [seconds(given) for given in interval or ()]
     grid = cells(
         query or list(PAPER_QUERIES),
-        [name.value for name in protocol or ()] or list(PROTOCOLS),
+        protocol or list(PROTOCOLS),
         intervals_s or [paper_s / setting.factor for paper_s in PAPER_INTERVALS_S],
         {Failure.NONE: [False], Failure.ONE: [True], Failure.BOTH: [False, True]}[failure],
         repeats,
+        memory=memory,
     )
-    done = results_of(json_file)
-    kept_costs = _costs_in(json_file)
-    found_costs = Costs(**kept_costs) if kept_costs is not None else None
+    results = Results(json_file)
+    _measure_missing(grid, setting, results, rounds if costs else 0)
+    runs = [results.runs[cell.key] for cell in grid]
+    _print(runs, setting, results.costs)
+    write_report(runs, setting, results.costs, html_file)
+    console.print(f"results: {json_file}   report: {html_file}")
 
-    def save() -> None:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        body = {
-            "machine": {"python": platform.python_version(), "system": platform.platform()},
-            "factor": setting.factor,
-            "costs": None if found_costs is None else found_costs.to_json(),
-            "runs": [measured.to_json() for measured in done.values()],
-        }
-        partial = json_file.with_suffix(".partial")
-        partial.write_text(json.dumps(body))
-        partial.replace(json_file)
+
+def _measure_missing(
+    grid: "Sequence[Cell]", setting: "Setting", results: "Results", rounds: int
+) -> None:
+    from everstream.bench.protocols.costs import measure_costs
+    from everstream.bench.protocols.measure import measure
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
         task = progress.add_task("starting Spark", total=len(grid))
         for cell in grid:
             progress.update(task, description=cell.key)
-            if cell.key not in done:
-                done[cell.key] = measure(cell, setting)
-                save()
+            if cell.key not in results.runs:
+                results.runs[cell.key] = measure(cell, setting)
+                results.save(setting)
             progress.advance(task)
-        if costs and found_costs is None:
-            found_costs = measure_costs(
-                progress=lambda text: progress.update(task, description=text)
+        if rounds and results.costs is None:
+            results.costs = measure_costs(
+                rounds, progress=lambda text: progress.update(task, description=text)
             )
-            save()
-    runs = [done[cell.key] for cell in grid]
-    _print(runs, setting, found_costs)
-    write_report(runs, setting, found_costs, html_file)
-    console.print(f"results: {json_file}   report: {html_file}")
-
-
-def _costs_in(file: Path) -> dict[str, Any] | None:
-    if not file.exists():
-        return None
-    found: dict[str, Any] | None = json.loads(file.read_text()).get("costs")
-    return found
+            results.save(setting)
 
 
 def _print(runs: Any, setting: Any, costs: Any) -> None:

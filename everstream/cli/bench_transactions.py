@@ -2,7 +2,7 @@
 
 import json
 import platform
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,12 +35,6 @@ class Study(StrEnum):
     SENSITIVITY = "sensitivity"
     MODEL = "model"
     ALL = "all"
-
-
-@dataclass(frozen=True)
-class Outputs:
-    json_file: Path | None
-    html_file: Path | None
 
 
 def register(bench: typer.Typer) -> None:
@@ -101,6 +95,8 @@ def transactions(
     from everstream.bench.transactions.figures import figures
     from everstream.bench.transactions.measure import scratch
 
+    if html_file is not None:
+        from everstream.bench.transactions.report import page
     console = Console()
     wanted = set(study or [Study.COMPARE, Study.MODEL])
     everything = Study.ALL in wanted
@@ -142,7 +138,13 @@ def transactions(
             results["model"] = studies.makespans(plan, rows, status.update)
     promises = figures(results.get("compare", []), results.get("model", {}), plan.operation_cost_s)
     _show(console, results, promises)
-    _write(Outputs(json_file, html_file), results, promises, console)
+    if html_file is not None:
+        html_file.parent.mkdir(parents=True, exist_ok=True)
+        html_file.write_text(page(results, promises))
+        console.print(f"page written to {html_file}")
+    if json_file is not None:
+        _write_facts(json_file, results, promises)
+        console.print(f"facts written to {json_file}")
 
 
 def _setting(plan: Any) -> dict[str, Any]:
@@ -192,22 +194,12 @@ def _show(console: Console, results: dict[str, Any], promises: list[Any]) -> Non
         console.print(table)
 
 
-def _write(
-    outputs: Outputs, results: dict[str, Any], promises: list[Any], console: Console
-) -> None:
-    if outputs.html_file is not None:
-        from everstream.bench.transactions.report import page
-
-        outputs.html_file.parent.mkdir(parents=True, exist_ok=True)
-        outputs.html_file.write_text(page(results, promises))
-        console.print(f"page written to {outputs.html_file}")
-    if outputs.json_file is not None:
-        plain = dict(results)
-        plain["model"] = {
-            name: [asdict(span) | {"gain": span.gain} for span in spans]
-            for name, spans in results.get("model", {}).items()
-        }
-        plain["promises"] = [asdict(one) | {"reached": one.reached} for one in promises]
-        outputs.json_file.parent.mkdir(parents=True, exist_ok=True)
-        outputs.json_file.write_text(json.dumps(plain, indent=2))
-        console.print(f"facts written to {outputs.json_file}")
+def _write_facts(json_file: Path, results: dict[str, Any], promises: list[Any]) -> None:
+    plain = dict(results)
+    plain["model"] = {
+        name: [asdict(span) | {"gain": span.gain} for span in spans]
+        for name, spans in results.get("model", {}).items()
+    }
+    plain["promises"] = [asdict(one) | {"reached": one.reached} for one in promises]
+    json_file.parent.mkdir(parents=True, exist_ok=True)
+    json_file.write_text(json.dumps(plain, indent=2))

@@ -97,7 +97,7 @@ def state(
     Only reads; safe while the pipeline runs. Values of classes of your own are unpickled: run
     this where they can be imported, and only on stores you trust.
 
-    Example: everstream state .everstream/word-count --operator aggregate --limit 10
+    Example: everstream state .everstream/word-count --operator fold --limit 10
 
     Exit codes: 0 shown; 1 the checkpoint cannot be read; 2 wrong usage, or no such store,
     operator or epoch.
@@ -153,6 +153,11 @@ def rewind(
     """
     from everstream.inspection import check_rewind, open_store
     from everstream.inspection import rewind as go_back
+    from everstream.state.landing import pause
+
+    def say_and_wait(trouble: Exception) -> None:
+        typer.echo(f"It is not known yet whether that went through: {trouble}", err=True)
+        pause(trouble)
 
     with _errors_in_one_line():
         opened = open_store(store)
@@ -165,7 +170,7 @@ def rewind(
                 abort=True,
             )
         owner = f"everstream rewind pid {os.getpid()} on {socket.gethostname()}"
-        go_back(opened, to, owner=owner, now=time.time())
+        go_back(opened, to, owner=owner, now=time.time(), wait=say_and_wait)
     typer.echo(f"Epoch {to} is the current one. The next run with this store goes on from it.")
 
 

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from everstream.errors import EverstreamError
+from everstream.extras import MissingExtra
 
 console = Console()
 EVERY = "1s"
@@ -32,17 +33,18 @@ def demo(
 
     Example: everstream demo --seconds 30 --rate 50000
 
-    Exit codes: 0 the output is exact; 1 it is not, or the run failed; 130 interrupted.
+    Exit codes: 0 the output is exact; 1 it is not, or the run failed; 2 matplotlib is missing;
+    130 interrupted.
     """
     from everstream.cli.run import say_error
-    from everstream.cli.supervise import FAILED
+    from everstream.cli.supervise import FAILED, USAGE
 
     with tempfile.TemporaryDirectory(prefix="everstream-demo-") as folder:
         try:
             code = _Demo(seconds * rate, rate, report, master, Path(folder)).run()
         except EverstreamError as error:
             say_error(str(error))
-            code = FAILED
+            code = USAGE if isinstance(error, MissingExtra) else FAILED
     raise typer.Exit(code)
 
 
@@ -53,8 +55,8 @@ class _Demo:
         self.kill_s = max(2.5, total / rate / 2)
 
     def run(self) -> int:
-        from everstream.bench.accounts import accounts_pipeline, plain_program
-        from everstream.bench.audit import audit, json_rows
+        from everstream.audit.comparison import judge
+        from everstream.bench.accounts import accounts_pipeline, entries, plain_program
         from everstream.bench.timeline import Sample
         from everstream.cli.events import Event, Progressed, Teller
         from everstream.cli.screen import make_screen
@@ -91,7 +93,7 @@ class _Demo:
         facts = result.to_json()
         show_summary(console, facts, facts["checkpoints"], result.recoveries)
         with console.status("comparing with a plain program"):
-            verdict = audit(plain_program(self.total), json_rows(output))
+            verdict = judge(plain_program(self.total), entries(output))
         page = self._write_report(facts, verdict, result.recoveries, samples)
         colour = "green" if verdict.exact else "red"
         console.print(f"[bold {colour}]{describe(verdict)}[/bold {colour}]", highlight=False)

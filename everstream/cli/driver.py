@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 
-from everstream.bench.rehearsal import rehearsed
+from everstream.audit.rehearsal import rehearsed
 from everstream.cli.events import Event, Failed, Fault, Finished, Opened, Teller, write_event
 from everstream.cli.load import load_pipeline
 from everstream.cli.options import RunOptions
@@ -62,9 +62,13 @@ def run_and_tell(options: RunOptions, tell: Callable[[Event], None]) -> None:
             checkpoint=checkpoint,
             store=store,
             fresh=options.fresh,
+            renamed=options.renamings(),
+            drop_state=options.drop_state,
+            take_over=options.take_over,
             master=options.master,
             workers=options.workers,
             max_restarts=options.max_restarts,
+            checkpoint_timeout=options.checkpoint_timeout,
             kill=kills,
             listener=teller,
             transport=options.transport,

@@ -4,13 +4,15 @@ import json
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from everstream.bench.rehearsal import Rehearsal
-from everstream.core.scheme import Checkpointing
+from everstream.audit.rehearsal import Rehearsal
+from everstream.core.registry import named
 from everstream.errors import UserError
-from everstream.pipeline.checkpointing import AUTO, Coordinated, Induced, Uncoordinated, seconds
+from everstream.pipeline.checkpointing import AUTO, Checkpointing, Coordinated, seconds
 
 DEFAULT_STORES = ".everstream"
 """Without --store, checkpoints go to a folder of the pipeline's name in here."""
+ALSO_CALLED = {"coordinated": "aligned"}
+"""Words that --checkpoint takes for a protocol that has another name."""
 
 
 @dataclass(frozen=True)
@@ -20,14 +22,18 @@ class RunOptions:
     target: str
     master: str = "local[*]"
     workers: int | None = None
-    checkpoint: str = "coordinated"
+    checkpoint: str = "aligned"
     every: str | None = None
     every_records: int | None = None
     log: str | None = None
     store: str | None = None
     fresh: bool = False
+    renamed: tuple[str, ...] = ()
+    drop_state: tuple[str, ...] = ()
+    take_over: bool = False
     max_restarts: int = 3
     timeout: str | None = None
+    checkpoint_timeout: str = "10m"
     kills: tuple[str, ...] = field(default=())
     transport: str = "auto"
     rehearsal: Rehearsal | None = None
@@ -36,34 +42,36 @@ class RunOptions:
     def check(self) -> None:
         """Raise a UserError for what is wrong whatever the pipeline is."""
         self.checkpointing()
+        self.renamings()
         if self.timeout is not None and seconds(self.timeout) <= 0:
             raise UserError(f"--timeout {self.timeout}: the time must be positive.")
+        if seconds(self.checkpoint_timeout) <= 0:
+            raise UserError(
+                f"--checkpoint-timeout {self.checkpoint_timeout}: the time must be positive."
+            )
 
     def checkpointing(self) -> Checkpointing | None:
-        own = {"every": self.every} if self.every is not None else {}
-        if self.log is not None:
-            own["log"] = self.log
-        match self.checkpoint:
-            case "coordinated" | "unaligned" | "at-least-once":
-                if self.log is not None:
-                    raise UserError(f"--checkpoint {self.checkpoint} keeps no log: drop --log.")
-                mode = "aligned" if self.checkpoint == "coordinated" else self.checkpoint
-                return Coordinated(self.every, self.every_records, mode)
-            case "none":
-                if self.every is not None or self.every_records is not None or self.log is not None:
-                    raise UserError(
-                        "--every, --every-records and --log need checkpoints: say which with "
-                        "--checkpoint."
-                    )
-                return None
+        protocol = named(self.checkpoint)
+        said: dict[str, Any] = {} if self.every is None else {"every": self.every}
+        if protocol.choice is None:
+            if said or self.every_records is not None or self.log is not None:
+                raise UserError(
+                    "--every, --every-records and --log need checkpoints: say which with "
+                    "--checkpoint."
+                )
+            return None
+        if isinstance(protocol.choice, Coordinated):
+            if self.log is not None:
+                raise UserError(f"--checkpoint {protocol.name} keeps no log: drop --log.")
+            return replace(protocol.choice, every_records=self.every_records, **said)
         if self.every_records is not None or self.every == AUTO:
             raise UserError(
-                f"--checkpoint {self.checkpoint}: each shard has its own timer, so give a time "
+                f"--checkpoint {protocol.name}: each shard has its own timer, so give a time "
                 "with --every, such as 5s."
             )
-        if self.checkpoint == "uncoordinated":
-            return Uncoordinated(**own)  # type: ignore[arg-type]
-        return Induced(**own, rule=self.checkpoint)  # type: ignore[arg-type]
+        if self.log is not None:
+            said["log"] = self.log
+        return replace(protocol.choice, **said)
 
     def store_of(self, pipeline: str) -> str:
         return self.store if self.store is not None else f"{DEFAULT_STORES}/{pipeline}"
@@ -78,11 +86,21 @@ class RunOptions:
         if how is not None:
             records = tuple((name, count) for name, count in how["records"])
             how = Rehearsal(how["gate"], how["lasts_s"], records)
-        return cls(**{**fields, "kills": tuple(fields["kills"]), "rehearsal": how})
+        for name in ("kills", "renamed", "drop_state"):
+            fields[name] = tuple(fields[name])
+        return cls(**fields, rehearsal=how)
 
-    def without_fresh(self) -> "RunOptions":
-        """What a driver that takes over is asked for: earlier checkpoints are its own by then."""
-        return replace(self, fresh=False)
+    def renamings(self) -> dict[str, str]:
+        """Operators as they were -> as they are called now."""
+        pairs = [text.partition("=") for text in self.renamed]
+        for text, (old, _, new) in zip(self.renamed, pairs, strict=True):
+            if not old or not new:
+                raise UserError(f"--renamed {text}: write OLD=NEW, as in --renamed count=total.")
+        return {old: new for old, _, new in pairs}
+
+    def once_started(self) -> "RunOptions":
+        """What a driver that takes over is asked for: the store and all in it is its own by then."""
+        return replace(self, fresh=False, take_over=False, drop_state=())
 
     def without_kill(self, kill: str) -> "RunOptions":
         left = list(self.kills)

@@ -9,21 +9,34 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from everstream.cli.options import RunOptions
+from everstream.cli.options import ALSO_CALLED, RunOptions
+from everstream.core.registry import PROTOCOLS
 from everstream.errors import UserError
 
 console = Console()
 errors = Console(stderr=True)
+LOGGING = [protocol.name for protocol in PROTOCOLS.values() if protocol.logs]
 
 
-class Checkpointing(Enum):
-    coordinated = "coordinated"
-    unaligned = "unaligned"
-    at_least_once = "at-least-once"
-    uncoordinated = "uncoordinated"
-    hmnr = "hmnr"
-    bcs = "bcs"
-    none = "none"
+Target = Annotated[
+    str, typer.Argument(metavar="PIPELINE", help="FILE.py, FILE.py:NAME or module:NAME")
+]
+Renamed = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="OLD=NEW",
+        help="An operator has another name than in the checkpoint; NAME=NAME: it has changed, and "
+        "its state still fits. Can be given several times.",
+    ),
+]
+DropState = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="OPERATOR",
+        help="Let this operator begin with nothing while the others go on from the checkpoint. "
+        "Can be given several times.",
+    ),
+]
 
 
 class Log(Enum):
@@ -37,9 +50,7 @@ class Transport(Enum):
 
 
 def run(
-    target: Annotated[
-        str, typer.Argument(metavar="PIPELINE", help="FILE.py, FILE.py:NAME or module:NAME")
-    ],
+    target: Target,
     master: Annotated[
         str, typer.Option(help="Spark master: local[4], spark://host:7077, ...")
     ] = "local[*]",
@@ -48,14 +59,14 @@ def run(
         typer.Option(min=1, help="Hosts (Spark tasks) to spread the shards over; default: all."),
     ] = None,
     checkpoint: Annotated[
-        Checkpointing,
+        str,
         typer.Option(
-            help="How to checkpoint. coordinated: all together, aligned by markers; unaligned: "
-            "markers overtake the records; at-least-once: nothing waits, after a failure some "
-            "records count twice; uncoordinated: each shard by itself, only those go back who "
-            "must; hmnr, bcs: the same, safe on cycles."
+            metavar="PROTOCOL",
+            help="How to checkpoint. "
+            + "; ".join(f"{p.name}: {p.says}" for p in PROTOCOLS.values()),
+            autocompletion=lambda: list(PROTOCOLS),
         ),
-    ] = Checkpointing.coordinated,
+    ] = "aligned",
     every: Annotated[
         str | None,
         typer.Option(
@@ -69,7 +80,7 @@ def run(
     log: Annotated[
         Log | None,
         typer.Option(
-            help="uncoordinated, hmnr, bcs: keep what was sent in the store (the default), or in "
+            help=f"{', '.join(LOGGING)}: keep what was sent in the store (the default), or in "
             "memory, where it is lost with its process."
         ),
     ] = None,
@@ -81,14 +92,30 @@ def run(
         ),
     ] = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Forget earlier checkpoints and output; start over.")
+        bool,
+        typer.Option("--fresh", help="Delete earlier checkpoints and output, start over. Asks."),
     ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="With --fresh: do not ask before deleting.")
+    ] = False,
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over", help="Run even if another run uses this store; that one then ends."
+        ),
+    ] = False,
+    renamed: Renamed = None,
+    drop_state: DropState = None,
     max_restarts: Annotated[
         int, typer.Option(min=0, help="Failures to recover from before giving up.")
     ] = 3,
     timeout: Annotated[
         str | None, typer.Option(metavar="10m", help="Stop with a checkpoint after so long.")
     ] = None,
+    checkpoint_timeout: Annotated[
+        str,
+        typer.Option(metavar="10m", help="Give up a checkpoint that takes longer, and go on."),
+    ] = "10m",
     kill: Annotated[
         list[str] | None,
         typer.Option(
@@ -110,34 +137,50 @@ def run(
     Stopping takes a checkpoint, and the same command goes on from it. If the driver process is
     killed it is started again and goes on from the last checkpoint, too.
 
-    Example: everstream run examples/word_count.py --every 1s --kill aggregate@5000
+    Example: everstream run examples/word_count.py --every 1s --kill fold@5000
 
     Exit codes: 0 finished, or stopped with a checkpoint; 1 failed; 2 wrong usage;
     124 stopped by --timeout; 130 killed by a second Ctrl-C.
     """
-    from everstream.cli.supervise import USAGE
+    from everstream.cli.supervise import FAILED, USAGE
 
+    if checkpoint in ALSO_CALLED:
+        errors.print(f"--checkpoint {checkpoint} is called {ALSO_CALLED[checkpoint]}.", style="dim")
     options = RunOptions(
         target=target,
         master=master,
         workers=workers,
-        checkpoint=checkpoint.value,
+        checkpoint=ALSO_CALLED.get(checkpoint, checkpoint),
         every=every,
         every_records=every_records,
         log=None if log is None else log.value,
         store=store,
         fresh=fresh,
+        renamed=tuple(renamed or ()),
+        drop_state=tuple(drop_state or ()),
+        take_over=take_over,
         max_restarts=max_restarts,
         timeout=timeout,
+        checkpoint_timeout=checkpoint_timeout,
         kills=tuple(kill or ()),
         transport=transport.value,
     )
     try:
         options.check()
+        may_start = not fresh or may_delete(options, yes)
     except UserError as error:
         say_error(error.message)
         raise typer.Exit(USAGE) from None
+    if not may_start:
+        errors.print("nothing was deleted", style="dim")
+        raise typer.Exit(FAILED)
     raise typer.Exit(run_supervised(options, json_file))
+
+
+def may_delete(options: RunOptions, yes: bool) -> bool:
+    from everstream.cli.fresh import agreed
+
+    return agreed(options, yes)
 
 
 def run_supervised(options: RunOptions, json_file: Path | None) -> int:

@@ -5,7 +5,6 @@ Screens are told events and show them. They never decide anything, and nothing w
 
 import time
 from collections import deque
-from types import TracebackType
 
 from rich.console import Console
 from rich.markup import escape
@@ -52,12 +51,7 @@ class Screen:
     def __enter__(self) -> "Screen":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         """Leave the screen as a later command expects it."""
 
     def show(self, event: Event) -> None:
@@ -135,12 +129,7 @@ class TerminalScreen(Screen):
         self._progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self._progress.stop()
 
     def started(self, event: Started) -> None:

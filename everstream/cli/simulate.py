@@ -23,7 +23,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from everstream.planning.grid import Row, Task
-    from everstream.planning.model import Model, Result
+    from everstream.planning.model import Checkpoints, Failures, Model, Result
 
 simulate_app = typer.Typer(
     help="Simulate checkpoints and failures before you run them.", no_args_is_help=True
@@ -95,66 +95,39 @@ def run(
 
       everstream simulate run --interval 74s --between-failures poisson:600s --recovery 60s
     """
+    from everstream.cli.simulate_results import results_table
     from everstream.planning import model as m
-    from everstream.planning.queueing import replicate
+    from everstream.planning.graphs import read_graph
     from everstream.planning.units import QuantityError, parse_duration_s
 
+    if figure is not None:
+        from everstream.planning import figures
     console = Console()
     if behaviour not in ("discard", "backlog", "both"):
         raise typer.BadParameter(f"--behaviour is discard, backlog or both, not {behaviour!r}")
+    if figure is not None and behaviour != "both":
+        raise typer.BadParameter("--figure compares both: leave --behaviour at both")
     try:
         if graph is not None:
-            from everstream.planning.graphs import read_graph
-
             nodes, feeds = read_graph(graph)
         else:
             names = tuple(f"operator {i + 1}" for i in range(operators))
             nodes = m.line(names, m.parse_distribution(service), cpus)
-            arrivals = m.parse_distribution(gap)
-            feeds = tuple(m.Source(names[0], arrivals, entities) for _ in range(sources))
-        checkpoints = failures = None
-        if interval is not None:
-            checkpoints = m.Checkpoints(
-                parse_duration_s(interval), parse_duration_s(commit), parse_duration_s(upload)
-            )
-        if between_failures is not None:
-            failures = m.Failures(
-                tuple(name.strip() for name in failing.split(",")),
-                m.parse_distribution(between_failures),
-                parse_duration_s(recovery),
-                parse_duration_s(detection),
-            )
-        base = m.Model(
+            feeds = (m.Source(names[0], m.parse_distribution(gap), entities),) * sources
+        model = m.Model(
             nodes,
             feeds,
             tuples,
-            checkpoints,
-            failures,
+            _checkpoints(interval, commit, upload),
+            _failures(between_failures, failing, recovery, detection),
             latency_target_s=parse_duration_s(target),
         )
-        chosen: list[m.Behaviour] = (
-            ["discard", "backlog"]
-            if behaviour == "both"
-            else ["discard" if behaviour == "discard" else "backlog"]
-        )
-        models = {name: base.with_behaviour(name) for name in chosen}
+        models = _behaving(model, behaviour)
     except (m.ModelError, QuantityError) as error:
         raise typer.BadParameter(str(error)) from error
-    found: dict[str, list[Result]] = {}
-    with _progress(console) as progress:
-        for name, model in models.items():
-            bar = progress.add_task(name, total=replications * tuples)
-
-            def advance(done: int, bar: Any = bar) -> None:
-                progress.update(bar, completed=done)
-
-            found[name] = replicate(model, replications, seed, advance)
-    console.print(_results_table(base, found))
+    found = _replicated(models, replications, seed, console)
+    console.print(results_table(model, found))
     if figure is not None:
-        if len(found) != 2:
-            raise typer.BadParameter("--figure compares both: leave --behaviour at both")
-        from everstream.planning import figures
-
         path = figures.behaviours(found["discard"][0], found["backlog"][0], figure)
         console.print(f"Figure: {path}")
     if json_file is not None:
@@ -164,56 +137,54 @@ def run(
         console.print(f"JSON: {json_file}")
 
 
-def _results_table(model: Model, found: dict[str, list[Result]]) -> Table:
-    from everstream.planning.queueing import estimate
+def _checkpoints(interval: str | None, commit: str, upload: str) -> Checkpoints | None:
+    from everstream.planning.model import Checkpoints
+    from everstream.planning.units import parse_duration_s
 
-    table = Table(
-        title=f"{model.rate_per_s:,.0f} tuples/s arriving, {model.capacity_per_s:,.0f}/s possible"
+    if interval is None:
+        return None
+    return Checkpoints(*map(parse_duration_s, (interval, commit, upload)))
+
+
+def _failures(between: str | None, failing: str, recovery: str, detection: str) -> Failures | None:
+    from everstream.planning.model import Failures, parse_distribution
+    from everstream.planning.units import parse_duration_s
+
+    if between is None:
+        return None
+    return Failures(
+        tuple(name.strip() for name in failing.split(",")),
+        parse_distribution(between),
+        parse_duration_s(recovery),
+        parse_duration_s(detection),
     )
-    table.add_column("mean of the replications, +- 95 %")
-    for name in found:
-        table.add_column(name, justify="right")
 
-    def add(label: str, take: Any, unit: str = "", scale: float = 1.0) -> None:
-        cells = []
-        for runs in found.values():
-            values = [take(result) for result in runs]
-            if not values or any(value is None for value in values):
-                cells.append("-")
-                continue
-            middle = estimate([value * scale for value in values])
-            width = "" if len(values) == 1 else f" +- {middle.half_width:,.4g}"
-            cells.append(f"{middle.mean:,.6g}{width} {unit}".rstrip())
-        table.add_row(label, *cells)
 
-    def recoveries(result: Result, field: str) -> float | None:
-        values = [
-            getattr(pause, field)
-            for pause in result.pauses
-            if pause.kind == "recovery" and getattr(pause, field) is not None
-        ]
-        return sum(values) / len(values) if values else None
+def _behaving(model: Model, behaviour: str) -> dict[str, Model]:
+    """The model as it is to be run, once or side by side."""
+    found: dict[str, Model] = {}
+    if behaviour != "backlog":
+        found["discard"] = model.with_behaviour("discard")
+    if behaviour != "discard":
+        found["backlog"] = model.with_behaviour("backlog")
+    return found
 
-    add("latency of the window", lambda r: r.window_s, "s")
-    add("throughput", lambda r: r.throughput_per_s, "/s")
-    add("tuples lost", lambda r: r.lost)
-    add("tuples unprocessed", lambda r: r.unprocessed)
-    add("tuples replayed", lambda r: r.replayed)
-    add("checkpoints", lambda r: r.checkpoints)
-    add("recoveries", lambda r: r.recoveries)
-    add("catch-up after a recovery", lambda r: recoveries(r, "catch_up_s"), "s")
-    add("latency of a tuple, mean", lambda r: r.mean_latency_s, "ms", 1e3)
-    for quantile in ("p50", "p99", "p999"):
-        add(
-            f"latency of a tuple, {quantile}",
-            lambda r, quantile=quantile: r.latency_quantiles_s[quantile],
-            "ms",
-            1e3,
-        )
-    add("tuples later than the target", lambda r: r.above_target_fraction, "%", 100)
-    for i, operator in enumerate(model.operators):
-        add(f"mean wait, {operator.name}", lambda r, i=i: r.mean_wait_s[i], "us", 1e6)
-    return table
+
+def _replicated(
+    models: dict[str, Model], replications: int, seed: int, console: Console
+) -> dict[str, list[Result]]:
+    from everstream.planning.queueing import replicate
+
+    found: dict[str, list[Result]] = {}
+    with _progress(console) as progress:
+        for name, model in models.items():
+            bar = progress.add_task(name, total=replications * model.window_tuples)
+
+            def advance(done: int, bar: Any = bar) -> None:
+                progress.update(bar, completed=done)
+
+            found[name] = replicate(model, replications, seed, advance)
+    return found
 
 
 @simulate_app.command("paper")

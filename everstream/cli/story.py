@@ -17,9 +17,10 @@ from everstream.cli.events import (
     Progressed,
     Started,
 )
+from everstream.core.coordinators.recovery_report import RecoveryBook, RecoveryReport
 from everstream.core.ids import Epoch
+from everstream.core.newest import Newest
 from everstream.core.orders import Phase
-from everstream.core.recovery import RecoveryBook, RecoveryReport
 from everstream.spark.listener import Snapshot
 
 
@@ -29,8 +30,8 @@ class Story:
     def __init__(self) -> None:
         self.pipeline = ""
         self.store = ""
-        self.checkpoints: list[dict[str, Any]] = []
-        self.notes: list[str] = []
+        self.checkpoints: Newest[dict[str, Any]] = Newest()
+        self.notes: Newest[str] = Newest()
         self.drivers_lost = 0
         self.end: Finished | Failed | None = None
         self.last: Progressed | None = None
@@ -104,6 +105,7 @@ class Story:
             "outcome": outcome,
             "exit_code": exit_code,
             "checkpoints": self.checkpoints,
+            "checkpoint_count": self.checkpoints.total,
             "recoveries": [report.to_json() for report in self.recoveries],
             "drivers_lost": self.drivers_lost,
             "notes": self.notes,

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from everstream.core.recovery import RecoveryReport
+from everstream.core.coordinators.recovery_report import RecoveryReport
 
 STEPS = ("detected", "restarted", "restored", "replayed", "caught up")
 

@@ -141,7 +141,7 @@ class Supervisor:
         self.story.hear(event)
         match event:
             case Started(at_s=at_s):
-                self._options = self._options.without_fresh()
+                self._options = self._options.once_started()
                 if self._timeout_s is not None and self._deadline_s is None:
                     self._deadline_s = at_s + self._timeout_s
             case KillDelivered(kill=kill):

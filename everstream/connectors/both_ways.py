@@ -18,9 +18,10 @@ from everstream.errors import UserError
 from everstream.pipeline.rejects import OnError, checked
 from everstream.pipeline.sink import Delivery, Sink, SinkShard, Writer
 from everstream.pipeline.source import Reader, Source
+from everstream.pipeline.types import T
 
 
-class FilesBothWays(Source, Sink):
+class FilesBothWays(Source[T], Sink):
     """Files of one format; exactly-once as a sink."""
 
     delivery = Delivery.EXACTLY_ONCE
@@ -42,6 +43,9 @@ class FilesBothWays(Source, Sink):
         self._files = FileSet(self._fs, self._path, follow)
         self._schema = pl.Schema(schema) if schema is not None else None
         self.on_error = checked(on_error, self._name)
+
+    def describe_offsets(self) -> dict[str, Any]:
+        return {**super().describe_offsets(), "path": self._files.describe()}
 
     @property
     def _name(self) -> str:
@@ -87,7 +91,13 @@ class FilesBothWays(Source, Sink):
             self._learn_schema()
 
     def start_fresh(self, pipeline: str, operator: str, store: str, replace: bool) -> None:
-        self._part_folder().start_fresh(pipeline, operator, replace)
+        self._part_folder().start_fresh(pipeline, operator, replace, store)
+
+    def before_resume(self, pipeline: str, operator: str, store: str) -> None:
+        self._part_folder().claim(pipeline, operator, store).keep()
+
+    def left_behind(self, pipeline: str, operator: str, store: str) -> str | None:
+        return self._part_folder().left_behind(pipeline, operator)
 
     def _part_folder(self) -> PartFolder:
         if is_pattern(self._path) or self._fs.isfile(self._path):

@@ -3,17 +3,27 @@
 Batches wait as part files in the run's store and are read back in order of (checkpoint, shard).
 """
 
-from everstream.connectors.encoding import decode, encode
+from everstream.connectors.encoding import UNSEALED, decode, encode
 from everstream.connectors.parts import PartFolder, PartWriter, owner_of
+from everstream.connectors.summing import sum_of
 from everstream.errors import ConnectorError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.sink import Delivery, Sink, SinkShard, Writer
 
 ENDING = ".batches"
+SEAL, SEAL_BYTES = b"$", 17
+"""A part ends with this and the checksum of all before it."""
 
 
 class Collect(Sink):
-    """Keeps the output in the run's store and hands it back when the run is done."""
+    """Keeps the output in the run's store and hands it back when the run is done.
+
+    `stream.collect()` is short for it.
+
+    >>> pipeline = es.Pipeline("three").source(es.Range(3)).sink(es.Collect(), name="numbers")
+    >>> pipeline.run().collected("numbers")
+    [0, 1, 2]
+    """
 
     delivery = Delivery.EXACTLY_ONCE
 
@@ -23,24 +33,38 @@ class Collect(Sink):
     def start_fresh(self, pipeline: str, operator: str, store: str, replace: bool) -> None:
         _folder(store, operator).start_fresh(pipeline, operator, replace)
 
+    def left_behind(self, pipeline: str, operator: str, store: str) -> str | None:
+        return _folder(store, operator).left_behind(pipeline, operator)
+
     def results(self, pipeline: str, operator: str, store: str) -> list[Batch]:
         folder = _folder(store, operator)
         batches: list[Batch] = []
         for part in folder.parts(owner_of(pipeline, operator)):
             path = folder.path_of(part)
             try:
-                batches += decode(folder.fs.cat_file(path))
+                batches += decode(_unsealed(folder.fs.cat_file(path)))
             except (OSError, ValueError) as error:
                 raise ConnectorError(f"cannot read the output '{path}': {error}") from error
         return batches
 
 
 def _folder(store: str, operator: str) -> PartFolder:
-    # The pipeline's name comes second in file names; here only the operator's part is needed.
-    name = owner_of("", operator).removeprefix(".")
-    return PartFolder.at(f"{store.rstrip('/')}/outputs/{name}", ENDING)
+    return PartFolder.in_store(store, "outputs", operator, ENDING)
 
 
 class _CollectWriter(PartWriter):
     def encode(self, batch: Batch) -> bytes:
         return encode(batch)
+
+    def finish(self) -> bytes:
+        return SEAL + str(self._checksum).encode()
+
+
+def _unsealed(data: bytes) -> bytes:
+    """The batches of a part that is whole to its end; earlier versions wrote no seal."""
+    batches, seal = data[:-SEAL_BYTES], data[-SEAL_BYTES:]
+    if seal == SEAL + sum_of(batches).encode():
+        return batches
+    if data[:1] in UNSEALED:
+        return data
+    raise ValueError("it is damaged or cut off: its checksum does not match")

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
 from everstream.connectors.both_ways import FilesBothWays
+from everstream.connectors.checks import at_least_one
 from everstream.connectors.frames import Columns
 from everstream.connectors.lines import BrokenLine, LinesReader
 from everstream.connectors.parts import PartFolder, PartWriter
@@ -32,6 +33,7 @@ from everstream.pipeline.batch import Batch
 from everstream.pipeline.rejects import OnError, Rejected
 from everstream.pipeline.sink import SinkShard, Writer
 from everstream.pipeline.source import Reader
+from everstream.pipeline.types import Row
 
 LONGEST_ROW_BYTES = 16 << 20
 """A quote that is still open after so much was never meant to be opened."""
@@ -40,7 +42,7 @@ LOOKED_AT_BYTES = 1 << 20
 MARK = b"\xef\xbb\xbf"
 
 
-class Csv(FilesBothWays):
+class Csv(FilesBothWays[Row]):
     """Files of comma-separated values, in UTF-8.
 
     As a source, `path` names a file, a folder or a pattern. Types come from `schema` (a Polars
@@ -52,6 +54,11 @@ class Csv(FilesBothWays):
 
     As a sink, `path` names a folder. Output is exactly-once: one part file per shard and
     checkpoint, which appears whole when its checkpoint is stable.
+
+    >>> rows = es.Pipeline("write").source(es.Range(2, column="n"))
+    >>> _ = rows.sink(es.Csv("numbers/")).run()
+    >>> es.Pipeline("read").source(es.Csv("numbers/")).collect().run().collected()
+    [{'n': 0}, {'n': 1}]
     """
 
     ending = ".csv"
@@ -69,8 +76,7 @@ class Csv(FilesBothWays):
         on_error: OnError = "fail",
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        if batch_bytes < 1:
-            raise UserError(f"batch_bytes must be at least 1, not {batch_bytes}.")
+        at_least_one(batch_bytes=batch_bytes)
         if len(delimiter.encode()) != 1 or delimiter in '"\r\n':
             raise UserError(f"delimiter={delimiter!r} must be one character, such as ';' or '\\t'.")
         if not header and schema is None:

@@ -7,7 +7,7 @@ not kept twice. One line of JSON per record says what it was, why it was left ou
 import json
 from typing import Any
 
-from everstream.connectors.parts import PartFolder, PartWriter, owner_of
+from everstream.connectors.parts import PartFolder, PartWriter
 from everstream.pipeline.batch import Batch, records_of
 from everstream.pipeline.rejects import Rejected
 from everstream.pipeline.sink import Delivery, Sink, SinkShard, Writer
@@ -29,10 +29,12 @@ class DeadLetters(Sink):
     def start_fresh(self, pipeline: str, operator: str, store: str, replace: bool) -> None:
         folder_of(store, operator).start_fresh(pipeline, operator, replace)
 
+    def left_behind(self, pipeline: str, operator: str, store: str) -> str | None:
+        return folder_of(store, operator).left_behind(pipeline, operator)
+
 
 def folder_of(store: str, operator: str) -> PartFolder:
-    name = owner_of("", operator).removeprefix(".")
-    return PartFolder.at(f"{store.rstrip('/')}/{FOLDER}/{name}", ENDING)
+    return PartFolder.in_store(store, FOLDER, operator, ENDING)
 
 
 class _DeadLetterWriter(PartWriter):

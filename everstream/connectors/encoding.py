@@ -1,6 +1,7 @@
 """Batches as bytes, of either kind: what output that waits, and journals, are made of.
 
 Each batch is a kind, a length and a payload, so that batches can follow each other in one file.
+Whoever keeps the file has a checksum of all of it.
 """
 
 import io
@@ -13,8 +14,10 @@ import polars as pl
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch
 
-COLUMNS, RECORDS = b"C", b"R"
-HEADER_BYTES = 9
+COLUMNS, RECORDS = b"#", b"="
+UNSEALED = {b"C": COLUMNS, b"R": RECORDS}
+"""The same kinds in files of earlier versions, which kept no checksum of them."""
+LENGTH_BYTES = 8
 
 
 def encode(batch: Batch) -> bytes:
@@ -25,7 +28,7 @@ def encode(batch: Batch) -> bytes:
         kind, payload = COLUMNS, buffer.getvalue()
     else:
         kind, payload = RECORDS, _pickled(batch)
-    return kind + len(payload).to_bytes(HEADER_BYTES - 1, "little") + payload
+    return b"".join((kind, len(payload).to_bytes(LENGTH_BYTES, "little"), payload))
 
 
 def _pickled(records: list[Any]) -> bytes:
@@ -44,17 +47,26 @@ def _pickled(records: list[Any]) -> bytes:
 
 
 def decode(data: bytes) -> list[Batch]:
-    """The batches that these bytes are made of; a ValueError if the last one is torn."""
+    """The batches that these bytes are made of; a ValueError if one is torn or damaged."""
     batches: list[Batch] = []
     position = 0
     while position < len(data):
-        kind = data[position : position + 1]
-        size = int.from_bytes(data[position + 1 : position + HEADER_BYTES], "little")
-        payload = data[position + HEADER_BYTES : position + HEADER_BYTES + size]
-        if len(payload) < size or kind not in (COLUMNS, RECORDS):
+        head = data[position : position + 1 + LENGTH_BYTES]
+        kind, size = head[:1], int.from_bytes(head[1:], "little")
+        start = position + len(head)
+        payload = data[start : start + size]
+        if len(payload) < size or kind not in (COLUMNS, RECORDS, *UNSEALED):
             raise ValueError(f"not a whole batch at byte {position}")
-        batches.append(
-            pl.read_ipc(io.BytesIO(payload)) if kind == COLUMNS else pickle.loads(payload)
-        )
-        position += HEADER_BYTES + size
+        batches.append(_loaded(UNSEALED.get(kind, kind), payload, position))
+        position = start + size
     return batches
+
+
+def _loaded(kind: bytes, payload: bytes, position: int) -> Batch:
+    try:
+        if kind == COLUMNS:
+            return pl.read_ipc(io.BytesIO(payload))
+        records: list[Any] = pickle.loads(payload)
+    except Exception as error:  # what a pickle holds can raise anything when it is made
+        raise ValueError(f"the batch at byte {position} cannot be read: {error}") from error
+    return records

@@ -7,12 +7,15 @@ of the folder that names it; other filesystems promise durability when a file is
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from everstream.errors import UserError
+from everstream.state import folders
 
 MAGIC = frozenset("*?[")
 """Characters that make a path a pattern."""
@@ -39,6 +42,11 @@ def is_pattern(path: str) -> bool:
     return not MAGIC.isdisjoint(path)
 
 
+def place_of(fs: Any, path: str) -> str:
+    """A file or folder as text, without what it takes to get there."""
+    return path if is_local(fs) else f"{type(fs).__name__}: {path}"
+
+
 def is_local(fs: Any) -> bool:
     return isinstance(fs, LocalFileSystem)
 
@@ -53,24 +61,40 @@ def names_in(fs: Any, folder: str) -> list[str]:
     return sorted(entry["name"].rsplit("/", 1)[-1] for entry in entries if entry["type"] == "file")
 
 
+def make_folders(fs: Any, folder: str, private: str | None = None) -> None:
+    """Make a folder and its parents so that their names survive a power failure.
+
+    On a local disk `private` and what lies in it is closed to others.
+    """
+    if is_local(fs):
+        folders.make_folders(Path(folder), None if private is None else Path(private))
+    else:
+        fs.makedirs(folder, exist_ok=True)
+
+
+def create(fs: Any, path: str, private: str | None) -> Any:
+    """An empty file, open for writing; on a local disk closed to others if it is a private one."""
+    if private is not None and is_local(fs):
+        with suppress(FileExistsError):
+            os.close(folders.create_private(Path(path), Path(private)))
+    return fs.open(path, "wb")
+
+
 def sync_file(fs: Any, path: str) -> None:
     """Make a closed file's content survive a power failure."""
-    if is_local(fs):
-        _fsync(path)
-
-
-def sync_folder(fs: Any, folder: str) -> None:
-    """Make the names in a folder survive a power failure."""
-    if is_local(fs):
-        _fsync(folder)
-
-
-def _fsync(path: str) -> None:
+    if not is_local(fs):
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync_folder(fs: Any, folder: str) -> None:
+    """Make the names in a folder survive a power failure."""
+    if is_local(fs):
+        folders.sync_folder(Path(folder))
 
 
 def rename(fs: Any, source: str, target: str) -> None:

@@ -9,13 +9,16 @@ import inspect
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, overload
 
 import polars as pl
 
+from everstream.connectors.checks import at_least_one
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.source import END, EndOfStream, Reader, Source
+from everstream.pipeline.types import Row, T, U
+from everstream.state.saved import Saved
 
 ROWS_PER_BATCH = 65_536
 OBJECTS_PER_BATCH = 4_096
@@ -23,7 +26,7 @@ LONGEST_WAIT_S = 0.05
 
 
 @dataclass(frozen=True)
-class BlockOffset:
+class BlockOffset(Saved, word="block-offset"):
     """The next block starts at record `start`, has `block` records; the one after is `stride` on."""
 
     start: int
@@ -62,22 +65,46 @@ class _BlockReader(Reader):
         return batch
 
 
-class FromFunction(Source):
+class FromFunction(Source[T]):
     """Records from `make(start, stop)`, which gives the batch of records start to stop - 1.
 
     `make` must give the same records each time it is asked for them. Endless if `total` is None.
+
+    >>> squares = es.FromFunction(lambda start, stop: [n * n for n in range(start, stop)], 4)
+    >>> es.Pipeline("squares").source(squares).collect().run().collected()
+    [0, 1, 4, 9]
     """
 
     exact_batches = True
 
+    @overload
+    def __init__(
+        self: "FromFunction[Row]",
+        make: Callable[[int, int], pl.DataFrame],
+        total: int | None = None,
+        batch: int = ROWS_PER_BATCH,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "FromFunction[U]",
+        make: Callable[[int, int], list[U]],
+        total: int | None = None,
+        batch: int = ROWS_PER_BATCH,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        make: Callable[[int, int], Batch],
+        total: int | None = None,
+        batch: int = ROWS_PER_BATCH,
+    ) -> None: ...
     def __init__(
         self,
         make: Callable[[int, int], Batch],
         total: int | None = None,
         batch: int = ROWS_PER_BATCH,
     ) -> None:
-        if batch < 1:
-            raise UserError(f"batch must be at least 1, not {batch}.")
+        at_least_one(batch=batch)
         if total is not None and total < 0:
             raise UserError(f"total must be 0 or more, not {total}; leave it out for no end.")
         self._make = make
@@ -92,15 +119,35 @@ class FromFunction(Source):
         return self._total
 
 
-class Range(FromFunction):
+class Range(FromFunction[T]):
     """The whole numbers from start (0 if left out) to stop - 1.
 
     Python ints; with `column="n"`, rows of a DataFrame with that int64 column.
 
-    >>> Range(3).open(0, 1).read()
+    >>> es.Pipeline("numbers").source(es.Range(3)).collect().run().collected()
     [0, 1, 2]
+    >>> es.Pipeline("rows").source(es.Range(7, 9, column="n")).collect().run().collected()
+    [{'n': 7}, {'n': 8}]
     """
 
+    @overload
+    def __init__(
+        self: "Range[int]",
+        start: int,
+        stop: int | None = None,
+        *,
+        column: None = None,
+        batch: int | None = None,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "Range[Row]",
+        start: int,
+        stop: int | None = None,
+        *,
+        column: str,
+        batch: int | None = None,
+    ) -> None: ...
     def __init__(
         self,
         start: int,
@@ -116,6 +163,10 @@ class Range(FromFunction):
         if batch is None:
             batch = OBJECTS_PER_BATCH if column is None else ROWS_PER_BATCH
         super().__init__(_Numbers(start, column), max(stop - start, 0), batch)
+        self._start = start
+
+    def describe_offsets(self) -> dict[str, Any]:
+        return {**super().describe_offsets(), "start": self._start}
 
 
 @dataclass(frozen=True)
@@ -130,10 +181,14 @@ class _Numbers:
         return pl.select(pl.int_range(first, last, dtype=pl.Int64).alias(self.column))
 
 
-class FromList(FromFunction):
-    """The records of a list, which travels with the pipeline: for tests and small inputs."""
+class FromList(FromFunction[T]):
+    """The records of a list, which travels with the pipeline: for tests and small inputs.
 
-    def __init__(self, records: Iterable[Any], batch: int = OBJECTS_PER_BATCH) -> None:
+    >>> es.Pipeline("words").source(es.FromList(["to", "be"])).collect().run().collected()
+    ['to', 'be']
+    """
+
+    def __init__(self, records: Iterable[T], batch: int = OBJECTS_PER_BATCH) -> None:
         kept = list(records)
         super().__init__(_Slice(kept), len(kept), batch)
 
@@ -146,25 +201,30 @@ class _Slice:
         return list(self.records[start:stop])
 
 
-class FromGenerator(Source):
+class FromGenerator(Source[T]):
     """Records from a Python generator function that can resume.
 
     `function(offset)` is called with the number of records given so far and yields the rest.
     A function that takes `(offset, shard, shards)` can have many shards: it yields its shard's
     part, and offset counts that shard's records alone. A batch is given on when it is full or
     `wait_s` old. The shard's checkpoints wait while the generator waits: yield often.
+
+    >>> def countdown(offset):
+    ...     for n in range(3 - offset, 0, -1):
+    ...         yield n
+    >>> es.Pipeline("down").source(es.FromGenerator(countdown)).collect().run().collected()
+    [3, 2, 1]
     """
 
     def __init__(
         self,
-        function: Callable[..., Iterable[Any]],
+        function: Callable[..., Iterable[T]],
         *,
         batch: int = OBJECTS_PER_BATCH,
         wait_s: float = LONGEST_WAIT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if batch < 1:
-            raise UserError(f"batch must be at least 1, not {batch}.")
+        at_least_one(batch=batch)
         self._function = function
         self._sharded = _takes_shards(function)
         self._batch = batch

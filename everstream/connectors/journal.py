@@ -1,44 +1,28 @@
 """`Journal`: records are logged durably before they flow, so that any feed can be replayed.
 
-A journal is a folder of segments per shard; a segment is a row of frames, each a batch and what
-was rejected with it. Each generation of a reader appends to a segment of its own, named after the
-generation and the number of its first frame. A segment counts only up to where the next
-generation's begins: what a zombie still appends is never read. A frame whose checksum is wrong at
-the end of a segment was torn by a crash; its records never flowed.
+What is in its folder, and what of it counts after a crash, is told in `journal_log`.
 
 What the feed had handed over and was not logged yet when the process died is gone with it: no
 journal can bring back what the other side will not send again.
 """
 
 import os
-import pickle
-import re
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
-from everstream.connectors.encoding import decode, encode
-from everstream.connectors.files import (
-    filesystem_of,
-    is_local,
-    names_in,
-    sync_folder,
-)
+from everstream.connectors.files import filesystem_of, is_local, make_folders, place_of
 from everstream.connectors.generate import FromGenerator
+from everstream.connectors.journal_log import Appending, Frame, Log, Segment, encoded
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.rejects import Rejected
 from everstream.pipeline.source import END, EndOfStream, Reader, Source
+from everstream.pipeline.types import T
 
 SEGMENT_BYTES = 64 << 20
-HEADER_BYTES = 16
-"""Checksum, kind, length of the notes, length of the batch: 4 bytes each."""
-BATCH, ENDED = 1, 2
 
 
-class Journal(Source):
+class Journal(Source[T]):
     """Logs what `feed` gives into `folder` before it flows.
 
     `feed` is a source, such as SocketLines, or a function without arguments that gives an
@@ -46,11 +30,17 @@ class Journal(Source):
     source from where it was last read, a function by calling it again. A run that starts from
     nothing (--fresh) replays what the journal holds: everything, with keep="all"; by default
     ("needed") what no checkpoint can go back to any more is removed.
+
+    >>> def sensor():
+    ...     yield from [20.5, 21.0]
+    >>> feed = es.Journal(sensor, "journal/")
+    >>> es.Pipeline("readings").source(feed).collect().run().collected()
+    [20.5, 21.0]
     """
 
     def __init__(
         self,
-        feed: Source | Callable[[], Iterable[Any]],
+        feed: Source[T] | Callable[[], Iterable[T]],
         folder: str | os.PathLike[str],
         *,
         keep: str = "needed",
@@ -75,8 +65,11 @@ class Journal(Source):
         self.max_shards = self._feed.max_shards
         self.on_error = self._feed.on_error
 
+    def describe_offsets(self) -> dict[str, Any]:
+        return {**super().describe_offsets(), "folder": place_of(self._fs, self._folder)}
+
     def open(self, shard: int, shards: int) -> Reader:
-        log = _Log(self._fs, f"{self._folder}/shard-{shard}-of-{shards}")
+        log = Log(self._fs, self._folder, f"shard-{shard}-of-{shards}")
 
         def begin() -> Reader:
             return self._feed.open(shard, shards)
@@ -90,7 +83,7 @@ class Journal(Source):
         if self._feed.replayable:  # one that is not says in its check that it needs a journal
             self._feed.check()
         try:
-            self._fs.makedirs(self._folder, exist_ok=True)
+            make_folders(self._fs, self._folder, self._folder)
         except OSError as error:
             raise UserError(f"the journal '{self._folder}' cannot be written: {error}.") from error
 
@@ -108,158 +101,6 @@ class _Feed:
         return self._function()
 
 
-@dataclass(frozen=True, order=True)
-class _Segment:
-    """Whose segment it is, and the number of its first frame."""
-
-    generation: int
-    first: int
-
-    def __str__(self) -> str:
-        return f"segment-{self.generation:020d}-{self.first:020d}"
-
-    @staticmethod
-    def parse(name: str) -> "_Segment | None":
-        found = re.fullmatch(r"segment-(\d{20,})-(\d{20,})", name)
-        return _Segment(int(found[1]), int(found[2])) if found else None
-
-
-_KEPT_FROM = re.compile(r"kept-from-(\d{20,})")
-
-
-@dataclass(frozen=True)
-class _Frame:
-    """One batch as it was logged; None where the feed ended."""
-
-    number: int
-    batch: Batch | None
-    feed_offset: Any
-    rejected: list[Rejected]
-    next_byte: int
-
-
-class _Log:
-    """The segments of one shard."""
-
-    def __init__(self, fs: Any, folder: str) -> None:
-        self.fs = fs
-        self.folder = folder
-
-    def path_of(self, segment: _Segment) -> str:
-        return f"{self.folder}/{segment}"
-
-    def segments(self) -> list[_Segment]:
-        found = (_Segment.parse(name) for name in names_in(self.fs, self.folder))
-        return sorted(segment for segment in found if segment is not None)
-
-    def kept_from(self) -> int:
-        """The number of the first frame that was not removed on purpose."""
-        marks = (_KEPT_FROM.fullmatch(name) for name in names_in(self.fs, self.folder))
-        return max((int(mark[1]) for mark in marks if mark), default=0)
-
-    def remove_before(self, number: int) -> None:
-        """Remove the segments whose frames all come before this one; say so first."""
-        segments = self.segments()
-        old: list[_Segment] = []
-        for position, segment in enumerate(segments[:-1]):
-            if min(other.first for other in segments[position + 1 :]) > number:
-                break
-            old.append(segment)
-        if not old:
-            return
-        before = self.kept_from()
-        kept = min(segment.first for segment in segments[len(old) :])
-        # It is tried again when the next checkpoint is stable; meanwhile too much is kept.
-        with suppress(OSError):
-            self.fs.pipe_file(f"{self.folder}/kept-from-{kept:020d}", b"")
-            for segment in old:
-                self.fs.rm_file(self.path_of(segment))
-            if before and before != kept:
-                self.fs.rm_file(f"{self.folder}/kept-from-{before:020d}")
-
-    def frames(self, segments: list[_Segment]) -> Iterator[_Frame]:
-        """All frames that count, in order."""
-        expected = segments[0].first if segments else 0
-        for position, segment in enumerate(segments):
-            later = [other.first for other in segments[position + 1 :]]
-            stop = min(later) if later else None
-            if segment.first > expected:
-                raise self.damaged(f"frames {expected} to {segment.first - 1} are gone")
-            for frame in self._frames_of(segment):
-                if stop is not None and frame.number >= stop:
-                    break
-                yield frame
-                expected = frame.number + 1
-
-    def _frames_of(self, segment: _Segment) -> Iterator[_Frame]:
-        """The frames of a segment; stops at one that was torn."""
-        path = self.path_of(segment)
-        try:
-            data: bytes = self.fs.cat_file(path)
-        except OSError as error:
-            raise ConnectorError(f"cannot read the journal '{path}': {error}.") from error
-        position, number = 0, segment.first
-        while position < len(data):
-            frame = _decoded(data, position, number)
-            if frame is None:
-                return
-            yield frame
-            position, number = frame.next_byte, number + 1
-
-    def append(self, file: Any, data: bytes) -> None:
-        """Durable when this returns, on a local disk; elsewhere when the file is closed."""
-        try:
-            file.write(data)
-            file.flush()
-            if is_local(self.fs):
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise ConnectorError(
-                f"cannot write to the journal '{self.folder}': {error}. Check that the disk has "
-                "room; nothing that was not logged has flowed."
-            ) from error
-
-    def begin(self, segment: _Segment) -> Any:
-        path = self.path_of(segment)
-        try:
-            self.fs.makedirs(self.folder, exist_ok=True)
-            file = self.fs.open(path, "wb")
-            if is_local(self.fs):
-                sync_folder(self.fs, self.folder)
-        except OSError as error:
-            raise ConnectorError(f"cannot write the journal '{path}': {error}.") from error
-        return file
-
-    def damaged(self, problem: str) -> ConnectorError:
-        return ConnectorError(
-            f"the journal '{self.folder}' is damaged: {problem}. Restore the folder, or start "
-            "from nothing with --fresh."
-        )
-
-
-def _encoded(batch: Batch | None, feed_offset: Any, rejected: list[Rejected]) -> bytes:
-    notes = pickle.dumps((feed_offset, rejected))
-    payload = encode(batch) if batch is not None else b""
-    numbers = [ENDED if batch is None else BATCH, len(notes), len(payload)]
-    body = b"".join(number.to_bytes(4, "little") for number in numbers) + notes + payload
-    return zlib.crc32(body).to_bytes(4, "little") + body
-
-
-def _decoded(data: bytes, position: int, number: int) -> _Frame | None:
-    """The frame at this byte; None if it is torn."""
-    header = data[position : position + HEADER_BYTES]
-    numbers = [int.from_bytes(header[at : at + 4], "little") for at in (0, 4, 8, 12)]
-    checksum, kind, notes_bytes, payload_bytes = numbers
-    stop = position + HEADER_BYTES + notes_bytes + payload_bytes
-    if len(header) < HEADER_BYTES or stop > len(data):
-        return None
-    if zlib.crc32(data[position + 4 : stop]) != checksum:
-        return None
-    offset, rejected = pickle.loads(data[position + HEADER_BYTES : stop - payload_bytes])
-    batch = decode(data[stop - payload_bytes : stop])[0] if kind == BATCH else None
-    return _Frame(number, batch, offset, rejected, stop)
-
-
 class _JournalReader(Reader):
     """Replays what was logged from its offset on, then reads, logs and gives on.
 
@@ -267,7 +108,7 @@ class _JournalReader(Reader):
     """
 
     def __init__(
-        self, log: _Log, begin: Callable[[], Reader], restarts: bool, keeps_all: bool
+        self, log: Log, begin: Callable[[], Reader], restarts: bool, keeps_all: bool
     ) -> None:
         self._log = log
         self._keeps_all = keeps_all
@@ -276,10 +117,10 @@ class _JournalReader(Reader):
         self._restarts = restarts
         self._generation: int | None = None
         self._given = 0
-        self._replay: Iterator[_Frame] | None = None
+        self._replay: Iterator[Frame] | None = None
         self._feed: Reader | None = None
         self._feed_offset: Any = None
-        self._file: Any = None
+        self._file: Appending | None = None
         self._file_bytes = 0
         self._ended = False
         self._replayed = 0
@@ -338,7 +179,7 @@ class _JournalReader(Reader):
         self._feed_offset, self._ended = None, False
         self._rejected = []
 
-    def _known_segments(self) -> list[_Segment]:
+    def _known_segments(self) -> list[Segment]:
         segments = self._log.segments()
         newest = max((segment.generation for segment in segments), default=0)
         if self._generation is None:
@@ -363,7 +204,7 @@ class _JournalReader(Reader):
         self._ended = isinstance(read, EndOfStream)
         feed_offset = None if self._restarts else self._feed.offset
         logged = batch if batch is not None or self._ended else []
-        self._append(_encoded(logged, feed_offset, rejected))
+        self._append(encoded(logged, feed_offset, rejected))
         self._given += 1
         self._replayed = self._given
         self._rejected += rejected
@@ -373,7 +214,7 @@ class _JournalReader(Reader):
         if self._file is None:
             assert self._generation is not None
             self._known_segments()
-            self._file = self._log.begin(_Segment(self._generation, self._given))
+            self._file = self._log.begin(Segment(self._generation, self._given))
             self._file_bytes = 0
         try:
             self._log.append(self._file, data)

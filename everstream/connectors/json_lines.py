@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 
 from everstream.connectors.both_ways import FilesBothWays
+from everstream.connectors.checks import at_least_one
 from everstream.connectors.lines import BrokenLine, LinesReader, split_lines
 from everstream.connectors.parts import PartFolder, PartWriter
 from everstream.connectors.splits import Chunk, ChunkReader, LinesOffset
@@ -23,7 +24,7 @@ from everstream.pipeline.sink import SinkShard, Writer
 from everstream.pipeline.source import Reader
 
 
-class JsonLines(FilesBothWays):
+class JsonLines(FilesBothWays[Any]):
     """Files with one JSON value per line.
 
     As a source, `path` names a file, a folder or a pattern, and records are the parsed values.
@@ -34,6 +35,11 @@ class JsonLines(FilesBothWays):
 
     As a sink, `path` names a folder. Output is exactly-once: one part file per shard and
     checkpoint, which appears whole when its checkpoint is stable.
+
+    >>> words = es.Pipeline("write").source(es.FromList([{"word": "to"}, {"word": "be"}]))
+    >>> _ = words.sink(es.JsonLines("words/")).run()
+    >>> es.Pipeline("read").source(es.JsonLines("words/")).collect().run().collected()
+    [{'word': 'to'}, {'word': 'be'}]
     """
 
     ending = ".jsonl"
@@ -49,8 +55,7 @@ class JsonLines(FilesBothWays):
         on_error: OnError = "fail",
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        if batch_bytes < 1:
-            raise UserError(f"batch_bytes must be at least 1, not {batch_bytes}.")
+        at_least_one(batch_bytes=batch_bytes)
         super().__init__(path, schema, follow, on_error, storage_options)
         self._columns = columns or schema is not None
         self._batch_bytes = batch_bytes

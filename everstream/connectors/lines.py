@@ -7,16 +7,16 @@ to name the line at fault or, with `on_error`, to leave out that one and keep th
 from abc import abstractmethod
 from typing import Any
 
+from everstream.connectors.file_reader import FileReader
 from everstream.connectors.splits import Chunk, ChunkReader
 from everstream.errors import ConnectorError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.rejects import OnError, Rejected
-from everstream.pipeline.source import END, EndOfStream, Reader
+from everstream.pipeline.source import END, EndOfStream
 
 COUNT_LINES_UP_TO_BYTES = 64 << 20
 """Lines are named by number as well as by byte up to here; beyond, counting takes too long."""
 SHOWN_BYTES = 120
-LOOK_FOR_FILES_EVERY_S = 1.0
 
 
 class BrokenLine(Exception):
@@ -48,17 +48,15 @@ class LineCounter:
         return f"'{path}', line {self._lines + 1}, byte {position}"
 
 
-class LinesReader(Reader):
+class LinesReader(FileReader):
     """Reads chunks and parses them; a subclass says how."""
 
     advice = "Correct or remove the line."
 
     def __init__(self, chunks: ChunkReader, on_error: OnError) -> None:
+        super().__init__(on_error)
         self._chunks = chunks
-        self._on_error = on_error
-        self._rejected: list[Rejected] = []
         self._counter = LineCounter(chunks.fs)
-        self._idle = False
 
     @abstractmethod
     def parse(self, chunks: list[Chunk]) -> Batch:
@@ -90,13 +88,6 @@ class LinesReader(Reader):
             return END
         self._idle = True
         return None
-
-    def ready_in_s(self) -> float:
-        return LOOK_FOR_FILES_EVERY_S if self._idle else 0.0
-
-    def take_rejected(self) -> list[Rejected]:
-        rejected, self._rejected = self._rejected, []
-        return rejected
 
     def close(self) -> None:
         self._chunks.close()

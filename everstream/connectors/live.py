@@ -16,6 +16,10 @@ class Console(Sink):
     """Prints each record on a line of its own; rows as dicts. At-least-once.
 
     Each shard prints on the standard output of the process it runs in.
+
+    >>> _ = es.Pipeline("shown").source(es.Range(2)).sink(es.Console("n = ")).run()
+    n = 0
+    n = 1
     """
 
     delivery = Delivery.AT_LEAST_ONCE
@@ -41,6 +45,12 @@ class Callback(Sink):
 
     After a failure the function sees records again that it has seen before: make it idempotent,
     or use an exactly-once sink.
+
+    >>> def send(record):
+    ...     print("sending", record)
+    >>> _ = es.Pipeline("sent").source(es.FromList(["to", "be"])).sink(es.Callback(send)).run()
+    sending to
+    sending be
     """
 
     delivery = Delivery.AT_LEAST_ONCE

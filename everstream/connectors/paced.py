@@ -14,10 +14,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from everstream.connectors.checks import at_least_one
+from everstream.connectors.wrapping import Wrapping
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch, columns_of
 from everstream.pipeline.rejects import Rejected
 from everstream.pipeline.source import EndOfStream, Reader, Source
+from everstream.pipeline.types import T
+from everstream.state.saved import Saved
 
 SMALLEST_FRAME_S = 0.001
 """At high rates records are given in frames at least this far apart, not one by one."""
@@ -26,7 +30,7 @@ ROUNDING_RECORDS = 1e-6
 
 
 @dataclass(frozen=True)
-class PacedOffset:
+class PacedOffset(Saved, word="paced-offset"):
     """`given` records were given since `start_s`: all before `inner`, and `skip` from there on."""
 
     start_s: float
@@ -35,17 +39,21 @@ class PacedOffset:
     skip: int
 
 
-class Paced(Source):
+class Paced(Wrapping[T]):
     """Gives the records of `source` at `rate` records per second over all shards together.
 
     Never more than is due, in frames of at most `batch` records. With `due="due_us"` each record
     has, in a column of that name, when it was due, in microseconds since 1970: what a latency is
     measured from if waiting is to count.
+
+    >>> slow = es.Paced(es.Range(3), rate=1000)
+    >>> es.Pipeline("paced").source(slow).collect().run().collected()
+    [0, 1, 2]
     """
 
     def __init__(
         self,
-        source: Source,
+        source: Source[T],
         rate: float,
         *,
         clock: Callable[[], float] = time.time,
@@ -54,29 +62,20 @@ class Paced(Source):
     ) -> None:
         if not 0 < rate < float("inf"):
             raise UserError(f"rate must be a positive number of records per second, not {rate}.")
-        if batch < 1:
-            raise UserError(f"batch must be at least 1, not {batch}.")
-        self._source = source
+        at_least_one(batch=batch)
+        super().__init__(source)
         self._rate = rate
         self._clock = clock
         self._batch = batch
         self._due_column = due
-        self.max_shards = source.max_shards
-        self.on_error = source.on_error
+
+    def describe_offsets(self) -> dict[str, Any]:
+        return {**super().describe_offsets(), "of": self._source.describe_offsets()}
 
     def open(self, shard: int, shards: int) -> Reader:
         inner = self._source.open(shard, shards)
         rate = self._rate / shards
         return _PacedReader(inner, rate, self._clock, self._batch, self._due_column)
-
-    def total_records(self) -> int | None:
-        return self._source.total_records()
-
-    def check(self) -> None:
-        self._source.check()
-
-    def before_run(self, pipeline: str, operator: str, store: str, resuming: bool) -> None:
-        self._source.before_run(pipeline, operator, store, resuming)
 
 
 class _PacedReader(Reader):

@@ -16,8 +16,9 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from everstream.connectors.both_ways import FilesBothWays
+from everstream.connectors.checks import at_least_one
+from everstream.connectors.file_reader import FileReader
 from everstream.connectors.frames import Columns
-from everstream.connectors.lines import LOOK_FOR_FILES_EVERY_S
 from everstream.connectors.parquet_parts import ParquetWriter
 from everstream.connectors.parts import PartFolder
 from everstream.connectors.splits import Follower, LinesOffset, Split
@@ -26,12 +27,13 @@ from everstream.pipeline.batch import Batch
 from everstream.pipeline.rejects import OnError, Rejected
 from everstream.pipeline.sink import SinkShard, Writer
 from everstream.pipeline.source import END, EndOfStream, Reader
+from everstream.pipeline.types import Row
 
 ROWS_PER_BATCH = 65_536
 SMALLEST_SPLIT_BYTES = 1 << 20
 
 
-class Parquet(FilesBothWays):
+class Parquet(FilesBothWays[Row]):
     """Parquet files. Batches are DataFrames.
 
     As a source, `path` names a file, a folder or a pattern; `columns` the ones to read, all by
@@ -42,6 +44,11 @@ class Parquet(FilesBothWays):
     As a sink, `path` names a folder. Output is exactly-once: one part file per shard and
     checkpoint, which appears whole when its checkpoint is stable. Types are those of the first
     batch unless given: `schema={'name': pl.Float64, ...}`.
+
+    >>> rows = es.Pipeline("write").source(es.Range(2, column="n"))
+    >>> _ = rows.sink(es.Parquet("numbers/")).run()
+    >>> es.Pipeline("read").source(es.Parquet("numbers/")).collect().run().collected()
+    [{'n': 0}, {'n': 1}]
     """
 
     ending = ".parquet"
@@ -58,8 +65,7 @@ class Parquet(FilesBothWays):
         on_error: OnError = "fail",
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        if batch_rows < 1:
-            raise UserError(f"batch_rows must be at least 1, not {batch_rows}.")
+        at_least_one(batch_rows=batch_rows)
         super().__init__(path, schema, follow, on_error, storage_options)
         self._columns = list(columns) if columns is not None else None
         self._given_schema = self._schema
@@ -164,12 +170,12 @@ class _Files:
         except OSError as error:
             raise _Gone(
                 f"cannot read '{split.path}': {error}. "
-                "Put the file back, or start from nothing with --fresh."
+                "Put the file back, or start over with --fresh, which deletes the output."
             ) from error
         if size_bytes != split.file_bytes:
             raise _Gone(
                 f"'{split.path}' has {size_bytes} bytes where it had {split.file_bytes} when the "
-                "run began. Put the file back, or start from nothing with --fresh."
+                "run began. Put the file back, or start over with --fresh, which deletes the output."
             )
         try:
             self._open = _OpenFile(split.path, self._file, self._columns)
@@ -190,7 +196,7 @@ class _Gone(ConnectorError):
     """The file is not what it was: never a reason to skip it."""
 
 
-class _ParquetReader(Reader):
+class _ParquetReader(FileReader):
     """The schema is part of the offset: it must not change on replay."""
 
     def __init__(
@@ -202,15 +208,13 @@ class _ParquetReader(Reader):
         on_error: OnError,
         follower: Follower | None,
     ) -> None:
+        super().__init__(on_error)
         self._files = files
         self._offset = offset
         self._schema = schema
         self._batch_rows = batch_rows
-        self._on_error = on_error
         self._follower = follower
-        self._rejected: list[Rejected] = []
         self._decoded: tuple[str, int, pl.DataFrame] | None = None
-        self._idle = False
 
     @property
     def offset(self) -> tuple[LinesOffset, pl.Schema | None]:
@@ -233,13 +237,6 @@ class _ParquetReader(Reader):
             batch = self._read_split(self._offset.splits[self._offset.index])
             if batch is not None and batch.height:
                 return batch
-
-    def ready_in_s(self) -> float:
-        return LOOK_FOR_FILES_EVERY_S if self._idle else 0.0
-
-    def take_rejected(self) -> list[Rejected]:
-        rejected, self._rejected = self._rejected, []
-        return rejected
 
     def close(self) -> None:
         self._files.close()

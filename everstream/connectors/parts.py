@@ -11,23 +11,29 @@ import re
 import uuid
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
 
 from everstream.connectors.files import (
+    create,
     filesystem_of,
+    make_folders,
     names_in,
     remove,
     rename,
     sync_file,
     sync_folder,
 )
+from everstream.connectors.ownership import Claim, Owner
+from everstream.connectors.summing import RunningSum
 from everstream.errors import ConnectorError, InternalError, UserError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.sink import Permit, SinkShard, Transaction, Writer
+from everstream.state.saved import Saved
 
 PENDING = "_pending"
+BYTES_PER_READ = 1 << 20
 
 
 def owner_of(pipeline: str, operator: str) -> str:
@@ -36,7 +42,7 @@ def owner_of(pipeline: str, operator: str) -> str:
 
 
 @dataclass(frozen=True)
-class PartName:
+class PartName(Saved, word="part-name"):
     """A committed file: whose it is and when it was closed."""
 
     owner: str
@@ -53,7 +59,7 @@ class PartName:
 
 
 @dataclass(frozen=True)
-class PendingName:
+class PendingName(Saved, word="pending-name"):
     """A file in `_pending`: the open or prepared output, or the fence, of one writer."""
 
     owner: str
@@ -77,11 +83,22 @@ class PartFolder:
     fs: Any
     path: str
     ending: str
+    private: str | None = None
+    """The store it belongs to, which is closed to others; None for output to be seen by all."""
 
     @staticmethod
-    def at(url: str, ending: str) -> "PartFolder":
-        fs, path = filesystem_of(url)
+    def at(folder: str, ending: str) -> "PartFolder":
+        """A folder, or the URL of one, for output that all may see."""
+        fs, path = filesystem_of(folder)
         return PartFolder(fs, path, ending)
+
+    @staticmethod
+    def in_store(store: str, kind: str, operator: str, ending: str) -> "PartFolder":
+        """The folder of one operator for output of one kind that stays in the store."""
+        # The pipeline's name comes second in file names; here only the operator's part is needed.
+        name = owner_of("", operator).removeprefix(".")
+        fs, root = filesystem_of(store)
+        return PartFolder(fs, f"{root}/{kind}/{name}", ending, private=root)
 
     @property
     def pending_path(self) -> str:
@@ -94,7 +111,8 @@ class PartFolder:
 
     def create(self) -> None:
         try:
-            self.fs.makedirs(self.pending_path, exist_ok=True)
+            for folder in (self.path, self.pending_path):
+                make_folders(self.fs, folder, self.private)
         except OSError as error:
             raise ConnectorError(
                 f"cannot create the folder '{self.pending_path}': {error}. "
@@ -111,50 +129,105 @@ class PartFolder:
         names = (PendingName.parse(name) for name in names_in(self.fs, self.pending_path))
         return [name for name in names if name is not None and name.owner == owner]
 
+    def begin(self, name: PendingName) -> Any:
+        """A new file in `_pending`, open for writing."""
+        return create(self.fs, self.path_of(name), self.private)
+
     def remove(self, name: PartName | PendingName) -> None:
         remove(self.fs, self.path_of(name))
 
-    def start_fresh(self, pipeline: str, operator: str, replace: bool) -> None:
+    def claim(self, pipeline: str, operator: str, store: str) -> Claim:
+        """The wish of a run with this store to write here."""
+        self.create()
+        path = f"{self.pending_path}/{owner_of(pipeline, operator)}.owner"
+        return Claim(self.fs, self.path, path, Owner.of(pipeline, operator, store))
+
+    def start_fresh(
+        self, pipeline: str, operator: str, replace: bool, store: str | None = None
+    ) -> None:
         """Make room for a run from nothing; see `Sink.start_fresh`.
 
-        Pending files alone were never shown to anyone: they go without asking.
+        Pending files alone were never shown to anyone: they go without asking. With a `store` the
+        folder belongs to it from now on; a folder inside the store does anyway.
         """
+        claim = None if store is None else self.claim(pipeline, operator, store)
+        if claim is not None:
+            claim.check()
         owner = owner_of(pipeline, operator)
         parts = self.parts(owner)
         if parts and not replace:
             raise UserError(
                 f"'{self.path}' already holds {len(parts)} part files of pipeline '{pipeline}', "
-                f"operator '{operator}', from an earlier run. "
-                "Use --fresh to replace them, or name another folder."
+                f"operator '{operator}', from an earlier run. Name another folder, or say --fresh, "
+                "which deletes them."
             )
+        if claim is not None:
+            claim.take()
         for pending in self.pendings(owner):
             self.remove(pending)
         for part in parts:
             self.remove(part)
 
+    def left_behind(self, pipeline: str, operator: str) -> str | None:
+        """See `Sink.left_behind`."""
+        parts = len(self.parts(owner_of(pipeline, operator)))
+        return f"{parts} part file(s) in '{self.path}'" if parts else None
+
 
 @dataclass
-class PartTransaction(Transaction):
-    """One prepared part file. Pickles without its open file, which only `persist` needs."""
+class PartTransaction(Transaction, Saved, word="part-transaction"):
+    """One prepared part file.
 
-    folder: PartFolder
+    Pickles without its open file, which only `persist` needs, and without its folder: a checkpoint
+    must hold no credentials, and the folder may have moved. `recover` gives it the writer's own.
+    """
+
     pending: PendingName
     part: PartName
     checkpoint: int
     size_bytes: int
+    checksum: str | None = None
+    """None if a version wrote it that kept none."""
+    folder: PartFolder | None = field(default=None, repr=False, compare=False)
     file: Any = field(default=None, repr=False, compare=False)
+    written_here: bool = field(default=False, repr=False, compare=False)
+    """By this process, moments ago: what was restored has waited for who knows how long."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "file": None}
+        return {**self.__dict__, "file": None, "folder": None, "written_here": False}
+
+    @property
+    def place(self) -> PartFolder:
+        if self.folder is None:
+            raise InternalError(f"part {self.part} was restored and given to no writer's `recover`")
+        return self.folder
+
+    @property
+    def path(self) -> str:
+        """Where the records wait."""
+        return self.place.path_of(self.pending)
+
+    def require_whole(self, size_bytes: int, checksum: str | None) -> None:
+        """Raise unless what waits has the size and the checksum of what was written."""
+        if size_bytes != self.size_bytes:
+            problem = f"has {size_bytes} bytes where {self.size_bytes} were written"
+        elif self.checksum is not None and checksum != self.checksum:
+            problem = "is damaged: its checksum is not that of what was written"
+        else:
+            return
+        raise ConnectorError(
+            f"'{self.path}' {problem}; none of it is shown. Restore the file from a copy, or go "
+            "back to a checkpoint before it with `everstream rewind`."
+        )
 
     def persist(self) -> None:
-        path = self.folder.path_of(self.pending)
+        fs, path = self.place.fs, self.path
         try:
             if self.file is not None:
                 self.file.close()
                 self.file = None
-            sync_file(self.folder.fs, path)
-            sync_folder(self.folder.fs, self.folder.pending_path)
+            sync_file(fs, path)
+            sync_folder(fs, self.place.pending_path)
         except OSError as error:
             raise ConnectorError(f"cannot make '{path}' durable: {error}") from error
 
@@ -166,33 +239,42 @@ class PartTransaction(Transaction):
             )
         if self.file is not None:
             self.persist()
-        fs, pending = self.folder.fs, self.folder.path_of(self.pending)
-        final = self.folder.path_of(self.part)
+        folder, pending = self.place, self.path
+        final = folder.path_of(self.part)
         try:
-            found_bytes = fs.info(pending)["size"]
-            if found_bytes != self.size_bytes:
-                raise ConnectorError(
-                    f"'{pending}' has {found_bytes} bytes where {self.size_bytes} were written; "
-                    "it is not shown. Restore the file, or restart from an earlier checkpoint."
-                )
-            rename(fs, pending, final)
+            if self.written_here:
+                self.require_whole(folder.fs.size(pending), self.checksum)
+            else:
+                self.require_whole(*_measured(folder.fs, pending))
+            rename(folder.fs, pending, final)
         except FileNotFoundError as error:
             # Renamed before: by an earlier attempt, or by another process that had the permit.
-            fs.invalidate_cache(self.folder.path)
-            if not fs.exists(final):
+            folder.fs.invalidate_cache(folder.path)
+            if not folder.fs.exists(final):
                 raise ConnectorError(
                     f"part file '{final}' and its pending file '{pending}' are both gone. "
-                    "Someone else removed one of them: put it back, or start with --fresh."
+                    "Someone else removed one of them: put it back, or start over with --fresh, "
+                    "which deletes the output there is."
                 ) from error
         except OSError as error:
             raise ConnectorError(f"cannot rename '{pending}' to '{final}': {error}") from error
-        sync_folder(fs, self.folder.path)
+        sync_folder(folder.fs, folder.path)
 
     def abort(self) -> None:
         if self.file is not None:
             self.file.close()
             self.file = None
-        self.folder.remove(self.pending)
+        self.place.remove(self.pending)
+
+
+def _measured(fs: Any, path: str) -> tuple[int, str]:
+    """Size and checksum of a file."""
+    size_bytes, checksum = 0, RunningSum()
+    with fs.open(path, "rb") as file:
+        while piece := file.read(BYTES_PER_READ):
+            size_bytes += len(piece)
+            checksum.add(piece)
+    return size_bytes, str(checksum)
 
 
 class PartWriter(Writer):
@@ -205,6 +287,7 @@ class PartWriter(Writer):
         self._file: Any = None
         self._pending: PendingName | None = None
         self._size_bytes = 0
+        self._checksum = RunningSum()
         folder.create()
 
     @abstractmethod
@@ -227,7 +310,7 @@ class PartWriter(Writer):
         try:
             if self._file is None:
                 self._pending = self._name(uuid.uuid4().hex)
-                self._file = self._folder.fs.open(self._folder.path_of(self._pending), "wb")
+                self._file = self._folder.begin(self._pending)
         except OSError as error:
             raise self._cannot_write(error) from error
         self._append(data)
@@ -238,6 +321,7 @@ class PartWriter(Writer):
         except OSError as error:
             raise self._cannot_write(error) from error
         self._size_bytes += len(data)
+        self._checksum.add(data)
 
     def _cannot_write(self, error: OSError) -> ConnectorError:
         return ConnectorError(
@@ -255,10 +339,16 @@ class PartWriter(Writer):
             part=PartName(self._owner, self._who.shard, checkpoint),
             checkpoint=checkpoint,
             size_bytes=self._size_bytes,
+            checksum=str(self._checksum),
             file=self._file,
+            written_here=True,
         )
-        self._file, self._pending, self._size_bytes = None, None, 0
+        self._begin_anew()
         return transaction
+
+    def _begin_anew(self) -> None:
+        self._file, self._pending = None, None
+        self._size_bytes, self._checksum = 0, RunningSum()
 
     def recover(self, transactions: Sequence[Transaction], permit: Permit) -> Sequence[Transaction]:
         # Listed first: whatever a newer generation commits after this cannot be in these lists.
@@ -271,9 +361,10 @@ class PartWriter(Writer):
                 f"taken over '{self._folder.path}'; generation {self._who.generation} must stop."
             )
         fence = self._name("fence")
-        self._folder.fs.pipe_file(self._folder.path_of(fence), b"")
-        held = [t for t in transactions if t.checkpoint > permit.checkpoint]
-        for transaction in transactions:
+        self._folder.begin(fence).close()
+        ours = [self._bound(transaction) for transaction in transactions]
+        held = [t for t in ours if t.checkpoint > permit.checkpoint]
+        for transaction in ours:
             if transaction.checkpoint <= permit.checkpoint:
                 transaction.commit(permit)
         for part in parts:
@@ -285,6 +376,11 @@ class PartWriter(Writer):
                 self._folder.remove(pending)
         return held
 
+    def _bound(self, transaction: Transaction) -> Transaction:
+        """A restored transaction, where this writer writes."""
+        assert isinstance(transaction, PartTransaction)
+        return replace(transaction, folder=self._folder)
+
     def _pending_of(self, transaction: Transaction) -> list[PendingName]:
         """The pending files that a transaction needs."""
         return [transaction.pending] if isinstance(transaction, PartTransaction) else []
@@ -293,7 +389,7 @@ class PartWriter(Writer):
         if self._file is not None and self._pending is not None:
             self._file.close()
             self._folder.remove(self._pending)
-            self._file, self._pending, self._size_bytes = None, None, 0
+            self._begin_anew()
 
     def _name(self, token: str) -> PendingName:
         return PendingName(self._owner, self._who.shard, self._who.generation, token)

@@ -11,25 +11,22 @@ from typing import Any
 import polars as pl
 
 from everstream.errors import ConnectorError, EverstreamError, UserError
+from everstream.extras import extra
 
 CONNECT_TIMEOUT_S = 10
 
 
 def driver() -> Any:
     """The psycopg module, or a UserError that says how to install it."""
-    try:
+    with extra("postgres"):
         import psycopg
-    except ImportError as error:
-        raise UserError(
-            "PostgreSQL needs the package psycopg, which is not installed: "
-            "pip install 'everstream[postgres]', on every machine that runs the pipeline."
-        ) from error
     return psycopg
 
 
 def connect(dsn: str, table: str) -> Any:
     """A connection that commits when told to."""
     psycopg = driver()
+    _check_password(dsn, table)
     try:
         return psycopg.connect(
             dsn, connect_timeout=CONNECT_TIMEOUT_S, fallback_application_name="everstream"
@@ -40,8 +37,24 @@ def connect(dsn: str, table: str) -> Any:
             "server runs and that address, user and password are right (a ~/.pgpass file or "
             "PGPASSWORD keeps the password out of the program)."
         ) from error
-    except psycopg.ProgrammingError as error:
-        raise UserError(f"the connection string for table '{table}' is wrong: {error}") from error
+    except psycopg.ProgrammingError:
+        # What is wrong with it is said with parts of it, and any part may be the password.
+        raise UserError(
+            f"the connection string for table '{table}' cannot be read. Write it as \"host=... "
+            "dbname=... user=...\", with quotes ('...') around values that have spaces, or as "
+            "postgresql://user@host/dbname, with special characters percent-encoded."
+        ) from None
+
+
+def _check_password(dsn: str, table: str) -> None:
+    """Refuse a URL whose password would be taken for a host or a port, and shown in an error."""
+    scheme, _, rest = dsn.partition("://")
+    who, _, _ = rest.rpartition("@")
+    if scheme in ("postgresql", "postgres") and not frozenset("@/?#").isdisjoint(who):
+        raise UserError(
+            f"the connection string for table '{table}' has one of the characters @ / ? # in the "
+            "password, or an @ after the host. Write them as %40 %2F %3F %23."
+        )
 
 
 def explained(error: Exception, table: str) -> EverstreamError:

@@ -7,17 +7,8 @@ from typing import Any
 import polars as pl
 
 from everstream.connectors.postgres import connect, driver, explained, sql_kind, sql_rows
-from everstream.connectors.sqlite import quoted_column, upsert_sql
-from everstream.connectors.tables import (
-    COMMITS,
-    FENCES,
-    TOKEN,
-    Database,
-    Session,
-    TableSink,
-    quoted,
-)
-from everstream.pipeline.sink import SinkShard
+from everstream.connectors.sql import TOKEN, Database, Session, quoted, quoted_column, upsert_sql
+from everstream.connectors.tables import TableSink
 
 SETTING_UP = 7_305_202_301
 """The advisory lock under which tables are made: PostgreSQL fails if two make one at once."""
@@ -30,6 +21,10 @@ class Postgres(TableSink):
     tuples or rows of DataFrames; the table is made from the first rows if it is not there.
     Exactly-once; with `upsert_on=["id"]` rows replace those with the same key instead
     (idempotent: a row shows at once, and again after a failure).
+
+    >>> counts = es.Pipeline("to-postgres").source(es.FromList([{"word": "to", "n": 1}]))
+    >>> table = es.Postgres("dbname=shop", "counts", upsert_on=["word"])
+    >>> pipeline = counts.sink(table, shards=1)
     """
 
     def __init__(
@@ -49,6 +44,9 @@ class _PostgresDatabase(Database):
         self.dsn = dsn
         self.table = table
 
+    def __str__(self) -> str:
+        return "the PostgreSQL"
+
     def connect(self) -> Any:
         return connect(self.dsn, self.table)
 
@@ -64,6 +62,7 @@ class _PostgresDatabase(Database):
 class _PostgresSession(Session):
     mark = "%s"
     locking = " FOR UPDATE"
+    own_commit_columns = "id bigserial PRIMARY KEY, committed_at timestamptz NOT NULL DEFAULT now()"
 
     def __init__(self, cursor: Any) -> None:
         self._cursor = cursor
@@ -80,41 +79,11 @@ class _PostgresSession(Session):
         )
         return [row[0] for row in rows]
 
-    def set_up(self) -> None:
-        if self.columns_of(COMMITS) and self.columns_of(FENCES):
-            return
-        self._one_at_a_time()
-        self.query(
-            f"CREATE TABLE IF NOT EXISTS {COMMITS} (id bigserial PRIMARY KEY, "
-            "target text NOT NULL, pipeline text NOT NULL, operator text NOT NULL, "
-            "shard integer NOT NULL, checkpoint bigint NOT NULL, "
-            "committed_at timestamptz NOT NULL DEFAULT now(), "
-            "UNIQUE (target, pipeline, operator, shard, checkpoint))"
-        )
-        self.query(
-            f"CREATE TABLE IF NOT EXISTS {FENCES} (target text NOT NULL, pipeline text NOT NULL, "
-            "operator text NOT NULL, shard integer NOT NULL, generation bigint NOT NULL, "
-            "PRIMARY KEY (target, pipeline, operator, shard))"
-        )
+    def kind_of(self, kind: pl.DataType) -> str:
+        return sql_kind(kind)
 
-    def create(self, table: str, schema: pl.Schema, keys: Sequence[str], token: bool) -> None:
-        if self.columns_of(table):
-            return
-        self._one_at_a_time()
-        columns = [f"{quoted_column(name)} {sql_kind(kind)}" for name, kind in schema.items()]
-        if token:
-            columns.append(f"{TOKEN} bigint")
-        if keys:
-            columns.append(f"PRIMARY KEY ({', '.join(map(quoted_column, keys))})")
-        self.query(f"CREATE TABLE IF NOT EXISTS {quoted(table)} ({', '.join(columns)})")
-
-    def add_token(self, table: str, who: SinkShard, checkpoint: int) -> int:
-        rows = self.query(
-            f"INSERT INTO {COMMITS} (target, pipeline, operator, shard, checkpoint) "
-            "VALUES (%s, %s, %s, %s, %s) RETURNING id",
-            (table, who.pipeline, who.operator, who.shard, checkpoint),
-        )
-        return int(rows[0][0])
+    def one_at_a_time(self) -> None:
+        self.query("SELECT pg_advisory_xact_lock(%s)", (SETTING_UP,))
 
     def insert(self, table: str, frame: pl.DataFrame, token: int) -> None:
         names = ", ".join([*map(quoted_column, frame.columns), TOKEN])
@@ -125,6 +94,3 @@ class _PostgresSession(Session):
     def upsert(self, table: str, frame: pl.DataFrame, keys: Sequence[str]) -> None:
         sql = upsert_sql(table, frame.columns, keys, "\0").replace("%", "%%").replace("\0", "%s")
         self._cursor.executemany(sql, sql_rows(frame))
-
-    def _one_at_a_time(self) -> None:
-        self.query("SELECT pg_advisory_xact_lock(%s)", (SETTING_UP,))

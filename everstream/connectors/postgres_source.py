@@ -6,30 +6,35 @@ once before it is an error, since reading again from the offset does no harm.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import polars as pl
 
+from everstream.connectors.checks import at_least_one
 from everstream.connectors.postgres import connect, driver, explained, frame_of, is_lost
-from everstream.connectors.sqlite import quoted_column
-from everstream.connectors.tables import quoted
+from everstream.connectors.sql import quoted, quoted_column
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.checkpointing import seconds
 from everstream.pipeline.source import END, EndOfStream, Reader, Source
+from everstream.pipeline.types import Row
+from everstream.state.saved import Saved
 
 ROWS_PER_BATCH = 16_384
 RANGES = 64
 """Key ranges a table is cut into; the shards take them in turn."""
 
 
-class PostgresTable(Source):
+class PostgresTable(Source[Row]):
     """The rows of a table, or of a query, read in ranges of a key that the shards share.
 
     `key` is a column with an order and without NULLs, best one with an index. The ranges are cut
     when the run begins and end at the largest key of that time. Rows must not change while they
     are read, or a replay reads them as they are then; for a table that grows use PostgresChanges.
+
+    >>> orders = es.PostgresTable("dbname=shop", "orders", key="id", columns=["id", "cents"])
+    >>> stream = es.Pipeline("orders").source(orders, shards=2)
     """
 
     def __init__(
@@ -45,10 +50,12 @@ class PostgresTable(Source):
         driver()
         if (table is None) == (query is None):
             raise UserError("PostgresTable reads a table or a query: name one of the two.")
-        if batch_rows < 1:
-            raise UserError(f"batch_rows must be at least 1, not {batch_rows}.")
+        at_least_one(batch_rows=batch_rows)
         self._rows = _Rows(dsn, table or "(query)", _from(table, query), key, columns, batch_rows)
         self._ranges: tuple[_KeyRange, ...] | None = None
+
+    def describe_offsets(self) -> dict[str, Any]:
+        return {**super().describe_offsets(), **self._rows.describe()}
 
     def check(self) -> None:
         """Cut the key ranges, once for all shards."""
@@ -82,7 +89,7 @@ class PostgresTable(Source):
         )
 
 
-class PostgresChanges(Source):
+class PostgresChanges(Source[Row]):
     """Rows as they are added to a table, or changed, found by polling an increasing column.
 
     `column` must grow with every insert (and update, if these are to be seen): a sequence
@@ -91,6 +98,9 @@ class PostgresChanges(Source):
     when the row was seen. A column filled with now() has the time its transaction began: say how
     long transactions may take, `lag="10s"`. Begins after `start`; None for all there is. Never
     ends.
+
+    >>> orders = es.PostgresChanges("dbname=shop", "orders", column="id", every="500ms")
+    >>> stream = es.Pipeline("orders").source(orders)
     """
 
     max_shards = 1
@@ -108,12 +118,14 @@ class PostgresChanges(Source):
         batch_rows: int = ROWS_PER_BATCH,
     ) -> None:
         driver()
-        if batch_rows < 1:
-            raise UserError(f"batch_rows must be at least 1, not {batch_rows}.")
+        at_least_one(batch_rows=batch_rows)
         self._rows = _Rows(dsn, table, _from(table, None), column, columns, batch_rows)
         self._every_s = seconds(every)
         self._lag_s = None if lag is None else seconds(lag)
         self._start = start
+
+    def describe_offsets(self) -> dict[str, Any]:
+        return {**super().describe_offsets(), **self._rows.describe()}
 
     def check(self) -> None:
         client = _Client(self._rows)
@@ -143,12 +155,16 @@ def column_sql(name: str) -> str:
 class _Rows:
     """What is read, and in which order."""
 
-    dsn: str
+    dsn: str = field(repr=False)
     table: str
     source: str
     key: str
     columns: Sequence[str] | None
     batch_rows: int
+
+    def describe(self) -> dict[str, Any]:
+        """What is read, without the address and the password."""
+        return {"table": self.source, "key": self.key}
 
     @property
     def selected(self) -> str:
@@ -158,7 +174,7 @@ class _Rows:
 
 
 @dataclass(frozen=True)
-class _KeyRange:
+class _KeyRange(Saved, word="key-range"):
     """Keys above `low` (None: from the first) up to `high`, which belongs to it."""
 
     low: Any
@@ -166,7 +182,7 @@ class _KeyRange:
 
 
 @dataclass(frozen=True)
-class KeyOffset:
+class KeyOffset(Saved, word="key-offset"):
     """A shard's ranges, which of them is being read, and the last key read in it."""
 
     ranges: tuple[_KeyRange, ...]

@@ -18,11 +18,15 @@ LOOK_AGAIN_S = 0.01
 CONNECT_AGAIN_S = 1.0
 
 
-class SocketLines(Source):
+class SocketLines(Source[str]):
     """Connects to `host:port` and reads lines, as str without the line end.
 
     The stream ends when the other side closes the connection, or with `reconnect=True` goes on
-    with a new one. Bytes that are not in this encoding are replaced by U+FFFD.
+    with a new one. Bytes that are not in this encoding are replaced by U+FFFD. What was read
+    cannot be had again: put it into a `Journal`.
+
+    >>> feed = es.Journal(es.SocketLines("localhost", 9999), "journal/")
+    >>> lines = es.Pipeline("lines").source(feed)
     """
 
     max_shards = 1

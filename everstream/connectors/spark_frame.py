@@ -8,16 +8,18 @@ memory. From then on the source is these files; a run that goes on from a checkp
 same ones, whatever the DataFrame would give by then.
 """
 
+import os
 import threading
 import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from everstream.connectors.files import filesystem_of, is_local
+from everstream.connectors.files import filesystem_of, is_local, make_folders
 from everstream.connectors.parquet_files import ROWS_PER_BATCH, Parquet
 from everstream.connectors.parts import owner_of
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.source import Reader, Source
+from everstream.pipeline.types import Row
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -29,12 +31,18 @@ FAILURES_IN_A_ROW = 16
 LOOK_EVERY_S = 0.1
 
 
-class SparkDataFrame(Source):
+class SparkDataFrame(Source[Row]):
     """The rows of a Spark DataFrame; batches are (Polars) DataFrames.
 
     Run the pipeline in the session of the DataFrame: `pipeline.run(spark=df.sparkSession)`. The
     rows are written into the store first, at `sources/<operator>/`; the store must be a folder or
     URL that Spark can write to.
+
+    >>> frame = spark.range(3)
+    >>> rows = es.Pipeline("from-spark").source(es.SparkDataFrame(frame))
+    >>> result = rows.collect().run(spark=spark)
+    >>> sorted(row["id"] for row in result.collected())
+    [0, 1, 2]
     """
 
     def __init__(self, frame: "DataFrame", *, batch_rows: int = ROWS_PER_BATCH) -> None:
@@ -55,11 +63,13 @@ class SparkDataFrame(Source):
         name = owner_of("", operator).removeprefix(".")
         folder = f"{store.rstrip('/')}/sources/{name}"
         fs, path = filesystem_of(folder)
+        if is_local(fs):  # Spark follows the umask, but nobody gets past this folder
+            make_folders(fs, os.path.dirname(path), filesystem_of(store)[1])
         written = fs.exists(f"{path}/{DONE}")
         if resuming and not written:
             raise ConnectorError(
                 f"the rows of the Spark DataFrame are no longer in '{folder}'. Put the folder "
-                "back, or start from nothing with --fresh."
+                "back, or start over with --fresh, which deletes the output."
             )
         if not resuming:
             self._write(f"file://{path}" if is_local(fs) else folder)

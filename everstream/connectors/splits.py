@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from everstream.connectors.files import is_pattern
+from everstream.connectors.files import is_pattern, place_of
 from everstream.connectors.parts import PENDING
 from everstream.errors import ConnectorError, UserError
+from everstream.state.saved import Saved
 
 LARGEST_SPLIT_BYTES = 64 << 20
 SPLITS_PER_SHARD = 4
@@ -23,7 +24,7 @@ COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip")
 
 
 @dataclass(frozen=True)
-class Split:
+class Split(Saved, word="file-range"):
     """A byte range of one file, and the size of the whole file when it was listed."""
 
     path: str
@@ -33,7 +34,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class LinesOffset:
+class LinesOffset(Saved, word="files-offset"):
     """A shard's splits, which of them is being read, and where in it the next line starts.
 
     `position` is None while that split has not been begun. `seen` are the files that a source
@@ -117,7 +118,7 @@ class Follower:
         if offset.seen is None:
             raise UserError(
                 f"the run that read '{self.path}' did not follow it, so nobody knows which files "
-                "came later. Leave out follow=True, or start from nothing with --fresh."
+                "came later. Leave out follow=True, or start over with --fresh, which deletes the output."
             )
         try:
             listed = list_files(self.fs, self.path)
@@ -248,13 +249,13 @@ class ChunkReader:
         except OSError as error:
             raise ConnectorError(
                 f"cannot read '{split.path}' at byte {begin}: {error}. "
-                "Put the file back, or start from nothing with --fresh."
+                "Put the file back, or start over with --fresh, which deletes the output."
             ) from error
         if len(data) < stop - begin:
             raise ConnectorError(
                 f"'{split.path}' cannot be read at byte {begin + len(data)}: it is shorter than the "
                 f"{split.file_bytes} bytes it had when the run began. "
-                "Put the file back, or start from nothing with --fresh."
+                "Put the file back, or start over with --fresh, which deletes the output."
             )
         return ahead + data
 
@@ -275,6 +276,10 @@ class FileSet:
     @property
     def listed(self) -> bool:
         return self._files is not None
+
+    def describe(self) -> str:
+        """Where they are, without what it takes to get there."""
+        return place_of(self.fs, self.path)
 
     def exists(self) -> bool:
         return bool(list_files(self.fs, self.path))

@@ -12,17 +12,9 @@ from typing import Any
 
 import polars as pl
 
-from everstream.connectors.tables import (
-    COMMITS,
-    FENCES,
-    TOKEN,
-    Database,
-    Session,
-    TableSink,
-    quoted,
-)
+from everstream.connectors.sql import TOKEN, Database, Session, quoted, quoted_column, upsert_sql
+from everstream.connectors.tables import TableSink
 from everstream.errors import ConnectorError, EverstreamError, UserError
-from everstream.pipeline.sink import SinkShard
 
 ENVIRONMENT_CODES = (
     sqlite3.SQLITE_BUSY,
@@ -46,6 +38,12 @@ class Sqlite(TableSink):
     is not there. Exactly-once; with `upsert_on=["id"]` rows replace those with the same key
     instead (idempotent: a row shows at once, and again after a failure). SQLite has no dates:
     they become ISO text; lists and dicts become JSON.
+
+    >>> import sqlite3
+    >>> rows = es.Pipeline("to-sqlite").source(es.Range(3, column="n"))
+    >>> _ = rows.sink(es.Sqlite("numbers.db", "numbers"), shards=1).run()
+    >>> sqlite3.connect("numbers.db").execute("select sum(n) from numbers").fetchall()
+    [(3,)]
     """
 
     def __init__(
@@ -62,6 +60,9 @@ class Sqlite(TableSink):
 class _SqliteFile(Database):
     def __init__(self, path: str) -> None:
         self.path = path
+
+    def __str__(self) -> str:
+        return f"SQLite file '{self.path}',"
 
     def exists(self) -> bool:
         return Path(self.path).exists()
@@ -113,6 +114,8 @@ def _roll_back(connection: sqlite3.Connection) -> None:
 
 
 class _SqliteSession(Session):
+    own_commit_columns = "id INTEGER PRIMARY KEY AUTOINCREMENT"
+
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
@@ -122,34 +125,12 @@ class _SqliteSession(Session):
     def columns_of(self, table: str) -> list[str]:
         return [row[1] for row in self.query(f"PRAGMA table_info({quoted(table)})")]
 
-    def set_up(self) -> None:
-        self.query(
-            f"CREATE TABLE IF NOT EXISTS {COMMITS} (id INTEGER PRIMARY KEY AUTOINCREMENT, "
-            "target TEXT NOT NULL, pipeline TEXT NOT NULL, operator TEXT NOT NULL, "
-            "shard INTEGER NOT NULL, checkpoint INTEGER NOT NULL, "
-            "UNIQUE (target, pipeline, operator, shard, checkpoint))"
-        )
-        self.query(
-            f"CREATE TABLE IF NOT EXISTS {FENCES} (target TEXT NOT NULL, pipeline TEXT NOT NULL, "
-            "operator TEXT NOT NULL, shard INTEGER NOT NULL, generation INTEGER NOT NULL, "
-            "PRIMARY KEY (target, pipeline, operator, shard))"
-        )
-
-    def create(self, table: str, schema: pl.Schema, keys: Sequence[str], token: bool) -> None:
-        columns = [f"{quoted_column(name)} {_kind(kind)}" for name, kind in schema.items()]
-        if token:
-            columns.append(f"{TOKEN} INTEGER")
-        if keys:
-            columns.append(f"PRIMARY KEY ({', '.join(map(quoted_column, keys))})")
-        self.query(f"CREATE TABLE IF NOT EXISTS {quoted(table)} ({', '.join(columns)})")
-
-    def add_token(self, table: str, who: SinkShard, checkpoint: int) -> int:
-        self.query(
-            f"INSERT INTO {COMMITS} (target, pipeline, operator, shard, checkpoint) "
-            "VALUES (?, ?, ?, ?, ?)",
-            (table, who.pipeline, who.operator, who.shard, checkpoint),
-        )
-        return int(self.query("SELECT last_insert_rowid()")[0][0])
+    def kind_of(self, kind: pl.DataType) -> str:
+        if kind.is_integer() or kind == pl.Boolean:
+            return "INTEGER"
+        if kind.is_float():
+            return "REAL"
+        return "BLOB" if kind == pl.Binary else "TEXT"
 
     def insert(self, table: str, frame: pl.DataFrame, token: int) -> None:
         names = [*map(quoted_column, frame.columns), TOKEN]
@@ -162,33 +143,8 @@ class _SqliteSession(Session):
         self._connection.executemany(upsert_sql(table, frame.columns, keys, "?"), _rows(frame))
 
 
-def quoted_column(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def upsert_sql(table: str, columns: Sequence[str], keys: Sequence[str], mark: str) -> str:
-    """INSERT that replaces the row with the same key."""
-    names = ", ".join(map(quoted_column, columns))
-    marks = ", ".join([mark] * len(columns))
-    others = [quoted_column(name) for name in columns if name not in keys]
-    then = ", ".join(f"{name} = excluded.{name}" for name in others)
-    return (
-        f"INSERT INTO {quoted(table)} ({names}) VALUES ({marks}) "
-        f"ON CONFLICT ({', '.join(map(quoted_column, keys))}) "
-        + (f"DO UPDATE SET {then}" if then else "DO NOTHING")
-    )
-
-
 def _marks(count: int) -> str:
     return ", ".join("?" * count)
-
-
-def _kind(kind: pl.DataType) -> str:
-    if kind.is_integer() or kind == pl.Boolean:
-        return "INTEGER"
-    if kind.is_float():
-        return "REAL"
-    return "BLOB" if kind == pl.Binary else "TEXT"
 
 
 def _rows(frame: pl.DataFrame) -> list[tuple[Any, ...]]:

@@ -11,10 +11,8 @@ Upsert: rows replace those with the same key at once; records that come again af
 change nothing. The fence keeps a writer that was replaced from putting old values back.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import polars as pl
@@ -27,141 +25,15 @@ from everstream.connectors.parts import (
     PartTransaction,
     PartWriter,
     PendingName,
-    owner_of,
 )
+from everstream.connectors.sql import TOKEN, Database, Session, quoted
+from everstream.connectors.summing import sum_of
 from everstream.errors import ConnectorError, InternalError, UserError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.sink import Delivery, Permit, Sink, SinkShard, Transaction, Writer
+from everstream.state.saved import Saved
 
-TOKEN = "_everstream"
-COMMITS = "_everstream_commits"
-FENCES = "_everstream_fences"
 ENDING = ".batches"
-
-
-def quoted(name: str) -> str:
-    """A name as SQL writes it, `schema.table` in two parts."""
-    return ".".join('"' + part.replace('"', '""') + '"' for part in name.split("."))
-
-
-class Session(ABC):
-    """One open transaction of one database."""
-
-    mark = "?"
-    """How a parameter is written."""
-
-    @abstractmethod
-    def query(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Run a statement and give its rows, if it has any."""
-
-    @abstractmethod
-    def columns_of(self, table: str) -> list[str]:
-        """The columns of a table; none if there is no such table."""
-
-    @abstractmethod
-    def set_up(self) -> None:
-        """Make the tables of commits and fences if they are not there."""
-
-    @abstractmethod
-    def create(self, table: str, schema: pl.Schema, keys: Sequence[str], token: bool) -> None:
-        """Make the table if it is not there."""
-
-    @abstractmethod
-    def insert(self, table: str, frame: pl.DataFrame, token: int) -> None:
-        """Add rows with the number of their token."""
-
-    @abstractmethod
-    def upsert(self, table: str, frame: pl.DataFrame, keys: Sequence[str]) -> None:
-        """Add rows, or replace those that have the same key."""
-
-    @abstractmethod
-    def add_token(self, table: str, who: SinkShard, checkpoint: int) -> int:
-        """Note that a checkpoint's rows are in; the token's number."""
-
-    # What is the same in every database.
-
-    def run(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        return self.query(sql.replace("?", self.mark), values)
-
-    def has_token(self, table: str, who: SinkShard, checkpoint: int) -> bool:
-        sql = f"SELECT 1 FROM {COMMITS} WHERE {_OWN} AND shard = ? AND checkpoint = ?"
-        return bool(self.run(sql, (*_own(table, who), who.shard, checkpoint)))
-
-    def fence(self, table: str, who: SinkShard) -> int | None:
-        """The newest generation of this shard; locks the answer until the transaction ends."""
-        sql = f"SELECT generation FROM {FENCES} WHERE {_OWN} AND shard = ?{self.locking}"
-        found = self.run(sql, (*_own(table, who), who.shard))
-        return int(found[0][0]) if found else None
-
-    locking = ""
-    """What makes a SELECT lock its rows."""
-
-    def set_fence(self, table: str, who: SinkShard) -> None:
-        self.run(
-            f"INSERT INTO {FENCES} (target, pipeline, operator, shard, generation) "
-            "VALUES (?, ?, ?, ?, ?) ON CONFLICT (target, pipeline, operator, shard) "
-            "DO UPDATE SET generation = excluded.generation",
-            (*_own(table, who), who.shard, who.generation),
-        )
-
-    def remove_after(self, table: str, who: SinkShard, checkpoint: int) -> None:
-        """Take back what a shard committed after a checkpoint."""
-        chosen = f"{_OWN} AND shard = ? AND checkpoint > ?"
-        self._remove(table, chosen, (*_own(table, who), who.shard, checkpoint))
-
-    def remove_all(self, table: str, pipeline: str, operator: str) -> None:
-        """Take back everything of an operator, and forget who wrote it."""
-        self._remove(table, _OWN, (table, pipeline, operator))
-        self.run(f"DELETE FROM {FENCES} WHERE {_OWN}", (table, pipeline, operator))
-
-    def count_tokens(self, table: str, pipeline: str, operator: str) -> int:
-        sql = f"SELECT count(*) FROM {COMMITS} WHERE {_OWN}"
-        return int(self.run(sql, (table, pipeline, operator))[0][0])
-
-    def _remove(self, table: str, chosen: str, values: Sequence[Any]) -> None:
-        if TOKEN in self.columns_of(table):
-            self.run(
-                f"DELETE FROM {quoted(table)} WHERE {TOKEN} IN "
-                f"(SELECT id FROM {COMMITS} WHERE {chosen})",
-                values,
-            )
-        self.run(f"DELETE FROM {COMMITS} WHERE {chosen}", values)
-
-
-_OWN = "target = ? AND pipeline = ? AND operator = ?"
-
-
-def _own(table: str, who: SinkShard) -> tuple[str, str, str]:
-    return table, who.pipeline, who.operator
-
-
-class Database(ABC):
-    """Where a database is; picklable."""
-
-    @abstractmethod
-    def connect(self) -> Any:
-        """A connection; raises a ConnectorError that names the database."""
-
-    @abstractmethod
-    def transaction(self, connection: Any, table: str) -> Any:
-        """A context manager that gives a Session; commits at its end, rolls back on an error.
-
-        What the driver raises comes out as a ConnectorError or a UserError that names the table.
-        """
-
-    def exists(self) -> bool:
-        """Whether there is anything to clean up."""
-        return True
-
-    @contextmanager
-    def session(self, table: str) -> Iterator[Session]:
-        """One transaction on a connection of its own."""
-        connection = self.connect()
-        try:
-            with self.transaction(connection, table) as session:
-                yield session
-        finally:
-            connection.close()
 
 
 class TableSink(Sink):
@@ -210,16 +82,22 @@ class TableSink(Sink):
             if tokens and not replace:
                 raise UserError(
                     f"table '{self._table}' already holds rows of pipeline '{pipeline}', operator "
-                    f"'{operator}', from an earlier run ({tokens} commits). Use --fresh to replace "
-                    "them, or name another table."
+                    f"'{operator}', from an earlier run ({tokens} commits). Name another table, or "
+                    "say --fresh, which deletes them."
                 )
             session.remove_all(self._table, pipeline, operator)
         _waiting(store, operator).start_fresh(pipeline, operator, replace)
 
+    def left_behind(self, pipeline: str, operator: str, store: str) -> str | None:
+        if not self._database.exists():
+            return None
+        with self._database.session(self._table) as session:
+            rows = session.count_rows(self._table, pipeline, operator)
+        return f"{rows} row(s) in {self._database} table '{self._table}'" if rows else None
+
 
 def _waiting(store: str, operator: str) -> PartFolder:
-    name = owner_of("", operator).removeprefix(".")
-    return PartFolder.at(f"{store.rstrip('/')}/waiting/{name}", ENDING)
+    return PartFolder.in_store(store, "waiting", operator, ENDING)
 
 
 def _refuse_if_replaced(session: Session, table: str, who: SinkShard) -> None:
@@ -232,14 +110,21 @@ def _refuse_if_replaced(session: Session, table: str, who: SinkShard) -> None:
 
 
 @dataclass
-class TableTransaction(Transaction):
-    """Rows in a part file that go into the table together with their token."""
+class TableTransaction(Transaction, Saved, word="table-transaction"):
+    """Rows in a part file that go into the table together with their token.
 
-    database: Database
+    Pickles without its database: a checkpoint must hold no password, and the password may have
+    changed, or the database moved. `recover` gives it the sink's own.
+    """
+
     table: str
     who: SinkShard
     part: PartTransaction
     checkpoint: int
+    database: Database | None = field(default=None, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "database": None}
 
     def persist(self) -> None:
         self.part.persist()
@@ -255,6 +140,8 @@ class TableTransaction(Transaction):
             )
         if self.part.file is not None:
             self.part.persist()
+        if self.database is None:
+            raise InternalError(f"rows for table '{self.table}' were given to no `recover`")
         waiting = self._rows()
         with self.database.session(self.table) as session:
             session.set_up()
@@ -263,29 +150,21 @@ class TableTransaction(Transaction):
                 if waiting is None:
                     raise ConnectorError(
                         f"the rows of checkpoint {self.checkpoint} for table '{self.table}' are "
-                        f"neither in it nor in '{self._path}'. Someone removed that file: put it "
-                        "back, or start with --fresh."
+                        f"neither in it nor in '{self.part.path}'. Someone removed that file: put "
+                        "it back, or start over with --fresh, which deletes the rows there are."
                     )
                 self._insert(session, waiting)
-        remove(self.part.folder.fs, self._path)
-
-    @property
-    def _path(self) -> str:
-        return self.part.folder.path_of(self.part.pending)
+        remove(self.part.place.fs, self.part.path)
 
     def _rows(self) -> pl.DataFrame | None:
         """What waits in the part file; None if it was committed and removed before."""
         try:
-            data = self.part.folder.fs.cat_file(self._path)
+            data: bytes = self.part.place.fs.cat_file(self.part.path)
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise ConnectorError(f"cannot read '{self._path}': {error}") from error
-        if len(data) != self.part.size_bytes:
-            raise ConnectorError(
-                f"'{self._path}' has {len(data)} bytes where {self.part.size_bytes} were written; "
-                "its rows are not shown. Restore the file, or restart from an earlier checkpoint."
-            )
+            raise ConnectorError(f"cannot read '{self.part.path}': {error}") from error
+        self.part.require_whole(len(data), sum_of(data))
         frames = [batch for batch in decode(data) if isinstance(batch, pl.DataFrame)]
         return pl.concat(frames)
 
@@ -321,7 +200,7 @@ class _TableWriter(PartWriter):
         if part is None:
             return None
         assert isinstance(part, PartTransaction)
-        return TableTransaction(self._database, self._table, self._who, part, checkpoint)
+        return TableTransaction(self._table, self._who, part, checkpoint, self._database)
 
     def recover(self, transactions: Sequence[Transaction], permit: Permit) -> Sequence[Transaction]:
         with self._database.session(self._table) as session:
@@ -329,8 +208,12 @@ class _TableWriter(PartWriter):
             _refuse_if_replaced(session, self._table, self._who)
             session.set_fence(self._table, self._who)
             session.remove_after(self._table, self._who, permit.checkpoint)
-        ours = [replace(t, who=self._who) for t in transactions if isinstance(t, TableTransaction)]
-        return super().recover(ours, permit)
+        return super().recover(transactions, permit)
+
+    def _bound(self, transaction: Transaction) -> Transaction:
+        assert isinstance(transaction, TableTransaction)
+        part = replace(transaction.part, folder=self._folder)
+        return replace(transaction, part=part, who=self._who, database=self._database)
 
     def _pending_of(self, transaction: Transaction) -> list[PendingName]:
         assert isinstance(transaction, TableTransaction)

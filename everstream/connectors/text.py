@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from everstream.connectors.checks import at_least_one
 from everstream.connectors.files import filesystem_of
 from everstream.connectors.lines import BrokenLine, LinesReader, split_lines
 from everstream.connectors.splits import Chunk, ChunkReader, FileSet
@@ -14,13 +15,18 @@ from everstream.pipeline.rejects import OnError, checked
 from everstream.pipeline.source import Reader, Source
 
 
-class TextLines(Source):
+class TextLines(Source[str]):
     """The lines of text files, as str without the line end.
 
     `path` names a file, a folder or a pattern ("books/*.txt") on any fsspec filesystem. Large
     files are cut into byte ranges, so that all shards read one file together; lines of one
     range keep their order. With `follow=True` the source never ends: files that appear later,
     whole, are read too. `on_error` says what happens to lines that are not in this encoding.
+
+    >>> with open("poem.txt", "w") as file:
+    ...     _ = file.write("to be\\nor not\\n")
+    >>> es.Pipeline("lines").source(es.TextLines("*.txt")).collect().run().collected()
+    ['to be', 'or not']
     """
 
     def __init__(
@@ -33,8 +39,7 @@ class TextLines(Source):
         on_error: OnError = "fail",
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        if batch_bytes < 1:
-            raise UserError(f"batch_bytes must be at least 1, not {batch_bytes}.")
+        at_least_one(batch_bytes=batch_bytes)
         try:
             codec = codecs.lookup(encoding).name
         except LookupError as error:
@@ -48,6 +53,9 @@ class TextLines(Source):
         self._batch_bytes = batch_bytes
         self._encoding = codec
         self.on_error = checked(on_error, "TextLines")
+
+    def describe_offsets(self) -> dict[str, Any]:
+        return {**super().describe_offsets(), "path": self._files.describe()}
 
     def open(self, shard: int, shards: int) -> Reader:
         chunks = self._files.reader(shard, shards, self._batch_bytes)

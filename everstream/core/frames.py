@@ -1,22 +1,12 @@
-"""Frames: what travels on a channel, and how a batch becomes bytes and back.
+"""Frames: what travels on a channel. The core reads their headers and never looks inside."""
 
-A payload is encoded at most once, however many channels or logs it goes to, and decoded only
-when somebody looks at the batch. Batches with columns travel as Arrow IPC, others as a pickle.
-"""
-
-import pickle
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
-
-import polars as pl
-import pyarrow as pa
+from typing import Any, Protocol
 
 from everstream.core.ids import ChannelId, Generation
-from everstream.errors import InternalError, UserError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.times import NO_WATERMARK
-from everstream.state.freezing import dumps_after
 
 
 class FrameKind(IntEnum):
@@ -25,28 +15,15 @@ class FrameKind(IntEnum):
     END = 2
 
 
-class Payload:
-    """A batch that may also be bytes."""
-
-    __slots__ = ("_batch", "_encoded")
-
-    def __init__(self, batch: Batch | None = None, encoded: Any = None) -> None:
-        self._batch = batch
-        self._encoded = encoded
+class Payload(Protocol):
+    """What a frame carries, for those who open it."""
 
     @property
-    def batch(self) -> Batch:
-        if self._batch is None:
-            self._batch = decode_batch(self._encoded)
-        return self._batch
+    def batch(self) -> Batch: ...
 
     @property
     def encoded(self) -> Any:
         """A buffer with the bytes as they are sent and logged."""
-        if self._encoded is None:
-            assert self._batch is not None
-            self._encoded = encode_batch(self._batch)
-        return self._encoded
 
 
 @dataclass(slots=True)
@@ -69,59 +46,7 @@ class Frame:
     """After this frame every record on this channel has at least this time, or is late."""
 
 
-_PICKLED = b"\x00" * 8
-_ARROW = b"\x01" + b"\x00" * 7
-"""Eight bytes, so that the Arrow data behind them stays aligned."""
-
-
-def encode_batch(batch: Batch) -> Any:
-    if isinstance(batch, list):
-        return _pickled(batch)
-    table = batch.to_arrow(compat_level=pl.CompatLevel.oldest())
-    # Writing into memory of about the right size is twice as fast as into a growing stream.
-    size = table.nbytes + 4096 + 1024 * table.num_columns * max(1, len(batch) >> 16)
-    buffer = pa.allocate_buffer(size)
-    try:
-        return buffer.slice(0, _write_arrow(table, pa.FixedSizeBufferWriter(buffer)))
-    except (pa.ArrowInvalid, OSError):
-        sink = pa.BufferOutputStream()
-        _write_arrow(table, sink)
-        return sink.getvalue()
-
-
-def _pickled(batch: list[Any]) -> bytes:
-    """Classes of the user's own script go along by value: the other process has no such module."""
-    try:
-        return dumps_after(_PICKLED, batch)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise UserError(
-            f"records that go to another shard must pickle, and these do not: {error}. "
-            "Turn them into plain values with a map."
-        ) from error
-
-
-def _write_arrow(table: Any, sink: Any) -> int:
-    sink.write(_ARROW)
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return int(sink.tell())
-
-
-def decode_batch(encoded: Any) -> Batch:
-    buffer = pa.py_buffer(encoded)
-    kind = buffer.slice(0, 8).to_pybytes()
-    body = buffer.slice(8)
-    if kind == _PICKLED:
-        return list(pickle.loads(body))
-    if kind == _ARROW:
-        with pa.ipc.open_stream(body) as reader:
-            frame = pl.from_arrow(reader.read_all(), rechunk=False)
-        assert isinstance(frame, pl.DataFrame)
-        return frame
-    raise InternalError(f"a frame starts with {kind!r}, which is no known encoding")
-
-
-def warm_up() -> None:
-    """Let Polars and Arrow set themselves up: the first batch of a process pays tens of ms for it."""
-    batch = pl.DataFrame({"warm": range(1000)}).filter(pl.col("warm") >= 0)
-    decode_batch(encode_batch(batch))
+def stands_for_a_lost_one(frame: Frame) -> bool:
+    """No records and no watermark: nobody sends such a frame but a log that has lost it."""
+    empty = frame.payload is None and frame.watermark == NO_WATERMARK
+    return empty and frame.kind is FrameKind.DATA

@@ -7,6 +7,11 @@ Epoch = NewType("Epoch", int)
 
 NO_EPOCH = Epoch(0)
 
+CheckpointNumber = NewType("CheckpointNumber", int)
+"""The number of one shard's checkpoint: its epoch's where there are epochs, else its own count."""
+
+NO_CHECKPOINT = CheckpointNumber(0)
+
 Generation = NewType("Generation", int)
 """Rises with every restart and rollback; frames of a lower one are a zombie's."""
 

@@ -1,11 +1,12 @@
 """What a shard tells its engine to do. Each is a value; the engine performs them in order."""
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
+from everstream.core.checkpoint_record import CheckpointRecord
 from everstream.core.frames import Frame
-from everstream.core.ids import ChannelId, Epoch, Generation
-from everstream.core.messages import CheckpointRecord
+from everstream.core.ids import ChannelId, CheckpointNumber, Epoch, Generation
+from everstream.core.messages import Report
 from everstream.core.protocols.base import Queues
 from everstream.pipeline.sink import Permit
 
@@ -68,7 +69,7 @@ class RecordArrival:
 class CloseCapture:
     """The open checkpoint of this number is whole: make it durable."""
 
-    number: Epoch
+    number: CheckpointNumber
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +81,9 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class EmitMarkers:
-    """Send marker `number` on every output channel, behind (or ahead of) what waits there."""
+    """Send the marker of this epoch on every output, behind (or ahead of) what waits there."""
 
-    number: Epoch
+    epoch: Epoch
     overtaking: bool = False
 
 
@@ -102,14 +103,14 @@ class Commit:
 class Tell:
     """Report to the coordinator."""
 
-    report: Any
+    report: Report
 
 
 @dataclass(frozen=True, slots=True)
 class Announce:
     """Call the operators' on_checkpoint hooks: this checkpoint is durable."""
 
-    number: Epoch
+    number: CheckpointNumber
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,3 +135,4 @@ Instruction: TypeAlias = (
     | Announce
     | Close
 )
+"""Everything a shard can tell its engine to do; whoever performs them handles every one."""

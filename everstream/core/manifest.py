@@ -4,14 +4,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from everstream.core.checkpoint_record import CheckpointRecord, LogKind
 from everstream.core.ids import ChannelId, Epoch, ShardId
-from everstream.core.message_log import LogKind
-from everstream.core.messages import CheckpointRecord
 from everstream.core.plan import Plan
-from everstream.errors import UserError
+from everstream.core.registry import PROTOCOLS, either
+from everstream.errors import StoreError, UserError
+from everstream.pipeline.describing import Description
 from everstream.pipeline.graph import Kind
 from everstream.pipeline.sink import Delivery, Sink
 from everstream.state.manifests import standing
+
+FORMAT = 2
+"""Of manifests. 1: without descriptions of operators, and without this number."""
+KEPT_MANIFESTS = 3
+"""How many a store keeps: if the newest cannot be restored, there are others."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,8 @@ class EpochManifest:
     """When this manifest was written, in seconds since 1970; whoever writes it says so."""
     log: LogKind = "none"
     """Where what was on its way between these checkpoints is to be found."""
+    described: dict[str, Description] | None = None
+    """Operator -> what its saved state belongs to; None in manifests of the first format."""
 
     @property
     def size_bytes(self) -> int:
@@ -39,6 +47,7 @@ class EpochManifest:
     def to_json(self) -> dict[str, Any]:
         objects = {ref.name: ref for r in self.records.values() for ref in r.all_objects}
         return {
+            "format": FORMAT,
             "pipeline": self.pipeline,
             "epoch": self.epoch,
             "final": self.final,
@@ -47,12 +56,19 @@ class EpochManifest:
             "written_at": self.written_at,
             "shard_counts": self.shard_counts,
             "log": self.log,
+            "described": self.described,
             "records": [record.to_json() for record in self.records.values()],
             "objects": [asdict(ref) for ref in objects.values()],
         }
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> "EpochManifest":
+        if body.get("format", 1) > FORMAT:
+            raise StoreError(
+                f"the store's manifest of epoch {body.get('epoch')} has format {body['format']}, "
+                f"and this Everstream reads up to format {FORMAT}: it was written by a newer one. "
+                "Use that one, or give this run another store."
+            )
         records = [CheckpointRecord.from_json(record) for record in body["records"]]
         return cls(
             epoch=Epoch(body["epoch"]),
@@ -64,6 +80,7 @@ class EpochManifest:
             shard_counts=body["shard_counts"],
             written_at=body.get("written_at"),
             log=body.get("log", "none"),
+            described=body.get("described"),
         )
 
 
@@ -90,7 +107,8 @@ def check_fits(manifest: EpochManifest, plan: Plan, log: LogKind = "none") -> No
     if manifest.pipeline != plan.graph.name:
         raise UserError(
             f"the store holds checkpoints of pipeline '{manifest.pipeline}', not of "
-            f"'{plan.graph.name}'. Use another --store, or --fresh to forget them."
+            f"'{plan.graph.name}'. Use another --store, or --fresh, which deletes "
+            "them and their output."
         )
     now = shard_counts(plan)
     for operator, before in manifest.shard_counts.items():
@@ -98,7 +116,7 @@ def check_fits(manifest: EpochManifest, plan: Plan, log: LogKind = "none") -> No
             raise UserError(
                 f"operator '{operator}' was checkpointed with {before} shard(s) and now has "
                 f"{now[operator]}. Set shards={before} to go on from the checkpoint, or use "
-                "--fresh to start over."
+                "--fresh to start over, which deletes the output."
             )
     if manifest.final:
         return
@@ -106,14 +124,15 @@ def check_fits(manifest: EpochManifest, plan: Plan, log: LogKind = "none") -> No
         raise UserError(
             f"the store holds checkpoints {_KINDS[manifest.log]}, and this run would take them "
             f"{_KINDS[log]}: what is on its way between operators cannot go from one to the "
-            "other. Go on as before, or use --fresh to start over."
+            "other. Go on as before, or use --fresh to start over, which deletes the output."
         )
     _check_channels(manifest, plan)
 
 
+_CHECKPOINTING = [protocol for protocol in PROTOCOLS.values() if protocol.choice is not None]
 _KINDS: dict[LogKind, str] = {
-    "none": "without message logs (coordinated, unaligned or at-least-once)",
-    "durable": "with durable message logs (uncoordinated, hmnr or bcs)",
+    "none": f"without message logs ({either(p for p in _CHECKPOINTING if not p.logs)})",
+    "durable": f"with durable message logs ({either(p for p in _CHECKPOINTING if p.logs)})",
     "memory": "with message logs in memory (--log memory)",
 }
 
@@ -136,8 +155,8 @@ def _check_channels(manifest: EpochManifest, plan: Plan) -> None:
             raise UserError(
                 f"the pipeline was changed around operator '{shard.operator}', and its "
                 "checkpoint holds records on their way there. Go on with the pipeline as it "
-                "was, or use --fresh to start over. (Stopped under aligned checkpoints, nothing "
-                "is on its way, and a pipeline can be changed.)"
+                "was, or use --fresh to start over, which deletes the output. (Stopped under "
+                "aligned checkpoints, nothing is on its way, and a pipeline can be changed.)"
             )
 
 

@@ -4,81 +4,12 @@ Commands go from the coordinator to a host or a shard, reports come back. All ar
 an engine may carry them over a socket or hand them over in memory.
 """
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
-from everstream.core.ids import NO_EPOCH, Epoch, Generation, HostId, ShardId
-from everstream.core.message_log import LogSegment
+from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.ids import CheckpointNumber, Epoch, Generation, HostId, ShardId
 from everstream.errors import EverstreamError
-from everstream.state.store import ObjectRef
-
-
-@dataclass(frozen=True)
-class CheckpointRecord:
-    """One durable checkpoint of one shard, as reported and as kept in a manifest."""
-
-    shard: ShardId
-    number: Epoch
-    operators: tuple[str, ...]
-    objects: tuple[ObjectRef, ...] = ()
-    """The chain of objects that restores it, the full one first."""
-    final: bool = False
-    """The shard had ended: this also stands for every later epoch."""
-    last_epoch: Epoch = NO_EPOCH
-    """The last epoch this shard took part in before; a final record counts only after it."""
-    stopped: bool = False
-    """The shard was told to stop with this checkpoint."""
-    forced: bool = False
-    """The protocol demanded it before a delivery; no timer did."""
-    loops_ended: bool = False
-    """The feedback inputs of the shard's cycle had been declared ended."""
-    holds_frames: bool = False
-    """Frames that were on their way are part of it, under the names of their channels."""
-    log: tuple[LogSegment, ...] = ()
-    """What the shard had sent and somebody may still ask for."""
-    received: dict[str, int] = field(default_factory=dict)
-    sent: dict[str, int] = field(default_factory=dict)
-    ended: tuple[str, ...] = ()
-    """Input channels that have ended."""
-    watermarks: dict[str, int] = field(default_factory=dict)
-    """Input channel -> its watermark, of those that have one."""
-    ordinal: int = 0
-    counts: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Operator -> records in, records out."""
-    skipped: dict[str, int] = field(default_factory=dict)
-    """Operator -> records left out because of an error, of those that left any out."""
-    variables: dict[str, Any] = field(default_factory=dict)
-    """The protocol's own."""
-    lost_frames: int = 0
-    """Frames sent to this shard that nobody could send again."""
-    capture_s: float = 0.0
-    upload_s: float = 0.0
-    size_bytes: int = 0
-
-    @property
-    def all_objects(self) -> tuple[ObjectRef, ...]:
-        """Everything in the store that it takes to go back to this checkpoint."""
-        return (*self.objects, *(segment.ref for segment in self.log))
-
-    def to_json(self) -> dict[str, Any]:
-        body = asdict(self)
-        body["shard"] = str(self.shard)
-        return body
-
-    @classmethod
-    def from_json(cls, body: dict[str, Any]) -> "CheckpointRecord":
-        return cls(
-            **{
-                **body,
-                "shard": ShardId.parse(body["shard"]),
-                "operators": tuple(body["operators"]),
-                "objects": tuple(ObjectRef(**ref) for ref in body["objects"]),
-                "ended": tuple(body["ended"]),
-                "log": tuple(LogSegment.from_json(segment) for segment in body["log"]),
-                "counts": {name: tuple(pair) for name, pair in body["counts"].items()},
-            }
-        )
-
 
 # Commands: from the coordinator.
 
@@ -108,7 +39,7 @@ class Recover:
     generation: Generation
     records: dict[ShardId, CheckpointRecord | None]
     """Who goes back, and to what; None is the empty start."""
-    stable: dict[ShardId, Epoch]
+    stable: dict[ShardId, CheckpointNumber]
     """The newest checkpoint of each that can never be rolled back."""
     received: dict[str, int]
     """Channel -> how far its receiver has come, of every channel that starts or ends there."""
@@ -120,6 +51,7 @@ class Resume:
 
     generation: Generation
     addresses: dict[HostId, Any]
+    """Where each host is reached, in the engine's own words."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +71,7 @@ class Stable:
     """
 
     epoch: Epoch
-    numbers: dict[ShardId, Epoch] | None = None
+    numbers: dict[ShardId, CheckpointNumber] | None = None
     received: dict[str, int] = field(default_factory=dict)
 
 
@@ -162,6 +94,12 @@ class EndLoop:
 @dataclass(frozen=True)
 class Shutdown:
     """The run is over: leave in good order."""
+
+
+Command: TypeAlias = (
+    Restore | Halt | Recover | Resume | StartCheckpoint | Stable | Probe | EndLoop | Shutdown
+)
+"""Everything a coordinator can tell a host and its shards."""
 
 
 # Reports: from a shard.
@@ -223,6 +161,10 @@ class CheckpointTaken:
     generation: Generation
     record: CheckpointRecord
 
+    @property
+    def shard(self) -> ShardId:
+        return self.record.shard
+
 
 @dataclass(frozen=True)
 class CheckpointFailed:
@@ -230,7 +172,7 @@ class CheckpointFailed:
 
     shard: ShardId
     generation: Generation
-    epoch: Epoch
+    number: CheckpointNumber
     reason: str
     final: bool = False
     """It was my last: no epoch can be complete until I was asked again and succeeded."""
@@ -238,11 +180,11 @@ class CheckpointFailed:
 
 @dataclass(frozen=True)
 class Committed:
-    """My sinks show everything up to this epoch."""
+    """My sinks show everything up to this checkpoint."""
 
     shard: ShardId
     generation: Generation
-    epoch: Epoch
+    number: CheckpointNumber
 
 
 @dataclass(frozen=True)
@@ -274,3 +216,21 @@ class Progress:
     ended: bool = False
     lost_frames: int = 0
     """Frames sent to it that nobody could send again."""
+
+
+ShardReport: TypeAlias = (
+    Restored
+    | Halted
+    | Rewired
+    | Census
+    | RestoreFailed
+    | CheckpointTaken
+    | CheckpointFailed
+    | Committed
+    | ShardFailed
+    | Progress
+)
+"""Everything a shard can say of itself; each names it and its generation."""
+
+Report: TypeAlias = ShardReport | LinkCut
+"""Everything a coordinator can be told by a host and its shards."""

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from everstream.core.ids import HostId
 from everstream.core.manifest import EpochManifest
+from everstream.core.messages import Command
 from everstream.errors import EverstreamError
 from everstream.state.objects import ObjectRef
 
@@ -16,6 +17,16 @@ class Phase(Enum):
     RUNNING = "running"
     FINISHING = "committing the last results"
     DONE = "done"
+
+
+PHASE_MOVES: dict[Phase, set[Phase]] = {
+    Phase.GATHERING: {Phase.RESTORING, Phase.DONE},
+    Phase.RESTORING: {Phase.RESTORING, Phase.RUNNING, Phase.DONE},
+    Phase.RUNNING: {Phase.RESTORING, Phase.FINISHING, Phase.DONE},
+    Phase.FINISHING: {Phase.RESTORING, Phase.FINISHING, Phase.DONE},
+    Phase.DONE: set(),
+}
+"""Which phase may follow which, whatever the protocol."""
 
 
 class Outcome(Enum):
@@ -35,12 +46,17 @@ class Policy:
     restart_window_s: float = 600.0
     slow_after_s: float = 10.0
     """A checkpoint or a restore that takes longer than this is spoken of."""
+    checkpoint_timeout_s: float = 600.0
+    """An epoch that is not complete by then is given up, and the next one starts."""
+    stop_grace_s: float = 30.0
+    """So long a stop waits for its checkpoint (or three times as long as the newest one took, but
+    never longer than a checkpoint may take); then the run stops without one."""
 
 
 @dataclass(frozen=True)
 class SendTo:
     host: HostId
-    command: Any
+    command: Command
 
 
 @dataclass(frozen=True)
@@ -70,3 +86,4 @@ class Note:
 
 
 Order: TypeAlias = SendTo | WriteManifest | Discard | EndRun | Note
+"""Everything a coordinator can order; an engine carries out every one."""

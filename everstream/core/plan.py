@@ -6,10 +6,12 @@ runs them all, no channel between. A chain is named by its first operator.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from everstream.core.ids import ChannelId, HostId, ShardId
-from everstream.core.lines import Link, cycles
+from everstream.core.recovery_line import Link, cycles
 from everstream.errors import UserError
+from everstream.pipeline.describing import Description, described
 from everstream.pipeline.graph import Broadcast, Edge, Graph, Kind, OnDemand
 from everstream.pipeline.stream import Pipeline, planned_shards
 from everstream.pipeline.validate import validate
@@ -59,6 +61,11 @@ class Plan:
         }
         self.links = [Link(str(c), c.sender, c.receiver) for c in self.channels]
         self.cycles = cycles(self.links, self.shards) if self.has_feedback else []
+
+    @cached_property
+    def described(self) -> dict[str, Description]:
+        """Operator -> what its saved state belongs to."""
+        return described(self.graph)
 
     @property
     def has_feedback(self) -> bool:

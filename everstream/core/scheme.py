@@ -1,26 +1,21 @@
 """From what a user chose to what the engines need: which protocol, which coordinator, which log."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
 
-from everstream.core.control import RunControl
-from everstream.core.coordinator import Coordinator
-from everstream.core.line_coordinator import LineCoordinator
-from everstream.core.message_log import LogKind
+from everstream.core.checkpoint_record import LogKind
+from everstream.core.coordinators.coordinator import Coordinator
+from everstream.core.coordinators.epoch_keeper import EpochKeeper
+from everstream.core.coordinators.line_keeper import LineKeeper
+from everstream.core.ids import Generation
+from everstream.core.manifest import EpochManifest
+from everstream.core.orders import Policy
 from everstream.core.plan import Plan
-from everstream.core.protocols.aligned import Aligned
-from everstream.core.protocols.at_least_once import AtLeastOnce
-from everstream.core.protocols.base import NoCheckpoints, Place, ShardProtocol
-from everstream.core.protocols.induced import BCS, HMNR
-from everstream.core.protocols.unaligned import Unaligned
-from everstream.core.protocols.uncoordinated import Uncoordinated
+from everstream.core.protocols.base import Place, ShardProtocol
+from everstream.core.registry import PROTOCOLS, either, name_of
 from everstream.errors import GraphError
-from everstream.pipeline import checkpointing
-from everstream.pipeline.checkpointing import Coordinated, Induced
-
-Checkpointing: TypeAlias = Coordinated | checkpointing.Uncoordinated
+from everstream.pipeline.checkpointing import Checkpointing, Coordinated, Uncoordinated
 
 
 @dataclass(frozen=True)
@@ -35,10 +30,16 @@ class Scheme:
     """Works on graphs with feedback."""
     exactly_once: bool = True
 
-    @property
-    def coordinator(self) -> Callable[..., RunControl]:
+    def coordinator(
+        self,
+        plan: Plan,
+        policy: Policy,
+        generation: Generation,
+        manifests: Sequence[EpochManifest] = (),
+    ) -> Coordinator:
         """With logs those go back who must; without, everybody."""
-        return Coordinator if self.log == "none" else partial(LineCoordinator, log=self.log)
+        keeper = EpochKeeper if self.log == "none" else partial(LineKeeper, log=self.log)
+        return Coordinator(plan, policy, generation, manifests, keeper)
 
     def check(self, plan: Plan) -> None:
         """Raise a GraphError if this pipeline cannot be checkpointed so."""
@@ -52,38 +53,36 @@ class Scheme:
         if not self.cycles:
             edge = next((edge for edge in plan.graph.edges if edge.feedback), None)
             if edge is not None:
+                others = [p for p in PROTOCOLS.values() if p.cycles and p.choice is not None]
                 raise GraphError(
                     edge.receiver,
                     f"{self.name} checkpoints cannot go round the cycle from '{edge.sender}' back "
                     "to it: its inputs would wait for each other for ever",
-                    'Use es.Coordinated(mode="unaligned"), es.Induced(...) or '
-                    "es.Uncoordinated(...); on the command line --checkpoint unaligned, hmnr, bcs "
-                    "or uncoordinated.",
+                    f"Use {', '.join(protocol.in_python for protocol in others)}; on the command "
+                    f"line --checkpoint {either(others)}.",
                 )
-
-
-ALIGNED = Scheme("aligned", Aligned, cycles=False)
-AT_LEAST_ONCE = Scheme("at-least-once", AtLeastOnce, cycles=False, exactly_once=False)
-UNALIGNED = Scheme("unaligned", Unaligned)
-NONE = Scheme("none", NoCheckpoints)
-_MODES = {scheme.name: scheme for scheme in (ALIGNED, AT_LEAST_ONCE, UNALIGNED)}
-_RULES: dict[str, type[Uncoordinated]] = {"hmnr": HMNR, "bcs": BCS}
 
 
 def scheme_of(checkpoint: Checkpointing | None) -> Scheme:
     """What a user's choice comes to."""
-    match checkpoint:
-        case None:
-            return NONE
-        case Coordinated(mode=mode):
-            return _MODES[mode]
-        case Induced(rule=rule):
-            protocol, name = _RULES[rule], str(rule)
-        case checkpointing.Uncoordinated():
-            protocol, name = Uncoordinated, "uncoordinated"
+    protocol = PROTOCOLS[name_of(checkpoint)]
+    if isinstance(checkpoint, Uncoordinated):
+        return Scheme(
+            protocol.name,
+            partial(protocol.shard, every_s=checkpoint.every_s, jitter=checkpoint.jitter),
+            log=checkpoint.log,
+            cycles=protocol.cycles,
+            exactly_once=protocol.exactly_once and checkpoint.log == "durable",
+        )
     return Scheme(
-        name,
-        partial(protocol, every_s=checkpoint.every_s, jitter=checkpoint.jitter),
-        log=checkpoint.log,
-        exactly_once=checkpoint.log == "durable",
+        protocol.name,
+        protocol.shard,
+        cycles=protocol.cycles,
+        exactly_once=protocol.exactly_once,
     )
+
+
+ALIGNED = scheme_of(Coordinated())
+AT_LEAST_ONCE = scheme_of(Coordinated(mode="at-least-once"))
+UNALIGNED = scheme_of(Coordinated(mode="unaligned"))
+NONE = scheme_of(None)

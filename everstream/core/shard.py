@@ -11,10 +11,14 @@ coordinator to restore it.
 """
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import assert_never
 
+from everstream.core.channel_book import ChannelBook
+from everstream.core.checkpoint_record import CheckpointRecord
 from everstream.core.frames import Frame, FrameKind, Payload
-from everstream.core.ids import ChannelId, Epoch, Generation, ShardId
+from everstream.core.ids import NO_CHECKPOINT, ChannelId, CheckpointNumber, Generation, ShardId
 from everstream.core.input_times import InputTimes
 from everstream.core.instructions import (
     Advance,
@@ -34,13 +38,13 @@ from everstream.core.instructions import (
     Start,
     Tell,
 )
-from everstream.core.message_log import stands_for_a_lost_one
 from everstream.core.messages import (
+    Census,
     CheckpointFailed,
-    CheckpointRecord,
     CheckpointTaken,
     Committed,
     Halted,
+    Probe,
     Recover,
     Restore,
     Restored,
@@ -49,6 +53,7 @@ from everstream.core.messages import (
     ShardFailed,
     StartCheckpoint,
 )
+from everstream.core.permits import permit
 from everstream.core.protocols.base import (
     Ask,
     CloseCheckpoint,
@@ -59,8 +64,7 @@ from everstream.core.protocols.base import (
     Verdict,
 )
 from everstream.core.status import MOVES, Status
-from everstream.errors import EverstreamError, FramesLost, InternalError, UserError
-from everstream.pipeline.sink import Permit
+from everstream.errors import EverstreamError, InternalError, UserError
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
 
 
@@ -80,33 +84,25 @@ class Shard:
         gaps: bool = False,
     ) -> None:
         self.id = id
-        self.operators = operators or (id.operator,)
-        self.inputs = tuple(inputs)
-        self.protocol = protocol
-        self.ordered = ordered
-        self.feedback = frozenset(feedback)
-        self.gaps = gaps
-        """Frames may be missing where a sender's log died with it; they are counted."""
-        self.status = Status.NEW
-        self.halted = False
+        self._operators = operators or (id.operator,)
+        self._inputs = tuple(inputs)
+        self._protocol = protocol
+        self._ordered = ordered
+        self._feedback = frozenset(feedback)
+        self._status = Status.NEW
+        self._halted = False
         """A shard upstream has failed: wait until it is known who goes back."""
-        self.generation = Generation(-1)
+        self._generation = Generation(-1)
         """Rises whenever this shard goes back."""
-        self.channel_generation = dict.fromkeys([*inputs, *outputs], Generation(-1))
-        """Rises whenever the shard at either end goes back."""
-        self.last_epoch = Epoch(0)
-        self.ordinal = 0
+        self._channels = ChannelBook(inputs, outputs, gaps=gaps)
+        self._last_number = NO_CHECKPOINT
+        self._ordinal = 0
         """Source: the next frame's. Ordered sink: the one that must come next."""
-        self.inboxes: dict[ChannelId, deque[Frame]] = {channel: deque() for channel in inputs}
-        self.arrived = dict.fromkeys(inputs, 0)
-        self.received = dict.fromkeys(inputs, 0)
-        self.sent = dict.fromkeys(outputs, 0)
-        self.ended: set[ChannelId] = set()
-        self.times = InputTimes(inputs, self.feedback)
+        self._inboxes: dict[ChannelId, deque[Frame]] = {channel: deque() for channel in inputs}
+        self._times = InputTimes(inputs, self._feedback)
         # Feedback first, so that what goes round does not pile up behind what is new.
-        self._order = sorted(inputs, key=lambda channel: channel not in self.feedback)
-        self.lost_frames = 0
-        self.loops_ended = False
+        self._order = sorted(inputs, key=lambda channel: channel not in self._feedback)
+        self._loops_ended = False
         self._final_failed = False
         self._turn = 0
         self._records: tuple[CheckpointRecord, ...] = ()
@@ -114,75 +110,121 @@ class Shard:
         """Frames of those who have resumed before us, where markers act as they arrive."""
         self._story: deque[str] = deque(maxlen=16)
 
+    # What others may know of a shard.
+
     @property
-    def is_source(self) -> bool:
-        return not self.inputs
+    def status(self) -> Status:
+        return self._status
+
+    @property
+    def generation(self) -> Generation:
+        return self._generation
 
     @property
     def story(self) -> list[str]:
         """The last things that happened here, for error messages."""
         return [f"{self.id}: {line}" for line in self._story]
 
+    @property
+    def works(self) -> bool:
+        """It runs, and waits for nobody's return."""
+        return self._status is Status.RUNNING and not self._halted
+
+    @property
+    def lost_frames(self) -> int:
+        """Frames that were sent here and that nobody could send again."""
+        return self._channels.lost_frames
+
+    def generation_of(self, channel: ChannelId) -> Generation:
+        """Rises whenever the shard at either end of the channel goes back."""
+        return self._channels.generation_of(channel)
+
+    def waiting(self) -> Iterator[Frame]:
+        """The frames at the inputs that have not been delivered."""
+        return chain.from_iterable(self._inboxes.values())
+
+    def waiting_at(self, channel: ChannelId) -> Sequence[Frame]:
+        return self._inboxes[channel]
+
+    def census(self, probe: Probe, cycle: Collection[ShardId], output_waits: bool) -> Census:
+        """Whether anything is left to do here, seen from the other shards of its cycle."""
+        channels = self._channels
+        fed = any(c.sender not in cycle and c not in channels.ended for c in self._inputs)
+        busy = output_waits or fed or any(self._inboxes.values())
+        return Census(
+            self.id,
+            self._generation,
+            probe.round,
+            passive=not busy and self._status in (Status.RUNNING, Status.ENDED),
+            sent=channels.sent_to(cycle),
+            received=channels.received_from(cycle),
+        )
+
+    def next_ordinal(self) -> int:
+        """A source has read a batch: the ordinal of the frames it becomes."""
+        ordinal = self._ordinal
+        self._ordinal += 1
+        return ordinal
+
     # What happens to a shard.
 
     def on_restore(self, command: Restore) -> list[Instruction]:
         """Everybody goes back, to checkpoints of one epoch."""
-        if command.generation <= self.generation:
+        if command.generation <= self._generation:
             return []
         records = command.records.get(self.id, ())
-        return self._go_back(command.generation, records, command.stable, command.stable)
+        stable = CheckpointNumber(command.stable)
+        return self._go_back(command.generation, records, stable, stable)
 
     def on_recover(self, command: Recover) -> list[Instruction]:
         """Some go back: this shard, or neighbours of it, or neither."""
-        if command.generation <= self.generation:
+        if command.generation <= self._generation:
             return []
         if self.id in command.records:
             record = command.records[self.id]
             records = () if record is None else (record,)
-            number = Epoch(0) if record is None else record.number
+            number = NO_CHECKPOINT if record is None else record.number
             return self._go_back(command.generation, records, number, command.stable[self.id])
-        if self.status is Status.NEW:
+        if self._status is Status.NEW:
             # Our predecessor was meant; the coordinator will notice that it is gone.
             return []
-        outputs = [c for c in self.sent if c.receiver in command.records]
-        inputs = [c for c in self.inputs if c.sender in command.records]
+        outputs = [c for c in self._channels.outputs if c.receiver in command.records]
+        inputs = [c for c in self._inputs if c.sender in command.records]
         if not inputs and not outputs:
             return []
-        for channel in [*inputs, *outputs]:
-            self.channel_generation[channel] = command.generation
+        self._channels.begin(command.generation, [*inputs, *outputs])
         for channel in inputs:
             # Whoever sent these sends them again, or never sent them.
-            self.inboxes[channel].clear()
-            self.arrived[channel] = self.received[channel]
+            self._inboxes[channel].clear()
+            self._channels.forget_waiting(channel)
         return [Cut(tuple(outputs)), Tell(Rewired(self.id, command.generation))]
 
     def on_halt(self, generation: Generation) -> list[Instruction]:
-        if self.status is Status.NEW:
+        if self._status is Status.NEW:
             return []
-        self.halted = True
-        received = {str(channel): count for channel, count in self.received.items()}
-        sent = {str(channel): count for channel, count in self.sent.items()}
-        return [Tell(Halted(self.id, generation, received, sent, self.loops_ended))]
+        self._halted = True
+        received, sent = self._channels.received(), self._channels.sent()
+        return [Tell(Halted(self.id, generation, received, sent, self._loops_ended))]
 
     def _go_back(
         self,
         generation: Generation,
         records: tuple[CheckpointRecord, ...],
-        number: Epoch,
-        stable: Epoch,
+        number: CheckpointNumber,
+        stable: CheckpointNumber,
     ) -> list[Instruction]:
         """Forget everything of the present generation."""
         self._move(Status.RESTORING, f"generation {generation} from {number}")
-        self.generation = generation
-        self.channel_generation = dict.fromkeys(self.channel_generation, generation)
-        self.last_epoch = number
-        self.halted = False
+        self._generation = generation
+        self._channels.begin(generation)
+        self._last_number = number
+        self._halted = False
         self._final_failed = False
         self._records = records
         self._early = []
-        for inbox in self.inboxes.values():
+        for inbox in self._inboxes.values():
             inbox.clear()
-        return [LoadState(generation, records, Permit(stable))]
+        return [LoadState(generation, records, permit(stable))]
 
     def on_loaded(
         self,
@@ -191,40 +233,32 @@ class Shard:
         waiting: Mapping[ChannelId, Sequence[Frame]] | None = None,
     ) -> list[Instruction]:
         """The operators' state is that of the checkpoint, and these frames wait at the inputs."""
-        if generation != self.generation:
+        if generation != self._generation:
             return []
         same_shard = [record for record in self._records if record.shard == self.id]
         record = same_shard[0] if same_shard else None
-        by_name = {str(channel): channel for channel in self.inputs}
-        ended = [by_name[name] for name in (record.ended if record else ()) if name in by_name]
-        self.ended = set(ended)
-        self.ordinal = record.ordinal if record else 0
-        self.loops_ended = record is not None and record.loops_ended
-        self.lost_frames = record.lost_frames if record else 0
-        keeps = record is not None and self.protocol.keeps_positions
-        for channel in self.inputs:
-            self.received[channel] = record.received.get(str(channel), 0) if keeps and record else 0
-            self.arrived[channel] = self.received[channel]
-        self.times.restore(record.watermarks if record else {}, self.ended)
-        for channel in self.sent:
-            self.sent[channel] = record.sent.get(str(channel), 0) if keeps and record else 0
-        self.protocol.restore(record.variables if record else {}, ended)
+        self._channels.restore(record, keeps_positions=self._protocol.keeps_positions)
+        ended = self._channels.ended
+        self._ordinal = record.ordinal if record else 0
+        self._loops_ended = record is not None and record.loops_ended
+        self._times.restore(record.watermarks if record else {}, ended)
+        self._protocol.restore(record.variables if record else {}, sorted(ended))
         for channel, frames in (waiting or {}).items():
-            self.inboxes[channel].extend(frames)
+            self._inboxes[channel].extend(frames)
             for frame in frames:
-                self.protocol.on_arrival(frame)
+                self._protocol.on_arrival(frame)
         self._move(Status.READY, "restored")
         return [Tell(Restored(self.id, generation, restore_s))]
 
     def on_load_failed(self, generation: Generation, reason: str) -> list[Instruction]:
-        if generation != self.generation:
+        if generation != self._generation:
             return []
         self._move(Status.FAILED, f"cannot restore: {reason}")
         return [Tell(RestoreFailed(self.id, generation, reason))]
 
     def on_resume(self, generation: Generation) -> list[Instruction]:
-        self.halted = False
-        if generation != self.generation or self.status is not Status.READY:
+        self._halted = False
+        if generation != self._generation or self._status is not Status.READY:
             return []
         if any(record.final and record.shard == self.id for record in self._records):
             self._move(Status.ENDED, "was finished before the checkpoint")
@@ -239,7 +273,7 @@ class Shard:
 
     def accepts(self, frame: Frame) -> bool:
         """False if a zombie sent it, or somebody who has gone back since."""
-        known = self.channel_generation[frame.channel]
+        known = self._channels.generation_of(frame.channel)
         if frame.generation > known:
             raise InternalError(
                 f"{frame.channel}: frame of generation {frame.generation} reached generation "
@@ -250,22 +284,17 @@ class Shard:
 
     def on_frame(self, frame: Frame) -> list[Instruction]:
         """A frame came in that is of this time."""
-        if self.status is Status.READY and self.protocol.consumes_markers_on_arrival:
+        if self._status is Status.READY and self._protocol.consumes_markers_on_arrival:
             self._early.append(frame)
             return []
         channel = frame.channel
         marker = frame.kind is FrameKind.MARKER
-        expected = self.arrived[channel] + (0 if marker else 1)
-        # A gap is counted at the delivery, as that is what a checkpoint knows of.
-        if frame.sequence != expected and not (self.gaps and frame.sequence > expected):
-            kind = FramesLost if frame.sequence > expected else InternalError
-            raise kind(
-                f"{channel}: {frame.kind.name.lower()} frame {frame.sequence} came where "
-                f"{expected} was due",
-                story=self.story,
-            )
-        self.arrived[channel] = frame.sequence
-        if self.status is Status.ENDED and frame.records and channel in self.feedback:
+        try:
+            self._channels.arrive(frame)
+        except InternalError as error:
+            error.story = tuple(self.story)
+            raise
+        if self._status is Status.ENDED and frame.records and channel in self._feedback:
             return self.on_failure(
                 UserError(
                     f"records went round to '{self.id.operator}' after its input had ended; an "
@@ -273,11 +302,11 @@ class Shard:
                 )
             )
         instructions: list[Instruction] = []
-        if not marker or not self.protocol.consumes_markers_on_arrival:
-            self.inboxes[channel].append(frame)
-            if channel in self.protocol.recorded:
+        if not marker or not self._protocol.consumes_markers_on_arrival:
+            self._inboxes[channel].append(frame)
+            if channel in self._protocol.recorded:
                 instructions.append(RecordArrival(frame))
-        return instructions + self._perform(self.protocol.on_arrival(frame))
+        return instructions + self._perform(self._protocol.on_arrival(frame))
 
     def on_start_checkpoint(self, command: StartCheckpoint) -> list[Instruction]:
         """The coordinator starts an epoch. Only a source that has not ended acts on it.
@@ -285,30 +314,30 @@ class Shard:
         A stopped one does, too: the epoch it stopped for may have been given up. And a shard
         that had ended but could not save that tries again.
         """
-        if self.status is Status.ENDED and self._final_failed:
+        if self._status is Status.ENDED and self._final_failed:
             return self._capture_final()
-        if self.status not in (Status.RUNNING, Status.STOPPED):
+        if self._status not in (Status.RUNNING, Status.STOPPED):
             return []
-        if not self.is_source and not self.protocol.obeys_everywhere:
+        if self._inputs and not self._protocol.obeys_everywhere:
             return []
-        return self._perform(self.protocol.on_command(command))
+        return self._perform(self._protocol.on_command(command))
 
     def on_tick(self, now_s: float) -> list[Instruction]:
-        if self.status is not Status.RUNNING or self.halted:
+        if self._status is not Status.RUNNING or self._halted:
             return []
-        return self._perform(self.protocol.on_tick(now_s))
+        return self._perform(self._protocol.on_tick(now_s))
 
     def on_loop_ended(self) -> list[Instruction]:
         """Nothing moves on this shard's cycle any more: its feedback inputs have ended."""
-        if self.loops_ended or self.status is not Status.RUNNING:
+        if self._loops_ended or self._status is not Status.RUNNING:
             return []
-        self.loops_ended = True
+        self._loops_ended = True
         instructions: list[Instruction] = []
-        for channel in sorted(self.feedback - self.ended):
-            self.ended.add(channel)
-            instructions += self._perform(self.protocol.on_input_ended(channel))
-        all_ended = self.feedback and len(self.ended) == len(self.inputs)
-        return instructions + (self._end() if all_ended else [])
+        for channel in sorted(self._feedback - self._channels.ended):
+            self._channels.ended.add(channel)
+            instructions += self._perform(self._protocol.on_input_ended(channel))
+        ends = self._feedback and self._channels.all_ended
+        return instructions + (self._end() if ends else [])
 
     def on_source_ended(self) -> list[Instruction]:
         """The source has nothing more."""
@@ -316,11 +345,11 @@ class Shard:
 
     def on_finished(self) -> list[Instruction]:
         """The last records and the ends are on their way: save that."""
-        return self._capture_final() if self.status is Status.ENDED else []
+        return self._capture_final() if self._status is Status.ENDED else []
 
     def on_durable(self, generation: Generation, record: CheckpointRecord) -> list[Instruction]:
         """A checkpoint has been written whole."""
-        if generation != self.generation:
+        if generation != self._generation:
             return []
         self._story.append(f"checkpoint {record.number} durable")
         return [Announce(record.number), Tell(CheckpointTaken(generation, record))]
@@ -328,33 +357,33 @@ class Shard:
     def on_upload_failed(
         self, generation: Generation, record: CheckpointRecord, reason: str
     ) -> list[Instruction]:
-        if generation != self.generation:
+        if generation != self._generation:
             return []
         self._story.append(f"checkpoint {record.number} failed: {reason}")
         self._final_failed |= record.final
         return [Tell(CheckpointFailed(self.id, generation, record.number, reason, record.final))]
 
-    def on_stable(self, epoch: Epoch) -> list[Instruction]:
+    def on_stable(self, number: CheckpointNumber) -> list[Instruction]:
         """The one place a permit comes from while running."""
-        if self.status in (Status.RUNNING, Status.STOPPED, Status.ENDED):
-            return [Commit(Permit(epoch))]
+        if self._status in (Status.RUNNING, Status.STOPPED, Status.ENDED):
+            return [Commit(permit(number))]
         return []
 
-    def on_committed(self, generation: Generation, epoch: Epoch) -> list[Instruction]:
-        if generation != self.generation:
+    def on_committed(self, generation: Generation, number: CheckpointNumber) -> list[Instruction]:
+        if generation != self._generation:
             return []
-        return [Tell(Committed(self.id, generation, epoch))]
+        return [Tell(Committed(self.id, generation, number))]
 
     def on_failure(self, error: EverstreamError) -> list[Instruction]:
         """An operator, source or sink raised; wait for the coordinator."""
-        if self.status in (Status.FAILED, Status.CLOSED):
+        if self._status in (Status.FAILED, Status.CLOSED):
             return []
         self._move(Status.FAILED, error.message.splitlines()[0])
         error.story = tuple(self.story)
-        return [Tell(ShardFailed(self.id, self.generation, error))]
+        return [Tell(ShardFailed(self.id, self._generation, error))]
 
     def on_shutdown(self) -> list[Instruction]:
-        if self.status is Status.CLOSED:
+        if self._status is Status.CLOSED:
             return []
         self._move(Status.CLOSED, "shut down")
         return [Close()]
@@ -363,28 +392,28 @@ class Shard:
 
     def step(self) -> list[Instruction]:
         """The next piece of work, at most one delivery or one read; none only if there is none."""
-        if self.status is not Status.RUNNING or self.halted:
+        if self._status is not Status.RUNNING or self._halted:
             return []
-        if self.is_source:
+        if not self._inputs:
             return [Produce()]
         instructions: list[Instruction] = []
-        for offset in range(len(self.inputs)):
-            channel = self._order[(self._turn + offset) % len(self.inputs)]
-            inbox = self.inboxes[channel]
-            while inbox and self.status is Status.RUNNING:
+        for offset in range(len(self._inputs)):
+            channel = self._order[(self._turn + offset) % len(self._inputs)]
+            inbox = self._inboxes[channel]
+            while inbox and self._status is Status.RUNNING:
                 frame = inbox[0]
-                verdict = self.protocol.admit(frame)
+                verdict = self._protocol.admit(frame)
                 if verdict is Verdict.HOLD or not self._in_order(frame):
                     break
                 inbox.popleft()
                 if verdict is Verdict.CONSUME:
-                    instructions += self._perform(self.protocol.on_consumed(frame))
+                    instructions += self._perform(self._protocol.on_consumed(frame))
                     continue
                 if frame.kind is FrameKind.END:
                     instructions += self._deliver(frame)
                     continue
-                if not self.feedback:
-                    self._turn = (self._turn + offset + 1) % len(self.inputs)
+                if not self._feedback:
+                    self._turn = (self._turn + offset + 1) % len(self._inputs)
                 return instructions + self._deliver(frame)
         return instructions
 
@@ -398,76 +427,76 @@ class Shard:
         watermark: int = NO_WATERMARK,
     ) -> Frame:
         """The frame that goes out next on a channel."""
-        if kind is not FrameKind.MARKER:
-            self.sent[channel] += 1
         return Frame(
             channel,
             kind,
-            self.channel_generation[channel],
-            self.sent[channel],
+            self._channels.generation_of(channel),
+            self._channels.send(channel, kind),
             number,
             records,
-            self.protocol.piggyback(channel),
+            self._protocol.piggyback(channel),
             payload,
             watermark,
         )
 
     def _deliver(self, frame: Frame) -> list[Instruction]:
-        instructions = self._perform(self.protocol.checkpoint_first(frame))
-        if self.gaps:
-            self.lost_frames += frame.sequence - self.received[frame.channel] - 1
-            self.lost_frames += stands_for_a_lost_one(frame)
-        self.received[frame.channel] = max(frame.sequence, self.received[frame.channel])
-        self.protocol.on_delivered(frame)
+        instructions = self._perform(self._protocol.checkpoint_first(frame))
+        self._channels.receive(frame)
+        self._protocol.on_delivered(frame)
         if frame.kind is FrameKind.DATA:
-            self.ordinal = max(frame.number + 1, self.ordinal)
-            return [*instructions, Deliver(frame, self.times.heard(frame.channel, frame.watermark))]
-        self.ended.add(frame.channel)
-        watermark = self.times.heard(frame.channel, END_OF_TIME)
-        if len(self.ended) == len(self.inputs):
-            instructions += self._perform(self.protocol.on_input_ended(frame.channel))
+            self._ordinal = max(frame.number + 1, self._ordinal)
+            return [
+                *instructions,
+                Deliver(frame, self._times.heard(frame.channel, frame.watermark)),
+            ]
+        self._channels.ended.add(frame.channel)
+        watermark = self._times.heard(frame.channel, END_OF_TIME)
+        if self._channels.all_ended:
+            instructions += self._perform(self._protocol.on_input_ended(frame.channel))
             return instructions + self._end()
         # Before a checkpoint that this end completes: it holds the watermark already.
         if watermark is not None:
             instructions.append(Advance(watermark))
-        return instructions + self._perform(self.protocol.on_input_ended(frame.channel))
+        return instructions + self._perform(self._protocol.on_input_ended(frame.channel))
 
     def _in_order(self, frame: Frame) -> bool:
         """Lower ordinals come again where frames are delivered at least once."""
-        return not self.ordered or frame.kind is not FrameKind.DATA or frame.number <= self.ordinal
+        return (
+            not self._ordered or frame.kind is not FrameKind.DATA or frame.number <= self._ordinal
+        )
 
     def _end(self) -> list[Instruction]:
         self._move(Status.ENDED, "all input has ended")
-        self.loops_ended = True  # if it is on a cycle, then that was what ended
+        self._loops_ended = True  # if it is on a cycle, then that was what ended
         return [Finish()]
 
     def _capture_final(self) -> list[Instruction]:
         self._final_failed = False
-        final = self._record(Epoch(self.last_epoch + 1), final=True)
+        final = self._record(CheckpointNumber(self._last_number + 1), final=True)
         # Whoever keeps positions is asked again for what has not arrived.
-        return [Capture(final, "outputs" if self.protocol.keeps_positions else "none")]
+        return [Capture(final, "outputs" if self._protocol.keeps_positions else "none")]
 
     def _record(
-        self, number: Epoch, final: bool, stopped: bool = False, forced: bool = False
+        self, number: CheckpointNumber, final: bool, stopped: bool = False, forced: bool = False
     ) -> CheckpointRecord:
         """The shard's own part of a checkpoint taken at this instant."""
-        ahead = () if final else self.protocol.ahead
+        ahead = () if final else self._protocol.ahead
         return CheckpointRecord(
             shard=self.id,
             number=number,
-            operators=self.operators,
+            operators=self._operators,
             final=final,
-            last_epoch=self.last_epoch,
+            previous=self._last_number,
             stopped=stopped,
             forced=forced,
-            loops_ended=self.loops_ended,
-            received={str(channel): count for channel, count in self.received.items()},
-            sent={str(channel): count for channel, count in self.sent.items()},
-            ended=tuple(str(channel) for channel in sorted(self.ended.difference(ahead))),
-            watermarks=self.times.saved(without=ahead),
-            ordinal=self.ordinal,
-            variables=self.protocol.variables(),
-            lost_frames=self.lost_frames,
+            loops_ended=self._loops_ended,
+            received=self._channels.received(),
+            sent=self._channels.sent(),
+            ended=tuple(str(c) for c in sorted(self._channels.ended.difference(ahead))),
+            watermarks=self._times.saved(without=ahead),
+            ordinal=self._ordinal,
+            variables=self._protocol.variables(),
+            lost_frames=self._channels.lost_frames,
         )
 
     def _perform(self, asks: Sequence[Ask]) -> list[Instruction]:
@@ -478,21 +507,23 @@ class Shard:
                     self._story.append(f"took {'forced ' * forced}checkpoint {number}")
                     record = self._record(number, False, stopped, forced)
                     instructions.append(Capture(record, queues))
-                    self.last_epoch = number
+                    self._last_number = number
                 case CloseCheckpoint(number=number):
                     instructions.append(CloseCapture(number))
-                case SendMarkers(number=number, overtaking=overtaking):
-                    instructions.append(EmitMarkers(number, overtaking))
+                case SendMarkers(epoch=epoch, overtaking=overtaking):
+                    instructions.append(EmitMarkers(epoch, overtaking))
                 case StopProducing():
-                    if self.status is Status.RUNNING:
+                    if self._status is Status.RUNNING:
                         self._move(Status.STOPPED, "told to stop")
+                case _:
+                    assert_never(ask)
         return instructions
 
     def _move(self, status: Status, why: str) -> None:
-        if status not in MOVES[self.status]:
+        if status not in MOVES[self._status]:
             raise InternalError(
-                f"{self.id} cannot go from {self.status.value} to {status.value}: {why}",
+                f"{self.id} cannot go from {self._status.value} to {status.value}: {why}",
                 story=self.story,
             )
-        self._story.append(f"{self.status.value} -> {status.value}: {why}")
-        self.status = status
+        self._story.append(f"{self._status.value} -> {status.value}: {why}")
+        self._status = status

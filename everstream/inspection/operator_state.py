@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, overload
 
 import polars as pl
 
+from everstream.core.checkpoint_record import CheckpointRecord
 from everstream.core.manifest import EpochManifest
-from everstream.core.messages import CheckpointRecord
 from everstream.errors import CorruptObject, UserError
 from everstream.inspection.checkpoints import choose, open_store, survey_of
 from everstream.state.snapshot import ShardState
@@ -105,13 +105,13 @@ def _rows(
         return
     state = ShardState()
     extras = state.restore([store.get(ref) for ref in record.objects], record.objects)
-    extra = extras.get(operator, {})
+    (extra,) = [extras[name] for name in extras if record.owner(name) == operator] or [{}]
     if "offset" in extra:
         yield shard, OFFSET, None, extra["offset"]
     for transaction in extra.get("transactions", ()):
         yield shard, PENDING, transaction.checkpoint, transaction
     for (owner, name), entries in state.entries().items():
-        if owner == operator:
+        if record.owner(owner) == operator:
             for key, value in entries.items():
                 yield shard, name, key, value
 

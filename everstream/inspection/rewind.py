@@ -10,6 +10,7 @@ from dataclasses import replace
 from everstream.core.manifest import EpochManifest, still_valid
 from everstream.errors import StoreError, UserError
 from everstream.inspection.checkpoints import problems_of, survey_of
+from everstream.state.landing import Wait, pause
 from everstream.state.store import CheckpointStore
 
 
@@ -38,17 +39,20 @@ def check_rewind(store: CheckpointStore, to: int) -> tuple[EpochManifest, EpochM
     return target, current
 
 
-def rewind(store: CheckpointStore, to: int, *, owner: str, now: float) -> EpochManifest:
+def rewind(
+    store: CheckpointStore, to: int, *, owner: str, now: float, wait: Wait = pause
+) -> EpochManifest:
     """Make an older kept checkpoint the current one. `now`: seconds since 1970.
 
     Takes the lease, so a driver that is still running is fenced: it can make nothing stable any
-    more and ends.
+    more and ends. Returns, or raises, only when it is known whether the store went back; `wait`
+    is called while that cannot be found out.
     """
     check_rewind(store, to)
     lease = store.acquire_lease(owner)
     # Again, because a live driver may have pruned it before it was fenced.
     target, _ = check_rewind(store, to)
     manifest = replace(target, written_at=now)
-    store.append_manifest(lease, manifest.to_json())
+    store.append_manifest(lease, manifest.to_json(), wait)
     store.remove_given_up()
     return manifest

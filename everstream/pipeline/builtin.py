@@ -14,7 +14,7 @@ from everstream.pipeline.batch import Batch, columns_of, where
 from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.purity import all_plain, is_plain
 
-Predicate: TypeAlias = Callable[[Any], bool] | pl.Expr
+Predicate: TypeAlias = Callable[[Any], object] | pl.Expr
 
 
 class Map(Operator):
@@ -80,6 +80,9 @@ class MapBatches(Operator):
     def __init__(self, function: Callable[[Batch], Batch]) -> None:
         self.function = function
 
+    def describe_state(self) -> None:
+        """The function sees no state."""
+
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         result = self.function(batch)
         if not isinstance(result, pl.DataFrame | list):
@@ -120,7 +123,7 @@ class Select(Operator):
         ctx.emit_batch(frame.select(*self.expressions, **self.named))
 
 
-class Aggregate(Operator):
+class Fold(Operator):
     """Keeps one value per key; emits (key, value) whenever it changes."""
 
     def __init__(self, init: Callable[[], Any], update: Callable[[Any, Any], Any]) -> None:

@@ -2,12 +2,15 @@
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias, get_args
 
 from everstream.errors import UserError
 
 AUTO = "auto"
 AUTO_START_S = 10.0
+Mode: TypeAlias = Literal["aligned", "unaligned", "at-least-once"]
+Rule: TypeAlias = Literal["hmnr", "bcs"]
+KeptLog: TypeAlias = Literal["durable", "memory"]
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
@@ -28,12 +31,12 @@ class Coordinated:
 
     every: str | float | None = None
     every_records: int | None = None
-    mode: Literal["aligned", "unaligned", "at-least-once"] = "aligned"
+    mode: Mode = "aligned"
     between: tuple[str | float, str | float] = ("500ms", "10m")
     recovery_target: str | float | None = None
 
     def __post_init__(self) -> None:
-        _one_of("mode", self.mode, ("aligned", "unaligned", "at-least-once"))
+        _one_of("mode", self.mode, get_args(Mode))
         shortest, longest = self.between
         if not 0 < seconds(shortest) <= seconds(longest):
             raise UserError(f"between={self.between!r}: give the shorter time first, above zero.")
@@ -71,14 +74,14 @@ class Uncoordinated:
 
     every: str | float = "30s"
     jitter: float = 0.1
-    log: Literal["durable", "memory"] = "durable"
+    log: KeptLog = "durable"
 
     def __post_init__(self) -> None:
         if seconds(self.every) <= 0:
             raise UserError(f"every={self.every!r}: the time between checkpoints must be positive.")
         if not 0 <= self.jitter < 1:
             raise UserError(f"jitter={self.jitter!r} is a share of the time: from 0 to below 1.")
-        _one_of("log", self.log, ("durable", "memory"))
+        _one_of("log", self.log, get_args(KeptLog))
 
     @property
     def every_s(self) -> float:
@@ -93,11 +96,14 @@ class Induced(Uncoordinated):
     and sends more along than "bcs".
     """
 
-    rule: Literal["hmnr", "bcs"] = "hmnr"
+    rule: Rule = "hmnr"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _one_of("rule", self.rule, ("hmnr", "bcs"))
+        _one_of("rule", self.rule, get_args(Rule))
+
+
+Checkpointing: TypeAlias = Coordinated | Uncoordinated
 
 
 def _one_of(name: str, given: str, known: tuple[str, ...]) -> None:

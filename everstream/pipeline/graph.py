@@ -50,10 +50,11 @@ class Node:
     shards: int | None = None
     """None until planned: then what the user said, or as many as upstream."""
     ordered: bool = False
-    needs_key: bool = False
     on_error: OnError = "fail"
     dead_letters: Sink | None = None
     """Where records go that were left out, if they are to be kept."""
+    named: bool = True
+    """Its name was given, not made up from what it is and numbered."""
 
 
 @dataclass(frozen=True)

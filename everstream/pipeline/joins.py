@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -21,12 +20,15 @@ from everstream.pipeline.graph import ByKey, Edge, Kind
 from everstream.pipeline.keys import Keying
 from everstream.pipeline.local_parts import LATE
 from everstream.pipeline.operator import OUT, Context, Operator
-from everstream.pipeline.times import NO_WATERMARK, US_PER, TimeOf, microseconds
+from everstream.pipeline.stream_base import Options
+from everstream.pipeline.times import NO_WATERMARK, US_PER, TimeOf, in_seconds, microseconds
+from everstream.pipeline.types import Row
 from everstream.pipeline.window_aggregates import END, START
-from everstream.pipeline.windows import Sliding
+from everstream.pipeline.windows import Duration, Sliding
 
 if TYPE_CHECKING:
     from everstream.pipeline.stream import Stream
+    from everstream.pipeline.time_methods import TimeMethods
 
 LEFT, RIGHT = "left", "right"
 _TIME = "__time"
@@ -93,6 +95,9 @@ class WindowJoin(_Join):
         super().__init__(keys, times)
         self.window = window
 
+    def describe_state(self) -> dict[str, Any]:
+        return {"operator": "window_join", "window": self.window.describe()}
+
     def on_start(self, ctx: Context) -> None:
         super().on_start(ctx)
         self.fired: int = ctx.state.get(_FIRED, NO_WATERMARK)
@@ -149,6 +154,10 @@ class IntervalJoin(_Join):
         self.lowest_us, self.highest_us = lowest_us, highest_us
         self.width_us = max((highest_us - lowest_us) // 4, 100_000)
 
+    def describe_state(self) -> dict[str, Any]:
+        between = f"{in_seconds(self.lowest_us)} to {in_seconds(self.highest_us)}"
+        return {"operator": "interval_join", "between": between}
+
     def passed(self, side: str, watermark: int) -> int:
         return watermark
 
@@ -179,13 +188,13 @@ class IntervalJoin(_Join):
 
 
 def window_join(
-    left: Stream,
+    left: TimeMethods[Any],
     right: Stream,
     on: str | Sequence[str],
     other_on: str | Sequence[str] | None,
     window: Sliding,
-    options: dict[str, Any],
-) -> Stream:
+    options: Options,
+) -> Stream[Row]:
     if not isinstance(window, Sliding):
         raise UserError(f"window_join takes es.Tumbling or es.Sliding, not {window!r}.")
     keys, times = _both(left, right, on, other_on)
@@ -193,13 +202,13 @@ def window_join(
 
 
 def interval_join(
-    left: Stream,
+    left: TimeMethods[Any],
     right: Stream,
     on: str | Sequence[str],
     other_on: str | Sequence[str] | None,
-    between: tuple[str | float | timedelta, str | float | timedelta],
-    options: dict[str, Any],
-) -> Stream:
+    between: tuple[Duration, Duration],
+    options: Options,
+) -> Stream[Row]:
     lowest_us, highest_us = microseconds(between[0]), microseconds(between[1])
     if lowest_us > highest_us:
         raise UserError(f"between={between!r}: the first must not be greater than the second.")
@@ -209,7 +218,10 @@ def interval_join(
 
 
 def _both(
-    left: Stream, right: Stream, on: str | Sequence[str], other_on: str | Sequence[str] | None
+    left: TimeMethods[Any],
+    right: Stream,
+    on: str | Sequence[str],
+    other_on: str | Sequence[str] | None,
 ) -> tuple[dict[str, list[str]], dict[str, TimeOf]]:
     if left.pipeline is not right.pipeline:
         raise UserError("a join takes two streams of one pipeline; these are of two.")
@@ -224,16 +236,14 @@ def _names(columns: str | Sequence[str]) -> list[str]:
 
 
 def _attached(
-    left: Stream, right: Stream, operator: _Join, base: str, options: dict[str, Any]
-) -> Stream:
+    left: TimeMethods[Any], right: Stream, operator: _Join, base: str, options: Options
+) -> Stream[Row]:
     """The node of a join: a keyed edge from each side, told apart by its name."""
-    from everstream.pipeline.stream import Stream
-
     pipeline = left.pipeline
-    node = Stream(pipeline, [])._attach(base, Kind.OPERATOR, operator, options)
+    node = left._leaving([])._attach(base, Kind.OPERATOR, operator, options)
     for side, stream in ((LEFT, left), (RIGHT, right)):
         names = operator.keys[side]
         routing = ByKey(Keying(names[0] if len(names) == 1 else pl.struct(names)))
         for sender, port in stream._origins:
             pipeline.graph.edges.append(Edge(sender, node.name, routing, port, side))
-    return Stream(pipeline, [(node.name, OUT)])
+    return left._leaving([(node.name, OUT)])

@@ -28,12 +28,14 @@ OUT = "out"
 class Keyed(Generic[V]):
     """Declares keyed state on an Operator class: one value per key, kept across crashes.
 
-    class Total(es.Operator):
-        total = es.Keyed(init=float)
-
-        def process(self, record, ctx):
-            self.total[ctx.key] += record["amount"]
-            ctx.emit((ctx.key, self.total[ctx.key]))
+    >>> class Total(es.Operator):
+    ...     total = es.Keyed(init=int)
+    ...     def process(self, record, ctx):
+    ...         self.total[ctx.key] += record
+    ...         ctx.emit((ctx.key, self.total[ctx.key]))
+    >>> keyed = es.Pipeline("totals").source(es.Range(4)).key_by(lambda n: n % 2)
+    >>> keyed.process(Total()).collect().run().collected()
+    [(0, 0), (1, 1), (0, 2), (1, 4)]
     """
 
     def __init__(self, init: Callable[[], V] | None = None) -> None:
@@ -42,6 +44,13 @@ class Keyed(Generic[V]):
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
+
+    @property
+    def kind(self) -> str:
+        """What a key's value is at first, as far as a word can say it."""
+        if self.init is None:
+            return "as it is put"
+        return self.init.__name__ if isinstance(self.init, type) else "a function"
 
     @overload
     def __get__(self, instance: None, owner: type) -> "Keyed[V]": ...
@@ -208,6 +217,15 @@ class Operator:
 
     State belongs in `ctx.state` or in a declared `es.Keyed`; plain attributes are lost in a
     crash. Do not change records in place: another branch may hold the same objects.
+
+    >>> class Distinct(es.Operator):
+    ...     def process(self, record, ctx):
+    ...         if record not in ctx.state:
+    ...             ctx.state.put(record, True)
+    ...             ctx.emit(record)
+    >>> words = es.Pipeline("distinct").source(es.FromList(["to", "be", "to"]))
+    >>> words.process(Distinct()).collect().run().collected()
+    ['to', 'be']
     """
 
     max_shards: int | None = None
@@ -240,6 +258,17 @@ class Operator:
                 ctx.forget_since(mark)
                 self.on_error(error, record, ctx)
                 ctx.leave_out(Rejected(record, describe(error)))
+
+    def describe_state(self) -> dict[str, Any] | None:
+        """What state that is saved here belongs to, as plain JSON; None if none is ever saved.
+
+        A later run goes on from a checkpoint only if this is still the same. As given here: the
+        class and what it declares with `es.Keyed`; None if it is `repeatable` or `pure`.
+        """
+        if self.repeatable or self.pure:
+            return None
+        fields = {name: declared.kind for name, declared in declared_state(type(self)).items()}
+        return {"operator": type(self).__name__, **({"keyed": fields} if fields else {})}
 
     def on_start(self, ctx: Context) -> None:
         """Before the first record of each generation, after state was restored."""
@@ -310,9 +339,17 @@ def bind_state(
     operator: Operator, keystore: Callable[[str, Callable[[], Any] | None], KeyStore[Any, Any]]
 ) -> None:
     """Give an operator's declared state its key stores: keystore(name, init) makes or finds one."""
-    stores: dict[str, KeyStore[Any, Any]] = {}
-    for kind in type(operator).__mro__:
-        for name, declared in vars(kind).items():
-            if isinstance(declared, Keyed) and name not in stores:
-                stores[name] = keystore(name, declared.init)
-    operator.__dict__["_keyed"] = stores
+    operator.__dict__["_keyed"] = {
+        name: keystore(name, declared.init)
+        for name, declared in declared_state(type(operator)).items()
+    }
+
+
+def declared_state(kind: type[Operator]) -> dict[str, Keyed[Any]]:
+    """What a class and those it inherits from declare with `Keyed`, by name."""
+    found: dict[str, Keyed[Any]] = {}
+    for one in kind.__mro__:
+        for name, declared in vars(one).items():
+            if isinstance(declared, Keyed):
+                found.setdefault(name, declared)
+    return found

@@ -9,18 +9,15 @@ from typing import Any
 
 import polars as pl
 
+from everstream.pipeline.expressions import depends_on_the_batch_only
 from everstream.pipeline.operator import Operator
 from everstream.pipeline.source import Source
 
-_DEPENDS = ("shuffle", "sample", "python", "map_", "apply", "rand", "rolling_map", "function")
-"""Parts of the names of expressions that depend on chance, or on code we cannot see into."""
-
 
 def is_plain(expression: Any) -> bool:
-    """A column name or constant, or an expression made of nothing but columns and arithmetic."""
+    """A column name or constant, or an expression that depends on nothing but its batch."""
     if isinstance(expression, pl.Expr):
-        text = str(expression).lower()
-        return not any(word in text for word in _DEPENDS)
+        return depends_on_the_batch_only(expression)
     return isinstance(expression, str | int | float | bool | None)
 
 

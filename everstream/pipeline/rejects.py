@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
 from everstream.errors import UserError
+from everstream.state.saved import Saved
 
 OnError: TypeAlias = Literal["fail", "skip", "dead_letter"]
 
@@ -23,7 +24,7 @@ def checked(on_error: Any, where: str) -> OnError:
 
 
 @dataclass(frozen=True)
-class Rejected:
+class Rejected(Saved, word="rejected"):
     """Input that was left out, and why."""
 
     record: Any

@@ -13,11 +13,14 @@ import numpy as np
 import polars as pl
 
 from everstream.errors import UserError
-from everstream.pipeline.aggregates import Aggregate, Aggregates, Count, InPython, Simple
+from everstream.pipeline.aggregate_kinds import Aggregate, Count, InPython, Simple
+from everstream.pipeline.aggregates import Aggregates
 from everstream.pipeline.batch import Batch, columns_of
-from everstream.pipeline.graph import ByKey
+from everstream.pipeline.keys import Keying
 from everstream.pipeline.local_parts import LocalParts, key_frame, records_frame
 from everstream.pipeline.operator import Context, Operator
+from everstream.pipeline.stream_base import Options, StreamBase
+from everstream.pipeline.types import Row
 from everstream.state.keystore import KeyStore
 
 if TYPE_CHECKING:
@@ -156,6 +159,9 @@ class _Running(Operator):
     def __init__(self, aggregates: Aggregates) -> None:
         self.aggregates = aggregates
 
+    def describe_state(self) -> dict[str, Any]:
+        return {"operator": "aggregates", "aggregates": self.aggregates.describe()}
+
     def on_start(self, ctx: Context) -> None:
         self.slots = Slots(ctx.state)
         self.accumulators = {
@@ -245,16 +251,16 @@ class RunningRecords(_Running):
 
 
 def running_aggregates(
-    stream: Stream,
+    stream: StreamBase[Any],
+    keying: Keying,
     aggregates: Aggregates,
     emit: Literal["changes", "record"],
-    options: dict[str, Any],
-) -> Stream:
-    """The stages behind `stream.aggregates(...)`."""
+    options: Options,
+) -> Stream[Row]:
+    """The stages behind `stream.aggregate(...)`. By default called as they always were, so that
+    their state is found."""
     from everstream.pipeline.windowed import two_stages
 
-    if not isinstance(stream._routing, ByKey):
-        raise UserError("aggregates() keeps values per key: put .key_by(...) right before it.")
     if emit == "record":
         for name, one in aggregates.named.items():
             if not isinstance(one, Simple):
@@ -262,13 +268,12 @@ def running_aggregates(
                     f'{name}: es.top_k and es.custom cannot run with emit="record"; use '
                     'emit="changes", or an operator of your own.'
                 )
-        return stream._then("aggregates", RunningRecords(aggregates), options, needs_key=True)
+        return stream._then("aggregates", RunningRecords(aggregates), options)
     if emit != "changes":
         raise UserError(f'emit={emit!r} makes no sense: say "changes" or "record".')
-    options = {**options, "name": options["name"] or stream.pipeline._free_name("aggregates")}
-    local = LocalParts(stream._routing.keying, aggregates)
-    besides = aggregates.part_names
-    return two_stages(stream, local, RunningChanges(aggregates), besides, options)
+    local = LocalParts(keying, aggregates)
+    besides, operator = aggregates.part_names, RunningChanges(aggregates)
+    return two_stages(stream, "aggregates", local, operator, besides, options)
 
 
 def _counts_records(one: Aggregate) -> bool:

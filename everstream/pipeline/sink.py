@@ -11,8 +11,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any, NoReturn, final
 
 from everstream.pipeline.batch import Batch
+from everstream.state.saved import Saved
 
 
 class Delivery(Enum):
@@ -23,18 +25,28 @@ class Delivery(Enum):
     AT_LEAST_ONCE = "at-least-once"
 
 
-@dataclass(frozen=True)
+@final
+@dataclass(frozen=True, init=False)
 class Permit:
     """The right to show everything up to this checkpoint to the world.
 
-    Only the core makes one, from a `Stable` event or from restoring a stable checkpoint.
+    Only the core makes one, from a `Stable` event or from restoring a stable checkpoint; it
+    cannot be made by hand, nor sent to another process.
     """
 
     checkpoint: int
 
+    def __init__(self, *_: object, **__: object) -> None:
+        raise TypeError(
+            "a permit cannot be made by hand: the engine hands it to commit and recover"
+        )
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a permit is good in the process it was given to, and nowhere else")
+
 
 @dataclass(frozen=True)
-class SinkShard:
+class SinkShard(Saved, word="sink-shard"):
     """Who a writer is. The names it writes must hold all of this, so that no two collide."""
 
     pipeline: str
@@ -97,10 +109,22 @@ class Writer(ABC):
 
 
 class Sink(ABC):
-    """Describes a sink; picklable. Opened once per shard and generation, on the shard's host."""
+    """Describes a sink; picklable. Opened once per shard and generation, on the shard's host.
+
+    >>> class Shout(es.Sink):
+    ...     def open(self, who):
+    ...         return ShoutWriter()
+    >>> class ShoutWriter(es.Writer):
+    ...     def write(self, batch):
+    ...         print(*batch, sep="!", end="!")
+    >>> _ = es.Pipeline("loud").source(es.FromList(["to", "be"])).sink(Shout()).run()
+    to!be!
+    """
 
     delivery: Delivery = Delivery.AT_LEAST_ONCE
+    """What it promises when there are failures."""
     max_shards: int | None = None
+    """How many shards can write to this sink; None for any number."""
 
     @abstractmethod
     def open(self, who: SinkShard) -> Writer:
@@ -109,13 +133,34 @@ class Sink(ABC):
     def check(self) -> None:
         """Raise a UserError that says what to fix if this sink cannot work."""
 
+    def describe_output(self) -> dict[str, Any]:
+        """What transactions that are saved here belong to, as plain JSON, without any secret.
+
+        A later run goes on from a checkpoint only if this is still the same. As given here: the
+        class, and what it promises.
+        """
+        return {"sink": type(self).__name__, "delivery": self.delivery.value}
+
     def start_fresh(self, pipeline: str, operator: str, store: str, replace: bool) -> None:
         """Called on the driver before a run that starts from nothing.
 
         If output of an earlier run of this pipeline and operator is there: with `replace`
-        remove it, else raise a UserError that says how to go on (--fresh, another folder).
-        Never touch anything this sink did not write.
+        remove it, else raise a UserError that says how to go on (--fresh, which deletes it, or
+        another folder). Never touch anything this sink did not write.
         """
+
+    def before_resume(self, pipeline: str, operator: str, store: str) -> None:
+        """Called on the driver before a run that goes on from a checkpoint in this store.
+
+        Raises a UserError if the output belongs to a run with another store by now.
+        """
+
+    def left_behind(self, pipeline: str, operator: str, store: str) -> str | None:
+        """What `start_fresh` with `replace` would delete, in words ("3 part files in 'out'").
+
+        Shown before somebody who says --fresh is asked whether that is meant; None if nothing.
+        """
+        return None
 
     def results(self, pipeline: str, operator: str, store: str) -> list[Batch] | None:
         """What was committed, for sinks whose output goes back to the caller; else None."""

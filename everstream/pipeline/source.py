@@ -7,17 +7,19 @@ offset must hold all that is needed to go on (also which files belong to this sh
 """
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, Generic
 
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.rejects import OnError, Rejected
+from everstream.pipeline.types import T
 
 
 class EndOfStream:
-    """What `Reader.read` returns when the source has nothing more, ever."""
+    """The type of `END`."""
 
 
 END = EndOfStream()
+"""What `Reader.read` returns when the source has nothing more, ever."""
 
 
 class Reader(ABC):
@@ -63,8 +65,16 @@ class Reader(ABC):
         """Let go of files and connections."""
 
 
-class Source(ABC):
-    """Describes a source; picklable. Opened once per shard, on the shard's host."""
+class Source(ABC, Generic[T]):
+    """Describes a source of records of type T; picklable. Opened once per shard, on its host.
+
+    >>> class Greetings(es.Source[str]):
+    ...     max_shards = 1
+    ...     def open(self, shard, shards):
+    ...         return es.FromList(["hello", "hi"]).open(shard, shards)
+    >>> es.Pipeline("greetings").source(Greetings()).collect().run().collected()
+    ['hello', 'hi']
+    """
 
     max_shards: int | None = None
     """How many shards can share this source; None for any number."""
@@ -85,6 +95,14 @@ class Source(ABC):
 
     def check(self) -> None:
         """Raise a UserError that says what to fix if this source cannot work (no such file)."""
+
+    def describe_offsets(self) -> dict[str, Any]:
+        """What offsets that are saved here belong to, as plain JSON, without any secret.
+
+        A later run goes on from a checkpoint only if this is still the same: say here which
+        folder, table or address is read. As given here: the class.
+        """
+        return {"source": type(self).__name__}
 
     def before_run(self, pipeline: str, operator: str, store: str, resuming: bool) -> None:
         """Called on the driver before the source is sent to the hosts.

@@ -41,6 +41,11 @@ def microseconds(duration: str | float | timedelta) -> int:
     return round(seconds(duration) * 1e6) if duration else 0
 
 
+def in_seconds(time_us: int) -> str:
+    """A duration as text."""
+    return f"{f'{time_us / 1e6:.6f}'.rstrip('0').rstrip('.')} s"
+
+
 @dataclass(frozen=True)
 class TimeOf:
     """Where a record's event time stands: a column, a Polars expression or a function of it."""

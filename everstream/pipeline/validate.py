@@ -58,12 +58,6 @@ def _check_shards(node: Node) -> None:
 
 def _check_key(graph: Graph, node: Node) -> None:
     keyed = [isinstance(edge.routing, ByKey) for edge in graph.inputs(node.name)]
-    if node.needs_key and not all(keyed):
-        raise GraphError(
-            node.name,
-            "keeps a value per key, but its input has no key",
-            f"Put .key_by(...) right before {node.name}.",
-        )
     if any(keyed) and not all(keyed):
         raise GraphError(
             node.name,

@@ -14,7 +14,7 @@ from everstream.pipeline.batch import Batch, columns_of
 from everstream.pipeline.chunks import Chunks
 from everstream.pipeline.local_parts import LAST, PANE, stretches
 from everstream.pipeline.operator import Context, Operator
-from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK, US_PER, Unit
+from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK, US_PER, Unit, in_seconds
 from everstream.pipeline.windows import Session, Sliding
 
 START, END = "window_start", "window_end"
@@ -28,6 +28,9 @@ class _Aggregating(Operator):
     def __init__(self, aggregates: Aggregates, unit: Unit) -> None:
         self.aggregates = aggregates
         self.unit: Unit = unit
+
+    def describe_state(self) -> dict[str, Any]:
+        return {"operator": "window", "aggregates": self.aggregates.describe()}
 
     def keys_of(self, parts: pl.DataFrame) -> list[str]:
         other = {PANE, LAST, *self.aggregates.part_names}
@@ -53,6 +56,9 @@ class PaneAggregates(_Aggregating):
         super().__init__(aggregates, unit)
         self.window = window
         self.allowed_us = allowed_us
+
+    def describe_state(self) -> dict[str, Any]:
+        return {**super().describe_state(), "window": self.window.describe()}
 
     def on_start(self, ctx: Context) -> None:
         self.panes = Chunks(ctx.state, "pane", self._compacted)
@@ -125,6 +131,9 @@ class ProcessingTimeAggregates(PaneAggregates):
     def __init__(self, aggregates: Aggregates, window: Sliding) -> None:
         super().__init__(aggregates, "us", window, 0)
 
+    def describe_state(self) -> dict[str, Any]:
+        return {**super().describe_state(), "time": "processing time"}
+
     def on_start(self, ctx: Context) -> None:
         super().on_start(ctx)
         self._ask_for_timer(ctx)
@@ -161,6 +170,9 @@ class SessionAggregates(_Aggregating):
         super().__init__(aggregates, unit)
         self.gap_us = window.gap_us
         self.allowed_us = allowed_us
+
+    def describe_state(self) -> dict[str, Any]:
+        return {**super().describe_state(), "window": f"a gap of {in_seconds(self.gap_us)}"}
 
     def on_start(self, ctx: Context) -> None:
         self.ends = Chunks(ctx.state, "session")

@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from everstream.errors import UserError
-from everstream.pipeline.aggregates import Aggregates, TopK
+from everstream.pipeline.aggregate_kinds import Aggregate, TopK
+from everstream.pipeline.aggregates import Aggregates
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.graph import ByKey, Edge, Graph, Kind, OnDemand, Routing
 from everstream.pipeline.local_parts import LAST, LATE, PANE, LocalParts, keyed_by_columns
 from everstream.pipeline.operator import OUT, Operator
+from everstream.pipeline.rejects import OnError
+from everstream.pipeline.stream_base import Options, StreamBase
 from everstream.pipeline.times import TimeOf
+from everstream.pipeline.types import Row
 from everstream.pipeline.window_aggregates import (
     END,
     PaneAggregates,
@@ -26,12 +30,19 @@ if TYPE_CHECKING:
     from everstream.pipeline.stream import Stream
 
 
-class Windowed:
-    """A stream cut into windows, per key or, without a key, as a whole."""
+class WindowedStream:
+    """A stream cut into windows, per key or, without a key, as a whole.
+
+    >>> rows = [{"at": 1, "price": 5}, {"at": 2, "price": 9}, {"at": 11, "price": 3}]
+    >>> timed = es.Pipeline("prices").source(es.FromList(rows)).event_time("at", unit="s")
+    >>> windows = timed.window(es.Tumbling("10s"))
+    >>> windows.aggregate(highest=es.max("price")).collect().run().to_polars().rows()
+    [(0, 10, 9), (10, 20, 3)]
+    """
 
     def __init__(
         self,
-        stream: Stream,
+        stream: StreamBase[Any],
         window: Window,
         time: TimeOf | None,
         allowed_us: int,
@@ -46,27 +57,49 @@ class Windowed:
         *,
         name: str | None = None,
         shards: int | None = None,
-        on_error: Any = "fail",
-        **aggregates: Any,
-    ) -> Stream:
+        on_error: OnError = "fail",
+        **columns: Aggregate,
+    ) -> Stream[Row]:
         """One row per key and window when it is over: key, window_start, window_end, aggregates.
 
         Records that come too late are at `.port("late")` of the stream this returns.
+
+        >>> rows = [{"room": n % 2, "at": n} for n in range(20)]
+        >>> timed = es.Pipeline("rooms").source(es.FromList(rows)).event_time("at", unit="s")
+        >>> windows = timed.key_by("room").window(es.Sliding("10s", every="5s"))
+        >>> counts = windows.aggregate(n=es.count(), last=es.max("at")).collect().run()
+        >>> sorted(counts.to_polars().rows())[:3]
+        [(0, -5, 5, 3, 4), (0, 0, 10, 5, 8), (0, 5, 15, 5, 14)]
         """
-        options = {"name": name or self._free_name(), "shards": shards, "on_error": on_error}
-        return self._build(Aggregates(aggregates), options)
+        return self._build(Aggregates(columns), Options(name, shards, on_error))
 
-    def top_k(self, column: str, k: int, *others: str, **options: Any) -> Stream:
-        """One row per key and window with the k greatest of a column, as the list `top`."""
-        options.setdefault("name", self._free_name())
-        return self._build(Aggregates({"top": TopK(column, k, others)}), options)
+    def top_k(
+        self,
+        column: str,
+        k: int,
+        *others: str,
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stream[Row]:
+        """One row per key and window with the k greatest of a column, as the list `top`.
 
-    def _build(self, aggregates: Aggregates, options: dict[str, Any]) -> Stream:
+        >>> rows = [{"at": n, "price": n * 7 % 10} for n in range(10)]
+        >>> timed = es.Pipeline("best").source(es.FromList(rows)).event_time("at", unit="s")
+        >>> best = timed.window(es.Tumbling("10s")).top_k("price", 2)
+        >>> best.collect().run().to_polars()["top"].to_list()
+        [[9, 8]]
+        """
+        top = Aggregates({"top": TopK(column, k, others)})
+        return self._build(top, Options(name, shards, on_error))
+
+    def _build(self, aggregates: Aggregates, options: Options) -> Stream[Row]:
         routing = self._stream._routing
         keying = routing.keying if isinstance(routing, ByKey) else None
         local = LocalParts(keying, aggregates, self._window, self._time, self._allowed_us)
         besides = [PANE, LAST, *aggregates.part_names]
-        return two_stages(self._stream, local, self._operator(aggregates), besides, options)
+        operator = self._operator(aggregates)
+        return two_stages(self._stream, "window", local, operator, besides, options)
 
     def _operator(self, aggregates: Aggregates) -> Operator:
         window, time = self._window, self._time
@@ -77,38 +110,34 @@ class Windowed:
             return SessionAggregates(aggregates, time.unit, window, self._allowed_us)
         return PaneAggregates(aggregates, time.unit, window, self._allowed_us)
 
-    def _free_name(self) -> str:
-        return self._stream.pipeline._free_name("window")
-
 
 def two_stages(
-    stream: Stream,
+    stream: StreamBase[Any],
+    base: str,
     local: LocalParts,
     operator: Operator,
     besides: list[str],
-    options: dict[str, Any],
-) -> Stream:
+    options: Options,
+) -> Stream[Row]:
     """Local parts in the shards where the records are, then what merges them by key."""
-    from everstream.pipeline.stream import Stream
-
+    name = options.name or stream.pipeline._free_name(base)
     routing: Routing = OnDemand()
-    shards = options.get("shards")
+    shards = options.shards
     if local.keying is not None:
         routing = ByKey(keyed_by_columns(besides))
     elif shards not in (None, 1):
         raise UserError(
-            f"'{options['name']}' has no key, so one shard must see everything: say shards=1, "
+            f"'{name}' has no key, so one shard must see everything: say shards=1, "
             "or put .key_by(...) before it."
         )
     else:
         shards = 1
-    plain = Stream(stream.pipeline, stream._origins)
-    parts = plain._then(
-        "", local, {"name": f"{options['name']}-local", "on_error": options.get("on_error", "fail")}
-    )
-    merged = Stream(stream.pipeline, parts._origins, routing)
-    done = merged._then("", operator, {"name": options["name"], "shards": shards})
-    done._late_origins = [(name, LATE) for name, _ in parts._origins]
+    plain = stream._leaving(stream._origins)
+    parts = plain._then(base, local, Options(f"{name}-local", on_error=options.on_error))
+    merged = stream._leaving(parts._origins, routing)
+    done = merged._then(base, operator, Options(name, shards))
+    stream.pipeline.graph.nodes[name].named = options.name is not None
+    done._late_origins = [(local_name, LATE) for local_name, _ in parts._origins]
     return done
 
 

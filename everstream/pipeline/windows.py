@@ -11,14 +11,20 @@ from datetime import timedelta
 from typing import TypeAlias
 
 from everstream.errors import UserError
-from everstream.pipeline.times import microseconds
+from everstream.pipeline.times import in_seconds, microseconds
 
 Duration: TypeAlias = str | float | timedelta
 
 
 @dataclass(frozen=True)
 class Sliding:
-    """Windows of a size, one starting with each `every`: es.Sliding("10s", every="2s")."""
+    """Windows of a size, one starting with each `every`: each record is in several.
+
+    >>> timed = es.Pipeline("s").source(es.FromList([{"at": 7}])).event_time("at", unit="s")
+    >>> counts = timed.window(es.Sliding("10s", every="5s")).aggregate(n=es.count())
+    >>> counts.collect().run().to_polars().rows()
+    [(0, 10, 1), (5, 15, 1)]
+    """
 
     size: Duration
     every: Duration
@@ -50,13 +56,24 @@ class Sliding:
             last = min(last, up_to - self.size_us)
         return range(first + -first % self.every_us, last + 1, self.every_us)
 
+    def describe(self) -> str:
+        """As text, the same for the same windows however they were given."""
+        return f"{in_seconds(self.size_us)} every {in_seconds(self.every_us)}"
+
     def panes(self, start: int) -> range:
         """The panes of the window that starts here."""
         return range(start, start + self.size_us, self.pane_us)
 
 
 class Tumbling(Sliding):
-    """Windows of a size, one after the other: es.Tumbling("1s")."""
+    """Windows of a size, one after the other.
+
+    >>> rows = [{"at": 7}, {"at": 9}, {"at": 10}]
+    >>> timed = es.Pipeline("t").source(es.FromList(rows)).event_time("at", unit="s")
+    >>> counts = timed.window(es.Tumbling("10s")).aggregate(n=es.count())
+    >>> counts.collect().run().to_polars().rows()
+    [(0, 10, 2), (10, 20, 1)]
+    """
 
     def __init__(self, size: Duration) -> None:
         super().__init__(size, size)
@@ -67,7 +84,14 @@ class Tumbling(Sliding):
 
 @dataclass(frozen=True)
 class Session:
-    """Records of one key with less than the gap between each and the next: es.Session("5s")."""
+    """Records of one key with less than the gap between each and the next.
+
+    >>> rows = [{"at": 1}, {"at": 4}, {"at": 20}]
+    >>> timed = es.Pipeline("visits").source(es.FromList(rows)).event_time("at", unit="s")
+    >>> counts = timed.window(es.Session("5s")).aggregate(n=es.count())
+    >>> counts.collect().run().to_polars().rows()
+    [(1, 9, 2), (20, 25, 1)]
+    """
 
     gap: Duration
     gap_us: int = field(init=False)

@@ -4,7 +4,7 @@ Light to import: the compiled simulation is loaded only by who asks for
 `everstream.planning.queueing`.
 """
 
-from everstream.planning.adviser import Advice, AdviceError, advise
+from everstream.planning.adviser import Advice, advise
 from everstream.planning.auto import (
     AutoInterval,
     AutoSettings,
@@ -13,6 +13,7 @@ from everstream.planning.auto import (
     FailureSeen,
     LoadSeen,
 )
+from everstream.planning.gathering import AdviceError
 from everstream.planning.measured import Measured, RunResultError, parse_run, read_run
 
 __all__ = [

@@ -8,15 +8,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
+from everstream.extras import extra
 from everstream.planning import analytic, paper
 from everstream.planning.adviser import Advice
 from everstream.planning.model import Result
 from everstream.planning.units import show_duration
+
+with extra("report"):
+    import matplotlib
+
+    matplotlib.use("Agg")
+
+    import matplotlib.pyplot as plt
 
 _COLOURS = {1: "#4c566a", 2: "#2e7d6b", 3: "#d08700", 4: "#b3261e"}
 _MARKERS = {1: "o", 2: "s", 3: "^", 4: "D"}

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 
-import numba as nb
-
+from everstream.extras import extra
 from everstream.planning.kernel_control import (
     close_pauses,
     control,
@@ -49,6 +48,9 @@ from everstream.planning.kernel_state import (
     UP,
     WRITTEN,
 )
+
+with extra("planning"):
+    import numba as nb
 
 
 @nb.njit(cache=True)

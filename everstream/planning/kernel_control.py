@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 
-import numba as nb
-
+from everstream.extras import extra
 from everstream.planning.kernel_state import (
     BASE,
     CHECKPOINT_AT,
@@ -36,6 +35,9 @@ from everstream.planning.kernel_state import (
     UP,
     WRITTEN,
 )
+
+with extra("planning"):
+    import numba as nb
 
 
 @nb.njit(cache=True)

@@ -62,52 +62,57 @@ class Measured:
 
 def read_run(path: str | Path) -> Measured:
     """Read a result file."""
+    return parse_run(parse_json(path), str(path))
+
+
+def parse_json(path: str | Path) -> object:
+    """What a file holds; an error that names it if it cannot be read."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise RunResultError(f"cannot read the result {path}: {error.strerror}") from error
     try:
-        data = json.loads(text)
+        data: object = json.loads(text)
     except json.JSONDecodeError as error:
         raise RunResultError(
             f"{path} is not JSON (line {error.lineno}): was the run cut short?"
         ) from error
-    return parse_run(data, str(path))
+    return data
 
 
 def parse_run(data: object, name: str = "the result") -> Measured:
     """Check and take apart the result of a run."""
-    run = _mapping(data, name, "the whole file")
-    wall_s = _number(run, "wall_s", name)
+    run = mapping_at(data, name, "the whole file")
+    wall_s = number_at(run, "wall_s", name)
     if wall_s <= 0:
         raise RunResultError(f"{name}: wall_s must be above zero, not {wall_s}")
-    records_in = _number(run, "records_in", name)
-    rate_per_s = _number(run, "records_per_s", name) if "records_per_s" in run else 0.0
+    records_in = number_at(run, "records_in", name)
+    rate_per_s = number_at(run, "records_per_s", name) if "records_per_s" in run else 0.0
     pauses, durations, sizes = [], [], []
     shards = 0
-    for i, entry in enumerate(_list(run, "checkpoints", name)):
+    for i, entry in enumerate(list_at(run, "checkpoints", name)):
         where = f"{name}: checkpoints[{i}]"
-        checkpoint = _mapping(entry, name, f"checkpoints[{i}]")
-        durations.append(_number(checkpoint, "duration_s", where))
-        sizes.append(_number(checkpoint, "bytes", where) if "bytes" in checkpoint else 0.0)
+        checkpoint = mapping_at(entry, name, f"checkpoints[{i}]")
+        durations.append(number_at(checkpoint, "duration_s", where))
+        sizes.append(number_at(checkpoint, "bytes", where) if "bytes" in checkpoint else 0.0)
         captures = [
-            _number(_mapping(shard, name, f"checkpoints[{i}].shards[{j}]"), "capture_s",
+            number_at(mapping_at(shard, name, f"checkpoints[{i}].shards[{j}]"), "capture_s",
                     f"{where}.shards[{j}]")
-            for j, shard in enumerate(_list(checkpoint, "shards", where))
+            for j, shard in enumerate(list_at(checkpoint, "shards", where))
         ]  # fmt: skip
         pauses.append(max(captures, default=0.0))
         shards = max(shards, len(captures))
     outages, catch_ups, replayed = [], [], []
-    for i, entry in enumerate(_list(run, "recoveries", name)):
+    for i, entry in enumerate(list_at(run, "recoveries", name)):
         where = f"{name}: recoveries[{i}]"
-        recovery = _mapping(entry, name, f"recoveries[{i}]")
-        restored_s = _number(recovery, "restored_ms", where) / 1000
-        caught_up_s = _number(recovery, "caught_up_ms", where) / 1000
+        recovery = mapping_at(entry, name, f"recoveries[{i}]")
+        restored_s = number_at(recovery, "restored_ms", where) / 1000
+        caught_up_s = number_at(recovery, "caught_up_ms", where) / 1000
         if caught_up_s < restored_s:
             raise RunResultError(f"{where}: caught_up_ms lies before restored_ms")
         outages.append(restored_s)
         catch_ups.append(caught_up_s - restored_s)
-        replayed.append(int(_number(recovery, "records_replayed", where)))
+        replayed.append(int(number_at(recovery, "records_replayed", where)))
     return Measured(
         wall_s=wall_s,
         records_in=int(records_in),
@@ -122,25 +127,25 @@ def parse_run(data: object, name: str = "the result") -> Measured:
     )
 
 
-def _mapping(value: object, name: str, what: str) -> Mapping[str, Any]:
+def mapping_at(value: object, name: str, what: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise RunResultError(
             f"{name}: {what} should be an object, not {type(value).__name__}; "
-            "give the file that a run wrote with --json"
+            "give a file that Everstream wrote with --json"
         )
     return value
 
 
-def _list(mapping: Mapping[str, Any], key: str, where: str) -> list[Any]:
+def list_at(mapping: Mapping[str, Any], key: str, where: str) -> list[Any]:
     value = mapping.get(key, [])
     if not isinstance(value, list):
         raise RunResultError(f"{where}: {key} should be a list, not {type(value).__name__}")
     return value
 
 
-def _number(mapping: Mapping[str, Any], key: str, where: str) -> float:
+def number_at(mapping: Mapping[str, Any], key: str, where: str) -> float:
     if key not in mapping:
-        raise RunResultError(f"{where} has no {key!r}: is it the result of an Everstream run?")
+        raise RunResultError(f"{where} has no {key!r}: did Everstream write this file?")
     value = mapping[key]
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise RunResultError(f"{where}: {key} should be a number, not {value!r}")

@@ -1,8 +1,7 @@
 """The same model written a second time with SimPy, one process per tuple.
 
 It shares no code with the kernel and follows the words of the model, so agreement means
-something. It is also the yardstick for the kernel's speed. SimPy is a development dependency,
-imported only here.
+something. It is also the yardstick for the kernel's speed. SimPy is imported only here.
 """
 
 from __future__ import annotations
@@ -14,7 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from everstream.extras import extra
 from everstream.planning.model import EXIT, Distribution, Model, ModelError, Source
+
+with extra("planning"):
+    import simpy
 
 
 @dataclass
@@ -55,12 +58,6 @@ def _sampler(distribution: Distribution, rng: np.random.Generator) -> Callable[[
 
 class _Simulation:
     def __init__(self, model: Model, seed: int) -> None:
-        try:
-            import simpy
-        except ImportError as error:
-            raise ModelError(
-                "the comparison needs SimPy: install it with pip install 'everstream[dev]'"
-            ) from error
         self.model = model
         self.rng = np.random.default_rng(seed)
         self.env = simpy.Environment()

@@ -1,28 +1,22 @@
 """Weighs the protocols: what each costs at an interval, and at which interval it costs least.
 
 The cost of an interval is the share of time lost: pauses (and logging) when nothing fails,
-plus, for each failure, the outage and the work done again, for the shards it stops.
+plus, for each failure, the outage and the work done again, for the shards it stops. What a
+protocol adds to these was measured; see `protocol_costs`.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
+from everstream.core.registry import named
+from everstream.pipeline.checkpointing import Induced
 from everstream.planning import analytic
-
-Protocol = Literal["aligned", "unaligned", "uncoordinated", "communication-induced"]
-PROTOCOLS: tuple[Protocol, ...] = (
-    "aligned",
-    "unaligned",
-    "uncoordinated",
-    "communication-induced",
-)
+from everstream.planning.protocol_costs import Costs
+from everstream.planning.units import show_duration
 
 _SHORTEST_S, _LONGEST_S = 0.1, 24 * 3600.0
-_RECORD_BYTES = 100.0
-_FRAME_S = 0.01
 
 
 @dataclass(frozen=True)
@@ -39,15 +33,24 @@ class Known:
     bandwidth_bytes_per_s: float
     shards: int
     cycles: bool
+    record_bytes: float
+    """What a record takes on its way between shards, which is what a log writes."""
+    exactly_once: bool
+    """Records must not count twice after a failure."""
+    costs: Costs
     failures_seen: int | None = None
     assumed: tuple[str, ...] = ()
+
+    @property
+    def log_bytes_per_s(self) -> float:
+        return self.rate_per_s * self.record_bytes
 
 
 @dataclass(frozen=True)
 class Option:
     """One protocol at its best interval, and what it costs."""
 
-    protocol: Protocol
+    protocol: str
     usable: bool
     interval_s: float
     overhead: float
@@ -62,56 +65,64 @@ class Option:
     meets_overhead: bool = True
 
 
-def system_of(known: Known, protocol: Protocol, interval_s: float) -> analytic.Backlog:
+@dataclass(frozen=True)
+class Promises:
+    """What a user wants kept, if anything."""
+
+    recovery_s: float | None = None
+    """From a failure until caught up, at worst."""
+    overhead: float | None = None
+    """Share of the time that checkpoints may take when nothing fails."""
+
+
+def system_of(known: Known, protocol: str, interval_s: float) -> analytic.Backlog:
     """The protocol's effect on the backlog model."""
-    load = known.rate_per_s / known.capacity_per_s
-    pause_s, upload_s, capacity = known.pause_s, known.upload_s, known.capacity_per_s
-    if protocol == "aligned":
-        # Inputs that have shown their marker wait for the slowest: about one queue of frames.
-        pause_s += _FRAME_S * load / (1 - load)
-    elif protocol == "unaligned":
-        # What a marker overtakes is written with the checkpoint.
-        in_flight_bytes = known.rate_per_s * _FRAME_S * load / (1 - load) * _RECORD_BYTES
-        upload_s += in_flight_bytes / known.bandwidth_bytes_per_s
-    else:
-        # Every frame is logged by its sender, which takes its share of the write bandwidth.
-        capacity *= 1 - logging_share_of(known)
-        if protocol == "communication-induced":
-            # Forced checkpoints come on top of the timer's; they are taken to be as many again.
-            interval_s /= 2
+    pause_s = known.pause_s + known.costs.stands_still_s.get(protocol, 0.0)
+    upload_s, capacity = known.upload_s, known.capacity_per_s
+    if named(protocol).logs:
+        # Logs share the store with the checkpoints; an option that leaves too little is not usable.
+        bandwidth = known.bandwidth_bytes_per_s
+        upload_s *= bandwidth / max(0.01 * bandwidth, bandwidth - known.log_bytes_per_s)
+        capacity *= 1 - logging_share_of(known, protocol)
+        if known.cycles:
+            interval_s /= 1 + known.costs.forced.get(protocol, 0.0)
     return analytic.Backlog(
         known.rate_per_s, capacity, interval_s, pause_s, upload_s, known.outage_s
     )
 
 
-def logging_share_of(known: Known) -> float:
-    log_bytes_per_s = known.rate_per_s * _RECORD_BYTES
-    return min(0.95, 0.5 * log_bytes_per_s / (known.bandwidth_bytes_per_s + log_bytes_per_s))
+def logging_share_of(known: Known, protocol: str) -> float:
+    """The share of the capacity that logs take, and what rides along on a cycle."""
+    if not named(protocol).logs:
+        return 0.0
+    record_s = known.record_bytes * known.costs.log_s_per_byte[protocol]
+    if known.cycles:
+        record_s += known.costs.vectors_s_per_record.get(protocol, 0.0)
+    return record_s / (1 / known.capacity_per_s + record_s)
 
 
-def overhead_of(known: Known, protocol: Protocol, interval_s: float) -> float:
+def overhead_of(known: Known, protocol: str, interval_s: float) -> float:
     system = system_of(known, protocol, interval_s)
-    logging = 0.0 if protocol in ("aligned", "unaligned") else logging_share_of(known)
-    return system.commit_s / system.period_s + logging
+    return system.commit_s / system.period_s + logging_share_of(known, protocol)
 
 
-def failure_cost_of(known: Known, protocol: Protocol, interval_s: float) -> float:
+def failure_cost_of(known: Known, protocol: str, interval_s: float) -> float:
     """Share of the time lost to failures: outage and work done again, for the shards it hits."""
     system = system_of(known, protocol, interval_s)
     lost_s = system.outage_s + system.mean_age_s * system.load
     return min(1.0, lost_s / known.mtbf_s) * stopped_share_of(known, protocol)
 
 
-def stopped_share_of(known: Known, protocol: Protocol) -> float:
-    """A coordinated rollback takes every shard back; with logs only the failed one replays."""
-    return 1.0 if protocol in ("aligned", "unaligned") else 1 / known.shards
+def stopped_share_of(known: Known, protocol: str) -> float:
+    """As measured; at least the shard that failed."""
+    return max(known.costs.went_back[protocol], 1 / known.shards)
 
 
-def cost_of(known: Known, protocol: Protocol, interval_s: float) -> float:
+def cost_of(known: Known, protocol: str, interval_s: float) -> float:
     return overhead_of(known, protocol, interval_s) + failure_cost_of(known, protocol, interval_s)
 
 
-def intervals_for(known: Known, protocol: Protocol) -> list[float]:
+def intervals_for(known: Known, protocol: str) -> list[float]:
     """Candidates, evenly spaced by ratio; none shorter than a checkpoint takes to be stable."""
     shortest_s = max(_SHORTEST_S, system_of(known, protocol, _SHORTEST_S).upload_s)
     steps = 600
@@ -119,45 +130,41 @@ def intervals_for(known: Known, protocol: Protocol) -> list[float]:
     return [shortest_s * math.exp(ratio * i / steps) for i in range(steps + 1)]
 
 
-def best_interval_s(
-    known: Known, protocol: Protocol, target_s: float | None, max_overhead: float | None
-) -> float:
+def best_interval_s(known: Known, protocol: str, promises: Promises) -> float:
     """Least cost among the intervals that keep the promises; the recovery target comes first."""
     return min(
         intervals_for(known, protocol),
         key=lambda interval_s: (
-            *broken_promises(known, protocol, interval_s, target_s, max_overhead),
+            *broken(promises, known, protocol, interval_s),
             cost_of(known, protocol, interval_s),
         ),
     )
 
 
-def broken_promises(
-    known: Known,
-    protocol: Protocol,
-    interval_s: float,
-    target_s: float | None,
-    max_overhead: float | None,
+def broken(
+    promises: Promises, known: Known, protocol: str, interval_s: float
 ) -> tuple[float, float]:
     """By how many seconds the worst recovery is late, and by which share overhead is too high."""
     system = system_of(known, protocol, interval_s)
     late_s, over = 0.0, 0.0
-    if target_s is not None:
-        late_s = max(0.0, system.recovery_s(system.worst_age_s) - target_s)
-    if max_overhead is not None:
-        over = max(0.0, overhead_of(known, protocol, interval_s) - max_overhead)
+    if promises.recovery_s is not None:
+        late_s = max(0.0, system.recovery_s(system.worst_age_s) - promises.recovery_s)
+    if promises.overhead is not None:
+        over = max(0.0, overhead_of(known, protocol, interval_s) - promises.overhead)
     return late_s, over
 
 
-def weigh(
-    known: Known, protocol: Protocol, target_s: float | None, max_overhead: float | None
-) -> Option:
-    interval_s = best_interval_s(known, protocol, target_s, max_overhead)
+def weigh(known: Known, protocol: str, promises: Promises) -> Option:
+    if named(protocol).choice is None:
+        return _without_checkpoints(protocol)
+    interval_s = best_interval_s(known, protocol, promises)
     system = system_of(known, protocol, interval_s)
     overhead = overhead_of(known, protocol, interval_s)
     worst_s = system.recovery_s(system.worst_age_s)
     usable, note = suits(known, protocol)
-    if system.load >= 1:
+    if named(protocol).logs and known.log_bytes_per_s >= known.bandwidth_bytes_per_s:
+        usable, note = False, "logging every frame would take more bandwidth than the store has"
+    elif system.load >= 1:
         usable, note = False, "logging every frame would take more capacity than there is to spare"
     share = stopped_share_of(known, protocol)
     return Option(
@@ -171,58 +178,78 @@ def weigh(
         stopped_share=share,
         cost=cost_of(known, protocol, interval_s),
         note=note,
-        meets_target=target_s is None or worst_s <= target_s,
-        meets_overhead=max_overhead is None or overhead <= max_overhead + 1e-12,
+        meets_target=promises.recovery_s is None or worst_s <= promises.recovery_s,
+        meets_overhead=promises.overhead is None or overhead <= promises.overhead + 1e-12,
     )
 
 
-def suits(known: Known, protocol: Protocol) -> tuple[bool, str]:
-    load = known.rate_per_s / known.capacity_per_s
-    logging = f"logging every frame takes {logging_share_of(known):.1%} of the capacity"
-    if protocol == "aligned":
-        if known.cycles:
-            return False, "alignment would deadlock on the feedback edges"
-        return True, (
-            f"the graph has no cycles and at {load:.0%} load the markers travel quickly, so "
-            "alignment is cheap and nothing has to be logged"
+def _without_checkpoints(protocol: str) -> Option:
+    return Option(
+        protocol=protocol,
+        usable=False,
+        interval_s=math.inf,
+        overhead=0.0,
+        recovery_s=math.inf,
+        worst_recovery_s=math.inf,
+        replayed=math.inf,
+        stopped_share=1.0,
+        cost=math.inf,
+        note="a failure would start the whole run over",
+    )
+
+
+def suits(known: Known, protocol: str) -> tuple[bool, str]:
+    """Whether the protocol can be had for this job, and why it should be or not."""
+    facts = named(protocol)
+    if known.cycles and not facts.cycles:
+        return False, "its markers would deadlock on the feedback edges"
+    if known.exactly_once and not facts.exactly_once:
+        return False, "after a failure some records count twice (allow it: --no-exactly-once)"
+    if protocol == "uncoordinated" and known.cycles:
+        back = known.costs.rollback
+        return False, (
+            "on a cycle its checkpoints may not fit together: measured, a failure led "
+            f"{back['uncoordinated']:.1f} intervals back, and {back['hmnr']:.1f} under hmnr"
         )
-    if protocol == "unaligned":
-        return True, (
-            f"markers overtake what waits, which matters at {load:.0%} load"
-            + (" and works on feedback edges" if known.cycles else "")
-        )
-    if protocol == "uncoordinated":
-        if known.cycles:
-            return False, "on a cycle checkpoints may be useless and a recovery may fall far back"
-        return True, f"one failure stops 1 of {known.shards} shards only; {logging}"
-    if not known.cycles:
+    if isinstance(facts.choice, Induced) and not known.cycles:
         return False, "without cycles it never forces a checkpoint: uncoordinated is the same"
-    return True, (
-        f"one failure stops 1 of {known.shards} shards only and cycles cannot make checkpoints "
-        f"useless; {logging}"
+    if facts.logs:
+        share = logging_share_of(known, protocol)
+        text = (
+            f"one failure stops {stopped_share_of(known, protocol):.0%} of the shards, as measured; "
+            f"logging every frame takes {share:.2%} of the capacity"
+        )
+        return True, text + (", and no checkpoint is useless on a cycle" if known.cycles else "")
+    cost_s = known.costs.stands_still_s.get(protocol, 0.0)
+    cheap = (
+        f"costs {show_duration(cost_s)} beyond saving the state, as measured"
+        if cost_s
+        else "showed no cost beyond saving the state when it was measured"
     )
+    why = {
+        "aligned": "the graph has no cycles and nothing has to be logged",
+        "unaligned": "markers overtake what waits, also on feedback edges",
+        "at-least-once": "nothing waits for markers",
+    }
+    return True, f"{why[protocol]}; a checkpoint {cheap}"
 
 
 def near_optimal(
-    known: Known,
-    protocol: Protocol,
-    interval_s: float,
-    target_s: float | None,
-    max_overhead: float | None,
+    known: Known, protocol: str, interval_s: float, promises: Promises
 ) -> tuple[float, float]:
     """The range around an interval that costs at most a tenth more and breaks no more promises."""
     limit = 1.1 * cost_of(known, protocol, interval_s)
-    late_s, over = broken_promises(known, protocol, interval_s, target_s, max_overhead)
+    late_s, over = broken(promises, known, protocol, interval_s)
     good = [interval_s]
     for other_s in intervals_for(known, protocol):
-        other_late_s, other_over = broken_promises(known, protocol, other_s, target_s, max_overhead)
+        other_late_s, other_over = broken(promises, known, protocol, other_s)
         kept = other_late_s <= late_s and other_over <= over
         if kept and cost_of(known, protocol, other_s) <= limit:
             good.append(other_s)
     return min(good), max(good)
 
 
-def curve_of(known: Known, protocol: Protocol) -> tuple[tuple[float, float, float, float], ...]:
+def curve_of(known: Known, protocol: str) -> tuple[tuple[float, float, float, float], ...]:
     rows = []
     for interval_s in intervals_for(known, protocol)[::5]:
         system = system_of(known, protocol, interval_s)

@@ -1,12 +1,14 @@
 """Replays one simulated run: `python -m everstream.simulation SEED [--protocol NAME] [--trace]`."""
 
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
-from everstream.errors import GraphError
+from everstream.core.registry import PROTOCOLS
+from everstream.errors import GraphError, UserError
+from everstream.pipeline.checkpointing import KeptLog
 from everstream.simulation.faults import NO_FAULTS, Faults
-from everstream.simulation.schemes import PROTOCOLS, scheme_for
+from everstream.simulation.schemes import policy_for, scheme_for
 from everstream.simulation.shapes import shape_for
 from everstream.simulation.world import History, World
 
@@ -31,13 +33,15 @@ def replay(
 
     Ends with exit code 1 if the run was not right.
     """
-    if protocol not in PROTOCOLS:
-        raise typer.BadParameter(f"{protocol!r} is none of {', '.join(PROTOCOLS)}")
-    if log not in ("durable", "memory"):
+    if log not in get_args(KeptLog):
         raise typer.BadParameter(f"{log!r} is neither durable nor memory")
+    try:
+        scheme = scheme_for(protocol, seed, log=log)  # type: ignore[arg-type]
+    except UserError as error:
+        raise typer.BadParameter(error.message) from error
     shape = shape_for(seed, cycles=cycles)
-    scheme = scheme_for(protocol, seed, log=log)  # type: ignore[arg-type]
-    world = World(seed, shape, Faults() if faults else NO_FAULTS, scheme)
+    policy = policy_for(protocol)
+    world = World(seed, shape, Faults() if faults else NO_FAULTS, scheme, policy)
     try:
         scheme.check(world.plan)
     except GraphError as error:

@@ -2,8 +2,8 @@
 
 Safety is looked at whenever the outside world sees more: what is visible is part of what a plain
 sequential program would have put out, and nothing is visible before its epoch is stable. At the
-end nothing may be missing. Liveness: once the last fault is over, the run ends within a bounded
-number of steps.
+end nothing may be missing. What a driver was told about its manifests must be true and stay true.
+Liveness: once the last fault is over, the run ends within a bounded number of steps.
 """
 
 from collections import Counter
@@ -92,6 +92,35 @@ class Safety:
 
     def _violated(self, rule: str) -> None:
         self.violations.append(f"safety: {rule}")
+
+
+@dataclass
+class Answers:
+    """A manifest that a driver takes for stable is in the store; one that was given up never is."""
+
+    there: set[int] = field(default_factory=set)
+    """The manifests that are in the store, or were, by a number that each was given."""
+    given_up: set[int] = field(default_factory=set)
+    violations: list[str] = field(default_factory=list)
+
+    def on_landed(self, number: int) -> None:
+        if number in self.there:
+            self._violated(number, "landed twice")
+        if number in self.given_up:
+            self._violated(number, "landed after it had been given up")
+        self.there.add(number)
+
+    def on_answer(self, number: int, landed: bool) -> None:
+        """What its driver was told."""
+        if landed and number not in self.there:
+            self._violated(number, "was said to be in the store, and is not")
+        if not landed:
+            self.given_up.add(number)
+            if number in self.there:
+                self._violated(number, "was given up, and is in the store")
+
+    def _violated(self, number: int, how: str) -> None:
+        self.violations.append(f"answers: manifest {number} {how}")
 
 
 @dataclass

@@ -1,16 +1,30 @@
-"""A store that fails: writes can be torn or lost in a crash, and objects can rot.
+"""A store that fails: writes can be torn, lost or late, errors of any kind, and objects can rot.
 
 Each write happens in one virtual instant, but a crash can hit the instant itself: then the file
-is missing, or cut short, or whole although nobody was told.
+is missing, or cut short, or whole although nobody was told. A put can also time out and land much
+later, when whoever wrote it may be dead; a create that finds the name taken then changes nothing.
 """
 
 import random
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Literal, TypeAlias
 
+from everstream.errors import NotStored
+from everstream.state.blobs import store_errors
 from everstream.state.objects import Data, checksum_of, pieces_of
 
 
-class DiskFull(OSError):
+class DiskFull(NotStored):
     """There is no room, for a while."""
+
+
+class OddError(Exception):
+    """As the libraries of object stores have them: neither an OSError nor one of ours."""
+
+
+Operation: TypeAlias = Literal["put", "read", "delete"]
 
 
 class SimulatedDisk:
@@ -21,11 +35,17 @@ class SimulatedDisk:
         self.chance = chance
         self.full = False
         self.lose_answer = False
+        self.delayed: dict[str, Callable[[str, Callable[[], None]], None]] = {}
+        """Prefix -> who is given the next put of such a path, to do it later."""
+        self.odd: Counter[Operation] = Counter()
+        """How many of the next operations raise an error of a kind of its own."""
+        self.watch: Callable[[str, bytes], None] | None = None
+        """Told of everything that was created."""
 
     def write(self, path: str, data: Data) -> None:
-        if self.full:
-            raise DiskFull(28, "No space left on device", path)
-        self.files[path] = b"".join(pieces_of(data))
+        whole = b"".join(pieces_of(data))
+        with store_errors(f"write '{path}'"):
+            self._put(path, partial(self.files.__setitem__, path, whole))
 
     def write_summed(self, path: str, data: Data) -> str:
         checksum = checksum_of(data)
@@ -35,12 +55,38 @@ class SimulatedDisk:
     def create(self, path: str, data: bytes) -> None:
         if path in self.files:
             raise FileExistsError(path)
-        self.write(path, data)
-        if self.lose_answer:
-            self.lose_answer = False
-            raise OSError(5, "Input/output error", path)
+        with store_errors(f"create '{path}'"):
+            self._put(path, partial(self._create, path, data))
+            if self.lose_answer:
+                self.lose_answer = False
+                raise OSError(5, "Input/output error", path)
+
+    def _put(self, path: str, put: Callable[[], None]) -> None:
+        if self.full:
+            raise DiskFull(f"No space left on device: '{path}'")
+        for prefix in self.delayed:
+            if path.startswith(prefix):
+                self.delayed.pop(prefix)(path, put)
+                raise TimeoutError(110, "Connection timed out", path)
+        if self.odd["put"] and self.chance.random() < 0.5:
+            self._fail_oddly("put")
+        put()
+        self._fail_oddly("put")
+
+    def _fail_oddly(self, operation: Operation) -> None:
+        if self.odd[operation]:
+            self.odd[operation] -= 1
+            raise OddError(f"the {operation} went wrong in a way of its own")
+
+    def _create(self, path: str, data: bytes) -> None:
+        if path not in self.files:
+            self.files[path] = data
+            if self.watch is not None:
+                self.watch(path, data)
 
     def read(self, path: str) -> bytes:
+        with store_errors(f"read '{path}'"):
+            self._fail_oddly("read")
         if path not in self.files:
             raise FileNotFoundError(path)
         return self.files[path]
@@ -49,6 +95,8 @@ class SimulatedDisk:
         return sorted(path for path in self.files if path.startswith(prefix))
 
     def delete(self, path: str) -> None:
+        with store_errors(f"delete '{path}'"):
+            self._fail_oddly("delete")
         self.files.pop(path, None)
 
     def clean(self) -> None:

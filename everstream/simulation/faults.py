@@ -1,8 +1,10 @@
 """Which faults hit a simulated run: how many of each kind, and when, from the seed.
 
 Half of the kills come at any time. The others lie in ambush for the moments at which races are
-won and lost: when a manifest is about to be written, when an epoch has just become stable, and
-when one has in which some shards had ended and others had not.
+won and lost: when a manifest is about to be written, when an epoch has just become stable, when
+one has in which some shards had ended and others had not, and when one was given up because
+nobody knew whether its manifest would ever land. The driver's ambush is the moment at which a put
+that timed out arrives after all.
 """
 
 import random
@@ -10,8 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-Moment: TypeAlias = Literal["writing", "stable", "ending"]
-EPOCHS_WATCHED: dict[Moment, int] = {"writing": 6, "stable": 6, "ending": 2}
+Moment: TypeAlias = Literal["writing", "stable", "ending", "given up", "late"]
+EPOCHS_WATCHED: dict[Moment, int] = {
+    "writing": 6,
+    "stable": 6,
+    "ending": 2,
+    "given up": 2,
+    "late": 2,
+}
 
 
 @dataclass(frozen=True)
@@ -24,7 +32,14 @@ class Faults:
     driver_kills: int = 1
     full_disks: int = 1
     lost_answers: int = 1
-    rotten_objects: int = 1
+    rotten_objects: int = 2
+    delayed_manifests: int = 2
+    """Puts of entries of the log, leases and void ones too, that time out and land later."""
+    delayed_objects: int = 1
+    slow_uploads: int = 1
+    """Checkpoints that take longer to save than a checkpoint may take."""
+    odd_errors: int = 3
+    """Operations of the store that raise what is neither an OSError nor an error of ours."""
     until_s: float = 0.5
     """Later only ambushes strike: from then on the run must make progress."""
 
@@ -37,15 +52,19 @@ class Faults:
             (self.full_disks, "fill_disk"),
             (self.lost_answers, "lose_answer"),
             (self.rotten_objects, "rot_object"),
+            (self.delayed_manifests, "delay_manifest"),
+            (self.delayed_objects, "delay_object"),
+            (self.slow_uploads, "slow_upload"),
+            (self.odd_errors, "fail_oddly"),
         ):
-            for _ in range(chance.randint(0, count)):
+            for _ in range(chance.randint(0, count) if count else 0):
                 yield chance.uniform(0, self.until_s), fault
 
     def lying_in_ambush(self, chance: random.Random) -> Iterator[tuple[Moment, int]]:
-        """At which moment of which epoch of the run (the first has number 1) a host is killed."""
+        """At which moment of which epoch of the run (the first has number 1) somebody is killed."""
         for _ in range(chance.randint(0, self.ambushes)):
             moment = chance.choice(tuple(EPOCHS_WATCHED))
             yield moment, chance.randint(1, EPOCHS_WATCHED[moment])
 
 
-NO_FAULTS = Faults(0, 0, 0, 0, 0, 0, 0)
+NO_FAULTS = Faults(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)

@@ -7,28 +7,19 @@ sent still arrives; what was sent to it is gone.
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from everstream.core.frames import Frame, FrameKind, Payload
-from everstream.core.ids import ChannelId, Generation, HostId, ShardId
-from everstream.core.jobs import CommitJob, Upload
-from everstream.core.message_log import Segment
-from everstream.core.messages import (
-    EndLoop,
-    Halt,
-    Probe,
-    Recover,
-    Restore,
-    Resume,
-    Shutdown,
-    Stable,
-    StartCheckpoint,
-)
-from everstream.core.outlet import CREDIT
+from everstream.core.frames import Frame, FrameKind
+from everstream.core.ids import ChannelId, HostId, ShardId
+from everstream.core.messages import Command, Report, Resume, Shutdown
 from everstream.core.points import Point
-from everstream.core.runner import ShardRunner
 from everstream.core.scheme import Scheme
 from everstream.errors import EverstreamError, InternalError
+from everstream.runtime.jobs import CommitJob, Upload
+from everstream.runtime.message_log import Segment
+from everstream.runtime.outlets import CREDIT
+from everstream.runtime.payload import BatchPayload
+from everstream.runtime.runner import ShardRunner
 from everstream.state.objects import ObjectRef
 
 if TYPE_CHECKING:
@@ -94,7 +85,7 @@ class SimulatedHost:
             what = f"{frame.kind.name.lower()} {frame.number}, frame {frame.sequence}"
             self._event(f"{frame.channel}: {what}, generation {frame.generation}")
         if frame.payload is not None:
-            frame.payload = Payload(encoded=frame.payload.encoded)
+            frame.payload = BatchPayload(encoded=frame.payload.encoded)
         self._carry(
             self.world.plan.host_of[frame.channel.receiver],
             lambda peer: peer.receive(frame),
@@ -102,20 +93,20 @@ class SimulatedHost:
 
     def grant(self, channel: ChannelId, frames: int) -> None:
         shard = self.runners[channel.receiver].shard
-        generation: Generation = shard.channel_generation[channel]
+        generation = shard.generation_of(channel)
         self._carry(
             self.world.plan.host_of[channel.sender],
             lambda peer: peer.runners[channel.sender].on_grant(channel, generation, frames),
         )
 
-    def tell(self, report: object) -> None:
+    def tell(self, report: Report) -> None:
         self.to_driver.carry(lambda: self.world.on_report(self, report))
 
     def upload(self, upload: Upload) -> None:
         final = "its last checkpoint" if upload.record.final else "checkpoint"
         self._event(f"{upload.shard} takes {final} {upload.record.number}")
         self.writing[id(upload)] = upload
-        self._later(self.world.upload_s, lambda: self._upload(upload))
+        self._after(self.world.next_upload_s(), lambda: self._upload(upload))
 
     def save_segment(self, segment: Segment) -> None:
         self._later(self.world.upload_s, lambda: self._save(segment))
@@ -129,7 +120,7 @@ class SimulatedHost:
     def receive(self, frame: Frame) -> None:
         runner = self.runners[frame.channel.receiver]
         runner.on_frame(frame)
-        waiting = runner.shard.inboxes[frame.channel]
+        waiting = runner.shard.waiting_at(frame.channel)
         if len(waiting) > CREDIT:
             data = sum(other.kind is FrameKind.DATA and other.sequence > 0 for other in waiting)
             if data > CREDIT:
@@ -140,30 +131,15 @@ class SimulatedHost:
 
     # What the driver sends.
 
-    def on_command(self, command: Any) -> None:
+    def on_command(self, command: Command) -> None:
         self._event(f"host {self.id} is told {_shown(command)}")
-        match command:
-            case Restore():
-                self._each(lambda runner: runner.on_restore(command))
-            case Halt():
-                self._each(lambda runner: runner.on_halt(command))
-            case Recover():
-                self._each(lambda runner: runner.on_recover(command))
-            case Probe():
-                self._each(lambda runner: runner.on_probe(command))
-            case EndLoop():
-                self._each(lambda runner: runner.on_end_loop(command))
-            case Resume(addresses=addresses):
-                self.peers = dict(addresses)
-                self._each(lambda runner: runner.on_resume(command))
-                self._each(lambda runner: self.tell(runner.progress()))
-            case StartCheckpoint():
-                self._each(lambda runner: runner.on_start_checkpoint(command))
-            case Stable():
-                self._each(lambda runner: runner.on_stable(command))
-            case Shutdown():
-                self._each(lambda runner: runner.on_shutdown())
-                self.alive = False
+        if isinstance(command, Resume):
+            self.peers = dict(command.addresses)
+        self._each(lambda runner: runner.on_command(command))
+        if isinstance(command, Resume):
+            self._each(lambda runner: self.tell(runner.progress()))
+        elif isinstance(command, Shutdown):
+            self.alive = False
         self._wake()
 
     def die(self) -> None:
@@ -200,7 +176,9 @@ class SimulatedHost:
         link.carry(lambda: _arrive(peer, deliver))
 
     def _later(self, typical_s: float, work: Callable[[], None]) -> None:
-        delay_s = self.world.scheduler.jitter_s(typical_s)
+        self._after(self.world.scheduler.jitter_s(typical_s), work)
+
+    def _after(self, delay_s: float, work: Callable[[], None]) -> None:
         self.world.scheduler.after(delay_s, lambda: work() if self.alive else None)
 
     def _upload(self, upload: Upload) -> None:
@@ -269,7 +247,7 @@ def _arrive(host: SimulatedHost, deliver: Callable[[SimulatedHost], None]) -> No
         host._wake()
 
 
-def _shown(command: Any) -> str:
+def _shown(command: Command) -> str:
     facts = [
         f"{name} {getattr(command, name)}"
         for name in ("generation", "stable", "epoch")

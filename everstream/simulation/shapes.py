@@ -66,7 +66,7 @@ def shuffle(chance: random.Random) -> Shape:
     def build(pipeline: Pipeline, world: int) -> None:
         numbers = pipeline.source(Range(n, batch=chance_batch(n)), name="numbers", shards=sources)
         keyed = numbers.key_by(lambda x: x % keys)
-        keyed.aggregate(init=int, update=_count, name="count", shards=shards).sink(
+        keyed.fold(init=int, update=_count, name="count", shards=shards).sink(
             OutsideSink(world), name="out", shards=chance_shards(n)
         )
 

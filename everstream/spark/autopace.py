@@ -1,10 +1,10 @@
 """`every="auto"`: tells the planner what the run sees, and the run what the planner decides."""
 
 import time
-from collections.abc import Sequence
 
+from everstream.core.coordinators.recovery_report import RecoveryReport
 from everstream.core.manifest import EpochManifest
-from everstream.core.recovery import RecoveryReport
+from everstream.core.newest import Newest
 from everstream.pipeline.checkpointing import Coordinated, seconds
 from everstream.planning.auto import (
     AutoInterval,
@@ -41,10 +41,10 @@ class AutoPace:
         pause_s = max((r.capture_s for r in manifest.records.values()), default=0.0)
         return self._see(CheckpointSeen(now_s, pause_s, manifest.duration_s))
 
-    def on_recoveries(self, reports: Sequence[RecoveryReport], now_s: float) -> str | None:
+    def on_recoveries(self, reports: Newest[RecoveryReport], now_s: float) -> str | None:
         """Failures that are over are told once each; the reason, if the interval changes."""
         reason = None
-        for report in reports[self._failures_told :]:
+        for report in reports[max(0, self._failures_told - reports.forgotten) :]:
             if report.restored_s is None:
                 break
             self._failures_told += 1

@@ -1,13 +1,15 @@
 """The threads of a host that write checkpoints and commit output while the shards go on.
 
 Jobs of one kind keep their order. Outcomes are collected for the main thread, which is woken up
-through a pipe that stands in its poll.
+through a pipe that stands in its poll. A thread that breaks is such an outcome, too: the main thread
+raises what broke it, and the host ends.
 """
 
 import os
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,10 +17,10 @@ from queue import SimpleQueue
 from typing import Any
 
 from everstream.core.ids import ShardId
-from everstream.core.jobs import CommitJob, Upload
-from everstream.core.message_log import Segment
 from everstream.core.points import Point
-from everstream.errors import EnvironmentFault
+from everstream.errors import EnvironmentFault, InternalError
+from everstream.runtime.jobs import CommitJob, Upload
+from everstream.runtime.message_log import Segment
 from everstream.state.store import CheckpointStore
 
 UPLOAD_NICENESS = 5
@@ -61,7 +63,7 @@ class Background:
         """Write a part of a message log; if that fails, the next checkpoint tries again."""
 
         def work() -> None:
-            with suppress(EnvironmentFault, OSError):
+            with suppress(EnvironmentFault):
                 segment.save(self.store.put)
 
         self._uploads.put(work)
@@ -116,6 +118,17 @@ class Background:
             while (work := queue.get()) is not None:
                 work()
 
-        threading.Thread(target=loop, name=name, daemon=True).start()
+        def watched() -> None:
+            try:
+                loop()
+            except BaseException:  # whoever waits for this thread would wait for ever
+                broken = InternalError(f"the thread {name} broke: {traceback.format_exc()}")
+                self.post(lambda: _raise(broken))
+
+        threading.Thread(target=watched, name=name, daemon=True).start()
         self._queues.append(queue)
         return queue
+
+
+def _raise(error: Exception) -> None:
+    raise error

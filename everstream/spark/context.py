@@ -21,6 +21,14 @@ TASK_RETRIES = 1_000_000
 """Spark counts failures over the whole life of a job; our own budget counts over a window."""
 
 
+MASTERS = (
+    r"local(\[\s*(\*|\d+)\s*(,\s*\d+\s*)?\])?",
+    r"local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]",
+    r"(spark|k8s|mesos)://.+",
+    r"yarn(-client|-cluster)?",
+)
+
+
 def make_context(master: str, app_name: str) -> SparkContext:
     """A quiet Spark in which a lost task is always started again; made once, then reused."""
     wanted = with_retries(master)
@@ -34,6 +42,7 @@ def make_context(master: str, app_name: str) -> SparkContext:
                 f"session with spark=..., or stop it before running on '{master}'."
             )
         active.stop()
+    check_master(master)
     require_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if is_local(master):
@@ -56,9 +65,17 @@ def make_context(master: str, app_name: str) -> SparkContext:
             return SparkContext(conf=conf)
     except Exception as error:  # PySpark raises several unrelated classes here
         raise EnvironmentFault(
-            f"Spark could not start on master '{master}': {error}. "
-            "Check the master's address, and that Java 17 or newer is installed."
+            f"Spark could not start on master '{master}': {error}. Check that it is running there."
         ) from error
+
+
+def check_master(master: str) -> None:
+    """Raise a UserError if Spark knows no such kind of master."""
+    if not any(re.fullmatch(known, master) for known in MASTERS):
+        raise UserError(
+            f"there is no Spark master '{master}': say local[2] (so many cores of this machine; "
+            "local[*] for all), spark://HOST:PORT, yarn, or k8s://HOST:PORT."
+        )
 
 
 def with_retries(master: str) -> str:

@@ -1,43 +1,53 @@
 """The driver: carries the coordinator's orders to the hosts and the hosts' reports to it.
 
-One loop on the caller's thread does everything but three things that block: the Spark job runs in
-a thread, manifests are written in a thread, and whoever wants to stop the run only sets a flag.
+One loop on the caller's thread does everything but two things that block, which have threads of
+their own: the Spark job and the writing of manifests. Whoever wants to stop the run sets a flag.
 A host's death is noticed at once where it shares our machine (its process handle becomes
 readable), when Spark's next attempt says hello, or when it has been silent for too long.
 """
 
 import os
 import pickle
-import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import partial
-from queue import SimpleQueue
-from typing import Any
+from dataclasses import dataclass
 
 import zmq
 from pyspark import SparkContext
 
-from everstream.core.control import RunControl
+from everstream.core.coordinators.coordinator import Coordinator
 from everstream.core.ids import HostId
 from everstream.core.manifest import EpochManifest
 from everstream.core.messages import CheckpointTaken, Committed, Restored, StartCheckpoint
+from everstream.core.newest import Newest
 from everstream.core.orders import Discard, EndRun, Note, Order, Phase, SendTo, WriteManifest
 from everstream.core.points import Point
-from everstream.errors import EnvironmentFault, LeaseLost, RunFailed, StoreError
-from everstream.spark.autopace import AutoPace
-from everstream.spark.endpoints import Doors
+from everstream.errors import EverstreamError
+from everstream.spark.config import RunConfig
+from everstream.spark.endpoints import Address, Doors
 from everstream.spark.host import HostTask
 from everstream.spark.injection import Injector
-from everstream.spark.kills import Kill
-from everstream.spark.listener import Listener, Snapshot
-from everstream.spark.talk import Beat, Hello, HostBroke, KillFired, Nod, Unreachable
+from everstream.spark.job import HostsJob
+from everstream.spark.life_sign import ASK, at_work, how_it_died, is_awake, read_stacks
+from everstream.spark.listener import Snapshot
+from everstream.spark.manifest_writer import ManifestWriter
+from everstream.spark.talk import (
+    Beat,
+    Hello,
+    HostBroke,
+    KillFired,
+    Nod,
+    Noticed,
+    ToDriver,
+    ToHost,
+    Unreachable,
+)
 from everstream.state.store import CheckpointStore, Lease
 
 POLL_MS = 10
 SNAPSHOT_EVERY_S = 0.1
-KEEP_MANIFESTS = 3
+STACK_AFTER_S = 1.0
+"""So long after a host was asked for its stacks they are read."""
 START_PATIENCE_S = 30.0
 """How long hosts may take to start before we say what is missing."""
 
@@ -58,42 +68,47 @@ class Attempt:
     identity: bytes
     heard_s: float
     pidfd: int | None = None
+    asked_again_s: float = 0.0
+    """When a host that lives and says nothing is asked for its stacks again."""
 
 
 @dataclass
 class Driver:
     """Runs one pipeline to its end."""
 
+    config: RunConfig
     context: SparkContext
-    coordinator: RunControl
+    coordinator: Coordinator
     store: CheckpointStore
     lease: Lease
     doors: Doors
-    task: Callable[[Any], HostTask]
+    task: Callable[[Address], HostTask]
     """Makes the host task once the control socket's address is known."""
-    listener: Listener
-    heartbeat_timeout_s: float
-    timeout_s: float | None = None
-    kills: list[Kill] = field(default_factory=list)
-    until: Callable[[Snapshot], bool] | None = None
-    auto: AutoPace | None = None
 
     def __post_init__(self) -> None:
         self.attempts: dict[HostId, Attempt] = {}
         self.end: EndRun | None = None
-        self.written: list[EpochManifest] = []
-        self.notes: list[str] = []
+        self.written: Newest[EpochManifest] = Newest()
+        self.notes: Newest[str] = Newest()
         self.running_s: float | None = None
         self.ended_s = 0.0
-        self.injector = Injector(self.kills, self.coordinator.plan, self.listener)
-        self._inbound: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._writes: SimpleQueue[EpochManifest | Discard | None] = SimpleQueue()
+        self.listener = self.config.listener
+        self.injector = Injector(self.config.kills, self.coordinator.plan, self.listener)
+        self.pace = self.config.pace()
+        self.writer = ManifestWriter(
+            self.store,
+            self.lease,
+            removes_objects=not self.coordinator.names_what_goes,
+            on_done=self._manifest_done,
+            on_trouble=lambda text: self._note(text, True),
+        )
         self._said_of_peer_s: dict[HostId, float] = {}
         self._stop_reason: str | None = None
-        self._job_ended = threading.Event()
-        self._job_error: Exception | None = None
-        self._group = f"everstream-{self.lease.number}-{os.getpid()}"
         self._patience_s = time.monotonic() + START_PATIENCE_S
+
+    @property
+    def stop_requested(self) -> bool:
+        return self._stop_reason is not None
 
     def request_stop(self, reason: str) -> None:
         """Stop with a checkpoint. Safe from a signal handler or another thread."""
@@ -105,15 +120,21 @@ class Driver:
         self.control = control
         self.poller = zmq.Poller()
         self.poller.register(control, zmq.POLLIN)
-        writer = threading.Thread(target=self._write_manifests, daemon=True)
-        job = threading.Thread(target=self._run_job, args=(self.task(address),), daemon=True)
-        writer.start()
-        job.start()
+        plan = self.coordinator.plan
+        self.job = HostsJob(
+            self.context,
+            group=f"everstream-{self.lease.number}-{os.getpid()}",
+            description=f"everstream {plan.graph.name}",
+            hosts=len(plan.hosts),
+            task=self.task(address),
+        )
+        self.writer.start()
+        self.job.start()
         try:
             self._loop()
         finally:
-            self._writes.put(None)
-            self._leave(job)
+            self.writer.stop()
+            self.job.leave(told=self.end is not None)
             for attempt in self.attempts.values():
                 self._forget_process(attempt)
             control.close()
@@ -131,28 +152,34 @@ class Driver:
                 if waited is not self.control:
                     self._process_ended(int(waited), now_s)
             self._drain(now_s)
-            while not self._inbound.empty():
-                self._inbound.get()()
+            self.writer.deliver()
             self._watch_hosts(now_s)
             self._kill_in_time(now_s)
-            if self.timeout_s is not None and now_s - began_s > self.timeout_s:
-                self._stop_reason = self._stop_reason or f"{self.timeout_s:g} s have passed"
+            if self._out_of_time(now_s - began_s):
+                self._stop_reason = self._stop_reason or f"{self.config.timeout_s:g} s have passed"
             if self._stop_reason is not None and not stopped:
                 stopped = True
                 self._obey(self.coordinator.on_stop(self._stop_reason, now_s))
             self._obey(self.coordinator.on_tick(now_s))
-            if self._job_ended.is_set() and self.end is None:
-                raise self._job_failure()
+            if self.job.ended and self.end is None:
+                raise self.job.failure()
             if now_s >= snapshot_due_s:
                 snapshot_due_s = now_s + SNAPSHOT_EVERY_S
-                snapshot = self._snapshot()
-                self.listener.progress(snapshot)
-                if self.auto is not None:
-                    self._note_pace(self.auto.on_recoveries(snapshot.recoveries, now_s))
-                if self.until is not None and self.until(snapshot):
-                    self.request_stop("told to")
+                self._look_around(now_s)
         self.ended_s = time.monotonic()
         self.listener.progress(self._snapshot())
+
+    def _out_of_time(self, passed_s: float) -> bool:
+        return self.config.timeout_s is not None and passed_s > self.config.timeout_s
+
+    def _look_around(self, now_s: float) -> None:
+        """What is done now and then: tell how far we are, and see whether that is enough."""
+        snapshot = self._snapshot()
+        self.listener.progress(snapshot)
+        if self.pace is not None:
+            self._note_pace(self.pace.on_recoveries(self.coordinator.recoveries, now_s))
+        if self.config.until is not None and self.config.until(snapshot):
+            self.request_stop("told to")
 
     # Messages.
 
@@ -164,7 +191,7 @@ class Driver:
                 return
             self._handle(identity, pickle.loads(body), now_s)
 
-    def _handle(self, identity: bytes, message: Any, now_s: float) -> None:
+    def _handle(self, identity: bytes, message: ToDriver, now_s: float) -> None:
         match message:
             case Hello():
                 self._welcome(identity, message, now_s)
@@ -173,6 +200,7 @@ class Driver:
                 attempt = self.attempts.get(host)
                 if attempt is not None and attempt.hello.attempt == number:
                     attempt.heard_s = now_s
+                    attempt.asked_again_s = 0.0
             case KillFired(kill=kill, host=host):
                 self.injector.happening(kill)
                 self.coordinator.on_injected_kill(host, now_s)
@@ -182,6 +210,8 @@ class Driver:
                     self._said_of_peer_s[peer] = now_s
                     text = f"host {host} has not reached host {peer} for {waited_s:.3g} s"
                     self._note(f"{text}; it keeps trying: check the network between them", True)
+            case Noticed(host=host, text=text):
+                self._note(f"host {host}: {text}", True)
             case HostBroke(host=host, error=error):
                 if self._is_current(identity, host):
                     self._note(str(error), True)
@@ -215,7 +245,7 @@ class Driver:
     def _is_current(self, identity: bytes, host: HostId) -> bool:
         return host in self.attempts and self.attempts[host].identity == identity
 
-    def _reply(self, identity: bytes, message: Any) -> None:
+    def _reply(self, identity: bytes, message: ToHost) -> None:
         self.control.send_multipart([identity, pickle.dumps(message, protocol=5)])
 
     # Hosts that die.
@@ -223,23 +253,42 @@ class Driver:
     def _process_ended(self, pidfd: int, now_s: float) -> None:
         for host, attempt in list(self.attempts.items()):
             if attempt.pidfd == pidfd:
-                self._lose(host, "its process ended", now_s)
+                self._lose(host, how_it_died(attempt.hello.address), now_s)
 
     def _watch_hosts(self, now_s: float) -> None:
         for host, attempt in list(self.attempts.items()):
-            if now_s - attempt.heard_s > self.heartbeat_timeout_s:
-                task = attempt.hello.task
-                self._lose(host, f"silent for {self.heartbeat_timeout_s:g} s", now_s)
-                # Spark does not know; it starts the task again once it was told to kill it.
-                self.context._jsc.sc().killTaskAttempt(task, True, "silent")
+            silent_s = now_s - attempt.heard_s
+            if silent_s <= self.config.heartbeat_timeout_s:
+                continue
+            if attempt.pidfd is not None and is_awake(attempt.hello.pid):
+                self._say_what_keeps_it(host, attempt, now_s)
+                continue
+            task = attempt.hello.task
+            self._lose(host, f"silent for {self.config.heartbeat_timeout_s:g} s", now_s)
+            # Spark does not know; it starts the task again once it was told to kill it.
+            self.context._jsc.sc().killTaskAttempt(task, True, "silent")
         missing = len(self.coordinator.plan.hosts) - len(self.attempts)
-        if missing and now_s > self._patience_s and not self._job_ended.is_set():
+        if missing and now_s > self._patience_s and not self.job.ended:
             self._patience_s = now_s + START_PATIENCE_S
             self._note(
                 f"still waiting for {missing} of {len(self.coordinator.plan.hosts)} hosts: the "
                 "cluster may have too few free slots; stop other jobs or use fewer --workers",
                 True,
             )
+
+    def _say_what_keeps_it(self, host: HostId, attempt: Attempt, now_s: float) -> None:
+        """Its process lives and says nothing: something holds Python's interpreter lock."""
+        if now_s < attempt.asked_again_s:
+            return
+        if attempt.asked_again_s:
+            what = at_work(read_stacks(attempt.hello.address))
+            self._note(
+                f"host {host} has been silent for {now_s - attempt.heard_s:.3g} s, and its process "
+                f"lives: it is left to finish what keeps it, {what or 'which nobody can see'}",
+                True,
+            )
+        os.kill(attempt.hello.pid, ASK)
+        attempt.asked_again_s = now_s + STACK_AFTER_S * (1 if not attempt.asked_again_s else 30)
 
     def _lose(self, host: HostId, how: str, now_s: float) -> None:
         self._forget_process(self.attempts.pop(host))
@@ -272,9 +321,9 @@ class Driver:
                         self._reply(self.attempts[host].identity, command)
                 case WriteManifest(manifest=manifest):
                     self.injector.reached(Point.AFTER_SNAPSHOT)
-                    self._writes.put(manifest)
+                    self.writer.put(manifest)
                 case Discard():
-                    self._writes.put(order)
+                    self.writer.put(order)
                 case Note(text=text, warning=warning):
                     self._note(text, warning)
                 case EndRun():
@@ -288,94 +337,26 @@ class Driver:
         coordinator = self.coordinator
         return Snapshot(
             coordinator.phase,
-            len(coordinator.hosts),
+            coordinator.host_count,
             coordinator.records_read(),
             coordinator.totals(),
             coordinator.stable_epoch,
-            coordinator.book.reports,
+            coordinator.recoveries,
         )
 
-    # Manifests, in a thread of their own.
-
-    def _write_manifests(self) -> None:
-        while (work := self._writes.get()) is not None:
-            if isinstance(work, Discard):
-                self._remove(partial(self.store.discard, work.objects))
-                continue
-            error = self._write(work)
-            self._inbound.put(lambda m=work, e=error: self._manifest_done(m, e))  # type: ignore[misc]
-            if error is None:
-                objects = not self.coordinator.names_what_goes
-                self._remove(partial(self.store.prune, KEEP_MANIFESTS, objects=objects))
-
-    def _write(self, manifest: EpochManifest) -> StoreError | None:
-        """Returns only when it is known whether the manifest is there."""
-        try:
-            body = replace(manifest, written_at=time.time()).to_json()
-            self.store.append_manifest(self.lease, body)
-            return None
-        except LeaseLost as error:
-            return error
-        except StoreError as error:
-            failure = error
-        while True:
-            try:
-                found = self.store.manifests()
-            except StoreError:
-                time.sleep(0.5)
-                continue
-            # Only the newest: an older one of this number may be there from before a fall back.
-            mine = [entry.body["epoch"] for entry in found[:1] if entry.lease == self.lease.number]
-            return None if mine == [manifest.epoch] else failure
-
-    def _remove(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except StoreError as error:
-            text = f"older checkpoints could not be removed: {error}"
-            self._inbound.put(lambda: self._note(text, True))
-
-    def _manifest_done(self, manifest: EpochManifest, error: StoreError | None) -> None:
+    def _manifest_done(self, manifest: EpochManifest, error: EverstreamError | None) -> None:
         now_s = time.monotonic()
         if error is None:
             self.injector.reached(Point.AFTER_PREPARE)
             self.written.append(manifest)
             self.listener.epoch(manifest)
             self._obey(self.coordinator.on_manifest_written(now_s))
-            if self.auto is not None:
-                self._note_pace(self.auto.on_epoch(manifest, now_s))
+            if self.pace is not None:
+                self._note_pace(self.pace.on_epoch(manifest, now_s))
         else:
             self._obey(self.coordinator.on_manifest_failed(error, now_s))
 
     def _note_pace(self, reason: str | None) -> None:
-        if reason is not None and self.auto is not None:
-            self.coordinator.every_s = self.auto.every_s
+        if reason is not None and self.pace is not None:
+            self.coordinator.set_interval(self.pace.every_s)
             self._note(reason, False)
-
-    # The Spark job, in a thread of its own.
-
-    def _run_job(self, task: HostTask) -> None:
-        context = self.context
-        hosts = len(self.coordinator.plan.hosts)
-        try:
-            context.setJobGroup(self._group, f"everstream {self.coordinator.plan.graph.name}", True)
-            context.parallelize(range(hosts), hosts).mapPartitionsWithIndex(task).collect()
-        except Exception as error:  # py4j raises many kinds; the loop decides what it means
-            self._job_error = error
-        finally:
-            self._job_ended.set()
-
-    def _job_failure(self) -> RunFailed:
-        if self._job_error is None:
-            return RunFailed("the Spark job ended before the pipeline did")
-        text = str(self._job_error).strip().splitlines()
-        cause = next((line for line in text if "Exception" in line or "Error" in line), text[0])
-        return RunFailed(f"the Spark job failed: {cause}", EnvironmentFault(str(self._job_error)))
-
-    def _leave(self, job: threading.Thread) -> None:
-        """Hosts leave by themselves once told; what does not is cancelled."""
-        if self.end is not None:
-            job.join(timeout=5.0)
-        if job.is_alive():
-            self.context.cancelJobGroup(self._group)
-            job.join(timeout=10.0)

@@ -7,12 +7,13 @@ live in folders only we can enter.
 
 import os
 import socket
-import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
+
+from everstream.spark.scratch import make_folder
 
 HEARTBEAT_S = 1.0
 WATCHED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
@@ -23,7 +24,7 @@ class RunKeys:
     """The key pair of one run."""
 
     public: bytes
-    secret: bytes
+    secret: bytes = field(repr=False)
 
     @classmethod
     def make(cls) -> "RunKeys":
@@ -37,6 +38,12 @@ class Address:
     machine: str
     ipc: str
     tcp: str | None
+
+    @property
+    def host(self) -> str:
+        """The machine's address, without the port."""
+        assert self.tcp is not None
+        return self.tcp.removeprefix("tcp://").rpartition(":")[0]
 
     def seen_from(self, machine: str) -> str:
         if machine == self.machine or self.tcp is None:
@@ -71,7 +78,7 @@ class Doors:
         """A connection over TCP on which nothing was heard for so long is cut."""
         self.machine = os.urandom(8).hex() if always_tcp else this_machine()
         self.context = zmq.Context()
-        self.folder = tempfile.mkdtemp(prefix="everstream-")  # mode 0700
+        self.folder = make_folder()
         self._authenticator: ThreadAuthenticator | None = None
         if interface is not None:
             self._authenticator = ThreadAuthenticator(self.context)
@@ -147,6 +154,23 @@ class _OnlyThisRun:
         return key == self.public
 
 
-def address_seen_by_others() -> str:
-    """The address of this machine that other machines of the cluster reach it at."""
-    return socket.gethostbyname(socket.gethostname())
+def address_towards(host: str) -> str:
+    """The address of this machine that `host` can answer to. Nothing is sent.
+
+    A machine's own name often stands for 127.0.0.1, which others cannot reach.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))
+        address: str = probe.getsockname()[0]
+        return address
+
+
+def address_of(name: str) -> str | None:
+    """The address a name stands for, if it is one of this machine's own."""
+    try:
+        address = socket.gethostbyname(name)
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.bind((address, 0))
+    except OSError:
+        return None
+    return address

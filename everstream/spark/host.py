@@ -21,24 +21,11 @@ from typing import Any
 import cloudpickle
 import zmq
 
-from everstream.core.frames import Frame, warm_up
+from everstream.core.frames import Frame
 from everstream.core.ids import ChannelId, Generation, HostId, ShardId
-from everstream.core.jobs import CommitJob, Upload
-from everstream.core.message_log import Segment
-from everstream.core.messages import (
-    EndLoop,
-    Halt,
-    Probe,
-    Recover,
-    Restore,
-    Resume,
-    Shutdown,
-    Stable,
-    StartCheckpoint,
-)
+from everstream.core.messages import Command, Report, Resume, Shutdown
 from everstream.core.plan import Plan
 from everstream.core.points import Point
-from everstream.core.runner import ShardRunner
 from everstream.core.scheme import Scheme
 from everstream.errors import (
     EnvironmentFault,
@@ -47,14 +34,29 @@ from everstream.errors import (
     InternalError,
     UserError,
 )
+from everstream.runtime.jobs import CommitJob, Upload
+from everstream.runtime.message_log import Segment
+from everstream.runtime.payload import warm_up
+from everstream.runtime.runner import ShardRunner
 from everstream.spark.background import Background
-from everstream.spark.endpoints import Address, Doors, RunKeys, address_seen_by_others
+from everstream.spark.endpoints import Address, Doors, RunKeys, address_towards
+from everstream.spark.life_sign import LifeSign
 from everstream.spark.links import Peers, Watch
-from everstream.spark.talk import Beat, Hello, HostBroke, KillAfter, KillAt, KillFired, KillNow, Nod
+from everstream.spark.talk import (
+    Hello,
+    HostBroke,
+    KillAfter,
+    KillAt,
+    KillFired,
+    KillNow,
+    Nod,
+    Noticed,
+    ToDriver,
+    ToHost,
+)
 from everstream.spark.wire import Wire
 from everstream.state.store import CheckpointStore, ObjectRef
 
-BEAT_EVERY_S = 0.25
 PROGRESS_EVERY_S = 0.1
 LARGE_BYTES = 65_536
 """From this size on ZeroMQ sends a payload without copying it."""
@@ -99,9 +101,10 @@ class Host:
         self.attempt = attempt
         self.store_url = task.store_url
         self.store = CheckpointStore.at(task.store_url)
+        self.store.on_damage = lambda text: self._say(Noticed(id, text))
         interface = None
         if task.over_tcp:
-            interface = "127.0.0.1" if task.always_tcp else address_seen_by_others()
+            interface = address_towards(task.driver.host)
         self.doors = Doors(
             task.keys, interface, always_tcp=task.always_tcp, silence_s=task.driver_timeout_s
         )
@@ -122,7 +125,7 @@ class Host:
         self.times_at: Counter[tuple[ShardId, Point]] = Counter()
         self.running = True
         self.progress_due_s = 0.0
-        self.life = LifeSign(self.doors, task, id, attempt)
+        self.life = LifeSign(self.doors, task.driver, task.driver_timeout_s, id, attempt)
         hello = Hello(id, attempt, task_id, os.getpid(), self.doors.machine, self.address)
         self._say(hello)
         warm_up()  # while the driver and the other hosts get ready
@@ -160,14 +163,14 @@ class Host:
         self.peers[host].send_multipart(parts, copy=not large)
 
     def grant(self, channel: ChannelId, frames: int) -> None:
-        generation = self.runners[channel.receiver].shard.channel_generation[channel]
+        generation = self.runners[channel.receiver].shard.generation_of(channel)
         host = self.plan.host_of[channel.sender]
         if host == self.id:
             self.local_work.append((channel, generation, frames))
         else:
             self.peers[host].send_multipart(self.wire.credit_to_parts(channel, generation, frames))
 
-    def tell(self, report: object) -> None:
+    def tell(self, report: Report) -> None:
         self._say(report)
 
     def upload(self, upload: Upload) -> None:
@@ -273,38 +276,8 @@ class Host:
             self.life.heard_s = time.monotonic()
             self._obey(message)
 
-    def _obey(self, message: Any) -> None:
-        runners = self.runners.values()
+    def _obey(self, message: ToHost) -> None:
         match message:
-            case Restore():
-                for runner in runners:
-                    runner.on_restore(message)
-            case Halt():
-                for runner in runners:
-                    runner.on_halt(message)
-            case Recover():
-                for runner in runners:
-                    runner.on_recover(message)
-            case Probe():
-                for runner in runners:
-                    runner.on_probe(message)
-            case EndLoop():
-                for runner in runners:
-                    runner.on_end_loop(message)
-            case Resume():
-                self.peers.meet(message.addresses, message.generation, self.clock_s())
-                for runner in runners:
-                    runner.on_resume(message)
-            case StartCheckpoint():
-                for runner in runners:
-                    runner.on_start_checkpoint(message)
-            case Stable():
-                for runner in runners:
-                    runner.on_stable(message)
-            case Shutdown():
-                for runner in runners:
-                    runner.on_shutdown()
-                self.running = False
             case KillAfter():
                 self.kills.append(message)
             case KillAt():
@@ -313,6 +286,16 @@ class Host:
                 self._die(kill)
             case Nod():
                 pass
+            case _:
+                self._command(message)
+
+    def _command(self, command: Command) -> None:
+        if isinstance(command, Resume):
+            self.peers.meet(command.addresses, command.generation, self.clock_s())
+        for runner in self.runners.values():
+            runner.on_command(command)
+        if isinstance(command, Shutdown):
+            self.running = False
 
     def _report_progress(self) -> None:
         now_s = self.clock_s()
@@ -331,7 +314,7 @@ class Host:
         for report in self.peers.news(now_s):
             self._say(report)
 
-    def _say(self, message: object) -> None:
+    def _say(self, message: ToDriver) -> None:
         self.control.send(pickle.dumps(message, protocol=5))
 
     # Kills we were asked for.
@@ -370,36 +353,3 @@ class Host:
         self.to_driver.close(linger_ms=1000)
         self.inbox.close()
         self.doors.close()
-
-
-class LifeSign:
-    """Tells the driver that this process lives; ends it if driver or parent are gone."""
-
-    def __init__(self, doors: Doors, task: HostTask, id: HostId, attempt: int) -> None:
-        self.heard_s = time.monotonic()
-        self._parent = os.getppid()
-        self._timeout_s = task.driver_timeout_s
-        self._stop = threading.Event()
-        beating = doors.connect(zmq.DEALER, task.driver, f"beat-{id}/{attempt}".encode())
-        beat = pickle.dumps(Beat(id, attempt))
-        self._thread = threading.Thread(
-            target=self._loop, args=(beating, beat), name="everstream-life", daemon=True
-        )
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _loop(self, beating: "zmq.Socket[bytes]", beat: bytes) -> None:
-        while not self._stop.wait(BEAT_EVERY_S):
-            beating.send(beat)
-            while beating.poll(0):
-                beating.recv()
-                self.heard_s = time.monotonic()
-            if os.getppid() != self._parent or self._silent():
-                os._exit(1)
-        beating.close()
-
-    def _silent(self) -> bool:
-        return time.monotonic() - self.heard_s > self._timeout_s

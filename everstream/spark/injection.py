@@ -3,7 +3,7 @@
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from everstream.core.ids import HostId
 from everstream.core.plan import Plan
@@ -16,7 +16,7 @@ from everstream.spark.talk import KillAfter, KillAt, KillNow
 class Injector:
     """Hands each kill to the host it is meant for; the driver's own it carries out itself."""
 
-    def __init__(self, kills: list[Kill], plan: Plan, listener: Listener) -> None:
+    def __init__(self, kills: Sequence[Kill], plan: Plan, listener: Listener) -> None:
         self.kills = kills
         self.plan = plan
         self.listener = listener

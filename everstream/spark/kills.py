@@ -22,7 +22,15 @@ HELP = (
 
 @dataclass(frozen=True)
 class Kill:
-    """SIGKILL for the host of a shard, or for the driver."""
+    """SIGKILL for the host of a shard, or for the driver: what `run(kill=[...])` takes.
+
+    >>> es.Kill("count", shard=1, after_records=10_000) == es.Kill.parse("count:1@10000")
+    True
+    >>> es.Kill.parse("count@5s").after_s
+    5.0
+    >>> es.Kill.parse("count@in-commit#3").occurrence
+    3
+    """
 
     operator: str
     shard: int = 0
@@ -33,6 +41,7 @@ class Kill:
 
     @classmethod
     def parse(cls, text: str) -> "Kill":
+        """A kill as the command line has it: `OPERATOR[:SHARD]@WHEN`."""
         found = re.fullmatch(r"(?P<operator>[^:@]+)(?::(?P<shard>\d+))?@(?P<when>.+)", text)
         if found is None:
             raise UserError(f"--kill {text!r}: {HELP}.")
@@ -48,6 +57,7 @@ class Kill:
             raise UserError(f"--kill {text!r}: {HELP}.") from None
 
     def of_driver(self, plan: Plan) -> bool:
+        """Whether it is the driver's, and not that of an operator with this name."""
         return self.operator == DRIVER and DRIVER not in plan.chain_of
 
     def check(self, plan: Plan) -> None:
@@ -56,4 +66,5 @@ class Kill:
             self.target(plan)
 
     def target(self, plan: Plan) -> ShardId:
+        """The shard whose host is killed."""
         return plan.shard_for(self.operator, self.shard)

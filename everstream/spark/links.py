@@ -13,9 +13,9 @@ from contextlib import suppress
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from everstream.core.coordinators.patience import Patience
 from everstream.core.ids import Generation, HostId
 from everstream.core.messages import LinkCut
-from everstream.core.patience import Patience
 from everstream.spark.endpoints import Address, Doors
 from everstream.spark.talk import Unreachable
 

@@ -2,27 +2,44 @@
 
 from dataclasses import dataclass
 
+from everstream.core.coordinators.recovery_report import RecoveryReport
 from everstream.core.manifest import EpochManifest
 from everstream.core.orders import Phase
 from everstream.core.plan import Plan
-from everstream.core.recovery import RecoveryReport
 from everstream.spark.kills import Kill
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Where the run stands."""
+    """Where the run stands: what `until=` and `Listener.progress` are given.
+
+    >>> def enough(snapshot):
+    ...     return snapshot.records_read >= 1_000_000
+    >>> pipeline = es.Pipeline("enough").source(es.Range(3)).collect()
+    >>> result = pipeline.run(until=enough)
+    """
 
     phase: Phase
     hosts: int
+    """How many are there now."""
     records_read: int
+    """Records that the sources have given so far."""
     totals: dict[str, int]
+    """Operator -> records it has had so far; a source: has given."""
     epoch: int
+    """The newest that is stable."""
     recoveries: list[RecoveryReport]
+    """One for each failure so far."""
 
 
 class Listener:
-    """Override what you want to hear. Called on the driver's thread: be quick."""
+    """Override what you want to hear. Called on the driver's thread: be quick.
+
+    >>> class Loud(es.Listener):
+    ...     def note(self, text, warning):
+    ...         print(text)
+    >>> result = es.Pipeline("heard").source(es.Range(3)).collect().run(listener=Loud())
+    """
 
     def started(self, plan: Plan, total_records: int | None) -> None:
         """The plan is made; Spark is about to start the hosts."""

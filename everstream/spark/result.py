@@ -1,6 +1,7 @@
 """What a run gives back: counts, timings, checkpoints, one report per failure, and output."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from everstream.core.coordinators.recovery_report import RecoveryReport
+from everstream.core.coordinators.tally import CheckpointTally
 from everstream.core.manifest import EpochManifest
 from everstream.core.orders import Outcome
-from everstream.core.recovery import RecoveryReport
-from everstream.core.tally import CheckpointTally
+from everstream.core.plan import Plan
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch, records_of
+from everstream.pipeline.graph import Graph, Kind
+from everstream.pipeline.sink import Sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -21,25 +25,43 @@ if TYPE_CHECKING:
 
 @dataclass
 class RunResult:
-    """The outcome of one run of a pipeline."""
+    """What a run came to: counts, timings, checkpoints, a report per failure, collected output.
+
+    >>> result = es.Pipeline("squares").source(es.Range(4)).map(lambda n: n * n).collect().run()
+    >>> result.outcome.value, result.records_in, result.records_out
+    ('finished', 4, 4)
+    >>> result.counts["map"]
+    (4, 4)
+    """
 
     pipeline: str
     outcome: Outcome
+    """Finished, or stopped; a run that failed raises instead."""
     wall_s: float
     """From the first shard running to the end; Spark's own start is not in it."""
     startup_s: float
+    """From the call to the first shard running, most of it Spark's own start."""
     counts: dict[str, tuple[int, int]]
     """Operator -> records in, records out, over all shards; each record counted once."""
     sources: tuple[str, ...]
     sinks: tuple[str, ...]
     checkpoints: list[EpochManifest] = field(default_factory=list)
+    """The epochs that became stable, in the order they did; the newest 1,000 of them."""
+    checkpoint_count: int = 0
+    """How many epochs became stable."""
     recoveries: list[RecoveryReport] = field(default_factory=list)
+    """One for each failure that the run survived, the newest 1,000."""
+    recovery_count: int = 0
+    """How many failures the run survived."""
     notes: list[str] = field(default_factory=list)
+    """What the user should know, the newest 1,000."""
     store: str = ""
     resumed_from: int = 0
+    """The epoch the run went on from; 0 if it started from nothing."""
     skipped: dict[str, int] = field(default_factory=dict)
     """Operator -> records left out because of an error, of those with on_error= that left any."""
     outputs: Mapping[str, list[Batch]] = field(default_factory=dict)
+    """Collect sink -> its batches; easier to read with `collected` or `to_polars`."""
     tally: CheckpointTally = field(default_factory=CheckpointTally)
     """The checkpoints of single shards."""
     lost_frames: int = 0
@@ -47,34 +69,52 @@ class RunResult:
 
     @property
     def records_in(self) -> int:
+        """Records that the sources gave, each counted once."""
         return sum(self.counts.get(name, (0, 0))[1] for name in self.sources)
 
     @property
     def records_out(self) -> int:
+        """Records that came to the sinks, each counted once."""
         return sum(self.counts.get(name, (0, 0))[0] for name in self.sinks)
 
     def batches(self, name: str = "collect") -> list[Batch]:
-        """What a collect sink gathered, as it came."""
+        """What a collect sink gathered, as it came: lists of records, or DataFrames."""
         if name not in self.outputs:
             known = ", ".join(self.outputs) or "none"
             raise UserError(f"there is no collect sink '{name}'; this pipeline has: {known}.")
         return self.outputs[name]
 
     def collected(self, name: str = "collect") -> list[Any]:
-        """What a collect sink gathered, record by record."""
+        """What a collect sink gathered, record by record; rows as dicts.
+
+        >>> es.Pipeline("rows").source(es.Range(2, column="n")).collect().run().collected()
+        [{'n': 0}, {'n': 1}]
+        """
         return [record for batch in self.batches(name) for record in records_of(batch)]
 
     def to_polars(self, name: str = "collect") -> pl.DataFrame:
-        """What a collect sink gathered, as one Polars DataFrame."""
+        """What a collect sink gathered, as one Polars DataFrame.
+
+        Tuples become the columns `_1`, `_2`, ..., other records that are no dicts `value`.
+
+        >>> es.Pipeline("numbers").source(es.Range(3)).collect().run().to_polars()["value"].sum()
+        3
+        """
         batches = self.batches(name)
         frames = [b if isinstance(b, pl.DataFrame) else _frame_of(b) for b in batches if len(b)]
         return pl.concat(frames, how="vertical_relaxed") if frames else pl.DataFrame()
 
     def to_spark(self, spark: "SparkSession", name: str = "collect") -> "DataFrame":
-        """What a collect sink gathered, as a Spark DataFrame."""
+        """What a collect sink gathered, as a Spark DataFrame.
+
+        >>> pipeline = es.Pipeline("to-spark").source(es.Range(3, column="n")).collect()
+        >>> pipeline.run(spark=spark).to_spark(spark).filter("n > 0").count()
+        2
+        """
         return spark.createDataFrame(self.to_polars(name).to_arrow())
 
     def to_json(self) -> dict[str, Any]:
+        """The result without its output, as plain values: what `everstream run --json` writes."""
         rate = self.records_in / self.wall_s if self.wall_s > 0 else 0.0
         return {
             "pipeline": self.pipeline,
@@ -87,14 +127,64 @@ class RunResult:
             "counts": {name: list(pair) for name, pair in self.counts.items()},
             "skipped": self.skipped,
             "resumed_from": self.resumed_from,
+            "checkpoint_count": self.checkpoint_count,
+            "recovery_count": self.recovery_count,
             "checkpoints": [checkpoint_json(manifest) for manifest in self.checkpoints],
             "recoveries": [report.to_json() for report in self.recoveries],
             "notes": self.notes,
             "store": self.store,
         }
 
+    def left_out(self, graph: Graph) -> list[str]:
+        """What a user should know is missing from the output, in words."""
+        texts = []
+        if self.lost_frames:
+            texts.append(
+                f"{self.lost_frames} frame(s) were lost with the logs of failed hosts; use "
+                'log="durable" to lose nothing'
+            )
+        for name, count in self.skipped.items():
+            kept = graph.nodes[name].dead_letters is not None
+            where = f"; they are kept in {self.store}/dead_letters/{name}" if kept else ""
+            texts.append(f"'{name}' left out {count} record(s) with errors{where}")
+        return texts
+
     def write_json(self, path: str | Path) -> None:
+        """`to_json` into a file; `es.advise(from_run=...)` reads it."""
         Path(path).write_text(json.dumps(self.to_json(), indent=2) + "\n")
+
+
+def result_of(
+    plan: Plan, store: str, outcome: Outcome, newest: EpochManifest | None, resumed_from: int
+) -> RunResult:
+    """What the newest checkpoint counts and the sinks hand back; the rest is the driver's to tell."""
+    counts: dict[str, tuple[int, int]] = {}
+    skipped: Counter[str] = Counter()
+    for record in newest.records.values() if newest is not None else ():
+        for name, (records_in, records_out) in record.counts.items():
+            before = counts.get(name, (0, 0))
+            counts[name] = (before[0] + records_in, before[1] + records_out)
+        skipped.update(record.skipped)
+    graph = plan.graph
+    outputs: dict[str, Any] = {}
+    for node in graph.of_kind(Kind.SINK):
+        assert isinstance(node.what, Sink)
+        gathered = node.what.results(graph.name, node.name, store)
+        if gathered is not None:
+            outputs[node.name] = gathered
+    return RunResult(
+        pipeline=graph.name,
+        outcome=outcome,
+        wall_s=0.0,
+        startup_s=0.0,
+        counts=counts,
+        sources=tuple(node.name for node in graph.of_kind(Kind.SOURCE)),
+        sinks=tuple(node.name for node in graph.of_kind(Kind.SINK)),
+        store=store,
+        resumed_from=resumed_from,
+        skipped=dict(skipped),
+        outputs=outputs,
+    )
 
 
 def checkpoint_json(manifest: EpochManifest) -> dict[str, Any]:

@@ -1,45 +1,51 @@
 """`pipeline.run(...)`: from a pipeline and some wishes to a result."""
 
 import os
-import shutil
-import signal
 import socket
 import sys
-import tempfile
-import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 
 import cloudpickle
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from everstream.core.coordinators.coordinator import Coordinator
 from everstream.core.ids import first_generation
-from everstream.core.manifest import EpochManifest, check_fits
-from everstream.core.message_log import LogKind
-from everstream.core.orders import Outcome, Policy
+from everstream.core.orders import Outcome
 from everstream.core.plan import Plan, make_plan, spread
-from everstream.core.scheme import Checkpointing, Scheme, scheme_of
-from everstream.errors import RunFailed, UserError
-from everstream.pipeline.checkpointing import Coordinated, seconds
+from everstream.errors import EnvironmentFault, RunFailed, StoreError
+from everstream.pipeline.checkpointing import Checkpointing, Coordinated, seconds
 from everstream.pipeline.graph import Kind
-from everstream.pipeline.sink import Sink
 from everstream.pipeline.source import Source
 from everstream.pipeline.stream import Pipeline
-from everstream.spark.autopace import AutoPace
+from everstream.spark.config import (
+    RunConfig,
+    always_tcp,
+    parsed_kills,
+    policy_of,
+    store_url,
+    wishes_of,
+)
 from everstream.spark.context import check_context, is_local, make_context, slots
 from everstream.spark.driver import Driver
-from everstream.spark.endpoints import Address, Doors, RunKeys, address_seen_by_others
+from everstream.spark.endpoints import Address, Doors, RunKeys, address_of
 from everstream.spark.host import HostTask
 from everstream.spark.kills import Kill
 from everstream.spark.listener import Listener, Snapshot
-from everstream.spark.result import RunResult
-from everstream.spark.waiting import said_when_slow
-from everstream.state.store import CheckpointStore, Lease
+from everstream.spark.opening import (
+    OpenStore,
+    check_store,
+    open_store,
+    owner_of,
+    store_folder,
+)
+from everstream.spark.result import RunResult, result_of
+from everstream.spark.scratch import sweep
+from everstream.spark.signals import stopping_on_signals
+from everstream.state.holding import held
 
 DEFAULT = Coordinated()
 
@@ -50,6 +56,9 @@ def run(
     checkpoint: Checkpointing | None = DEFAULT,
     store: str | os.PathLike[str] | None = None,
     fresh: bool = False,
+    renamed: Mapping[str, str] | None = None,
+    drop_state: Collection[str] = (),
+    take_over: bool = False,
     master: str = "local[*]",
     spark: SparkSession | None = None,
     workers: int | None = None,
@@ -61,6 +70,7 @@ def run(
     listener: Listener | None = None,
     heartbeat_timeout: str | float = "10s",
     slow_after: str | float = "10s",
+    checkpoint_timeout: str | float = "10m",
     transport: str = "auto",
 ) -> RunResult:
     """Run a pipeline on Spark until its sources end or it is stopped.
@@ -69,279 +79,193 @@ def run(
         without.
     store: folder or fsspec URL for the checkpoints. A later run with the same store goes on from
         the last one. Without a store a temporary folder is used and nothing is kept.
-    fresh: forget earlier checkpoints and output, start from nothing.
+    fresh: delete earlier checkpoints and output, start from nothing.
+    take_over: run on this store even if another run is using it, which then ends.
+    renamed: operators that have another name than in the checkpoint, {"old": "new"}.
+    drop_state: operators that begin with nothing while the others go on from the checkpoint.
     master, spark: a Spark master, or a session you already have.
     workers: how many hosts (Spark tasks) to spread the shards over; default: all slots.
     max_restarts: how many failures within restart_window are too many.
-    timeout: stop with a checkpoint after so long.
+    timeout: stop with a checkpoint after so long; without one, and saying so, if it cannot be had.
     until: stop with a checkpoint when this function of the run's Snapshot says so.
     kill: kill hosts on purpose, "OPERATOR[:SHARD]@5s", "@10000" records or "@after-prepare" (see
         everstream.spark.kills); "driver@..." kills this process.
     slow_after: say so when a checkpoint, a restore or the store takes longer than this.
+        checkpoint_timeout: give up a checkpoint that is not complete after so long, and start the next.
     transport: "auto" (unix sockets on one machine, encrypted TCP between machines) or "tcp".
     """
-    if transport not in ("auto", "tcp"):
-        raise UserError(f"transport={transport!r}: say 'auto' or 'tcp'.")
-    listener = listener or Listener()
-    kills = [item if isinstance(item, Kill) else Kill.parse(item) for item in kill]
     began_s = time.monotonic()
+    config = RunConfig(
+        checkpoint=checkpoint,
+        policy=policy_of(checkpoint, max_restarts, restart_window, slow_after, checkpoint_timeout),
+        store=store_url(store),
+        fresh=fresh,
+        wishes=wishes_of(renamed, drop_state),
+        take_over=take_over,
+        master=master,
+        spark=spark,
+        workers=workers,
+        timeout_s=None if timeout is None else seconds(timeout),
+        until=until,
+        kills=parsed_kills(kill),
+        listener=listener or Listener(),
+        heartbeat_timeout_s=seconds(heartbeat_timeout),
+        always_tcp=always_tcp(transport),
+    )
     plan = make_plan(pipeline, workers or 1)  # wrong graphs fail here, before Spark starts
-    scheme = scheme_of(checkpoint)
-    scheme.check(plan)
-    for wanted in kills:
-        wanted.check(plan)
-    if spark is not None:
-        context = spark.sparkContext
-        for warning in check_context(context):
-            listener.note(warning, True)
-    else:
-        context = make_context(master, f"everstream {pipeline.name}")
-    plan = spread(plan, _hosts(context, workers, listener))
-    coordinated = checkpoint if isinstance(checkpoint, Coordinated) else None
-    with _store_folder(store) as url:
-        return _Run(pipeline, plan, context, url, listener, began_s).to_the_end(
-            scheme=scheme,
-            auto=AutoPace(coordinated) if coordinated and coordinated.automatic else None,
-            fresh=fresh,
-            policy=Policy(
-                checkpoints=checkpoint is not None,
-                every_s=checkpoint.every_s if checkpoint else None,
-                every_records=coordinated.every_records if coordinated else None,
-                max_restarts=max_restarts,
-                restart_window_s=seconds(restart_window),
-                slow_after_s=seconds(slow_after),
-            ),
-            timeout_s=None if timeout is None else seconds(timeout),
-            kills=kills,
-            until=until,
-            heartbeat_timeout_s=seconds(heartbeat_timeout),
-            always_tcp=transport == "tcp",
-        )
+    config.check(plan)
+    if config.store is not None:
+        check_store(config, plan, config.store)
+    with store_folder(config.store) as url, held(url, owner_of(pipeline.name), take_over):
+        context = _context(config, pipeline.name)
+        plan = spread(plan, _hosts(config, context))
+        return _Run(config, plan, context, began_s).to_the_end(url)
 
 
+@dataclass
 class _Run:
     """One run, from the lease on the store to the result."""
 
-    def __init__(
-        self,
-        pipeline: Pipeline,
-        plan: Plan,
-        context: SparkContext,
-        url: str,
-        listener: Listener,
-        began_s: float,
-    ) -> None:
-        self.pipeline = pipeline
-        self.plan = plan
-        self.context = context
-        self.url = url
-        self.listener = listener
-        self.began_s = began_s
+    config: RunConfig
+    plan: Plan
+    context: SparkContext
+    began_s: float
 
-    def to_the_end(
-        self,
-        scheme: Scheme,
-        auto: AutoPace | None,
-        fresh: bool,
-        policy: Policy,
-        timeout_s: float | None,
-        kills: list[Kill],
-        until: Callable[[Snapshot], bool] | None,
-        heartbeat_timeout_s: float,
-        always_tcp: bool,
-    ) -> RunResult:
-        store = CheckpointStore.at(self.url)
-        with said_when_slow(self.listener, f"opening the store {self.url}", policy.slow_after_s):
-            owner = f"{self.pipeline.name} pid {os.getpid()} on {socket.gethostname()}"
-            lease = store.acquire_lease(owner)
-            manifests = self._earlier(store, lease, fresh, scheme.log)
-        if manifests and manifests[0].final:
-            self.listener.note(
-                f"pipeline '{self.pipeline.name}' has already finished (epoch "
-                f"{manifests[0].epoch}); use --fresh to run it again",
+    def to_the_end(self, url: str) -> RunResult:
+        opened = open_store(self.config, self.plan, url)
+        newest = opened.newest
+        if newest is not None and opened.finished:
+            self.config.listener.note(
+                f"pipeline '{self.plan.graph.name}' has already finished (epoch {newest.epoch}); "
+                "--fresh runs it again and deletes this output",
                 False,
             )
-            return self._result(Outcome.FINISHED, manifests[0], manifests[0].epoch)
-        if manifests:
-            self.listener.note(f"going on from epoch {manifests[0].epoch}", False)
+            return result_of(self.plan, url, Outcome.FINISHED, newest, newest.epoch)
+        if newest is not None:
+            last = "showing the last results of" if newest.final else "going on from"
+            self.config.listener.note(f"{last} epoch {newest.epoch}", False)
+        for name, source in self._sources():
+            source.before_run(self.plan.graph.name, name, url, newest is not None)
+        opened.tidy(self.config)
+        coordinator = self.config.scheme.coordinator(
+            self.plan,
+            self.config.policy,
+            first_generation(opened.lease.number),
+            opened.earlier,
+        )
+        driver, outcome = self._drive(opened, coordinator)
+        if outcome is Outcome.FINISHED:
+            with suppress(StoreError):  # then the next run shows the last results once more
+                opened.store.note_shown()
+        return self._result(opened, coordinator, driver, outcome)
+
+    def _sources(self) -> Iterator[tuple[str, Source]]:
         for node in self.plan.graph.of_kind(Kind.SOURCE):
             assert isinstance(node.what, Source)
-            node.what.before_run(self.pipeline.name, node.name, self.url, bool(manifests))
-        with said_when_slow(self.listener, f"tidying the store {self.url}", policy.slow_after_s):
-            store.sweep(lease)
-        local = is_local(str(self.context.master))
-        over_tcp = always_tcp or not local
-        interface = None
-        if over_tcp:
-            interface = "127.0.0.1" if local else address_seen_by_others()
-        keys = RunKeys.make()
-        doors = Doors(keys, interface, always_tcp=always_tcp, silence_s=heartbeat_timeout_s)
-        coordinator = scheme.coordinator(
-            self.plan, policy, first_generation(lease.number), manifests
-        )
+            yield node.name, node.what
 
-        def task(driver: Address) -> HostTask:
-            return HostTask(
-                pickled_plan=cloudpickle.dumps(self.plan),
-                scheme=scheme,
-                driver=driver,
-                keys=keys,
-                store_url=self.url,
-                over_tcp=over_tcp,
-                always_tcp=always_tcp,
-                driver_timeout_s=heartbeat_timeout_s,
-                slow_after_s=policy.slow_after_s,
-                python_path=[path for path in sys.path if path and os.path.isdir(path)],
-            )
-
+    def _drive(self, opened: OpenStore, coordinator: Coordinator) -> tuple[Driver, Outcome]:
+        """Have the hosts do the work; the driver when it is done, and how that ended."""
+        sweep()
+        doors = self._doors()
         driver = Driver(
+            self.config,
             self.context,
             coordinator,
-            store,
-            lease,
+            opened.store,
+            opened.lease,
             doors,
-            task,
-            self.listener,
-            heartbeat_timeout_s,
-            timeout_s,
-            kills,
-            until,
-            auto,
+            lambda address: self._task(address, doors, opened.url),
         )
-        self.listener.started(self.plan, self._total_records())
+        self.config.listener.started(self.plan, self._total_records())
         try:
-            with _stopping_on_signals(driver):
+            with stopping_on_signals(driver):
                 end = driver.run()
         finally:
             doors.close()
         if end.outcome is Outcome.FAILED:
             raise end.error or RunFailed("the run failed")
+        return driver, end.outcome
+
+    def _doors(self) -> Doors:
+        interface = None
+        local = is_local(str(self.context.master))
+        if self.config.always_tcp or not local:
+            interface = "127.0.0.1" if local else self._address_for_executors()
+        return Doors(
+            RunKeys.make(),
+            interface,
+            always_tcp=self.config.always_tcp,
+            silence_s=self.config.heartbeat_timeout_s,
+        )
+
+    def _address_for_executors(self) -> str:
+        """Where Spark's own executors reach this process, they reach us, too."""
+        name = self.context.getConf().get("spark.driver.host", socket.gethostname())
+        address = address_of(str(name)) or address_of(socket.gethostname())
+        if address is None:
+            raise EnvironmentFault(
+                f"this machine has no address for the name '{name}', under which Spark's executors "
+                "reach it. Set spark.driver.host (SPARK_LOCAL_IP) to an address of this machine "
+                "that the workers reach."
+            )
+        return address
+
+    def _task(self, driver: Address, doors: Doors, url: str) -> HostTask:
+        return HostTask(
+            pickled_plan=cloudpickle.dumps(self.plan),
+            scheme=self.config.scheme,
+            driver=driver,
+            keys=doors.keys,
+            store_url=url,
+            over_tcp=doors.interface is not None,
+            always_tcp=self.config.always_tcp,
+            driver_timeout_s=self.config.heartbeat_timeout_s,
+            slow_after_s=self.config.policy.slow_after_s,
+            python_path=[path for path in sys.path if path and os.path.isdir(path)],
+        )
+
+    def _total_records(self) -> int | None:
+        totals = [source.total_records() for _, source in self._sources()]
+        return None if any(total is None for total in totals) else sum(t or 0 for t in totals)
+
+    def _result(
+        self, opened: OpenStore, coordinator: Coordinator, driver: Driver, outcome: Outcome
+    ) -> RunResult:
         newest = coordinator.manifests[0] if coordinator.manifests else None
-        result = self._result(end.outcome, newest, manifests[0].epoch if manifests else 0)
+        resumed_from = opened.newest.epoch if opened.newest is not None else 0
+        result = result_of(self.plan, opened.url, outcome, newest, resumed_from)
         started_s = driver.running_s or driver.ended_s
         result.wall_s = driver.ended_s - started_s
         result.startup_s = started_s - self.began_s
         result.checkpoints = driver.written
-        result.recoveries = coordinator.book.reports
+        result.checkpoint_count = driver.written.total
+        result.recoveries = coordinator.recoveries
+        result.recovery_count = coordinator.recoveries.total
         result.notes = driver.notes
         result.tally = coordinator.tally
         result.lost_frames = coordinator.lost_frames
-        if coordinator.lost_frames:
-            self._note(
-                result,
-                f"{coordinator.lost_frames} frame(s) were lost with the logs of failed hosts; "
-                'use log="durable" to lose nothing',
-            )
-        for name, count in result.skipped.items():
-            kept = self.plan.graph.nodes[name].dead_letters is not None
-            where = f"; they are kept in {self.url}/dead_letters/{name}" if kept else ""
-            self._note(result, f"'{name}' left out {count} record(s) with errors{where}")
+        for text in result.left_out(self.plan.graph):
+            result.notes.append(text)
+            self.config.listener.note(text, True)
         return result
 
-    def _note(self, result: RunResult, text: str) -> None:
-        result.notes.append(text)
-        self.listener.note(text, True)
 
-    def _earlier(
-        self, store: CheckpointStore, lease: Lease, fresh: bool, log: LogKind
-    ) -> list[EpochManifest]:
-        """The checkpoints to go on from; none if the run starts from nothing."""
-        if fresh:
-            store.forget_all(lease)
-        found = [EpochManifest.from_json(manifest.body) for manifest in store.manifests()]
-        for skipped in store.skipped:
-            self.listener.note(f"{skipped.path} is skipped: {skipped.reason}", True)
-        if found:
-            check_fits(found[0], self.plan, log)
-            return found
-        for node in self.plan.graph.nodes.values():
-            for sink in (node.what if node.kind is Kind.SINK else None, node.dead_letters):
-                if isinstance(sink, Sink):
-                    sink.start_fresh(self.pipeline.name, node.name, self.url, fresh)
-        return []
-
-    def _total_records(self) -> int | None:
-        totals = []
-        for node in self.plan.graph.of_kind(Kind.SOURCE):
-            assert isinstance(node.what, Source)
-            totals.append(node.what.total_records())
-        return None if any(total is None for total in totals) else sum(t or 0 for t in totals)
-
-    def _result(
-        self, outcome: Outcome, newest: EpochManifest | None, resumed_from: int
-    ) -> RunResult:
-        counts: dict[str, tuple[int, int]] = {}
-        skipped: Counter[str] = Counter()
-        for record in newest.records.values() if newest is not None else ():
-            for name, (records_in, records_out) in record.counts.items():
-                before = counts.get(name, (0, 0))
-                counts[name] = (before[0] + records_in, before[1] + records_out)
-            skipped.update(record.skipped)
-        graph = self.plan.graph
-        outputs: dict[str, Any] = {}
-        for node in graph.of_kind(Kind.SINK):
-            assert isinstance(node.what, Sink)
-            gathered = node.what.results(self.pipeline.name, node.name, self.url)
-            if gathered is not None:
-                outputs[node.name] = gathered
-        return RunResult(
-            pipeline=self.pipeline.name,
-            outcome=outcome,
-            wall_s=0.0,
-            startup_s=0.0,
-            counts=counts,
-            sources=tuple(node.name for node in graph.of_kind(Kind.SOURCE)),
-            sinks=tuple(node.name for node in graph.of_kind(Kind.SINK)),
-            store=self.url,
-            resumed_from=resumed_from,
-            skipped=dict(skipped),
-            outputs=outputs,
-        )
+def _context(config: RunConfig, pipeline: str) -> SparkContext:
+    if config.spark is None:
+        return make_context(config.master, f"everstream {pipeline}")
+    for warning in check_context(config.spark.sparkContext):
+        config.listener.note(warning, True)
+    return config.spark.sparkContext
 
 
-def _hosts(context: SparkContext, workers: int | None, listener: Listener) -> int:
+def _hosts(config: RunConfig, context: SparkContext) -> int:
     """As many hosts as there are slots: more would wait for each other for ever."""
-    available = slots(context)
+    workers, available = config.workers, slots(context)
     if workers is not None and workers > available:
-        listener.note(
+        config.listener.note(
             f"{workers} workers were asked for but Spark has {available} slot(s): the shards are "
             f"packed onto {available} host(s)",
             True,
         )
     return min(workers or available, available)
-
-
-@contextmanager
-def _store_folder(store: str | os.PathLike[str] | None) -> Iterator[str]:
-    """The URL of the store; a folder that is thrown away if there is none."""
-    if store is None:
-        folder = tempfile.mkdtemp(prefix="everstream-store-")
-        try:
-            yield folder
-        finally:
-            # A host that was told to leave may still be writing: that must not hide how the run
-            # ended, so what cannot be removed now is left to the system's temporary folder.
-            shutil.rmtree(folder, ignore_errors=True)
-    else:
-        url = os.fspath(store)
-        yield url if "://" in url else str(Path(url).absolute())
-
-
-@contextmanager
-def _stopping_on_signals(driver: Driver) -> Iterator[None]:
-    """Ctrl-C and SIGTERM stop with a checkpoint; a second Ctrl-C stops at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, frame: object) -> None:
-        if driver._stop_reason is not None and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        driver.request_stop("Ctrl-C" if number == signal.SIGINT else "SIGTERM")
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -1,9 +1,10 @@
 """What the driver and a host say to each other besides what the core says."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from everstream.core.ids import HostId, ShardId
+from everstream.core.messages import Command, Report
 from everstream.core.points import Point
 from everstream.errors import EverstreamError
 
@@ -48,6 +49,14 @@ class Unreachable:
 
 
 @dataclass(frozen=True)
+class Noticed:
+    """Something that stops nobody, and that the user should know."""
+
+    host: HostId
+    text: str
+
+
+@dataclass(frozen=True)
 class KillAfter:
     """Host: kill yourself when this shard has processed so many records."""
 
@@ -84,3 +93,10 @@ class KillFired:
 @dataclass(frozen=True)
 class Nod:
     """Heard. Also the driver's own heartbeat."""
+
+
+ToHost: TypeAlias = Command | KillAfter | KillAt | KillNow | Nod
+"""Everything a host hears from the driver."""
+
+ToDriver: TypeAlias = Report | Hello | Beat | HostBroke | Unreachable | Noticed | KillFired
+"""Everything the driver hears from a host."""

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from everstream.core.patience import Patience
+from everstream.core.coordinators.patience import Patience
 from everstream.spark.listener import Listener
 
 LOOK_EVERY_S = 0.25

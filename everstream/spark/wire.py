@@ -8,9 +8,10 @@ position in it.
 import struct
 from typing import Any
 
-from everstream.core.frames import Frame, FrameKind, Payload
+from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import ChannelId, Generation
 from everstream.errors import InternalError
+from everstream.runtime.payload import BatchPayload
 
 _HEADER = struct.Struct("<BIQQQIq")
 _CREDIT = 255
@@ -56,7 +57,7 @@ class Wire:
         channel = self.channels[position]
         if kind == _CREDIT:
             return channel, Generation(generation), number
-        payload = Payload(encoded=parts[1]) if len(parts) > 1 else None
+        payload = BatchPayload(encoded=parts[1]) if len(parts) > 1 else None
         return Frame(
             channel,
             FrameKind(kind),

@@ -19,8 +19,8 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.spec import AbstractFileSystem
 
-from everstream.errors import InternalError, StoreError
-from everstream.state.localdisk import LocalDisk
+from everstream.errors import EverstreamError, InternalError, NotStored, StoreError
+from everstream.state.localdisk import LocalDisk, NothingPut
 from everstream.state.objects import Data, checksum_of, pieces_of
 
 
@@ -34,7 +34,10 @@ class Blobs(Protocol):
         """Like `write`, to the path with a dot and the data's checksum; gives the checksum."""
 
     def create(self, path: str, data: bytes) -> None:
-        """Put these bytes there if nothing is there, else raise FileExistsError."""
+        """Put these bytes there if nothing is there, else raise FileExistsError.
+
+        NotStored means that they are not there; after any other error they may be, or come later.
+        """
 
     def read(self, path: str) -> bytes:
         """The bytes; FileNotFoundError if there are none."""
@@ -85,11 +88,11 @@ class FsspecBlobs:
             return self._disk.write_summed(path, data)
 
     def create(self, path: str, data: bytes) -> None:
-        with self._errors("create", path, passing=FileExistsError):
+        with self._errors("create", path, passing=(FileExistsError,)):
             self._disk.create(path, data)
 
     def read(self, path: str) -> bytes:
-        with self._errors("read", path, passing=FileNotFoundError):
+        with self._errors("read", path, passing=(FileNotFoundError,)):
             return self._disk.read(path)
 
     def list(self, prefix: str) -> builtins.list[str]:
@@ -106,19 +109,32 @@ class FsspecBlobs:
 
     @contextmanager
     def _errors(
-        self, verb: str, path: str, passing: type[OSError] | tuple[()] = ()
+        self, verb: str, path: str, passing: tuple[type[OSError], ...] = ()
     ) -> Iterator[None]:
         if path.startswith("/") or ".." in path.split("/"):
             raise InternalError(f"'{path}' is not a path inside the store '{self.url}'")
-        try:
+        with store_errors(f"{verb} '{path}' in the store '{self.url}'", passing):
             yield
-        except passing:
+
+
+@contextmanager
+def store_errors(what: str, passing: tuple[type[OSError], ...] = ()) -> Iterator[None]:
+    """Whatever is raised in here becomes a StoreError that says what could not be done, and why.
+
+    Libraries of object stores raise errors of many kinds, most of which are no OSError.
+    """
+    try:
+        yield
+    except EverstreamError:
+        raise
+    except OSError as error:
+        if isinstance(error, passing):
             raise
-        except OSError as error:
-            raise StoreError(
-                f"cannot {verb} '{path}' in the store '{self.url}': "
-                f"{error.strerror or error}. {_advice(error)}"
-            ) from error
+        kind = NotStored if isinstance(error, NothingPut) else StoreError
+        raise kind(f"cannot {what}: {error.strerror or error}. {_advice(error)}") from error
+    except Exception as error:
+        cause = f"{type(error).__module__}.{type(error).__qualname__}: {error}"
+        raise StoreError(f"cannot {what}: {cause}. {_REACHABLE}") from error
 
 
 def _reopen(url: str, options: dict[str, Any]) -> FsspecBlobs:
@@ -139,7 +155,10 @@ def _advice(error: OSError) -> str:
             return "Give the operator or the pipeline a shorter name."
         case errno.EMFILE | errno.ENFILE:
             return "Too many open files: raise the limit (ulimit -n)."
-    return "Check that the store can be reached and is healthy."
+    return _REACHABLE
+
+
+_REACHABLE = "Check that the store can be reached and is healthy."
 
 
 _memory_lock = threading.Lock()

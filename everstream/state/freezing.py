@@ -16,12 +16,10 @@ from enum import Enum
 from itertools import chain
 from typing import Any, Final
 
-import cloudpickle
 import numpy as np
 
 from everstream.errors import UserError
-
-PROTOCOL: Final = 5
+from everstream.state import saved
 
 _UNPICKLABLE = (pickle.PicklingError, AttributeError, TypeError, ValueError, RecursionError)
 
@@ -111,10 +109,9 @@ def dumps(value: Any) -> bytes:
     Raises one of the errors of the pickle module if neither way works.
     """
     try:
-        return pickle.dumps(value, PROTOCOL)
+        return saved.dumps(value)
     except _UNPICKLABLE:
-        data: bytes = cloudpickle.dumps(value, PROTOCOL)
-        return data
+        return saved.dumps_by_value(value)
 
 
 def dumps_after(header: bytes, value: Any) -> bytes:
@@ -122,7 +119,7 @@ def dumps_after(header: bytes, value: Any) -> bytes:
     buffer = io.BytesIO()
     buffer.write(header)
     try:
-        pickle.Pickler(buffer, PROTOCOL).dump(value)
+        saved.dump(value, buffer)
     except _UNPICKLABLE:
         return header + dumps(value)
     return buffer.getvalue()
@@ -167,7 +164,7 @@ def pieces_after(header: bytes, value: Any) -> tuple[bytes, ...]:
     """`dumps_after` in pieces that follow each other, without copying large bytes at all."""
     collector = _Collector(header)
     try:
-        pickle.Pickler(collector, PROTOCOL).dump(value)
+        saved.dump(value, collector)
     except _UNPICKLABLE:
         return (header, dumps(value))
     return collector.pieces()
@@ -182,7 +179,7 @@ class Pickled:
         self.data = data
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (pickle.loads, (self.data,))
+        return (saved.nested, (self.data,))
 
 
 def freeze(entries: dict[Any, Any], whose: str) -> Any:

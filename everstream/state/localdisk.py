@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
+from everstream.state.folders import create_private, make_folders, sync_folder
 from everstream.state.objects import Data, checksum_of, pieces_of
 
 PIECES_PER_WRITE = 1000
@@ -23,11 +24,16 @@ _HOST = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname()) or "localhost"
 _serial = count()
 
 
+class NothingPut(OSError):
+    """Failed before the blob got its name: it is not there, and will not turn up later."""
+
+
 class LocalDisk:
     """Blobs in a folder. Raises OSError; paths are relative, with forward slashes."""
 
     def __init__(self, root: str) -> None:
         self._root = Path(os.path.abspath(root))
+        self._made: set[Path] = set()
 
     def write(self, path: str, data: Data) -> None:
         target = self._root / path
@@ -37,7 +43,7 @@ class LocalDisk:
         except OSError:
             _unlink(temporary)
             raise
-        _sync_folder(target.parent)
+        sync_folder(target.parent)
 
     def write_summed(self, path: str, data: Data) -> str:
         target = self._root / path
@@ -48,12 +54,15 @@ class LocalDisk:
         except OSError:
             _unlink(temporary)
             raise
-        _sync_folder(target.parent)
+        sync_folder(target.parent)
         return checksum
 
     def create(self, path: str, data: bytes) -> None:
         target = self._root / path
-        temporary = self._write_temporary(target, data)
+        try:
+            temporary = self._write_temporary(target, data)
+        except OSError as error:
+            raise NothingPut(error.errno, error.strerror) from error
         try:
             try:
                 os.link(temporary, target)
@@ -63,7 +72,7 @@ class LocalDisk:
                     raise
         finally:
             _unlink(temporary)
-        _sync_folder(target.parent)
+        sync_folder(target.parent)
 
     def read(self, path: str) -> bytes:
         return (self._root / path).read_bytes()
@@ -96,11 +105,14 @@ class LocalDisk:
     def _write_temporary(self, target: Path, data: Data) -> Path:
         name = f".{target.name}.{_HOST}.{os.getpid()}.{next(_serial)}.tmp"
         temporary = target.parent / name
+        if target.parent not in self._made:
+            make_folders(target.parent, self._root)
+            self._made.add(target.parent)
         try:
-            descriptor = _open_exclusively(temporary)
+            descriptor = create_private(temporary, self._root)
         except FileNotFoundError:
-            _make_folders(target.parent)
-            descriptor = _open_exclusively(temporary)
+            make_folders(target.parent, self._root)
+            descriptor = create_private(temporary, self._root)
         try:
             try:
                 _write_all(descriptor, pieces_of(data))
@@ -132,28 +144,6 @@ def _checksum_of_file(path: Path) -> str:
         flags = mmap.MAP_PRIVATE | mmap.MAP_POPULATE
         with mmap.mmap(file.fileno(), 0, flags=flags, prot=mmap.PROT_READ) as content:
             return checksum_of((content,))  # type: ignore[arg-type]
-
-
-def _open_exclusively(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-
-
-def _make_folders(folder: Path) -> None:
-    """Make a folder and its parents, each on the disk before the next."""
-    if folder.is_dir():
-        return
-    _make_folders(folder.parent)
-    folder.mkdir(exist_ok=True)
-    _sync_folder(folder.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """A name is durable only when its folder is."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _unlink(path: Path) -> None:

@@ -4,7 +4,8 @@ A driver takes over by putting a lease into the first free slot. From then on it
 manifests into the slots that follow, always the one after the newest it knows. Whoever lost the
 lease finds that very slot taken by somebody else's entry and learns it there; so two drivers can
 never both add a manifest. For this the slots of leases must stay for ever, and the newest slot
-must never go away: only slots of manifests that newer ones follow are ever removed.
+must never go away: only slots of manifests that newer ones follow are ever removed. Void entries
+stay, too: each keeps a manifest that was given up from landing late in its slot (see `landing`).
 """
 
 import json
@@ -61,7 +62,11 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a slot holds. `kind` is lease, checkpoint, fresh (what came before is void) or corrupt."""
+    """What a slot holds.
+
+    `kind` is lease, checkpoint, fresh (what came before does not count any more), void (nothing:
+    it is only taken) or corrupt.
+    """
 
     slot: int
     kind: str
@@ -137,53 +142,60 @@ class ManifestLog:
         return [entry for entry in self._read.values() if entry.kind != "gone"]
 
     def claim(self, kind: str, owner: str) -> Lease:
-        """Put a lease or a fresh start into the first free slot, after everything there is."""
+        """Put a lease or a fresh start into the first free slot, after everything there is.
+
+        After an error it may turn up all the same, now or later. Then it is like one whose owner
+        died at once: whoever held the lease before is fenced, and the next claim comes after it.
+        """
         while True:
             entries = self.entries()
             slot = entries[-1].slot + 1 if entries else 1
             # A corrupt entry may have been a lease whose number we cannot read.
             corrupt = sum(entry.kind == "corrupt" for entry in entries)
             number = max((entry.lease for entry in entries), default=0) + corrupt + 1
-            content = {"kind": kind, "lease": number, "body": [owner, uuid.uuid4().hex]}
+            lease = Lease(number, slot)
             try:
-                self._create(slot, content)
+                self._blobs.create(path_of(slot), encoded(kind, lease, [owner, uuid.uuid4().hex]))
             except FileExistsError:
                 continue
             # If we were slow, that slot may have been used and removed again: then it lies in
             # the past, where it fences nobody. The newest slot never goes away, so it tells.
             if self.slots()[-1] == slot:
-                lease = Lease(number, slot)
                 self._newest_known[lease] = slot
                 return lease
 
-    def append(self, lease: Lease, kind: str, body: Any) -> int:
-        """Put an entry into the next slot, or raise LeaseLost if somebody took over."""
-        content = {"kind": kind, "lease": lease.number, "body": body}
-        while True:
-            slot = self._newest(lease) + 1
-            try:
-                self._create(slot, content)
-            except FileExistsError:
-                # After an error it may be unknown whether our own last entry got there: it did.
-                taken = self._entry(slot)
-                if not _is_of(taken, lease):
-                    raise self._lost(lease, taken) from None
-                self._newest_known[lease] = slot
-                if (taken.kind, taken.body) == (kind, json.loads(json.dumps(body))):
-                    return slot
-            else:
-                self._newest_known[lease] = slot
-                return slot
+    def next_slot(self, lease: Lease) -> int:
+        """Where the next entry under this lease goes, unless somebody has taken over."""
+        return self._newest(lease) + 1
+
+    def occupy(self, slot: int, data: bytes) -> bytes:
+        """Put this entry into a slot unless it is taken; what the slot holds then."""
+        try:
+            self._blobs.create(path_of(slot), data)
+        except FileExistsError:
+            return self._blobs.read(path_of(slot))
+        return data
+
+    def settled(self, lease: Lease, slot: int) -> None:
+        """This slot is known to hold an entry of this lease."""
+        self._newest_known[lease] = slot
 
     def require(self, lease: Lease) -> None:
         """Raise LeaseLost if somebody has taken over by now."""
-        newest = self._newest(lease)
-        for slot in self.slots():
-            if slot > newest:
-                taken = self._entry(slot)
-                if not _is_of(taken, lease):
-                    raise self._lost(lease, taken)
-                self._newest_known[lease] = slot
+        self.require_newest(lease, self._newest(lease))
+
+    def require_newest(self, lease: Lease, slot: int) -> None:
+        """Raise LeaseLost if anything follows this slot, the newest of this lease.
+
+        A slot that was removed can be taken again; but then it lies in the past.
+        """
+        newest = max(self.slots(), default=slot)
+        if newest > slot:
+            raise self._lost(lease, self._entry(newest))
+
+    def lost(self, lease: Lease, slot: int, data: bytes) -> LeaseLost:
+        """What it means that this slot holds neither what we put there nor a void entry of ours."""
+        return self._lost(lease, entry_of(slot, data))
 
     def remove(self, slot: int) -> None:
         self._blobs.delete(path_of(slot))
@@ -199,15 +211,12 @@ class ManifestLog:
             self._newest_known[lease] = last.slot
         return self._newest_known[lease]
 
-    def _create(self, slot: int, content: dict[str, Any]) -> None:
-        self._blobs.create(path_of(slot), _encode(content))
-
     def _entry(self, slot: int) -> Entry:
         try:
             data = self._blobs.read(path_of(slot))
         except FileNotFoundError:
             return Entry(slot, "gone")
-        return _decode(slot, data)
+        return entry_of(slot, data)
 
     def _lost(self, lease: Lease, taken: Entry) -> LeaseLost:
         if taken.kind == "lease":
@@ -222,18 +231,14 @@ class ManifestLog:
         )
 
 
-def _is_of(entry: Entry, lease: Lease) -> bool:
-    """Written under this lease: by us, even if the answer that it got there was lost."""
-    return entry.kind in ("checkpoint", "fresh") and entry.lease == lease.number
-
-
-def _encode(content: dict[str, Any]) -> bytes:
-    """A JSON object whose first field is the checksum of the text of the second."""
-    text = json.dumps(content).encode()
+def encoded(kind: str, lease: Lease, body: Any) -> bytes:
+    """An entry: a JSON object whose first field is the checksum of the text of the second."""
+    text = json.dumps({"kind": kind, "lease": lease.number, "body": body}).encode()
     return b'{"checksum": "%s", "entry": %s}\n' % (checksum_of(text).encode(), text)
 
 
-def _decode(slot: int, data: bytes) -> Entry:
+def entry_of(slot: int, data: bytes) -> Entry:
+    """What these bytes say."""
     head = _CHECKSUM.match(data)
     if head is None or not data.endswith(b"}\n"):
         return Entry(slot, "corrupt", reason="it is torn or not a manifest")

@@ -6,7 +6,7 @@ on, and chains stay right however many uploads are under way and in whatever ord
 """
 
 import pickle
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
@@ -185,10 +185,11 @@ class ShardState:
         """Everything that is kept, by operator and name of the state; for looking at only."""
         return {store_id: store.entries for store_id, store in self._stores.items()}
 
-    def adopt(self, other: "ShardState", operators: Collection[str]) -> None:
-        """Take over the stores of these operators; the next capture is full."""
-        for (operator, name), store in other._stores.items():
-            if operator in operators:
+    def adopt(self, other: "ShardState", owner: Callable[[str], str | None]) -> None:
+        """Take over the other's stores that have an owner here; the next capture is full."""
+        for (saved, name), store in other._stores.items():
+            operator = owner(saved)
+            if operator is not None:
                 self.keystore(operator, name).load(store.entries)
         self._base = None
 
@@ -258,14 +259,14 @@ def _decode(data: bytes, name: str) -> tuple[Kind, dict[str, Any], dict[StoreId,
     if version != VERSION:
         raise StoreError(
             f"'{name}' has snapshot format {version}; this Everstream reads format {VERSION}. "
-            "Use the version that wrote it, or start with --fresh."
+            "Use the version that wrote it, or start over with --fresh, which deletes the output."
         )
     try:
         kind, extras, parts = pickle.loads(memoryview(data)[len(_HEADER) :])
     except (AttributeError, ImportError) as error:
         raise UserError(
             f"'{name}' holds values of a class that is not there any more ({error}). Keep it "
-            "importable under the same name, or start with --fresh."
+            "importable under the same name, or start over with --fresh, which deletes the output."
         ) from error
     except (pickle.UnpicklingError, EOFError, ValueError, TypeError, IndexError, KeyError) as error:
         raise CorruptObject(f"'{name}' cannot be decoded ({error!r})") from error

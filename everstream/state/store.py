@@ -3,14 +3,19 @@
 Objects come first, the manifest that names them last: what no manifest names does not count. The
 log of manifests has one order that all drivers agree on, and only the holder of the newest lease
 can add to it. Names of objects should hold the lease number, so that no two drivers share one.
+
+Every object is there twice. Incremental snapshots build on each other, so all checkpoints that are
+kept share objects: without a second copy one flipped bit could make every one of them useless.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from everstream.errors import CorruptObject, InternalError
 from everstream.state.blobs import Blobs, FsspecBlobs
+from everstream.state.landing import Landing, Wait, landing, pause, performed
 from everstream.state.manifests import (
     Entry,
     Holder,
@@ -26,6 +31,11 @@ from everstream.state.objects import Data, ObjectRef, checksum_of, pieces_of
 __all__ = ["CheckpointStore", "Holder", "Lease", "Manifest", "ObjectRef", "Skipped", "Survey"]
 
 OBJECTS: Final = "objects/"
+COPIES: Final = "copies/"
+"""The second copy of each object has the same name in here."""
+
+SHOWN: Final = "shown/"
+"""A file in here says of a manifest, by its slot, that all its output is committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +58,8 @@ class CheckpointStore:
         self.blobs = blobs
         self.skipped: list[Skipped] = []
         """What the last call of `manifests` had to leave out."""
+        self.on_damage: Callable[[str], None] = lambda text: None
+        """Told of an object that could be read only from its copy."""
         self._log = ManifestLog(blobs)
         self._lease: Lease | None = None
 
@@ -65,22 +77,28 @@ class CheckpointStore:
         Never overwrites other content, even under the same name: a zombie cannot do harm.
         """
         checksum = self.blobs.write_summed(f"{OBJECTS}{name}", data)
+        self.blobs.write(f"{COPIES}{name}.{checksum}", data)
         return ObjectRef(name, sum(map(len, pieces_of(data))), checksum)
 
     def get(self, ref: ObjectRef) -> bytes:
-        """The object, checked; CorruptObject says what is wrong with it."""
-        data, problem = self._examine(ref)
-        if problem is not None:
-            raise self._corrupt(ref, problem)
-        return data
+        """The object, checked, or its copy; CorruptObject says what is wrong with both."""
+        data, problem = self._examine(ref, _object_path(ref))
+        if problem is None:
+            return data
+        copy, no_help = self._examine(ref, _copy_path(ref))
+        if no_help is not None:
+            raise self._corrupt(ref, f"{problem}, and its copy is no help: {no_help}")
+        self.on_damage(f"object '{ref.name}' was read from its copy: {problem}; check the disk")
+        return copy
 
     def problem_of(self, ref: ObjectRef) -> str | None:
-        """What is wrong with an object; None if it is whole."""
-        return self._examine(ref)[1]
+        """What is wrong with an object and its copy; None if one of them is whole."""
+        problem = self._examine(ref, _object_path(ref))[1]
+        return problem and self._examine(ref, _copy_path(ref))[1] and problem
 
-    def _examine(self, ref: ObjectRef) -> tuple[bytes, str | None]:
+    def _examine(self, ref: ObjectRef, path: str) -> tuple[bytes, str | None]:
         try:
-            data = self.blobs.read(_object_path(ref))
+            data = self.blobs.read(path)
         except FileNotFoundError:
             return b"", "it is missing"
         if len(data) != ref.size_bytes:
@@ -94,17 +112,24 @@ class CheckpointStore:
         self._lease = self._log.claim("lease", owner)
         return self._lease
 
-    def append_manifest(self, lease: Lease, body: dict[str, Any]) -> int:
-        """Add a manifest and give its slot, or raise LeaseLost.
+    def landing(self, lease: Lease, body: dict[str, Any]) -> Landing:
+        """Add a manifest, step by step: see `Landing`.
 
-        `body["objects"]` lists every object it takes to recover. After a StoreError it is
-        unknown whether the manifest counts; going on or recovering from it are both right.
+        `body["objects"]` lists every object it takes to recover.
         """
         if not isinstance(body.get("objects"), list):
             raise InternalError("a manifest needs the key 'objects', a list of object references")
         for fields in body["objects"]:
             ObjectRef.from_json(fields)
-        return self._log.append(lease, "checkpoint", body)
+        return landing(self._log, lease, "checkpoint", body)
+
+    def append_manifest(self, lease: Lease, body: dict[str, Any], wait: Wait = pause) -> int:
+        """Add a manifest and give its slot. Waits until it is known whether it is there.
+
+        LeaseLost means that somebody has taken over, any other StoreError that the manifest is not
+        there and never will be.
+        """
+        return performed(self.landing(lease, body), wait)
 
     def manifests(self) -> list[Manifest]:
         """All whole manifests, newest first; `skipped` tells what was left out."""
@@ -119,12 +144,10 @@ class CheckpointStore:
         entries = self._log.entries(anew=True)
         manifests = _valid(entries)
         named = {_object_path(ref) for manifest in manifests for ref in manifest.objects}
-        # A fresh start has an owner only if it came with a lease of its own.
-        claims = [e for e in entries if e.kind == "lease" or (e.kind == "fresh" and e.body)]
         return Survey(
             manifests,
             _skipped(entries),
-            Holder.of(claims[-1]) if claims else None,
+            _holder(entries),
             [path[len(OBJECTS) :].rpartition(".")[0] for path in paths if path not in named],
         )
 
@@ -154,10 +177,24 @@ class CheckpointStore:
             if entry.kind == "checkpoint":
                 self._log.remove(entry.slot)
 
+    def note_shown(self) -> None:
+        """All output that the newest manifest covers is committed: there is nothing left to do."""
+        newest = _shown_path(self.manifests()[0])
+        self.blobs.write(newest, b"shown\n")
+        for path in self.blobs.list(SHOWN):
+            if path != newest:
+                self.blobs.delete(path)
+
+    def all_shown(self) -> bool:
+        """Whether that was noted. If not, a driver may have died before its sinks had committed."""
+        newest = next(iter(self.manifests()), None)
+        return newest is not None and _shown_path(newest) in self.blobs.list(SHOWN)
+
     def discard(self, refs: Iterable[ObjectRef]) -> None:
         """Delete objects that nothing will name."""
         for ref in refs:
             self.blobs.delete(_object_path(ref))
+            self.blobs.delete(_copy_path(ref))
 
     def remove_given_up(self) -> None:
         """After going back: what lay in between can never be restored any more."""
@@ -167,16 +204,17 @@ class CheckpointStore:
         """Remove what was given up or is named nowhere, and temporary files. Before work starts."""
         # Look at the objects first: if nobody has taken over after that, none of them can
         # belong to a later driver.
-        paths = self.blobs.list(OBJECTS)
+        paths = self._object_paths()
         self._log.require(lease)
         self.remove_given_up()
-        named = {_object_path(ref) for manifest in self.manifests() for ref in manifest.objects}
+        named = [ref for manifest in self.manifests() for ref in manifest.objects]
+        kept = {path for ref in named for path in (_object_path(ref), _copy_path(ref))}
         for path in paths:
-            if path not in named:
+            if path not in kept:
                 self.blobs.delete(path)
         self.blobs.clean()
 
-    def forget_all(self, lease: Lease | None = None) -> None:
+    def forget_all(self, lease: Lease | None = None, wait: Wait = pause) -> None:
         """Start afresh: all manifests and objects go; leases stay, so old drivers stay fenced.
 
         Without a lease this fences off every driver there is.
@@ -184,8 +222,8 @@ class CheckpointStore:
         if lease is None:
             slot = self._log.claim("fresh", "").slot
         else:
-            slot = self._log.append(lease, "fresh", None)
-        paths = self.blobs.list(OBJECTS)
+            slot = performed(landing(self._log, lease, "fresh", None), wait)
+        paths = self._object_paths()
         self._remove([entry for entry in self._log.entries() if entry.slot < slot], ())
         for path in paths:
             self.blobs.delete(path)
@@ -196,8 +234,10 @@ class CheckpointStore:
         named = {ref for entry in manifests for ref in Manifest(entry.slot, 0, entry.body).objects}
         for entry in manifests:
             self._log.remove(entry.slot)
-        for ref in named - {ref for manifest in kept for ref in manifest.objects}:
-            self.blobs.delete(_object_path(ref))
+        self.discard(named - {ref for manifest in kept for ref in manifest.objects})
+
+    def _object_paths(self) -> list[str]:
+        return [*self.blobs.list(OBJECTS), *self.blobs.list(COPIES)]
 
     def _corrupt(self, ref: ObjectRef, problem: str) -> CorruptObject:
         return CorruptObject(
@@ -208,7 +248,7 @@ class CheckpointStore:
 
 def _valid(entries: list[Entry]) -> list[Manifest]:
     """The manifests since the last fresh start, newest first."""
-    start = max((entry.slot for entry in entries if entry.kind == "fresh"), default=0)
+    start = _fresh_start(entries)
     return [
         Manifest(entry.slot, entry.lease, entry.body)
         for entry in reversed(entries)
@@ -216,9 +256,40 @@ def _valid(entries: list[Entry]) -> list[Manifest]:
     ]
 
 
+def _holder(entries: list[Entry]) -> Holder | None:
+    """Who took the newest lease that entries of no older one follow.
+
+    A claim that came late into a slot of the past was never held.
+    """
+    oldest: float = math.inf
+    for entry in reversed(entries):
+        # A fresh start has an owner only if it came with a lease of its own.
+        claims = entry.kind == "lease" or (entry.kind == "fresh" and entry.body)
+        if claims and entry.lease <= oldest:
+            return Holder.of(entry)
+        if entry.kind != "corrupt":
+            oldest = min(oldest, entry.lease)
+    return None
+
+
 def _skipped(entries: list[Entry]) -> list[Skipped]:
-    return [Skipped(path_of(e.slot), e.reason, e.slot) for e in entries if e.kind == "corrupt"]
+    """What cannot be read, since the last fresh start: what was before it is of no account."""
+    start = _fresh_start(entries)
+    broken = [entry for entry in entries if entry.kind == "corrupt" and entry.slot > start]
+    return [Skipped(path_of(entry.slot), entry.reason, entry.slot) for entry in broken]
+
+
+def _fresh_start(entries: list[Entry]) -> int:
+    return max((entry.slot for entry in entries if entry.kind == "fresh"), default=0)
 
 
 def _object_path(ref: ObjectRef) -> str:
     return f"{OBJECTS}{ref.name}.{ref.checksum}"
+
+
+def _copy_path(ref: ObjectRef) -> str:
+    return f"{COPIES}{ref.name}.{ref.checksum}"
+
+
+def _shown_path(manifest: Manifest) -> str:
+    return f"{SHOWN}{manifest.slot:08d}"

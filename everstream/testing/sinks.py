@@ -8,25 +8,19 @@ back and compared with what should be visible then: nothing lost, doubled or ear
 
 import pickle
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from typing import Any
 
-import cloudpickle
-
+from everstream.core.permits import permit
 from everstream.errors import EverstreamError, UserError
-from everstream.pipeline.batch import Batch, records_of
-from everstream.pipeline.sink import Delivery, Permit, Sink, SinkShard, Transaction, Writer
+from everstream.pipeline.batch import Batch
+from everstream.pipeline.sink import Delivery, Transaction
+from everstream.testing.sink_world import OPERATOR, PIPELINE, Life, MakeSink, ReadBack, World
 
-MakeSink = Callable[[str], Sink]
-ReadBack = Callable[[Sink, SinkShard], Iterable[Any]]
-
-PIPELINE, OPERATOR = "suite", "out"
 CHECKPOINTS = (1, 2, 3)
 SCRIPT = ["w1", "p1", "s1", "w2", "c1", "p2", "s2", "c2", "c2", "w3", "p3", "s3", "c3", "c2", "c3"]
 """Write, prepare, persist (s) and commit the transaction of checkpoint 1, 2, 3, as they overlap."""
@@ -35,114 +29,6 @@ SCRIPT = ["w1", "p1", "s1", "w2", "c1", "p2", "s2", "c2", "c2", "w3", "p3", "s3"
 def default_batches() -> dict[int, Batch]:
     """What the suite writes before checkpoint 1, 2 and 3, and as a zombie (0)."""
     return {k: [{"n": 10 * k + i, "text": f"é\n{k}"} for i in range(3)] for k in (0, *CHECKPOINTS)}
-
-
-@dataclass
-class _World:
-    """One sink in a place of its own, and all the writers that ever opened it."""
-
-    make_sink: MakeSink
-    read_back: ReadBack
-    place: str
-    batches: dict[int, Batch]
-    scenario: str = ""
-    writers: list[Writer] = field(default_factory=list)
-
-    @property
-    def store(self) -> str:
-        return f"{self.place}/store"
-
-    def who(self, generation: int, **other: Any) -> SinkShard:
-        return replace(SinkShard(PIPELINE, OPERATOR, 0, 2, generation, self.store), **other)
-
-    def sink(self) -> Sink:
-        shipped: Sink = pickle.loads(cloudpickle.dumps(self.make_sink(self.place)))
-        return shipped
-
-    def open(self, generation: int, **other: Any) -> Writer:
-        """A writer that stays referenced: a crash must not flush what it still holds."""
-        writer = self.sink().open(self.who(generation, **other))
-        self.writers.append(writer)
-        return writer
-
-    def start(self, generation: int, **other: Any) -> Writer:
-        writer = self.open(generation, **other)
-        writer.recover([], Permit(0))
-        return writer
-
-    def close(self) -> None:
-        for writer in self.writers:
-            with suppress(EverstreamError):
-                writer.close()
-
-    def must_show(self, checkpoints: Iterable[int], when: str, **other: Any) -> None:
-        wanted = Counter(repr(r) for k in checkpoints for r in records_of(self.batches[k]))
-        found = Counter(map(repr, self.read_back(self.sink(), self.who(0, **other))))
-        lost, surplus = wanted - found, found - wanted
-        assert not lost, f"{self.scenario}: {when}: lost {sorted(lost)[:5]}"
-        assert not surplus, f"{self.scenario}: {when}: too many or too early {sorted(surplus)[:5]}"
-
-    def prepare(self, writer: Writer, checkpoint: int) -> Transaction:
-        writer.write(self.batches[checkpoint])
-        transaction = writer.prepare(checkpoint)
-        assert transaction is not None, f"{self.scenario}: prepare gave no transaction"
-        assert transaction.checkpoint == checkpoint, f"{self.scenario}: wrong checkpoint number"
-        return transaction
-
-    def commit_next(self, writer: Writer, checkpoint: int) -> Transaction:
-        transaction = self.prepare(writer, checkpoint)
-        transaction.persist()
-        transaction.commit(Permit(checkpoint))
-        return transaction
-
-
-class _Life:
-    """One generation that follows the script until it is stopped."""
-
-    def __init__(self, world: _World) -> None:
-        self.world = world
-        self.writer = world.start(1)
-        self.prepared: dict[int, Transaction] = {}
-        self.saved: dict[int, bytes] = {}
-        self.committed: set[int] = set()
-
-    def step(self, what: str) -> None:
-        act, checkpoint = what[0], int(what[1])
-        if act == "w":
-            self.writer.write(self.world.batches[checkpoint])
-        elif act == "p":
-            transaction = self.writer.prepare(checkpoint)
-            assert transaction is not None, f"{self.world.scenario}: prepare gave no transaction"
-            self.prepared[checkpoint] = transaction
-        elif act == "s":
-            self.prepared[checkpoint].persist()
-            self.saved[checkpoint] = pickle.dumps(self.prepared[checkpoint])
-        else:
-            self.prepared[checkpoint].commit(Permit(max(self.saved)))
-            self.committed.add(checkpoint)
-        self.world.must_show(self.committed, f"after step {what}")
-
-    def restored(self, checkpoint: int, only_uncommitted: bool) -> list[Transaction]:
-        """The transactions that a checkpoint holds, as another process reads them."""
-        return [
-            pickle.loads(data)
-            for number, data in self.saved.items()
-            if number <= checkpoint and not (only_uncommitted and number in self.committed)
-        ]
-
-    def haunt(self, restored: int) -> None:
-        """Go on as a zombie: everything but a commit, for which it has no permit any more."""
-        for number, transaction in self.prepared.items():
-            if number > restored:
-                with suppress(EverstreamError):
-                    transaction.persist()
-        for _ in range(2):
-            with suppress(EverstreamError):
-                self.writer.write(self.world.batches[0])
-                prepared = self.writer.prepare(restored + 1)
-                if prepared is not None:
-                    prepared.persist()
-                self.writer.write(self.world.batches[0])
 
 
 def check_sink(
@@ -159,19 +45,19 @@ def check_sink(
         delivery = make_sink(f"{folder}/0").delivery
         for number, (name, scenario) in enumerate(_scenarios(delivery), start=1):
             place = f"{folder}/{number}"
-            world = _World(make_sink, read_back, place, batches or default_batches(), name)
+            world = World(make_sink, read_back, place, batches or default_batches(), name)
             world.sink().check()
             world.sink().start_fresh(PIPELINE, OPERATOR, world.store, replace=False)
             scenario(world)
             world.close()
 
 
-def _scenarios(delivery: Delivery) -> list[tuple[str, Callable[[_World], None]]]:
+def _scenarios(delivery: Delivery) -> list[tuple[str, Callable[[World], None]]]:
     if delivery is Delivery.AT_LEAST_ONCE:
         return [("at-least-once", _shows_what_was_written)]
     if delivery is Delivery.IDEMPOTENT:
         return [("idempotent", _shows_records_once_though_written_twice)]
-    plain: list[Callable[[_World], None]] = [
+    plain: list[Callable[[World], None]] = [
         _nothing_written_gives_no_transaction,
         _abort_forgets,
         _permit_must_cover_the_checkpoint,
@@ -185,7 +71,7 @@ def _scenarios(delivery: Delivery) -> list[tuple[str, Callable[[_World], None]]]
     return [*named, *_crashes(), *_held_back()]
 
 
-def _crashes() -> Iterator[tuple[str, Callable[[_World], None]]]:
+def _crashes() -> Iterator[tuple[str, Callable[[World], None]]]:
     """A crash after every prefix of the script, in each way that makes a difference there."""
     for steps in range(len(SCRIPT) + 1):
         done = SCRIPT[:steps]
@@ -200,15 +86,15 @@ def _crashes() -> Iterator[tuple[str, Callable[[_World], None]]]:
             yield name, partial(_crash, steps=steps, zombie=zombie, held=held, others=others)
 
 
-def _crash(world: _World, steps: int, zombie: str, held: str, others: str) -> None:
-    life = _Life(world)
+def _crash(world: World, steps: int, zombie: str, held: str, others: str) -> None:
+    life = Life(world)
     for what in SCRIPT[:steps]:
         life.step(what)
     # If another shard had not persisted the newest checkpoint, an older one is restored.
     restored = max(life.committed if others == "lagging" else life.saved, default=0)
     for generation in (2, 3):
         heir = world.open(generation)
-        heir.recover(life.restored(restored, held == "uncommitted"), Permit(restored))
+        heir.recover(life.restored(restored, held == "uncommitted"), permit(restored))
         world.must_show(range(1, restored + 1), f"after generation {generation} recovered")
         if zombie == "active":
             life.haunt(restored)
@@ -222,7 +108,7 @@ def _crash(world: _World, steps: int, zombie: str, held: str, others: str) -> No
         if zombie == "active":
             life.haunt(checkpoint)
         world.must_show(range(1, checkpoint), "before the heir commits")
-        transaction.commit(Permit(checkpoint))
+        transaction.commit(permit(checkpoint))
         world.must_show(range(1, checkpoint + 1), "after the heir committed")
     if zombie == "active":
         for transaction in life.prepared.values():
@@ -233,21 +119,21 @@ def _crash(world: _World, steps: int, zombie: str, held: str, others: str) -> No
     world.must_show(CHECKPOINTS, "at the end")
 
 
-def _held_back() -> Iterator[tuple[str, Callable[[_World], None]]]:
+def _held_back() -> Iterator[tuple[str, Callable[[World], None]]]:
     """Restores of a checkpoint that is not stable yet, as shards with their own checkpoints do."""
     for restored, zombie, again in product((2, 3), ("silent", "active"), ("once", "twice")):
         name = f"checkpoint {restored} restored {again} with a permit for 1, zombie {zombie}"
         yield name, partial(_hold_back, restored=restored, zombie=zombie, again=again)
 
 
-def _hold_back(world: _World, restored: int, zombie: str, again: str) -> None:
-    life = _Life(world)
+def _hold_back(world: World, restored: int, zombie: str, again: str) -> None:
+    life = Life(world)
     for what in ("w1", "p1", "s1", "c1", "w2", "p2", "s2", "w3", "p3", "s3"):
         life.step(what)
     given = life.restored(restored, only_uncommitted=False)
     for generation in (2, 3) if again == "twice" else (2,):
         heir = world.open(generation)
-        held = {t.checkpoint: t for t in heir.recover(given, Permit(1))}
+        held = {t.checkpoint: t for t in heir.recover(given, permit(1))}
         wanted = set(range(2, restored + 1))
         assert set(held) == wanted, f"{world.scenario}: recover gave back {sorted(held)}"
         world.must_show([1], f"after generation {generation} recovered")
@@ -265,13 +151,13 @@ def _hold_back(world: _World, restored: int, zombie: str, again: str) -> None:
             transaction.persist()
         world.must_show(range(1, checkpoint), "before the permit comes")
         for _ in range(2):
-            transaction.commit(Permit(checkpoint))
+            transaction.commit(permit(checkpoint))
             world.must_show(range(1, checkpoint + 1), "after the permit came")
-    assert not world.open(4).recover(given, Permit(3)), f"{world.scenario}: nothing waits"
+    assert not world.open(4).recover(given, permit(3)), f"{world.scenario}: nothing waits"
     world.must_show(CHECKPOINTS, "at the end")
 
 
-def _nothing_written_gives_no_transaction(world: _World) -> None:
+def _nothing_written_gives_no_transaction(world: World) -> None:
     writer = world.start(1)
     assert writer.prepare(1) is None, f"{world.scenario}: prepare gave a transaction"
     writer.write(world.batches[1][:0])
@@ -280,7 +166,7 @@ def _nothing_written_gives_no_transaction(world: _World) -> None:
     world.must_show([3], "after a checkpoint with records")
 
 
-def _abort_forgets(world: _World) -> None:
+def _abort_forgets(world: World) -> None:
     writer = world.start(1)
     world.prepare(writer, 1).abort()
     transaction = world.prepare(writer, 2)
@@ -291,23 +177,23 @@ def _abort_forgets(world: _World) -> None:
     world.must_show([3], "after two aborts and a commit")
 
 
-def _permit_must_cover_the_checkpoint(world: _World) -> None:
+def _permit_must_cover_the_checkpoint(world: World) -> None:
     transaction = world.prepare(world.start(1), 2)
     transaction.persist()
     try:
-        transaction.commit(Permit(1))
+        transaction.commit(permit(1))
     except EverstreamError:
         world.must_show([], "after a commit without the right permit")
         return
     raise AssertionError(f"{world.scenario}: committed checkpoint 2 with a permit for 1")
 
 
-def _persist_and_commit_run_beside_the_writer(world: _World) -> None:
+def _persist_and_commit_run_beside_the_writer(world: World) -> None:
     writer = world.start(1)
 
     def finish(transaction: Transaction) -> None:
         transaction.persist()
-        transaction.commit(Permit(transaction.checkpoint))
+        transaction.commit(permit(transaction.checkpoint))
 
     with ThreadPoolExecutor(1) as background:
         finished = [
@@ -319,38 +205,38 @@ def _persist_and_commit_run_beside_the_writer(world: _World) -> None:
     world.must_show(CHECKPOINTS, "after commits on another thread")
 
 
-def _rewinding_removes_committed_output(world: _World) -> None:
+def _rewinding_removes_committed_output(world: World) -> None:
     writer = world.start(1)
     transactions = [world.commit_next(writer, checkpoint) for checkpoint in CHECKPOINTS]
     heir = world.open(2)
-    heir.recover(transactions[:1], Permit(1))
+    heir.recover(transactions[:1], permit(1))
     world.must_show([1], "after a restore of checkpoint 1")
     world.commit_next(heir, 2)
     world.must_show([1, 2], "after going on from checkpoint 1")
 
 
-def _late_starter_changes_nothing(world: _World) -> None:
+def _late_starter_changes_nothing(world: World) -> None:
     late, later = world.open(1), world.open(1)
     writer = world.start(2)
     world.commit_next(writer, 1)
     with suppress(EverstreamError):
-        late.recover([], Permit(0))
+        late.recover([], permit(0))
     world.must_show([1], "after an older generation recovered with nothing prepared")
     held = world.prepare(writer, 2)
     held.persist()
     writer.write(world.batches[3])
     with suppress(EverstreamError):
-        later.recover([], Permit(0))
+        later.recover([], permit(0))
     world.must_show([1], "after an older generation recovered with output prepared")
-    held.commit(Permit(2))
+    held.commit(permit(2))
     last = writer.prepare(3)
     assert last is not None, f"{world.scenario}: records are gone"
     last.persist()
-    last.commit(Permit(3))
+    last.commit(permit(3))
     world.must_show(CHECKPOINTS, "after the newer generation committed")
 
 
-def _neighbours_are_left_alone(world: _World) -> None:
+def _neighbours_are_left_alone(world: World) -> None:
     others: list[dict[str, Any]] = [
         {"shard": 1},
         {"operator": "out-0000"},
@@ -366,13 +252,13 @@ def _neighbours_are_left_alone(world: _World) -> None:
     world.start(5)
     world.sink().start_fresh(PIPELINE, OPERATOR + "-none", world.store, replace=True)
     for transaction in held:
-        transaction.commit(Permit(2))
+        transaction.commit(permit(2))
     world.must_show([1, 2], "another shard's output")
     for other in others[1:]:
         world.must_show([1, 2], f"output of {other}", **other)
 
 
-def _fresh_start_asks_before_it_replaces(world: _World) -> None:
+def _fresh_start_asks_before_it_replaces(world: World) -> None:
     for other in ({}, {"operator": "neighbour"}):
         writer = world.start(4, **other)
         world.commit_next(writer, 1)
@@ -391,7 +277,7 @@ def _fresh_start_asks_before_it_replaces(world: _World) -> None:
     world.must_show([2], "after a fresh run")
 
 
-def _shows_what_was_written(world: _World) -> None:
+def _shows_what_was_written(world: World) -> None:
     writer = world.start(1)
     for checkpoint in CHECKPOINTS:
         writer.write(world.batches[checkpoint])
@@ -399,7 +285,7 @@ def _shows_what_was_written(world: _World) -> None:
         world.must_show(range(1, checkpoint + 1), f"after checkpoint {checkpoint}")
 
 
-def _shows_records_once_though_written_twice(world: _World) -> None:
+def _shows_records_once_though_written_twice(world: World) -> None:
     for generation in (1, 2):
         writer = world.start(generation)
         for checkpoint in CHECKPOINTS:

@@ -9,10 +9,14 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]
-from numba import njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic
+
+from everstream.extras import extra
+
+with extra("transactions"):
+    from llvmlite import ir  # type: ignore[import-untyped]
+    from numba import njit, types
+    from numba.core import cgutils
+    from numba.extending import intrinsic
 
 F = TypeVar("F", bound=Callable[..., Any])
 

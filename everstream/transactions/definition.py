@@ -17,16 +17,19 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
-from numba import types
-from numba.core.errors import NumbaError, UnsupportedBytecodeError
-from numba.extending import typeof_impl
 
+from everstream.extras import extra
 from everstream.transactions.cache import cache_folder
 from everstream.transactions.committed_path import CommittedPath, committed_path
 from everstream.transactions.errors import DefinitionError
 from everstream.transactions.tables import KeyReference, Table
+
+with extra("transactions"):
+    import numba
+    from numba import types
+    from numba.core.errors import NumbaError, UnsupportedBytecodeError
+    from numba.extending import typeof_impl
 
 Function = Callable[..., Any]
 
@@ -42,6 +45,7 @@ class Abort:
 
 
 ABORT = Abort()
+"""What a transaction returns to change nothing."""
 
 
 def _abort_is_none(_value: Abort, _context: Any) -> Any:
@@ -116,6 +120,13 @@ def transaction(
     in `src=accounts.key("from")`; parameters without a keyword receive the event column of
     that name. The function returns one new value per name in `writes`, in that order, or
     ABORT. With `interpreted=True` it runs as plain Python, slowly, and may use anything.
+
+    >>> stock = es.Table("stock")
+    >>> @es.transaction(left=stock.key("item"), writes="left", interpreted=True)
+    ... def buy(left, count):
+    ...     return es.ABORT if left < count else left - count
+    >>> buy(5, 3), buy(2, 3)
+    (2, ABORT)
     """
     written = (writes,) if isinstance(writes, str) else tuple(writes)
 

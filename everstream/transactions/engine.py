@@ -17,6 +17,7 @@ import polars as pl
 
 from everstream.transactions import codegen
 from everstream.transactions.definition import Transaction
+from everstream.transactions.dependencies import dependencies_of
 from everstream.transactions.errors import DefinitionError, ExecutionError, LogError
 from everstream.transactions.execution import (
     PARALLEL_FROM_S,
@@ -27,8 +28,9 @@ from everstream.transactions.execution import (
     run_along_graph,
     totals_block,
 )
-from everstream.transactions.graph import Graph, GraphBuilder, dependencies_of
+from everstream.transactions.graph import Graph, GraphBuilder
 from everstream.transactions.index import IntegerIndex
+from everstream.transactions.layout import Layout
 from everstream.transactions.log import Log
 from everstream.transactions.outcomes import Outcomes
 from everstream.transactions.preprocessing import Preprocessor
@@ -84,7 +86,7 @@ class TransactionEngine:
             raise DefinitionError("execution must be 'auto', 'serial' or 'parallel'")
         if parallelism < 1:
             raise DefinitionError("parallelism must be at least 1")
-        self.layout = codegen.Layout(tables, transactions)
+        self.layout = Layout(tables, transactions)
         self.kernels = codegen.build(self.layout)
         # Interpreted functions hold the GIL and their kernels have no real atomics.
         self.parallelism = parallelism if self.kernels.compiled else 1

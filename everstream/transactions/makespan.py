@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from everstream.transactions.chains import chains_of, heaviest_first
 from everstream.transactions.compiled import kernel
 from everstream.transactions.engine import TransactionEngine
-from everstream.transactions.graph import by_level, chains_of, largest_first, levels_of
+from everstream.transactions.levels import by_level, levels_of
 from everstream.transactions.recovery import BatchRun
 from everstream.transactions.recovery.lsn_vector import sequence_vectors
 from everstream.transactions.workloads import Workload
@@ -157,5 +158,5 @@ def _by_chains(
         (engine.largest_slot + 1) * len(layout.tables),
     )
     weights = starts[chains + 1] - starts[chains]
-    _, load = largest_first(weights, np.argsort(-weights, kind="stable"), workers)
+    _, load = heaviest_first(weights, workers)
     return float(load.max()) * operation_s

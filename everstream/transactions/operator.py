@@ -18,11 +18,12 @@ from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.rejects import Rejected
 from everstream.pipeline.times import TimeOf, Unit
 from everstream.state.keystore import KeyStore
-from everstream.transactions.codegen import Layout
 from everstream.transactions.definition import Transaction
 from everstream.transactions.engine import TransactionEngine
 from everstream.transactions.errors import DefinitionError, ExecutionError, InputError
+from everstream.transactions.layout import Layout
 from everstream.transactions.recovery import SCHEMES
+from everstream.transactions.saved_events import SavedEvents
 from everstream.transactions.state_log import StateLog
 from everstream.transactions.tables import Table
 
@@ -76,6 +77,16 @@ class Transact(Operator):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
 
+    def describe_state(self) -> dict[str, Any]:
+        """Tables, and the transactions that some schemes run again when they recover."""
+        return {
+            "operator": "transact",
+            "tables": {table.name: dict(table.fields) for table in self.tables},
+            "keys": {table.name: table.keys for table in self.tables},
+            "transactions": [declared.name for declared in self.transactions],
+            "recovery": self.recovery,
+        }
+
     @property
     def tables(self) -> tuple[Table, ...]:
         """Every table the transactions name, in that order."""
@@ -101,7 +112,7 @@ class Transact(Operator):
             select=self.select,
             snapshot_every_epochs=sys.maxsize,
         )
-        engine.recover(_SavedEvents(state).between)
+        engine.recover(SavedEvents(state).between)
         return engine
 
     def on_stop(self, ctx: Context) -> None:
@@ -121,7 +132,7 @@ class Transact(Operator):
     def _commit(self, engine: TransactionEngine, state: KeyStore[Any, Any]) -> None:
         engine.end_epoch()
         engine.flush()
-        saved = _SavedEvents(state)
+        saved = SavedEvents(state)
         if self._unsaved:
             saved.add(self._saved_event, pl.concat(self._unsaved, how="vertical_relaxed"))
             self._unsaved = []
@@ -277,36 +288,6 @@ def outcome_columns(outcomes: Sequence[str], events: Sequence[str]) -> dict[str,
     names = {name: f"{name}_read" if name in events else name for name in outcomes}
     names["event"] = POSITION
     return names
-
-
-class _SavedEvents:
-    """The events since the snapshot, kept in the state for `fast`, which runs them again."""
-
-    _KEY = "events"
-
-    def __init__(self, state: KeyStore[Any, Any]) -> None:
-        self._state = state
-
-    def add(self, first_event: int, events: pl.DataFrame) -> None:
-        self._state.put(f"{self._KEY}-{first_event:012d}", events)
-
-    def between(self, first: int, last: int) -> pl.DataFrame:
-        """The events with these numbers; commits and saved events begin at the same ones."""
-        parts: list[pl.DataFrame] = [
-            self._state[key] for key in self._keys() if first <= self._number(key) < last
-        ]
-        return pl.concat(parts, how="vertical_relaxed")
-
-    def clear(self) -> None:
-        for key in self._keys():
-            del self._state[key]
-
-    def _keys(self) -> list[str]:
-        found = (key for key in self._state if isinstance(key, str))
-        return sorted(key for key in found if key.startswith(f"{self._KEY}-"))
-
-    def _number(self, key: str) -> int:
-        return int(key.rpartition("-")[2])
 
 
 def tables_in(operator: Transact, state: Mapping[Any, Any]) -> dict[str, pl.DataFrame]:

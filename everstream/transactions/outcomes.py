@@ -11,7 +11,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from everstream.transactions.codegen import Layout, ReadColumn
+from everstream.transactions.layout import Layout, ReadColumn
 from everstream.transactions.recovery.scheme import BatchRun
 
 

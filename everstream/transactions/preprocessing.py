@@ -9,10 +9,10 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from everstream.transactions.codegen import Layout
 from everstream.transactions.errors import InputError
 from everstream.transactions.execution import Threads
 from everstream.transactions.index import Positions, Rows, dictionary
+from everstream.transactions.layout import Layout
 from everstream.transactions.recovery.scheme import BatchRun
 from everstream.transactions.tables import TableState
 

@@ -59,6 +59,10 @@ class Table:
     for a fixed-size record; a transaction then sees the record as a named tuple.
     `initial` is what a key holds before it is first written: one number for a number,
     a tuple or mapping (or one number for all fields) for a record.
+
+    >>> accounts = es.Table("accounts", value={"cents": "int64", "moves": "int32"}, initial=0)
+    >>> accounts.fields
+    {'cents': 'int64', 'moves': 'int32'}
     """
 
     name: str
@@ -91,18 +95,22 @@ class Table:
         self.__dict__.update(state)
 
     def key(self, column: str) -> KeyReference:
+        """The key that an event names in this column, for `es.transaction`."""
         return KeyReference(self, column)
 
     @property
     def is_record(self) -> bool:
+        """Whether values have named fields."""
         return not isinstance(self.value, str)
 
     @property
     def fields(self) -> dict[str, str]:
+        """Field -> number type; one field called `value` if values are single numbers."""
         return {_SCALAR_FIELD: self.value} if isinstance(self.value, str) else dict(self.value)
 
     @property
     def initial_values(self) -> tuple[Number, ...]:
+        """What the fields of a key hold before it is first written."""
         if isinstance(self.initial, Mapping):
             return tuple(self.initial[field] for field in self.fields)
         if isinstance(self.initial, tuple):

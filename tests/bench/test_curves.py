@@ -6,7 +6,7 @@ import matplotlib.image
 
 from everstream.bench.curves import Disturbed, draw_curves
 from everstream.bench.recovery_time import recovery
-from tests.bench.test_latency import steady, with_outage
+from tests.bench.arrivals import steady, with_outage
 
 
 def test_each_protocol_has_its_column(tmp_path: Path) -> None:

@@ -22,9 +22,11 @@ from everstream.bench.recovery_time import recovery
 from everstream.connectors.collect import Collect
 from everstream.connectors.json_lines import JsonLines
 from everstream.connectors.parts import owner_of
+from everstream.core.permits import permit
 from everstream.errors import UserError
-from everstream.pipeline.sink import Delivery, Permit, SinkShard
+from everstream.pipeline.sink import Delivery, SinkShard
 from everstream.testing.sinks import check_sink
+from tests.bench.arrivals import steady, with_outage
 
 
 def records_in(who: SinkShard) -> list[Any]:
@@ -51,7 +53,7 @@ def test_arrivals_of_all_shards_and_generations_are_read_back_even_if_torn(tmp_p
     began_s = time.time()
     for shard, generation, rows in ((0, 1, 5), (1, 1, 100), (1, 2, 3)):
         writer = sink.open(who(tmp_path, shard, generation))
-        writer.recover((), Permit(0))
+        writer.recover((), permit(0))
         due_us = np.full(rows, round((began_s - 2.0) * 1e6))
         writer.write(pl.DataFrame({"n": range(rows), "due_us": due_us}))
         writer.close()
@@ -71,13 +73,13 @@ def test_the_due_column_is_dropped_before_the_sink_and_missed_if_it_is_not_there
     sink = Timed(Collect(), tmp_path / "times")
     sink.check()
     writer = sink.open(who(tmp_path))
-    writer.recover((), Permit(0))
+    writer.recover((), permit(0))
     writer.write(pl.DataFrame({"n": [1], "due_us": [5]}))
     with pytest.raises(UserError, match="due_us"):
         writer.write(pl.DataFrame({"n": [1]}))
     transaction = writer.prepare(1)
     assert transaction is not None
-    transaction.commit(Permit(1))
+    transaction.commit(permit(1))
     assert sink.results("timed", "out", str(tmp_path / "store"))[0].columns == ["n"]  # type: ignore[index, union-attr]
     sink.start_fresh("timed", "out", str(tmp_path / "store"), True)
     assert len(read_arrivals(tmp_path / "times").at_s) == 0
@@ -91,25 +93,6 @@ def test_quantiles_are_those_of_the_records_one_by_one(pairs: list[tuple[int, in
     shares = (0.01, 0.5, 0.95, 0.99, 1.0)
     plain = np.quantile(every, shares, method="inverted_cdf")
     assert quantiles(values, weights, shares) == pytest.approx(list(plain))
-
-
-def steady(latency_s: float, seconds: float, rate: int = 1_000) -> Arrivals:
-    due_s = np.arange(int(seconds * rate)) / rate
-    wobble = 1 + 0.02 * np.sin(np.arange(len(due_s)) / 7)
-    return Arrivals(due_s + latency_s * wobble, due_s, np.ones(len(due_s)))
-
-
-def with_outage(arrivals: Arrivals, killed_s: float, back_s: float, speed: float) -> Arrivals:
-    """Nothing comes between the kill and `back_s`; then what waits comes at `speed` times the
-    rate. What had been in flight at the kill still comes."""
-    at_s = arrivals.at_s.copy()
-    waits = at_s >= killed_s
-    queue = np.flatnonzero(waits)
-    apart_s = (arrivals.due_s[1] - arrivals.due_s[0]) / speed
-    earliest = back_s + np.arange(len(queue)) * apart_s
-    at_s[queue] = np.maximum(at_s[queue], earliest)
-    order = np.argsort(at_s, kind="stable")
-    return Arrivals(at_s[order], arrivals.due_s[order], arrivals.records[order])
 
 
 def test_recovery_ends_when_the_backlog_is_worked_off() -> None:

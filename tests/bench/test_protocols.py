@@ -8,18 +8,18 @@ from typer.testing import CliRunner
 
 from everstream.bench.protocols.costs import Costs
 from everstream.bench.protocols.grid import (
-    INEXACT,
     PAPER_QUERIES,
-    PROTOCOLS,
     Cell,
     Setting,
     cells,
     checkpointing,
 )
-from everstream.bench.protocols.measure import Measured, measure, results_of
+from everstream.bench.protocols.measure import Measured, measure
 from everstream.bench.protocols.report import write_report
+from everstream.bench.protocols.results import Results
 from everstream.bench.protocols.summary import calm_table, killed_table, rows_of, verdicts
 from everstream.cli.app import app, main
+from everstream.core.registry import PROTOCOLS
 from everstream.core.scheme import scheme_of
 from everstream.errors import UserError
 
@@ -47,21 +47,26 @@ def measured(cell: Cell, **more: object) -> Measured:
 
 
 def test_the_grid_leaves_out_what_cannot_run_and_begins_with_something_of_everything() -> None:
-    grid = cells(PAPER_QUERIES, PROTOCOLS, (1.0, 1.5), (False, True), repeats=3)
-    assert len({cell.key for cell in grid}) == len(grid) == 3 * 2 * 2 * (9 * 7 + 5)
+    grid = cells(PAPER_QUERIES, list(PROTOCOLS), (1.0, 1.5), (False, True), repeats=3)
+    checkpointing, without = 3 * 2 * 2 * (9 * 7 + 5), 3 * 2 * 10
+    assert len({cell.key for cell in grid}) == len(grid) == checkpointing + without
     assert {cell.repeat for cell in grid[: len(grid) // 3]} == {0}
     cyclic = {cell.protocol for cell in grid if cell.query == "nhop"}
-    assert cyclic == set(PROTOCOLS) - {"coordinated", "at-least-once"}
+    assert cyclic == set(PROTOCOLS) - {"aligned", "at-least-once"}
+    assert {cell.protocol for cell in grid if cell.log == "memory"} == {"uncoordinated"}
+    bare = cells(PAPER_QUERIES, list(PROTOCOLS), (1.0,), (True,), 1, memory=False)
+    assert {cell.log for cell in bare} == {"durable"}
     with pytest.raises(UserError, match="query 'nexmark-99' is not one of nexmark-1"):
-        cells(["nexmark-99"], PROTOCOLS, (1.0,), (True,), 1)
+        cells(["nexmark-99"], ["aligned"], (1.0,), (True,), 1)
 
 
 def test_every_protocol_is_what_it_says() -> None:
-    exact = {name for name in PROTOCOLS if scheme_of(checkpointing(name, 1.0)).exactly_once}
-    assert exact == set(PROTOCOLS) - set(INEXACT)
-    assert scheme_of(checkpointing("memory", 1.0)).log == "memory"
-    with pytest.raises(UserError, match="protocol 'paxos' is not one of"):
-        checkpointing("paxos", 1.0)
+    for cell in cells(["nexmark-2-half"], list(PROTOCOLS), (1.5,), (True,), 1):
+        chosen = checkpointing(cell.protocol, cell.interval_s, cell.log)
+        assert chosen is None or chosen.every_s == 1.5
+        scheme = scheme_of(chosen)
+        assert (scheme.name, scheme.exactly_once) == (cell.protocol, cell.exact)
+        assert (scheme.log == "memory") == (cell.way == "uncoordinated (memory)")
 
 
 def test_a_real_run_with_a_kill_is_exact_and_tells_how_it_came_back() -> None:
@@ -94,7 +99,7 @@ def test_the_verdicts_can_fail() -> None:
         measured(cell, rollback_s=2.5),
         measured(replace(cell, protocol="uncoordinated"), rollback_s=1.0, lost=3),
         measured(replace(cell, query="nexmark-2-half"), forced=2),
-        measured(replace(cell, query="nexmark-2-half", protocol="memory"), lost=9),
+        measured(replace(cell, query="nexmark-2-half", log="memory"), lost=9),
     ]
     told = verdicts(rows_of(runs))
     assert [good for _, good in told] == [False] * len(told)
@@ -114,12 +119,14 @@ def test_the_report_is_one_page_with_curves_and_tables(tmp_path: Path) -> None:
 
 
 def test_runs_that_were_measured_before_are_not_run_again(tmp_path: Path) -> None:
-    import json
-
     file = tmp_path / "found.json"
     cell = Cell("nhop", "hmnr", 1.0, failure=True)
-    file.write_text(json.dumps({"runs": [measured(cell).to_json()], "costs": None}))
-    assert list(results_of(file)) == [cell.key]
+    results = Results(file)
+    assert not results.runs
+    results.runs[cell.key], results.costs = measured(cell), Costs(0.02, 0.2, {"hmnr": [5.0]})
+    results.save(Setting())
+    kept = Results(file)
+    assert (kept.runs, kept.costs) == (results.runs, results.costs)
     arguments = ["--query", "nhop", "--protocol", "hmnr", "--interval", "1s", "--repeats", "1"]
     result = CliRunner().invoke(
         app,

@@ -89,7 +89,7 @@ def killable(folder: Path) -> es.Pipeline:
     front = numbers.process(Register(str(pids)), name="front")
     middle = front.on_demand().map(lambda n: n * 3, name="triple")
     middle = middle.process(Register(str(pids)), name="middle")
-    counts = middle.key_by(lambda n: n % KEYS).aggregate(
+    counts = middle.key_by(lambda n: n % KEYS).fold(
         init=int, update=lambda count, n: count + 1, name="count", shards=2
     )
     back = counts.on_demand().process(Register(str(pids)), name="back", shards=1)

@@ -12,7 +12,7 @@ import pyspark
 import pytest
 
 from .conftest import expected, open_gate, pid_of, shown
-from .test_driver import start, wait_for_line
+from .drivers import start, wait_for_line
 
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from .conftest import MASTER, expected, kill, open_gate, pid_of, shown
+from .drivers import wait_for_line
 from .hanging import PACKAGES, hanging, install
-from .test_driver import wait_for_line
 
 SCRIPT = """
 import sys

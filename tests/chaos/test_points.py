@@ -8,7 +8,7 @@ import everstream as es
 from everstream.core.points import Point
 
 from .conftest import MASTER, Killer, expected, killable, open_gate, shown
-from .test_driver import start, wait_for_line
+from .drivers import start, wait_for_line
 
 HOST_KILLS = {
     "snapshots": ["count:0@before-snapshot#2", "count:1@in-snapshot#3", "middle@after-snapshot#4"],

@@ -17,15 +17,16 @@ OFTEN = es.Coordinated(every="200ms")
 
 
 class Corrupter(Killer):
-    """Spoils one object of the newest checkpoint, then kills a host."""
+    """Spoils one object of the newest checkpoint and its copy, then kills a host."""
 
     def epoch(self, manifest: EpochManifest) -> None:
         if manifest.epoch == 4:
             newest = manifest.records[ShardId("count", 0)].objects[-1]
-            path = self.folder / "store" / "objects" / f"{newest.name}.{newest.checksum}"
-            spoiled = bytearray(path.read_bytes())
-            spoiled[len(spoiled) // 2] ^= 0xFF
-            path.write_bytes(bytes(spoiled))
+            for folder in ("objects", "copies"):
+                path = self.folder / "store" / folder / f"{newest.name}.{newest.checksum}"
+                spoiled = bytearray(path.read_bytes())
+                spoiled[len(spoiled) // 2] ^= 0xFF
+                path.write_bytes(bytes(spoiled))
             kill(pid_of(self.folder, "middle"))
 
 

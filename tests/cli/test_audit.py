@@ -9,15 +9,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from everstream.audit.rehearsal import Rehearsal
 from everstream.cli import app
-from everstream.cli.audit_run import Gatekeeper, recovery_of_each
-from everstream.cli.events import KillDelivered, Progressed
 from everstream.cli.options import RunOptions
-from everstream.core.orders import Phase
-from everstream.core.recovery import RecoveryReport
-from everstream.spark.kills import Kill
-from everstream.spark.listener import Snapshot
-from tests.bench.test_kill_plan import plan_of_three
 from tests.cli.commands import ROOT, Command
 
 pytestmark = pytest.mark.timeout(900)  # many processes start; on a busy machine that takes long
@@ -111,43 +105,6 @@ def test_wrong_usage_is_code_2_before_anything_runs(arguments: list[str], says: 
 
 
 def test_the_driver_gets_the_rehearsal_it_was_asked_for() -> None:
-    from everstream.bench.rehearsal import Rehearsal
-
     for how in (None, Rehearsal(), Rehearsal("a/gate", 2.5, (("lines", 26), ("more", 0)))):
         options = RunOptions("app.py", kills=("a@1",), rehearsal=how)
         assert RunOptions.from_json(options.to_json()) == options
-
-
-def progressed(phase: Phase, at_s: float) -> Progressed:
-    return Progressed(Snapshot(phase, 1, 0, {}, 0, []), at_s)
-
-
-def test_the_gate_opens_with_the_last_kill() -> None:
-    keeper = Gatekeeper(2, patience_s=10.0)
-    assert not keeper.hear(KillDelivered(Kill("a")))
-    assert keeper.hear(KillDelivered(Kill("b")))
-    assert not keeper.hear(progressed(Phase.RUNNING, 100.0)), "it is opened once"
-
-
-def test_the_gate_opens_after_a_long_quiet_time_of_running_only() -> None:
-    keeper = Gatekeeper(2, patience_s=10.0)
-    assert not keeper.hear(progressed(Phase.RUNNING, 0.0))
-    assert not keeper.hear(progressed(Phase.RUNNING, 9.0))
-    assert not keeper.hear(KillDelivered(Kill("a")))
-    assert not keeper.hear(progressed(Phase.RESTORING, 15.0))
-    assert not keeper.hear(progressed(Phase.RUNNING, 30.0))
-    assert not keeper.hear(progressed(Phase.RUNNING, 39.0))
-    assert keeper.hear(progressed(Phase.RUNNING, 41.0))
-
-
-def test_each_kill_finds_the_report_of_its_own_process() -> None:
-    plan = plan_of_three()
-    reports = [
-        RecoveryReport("host 1", ("count:1",), True, 1.0),
-        RecoveryReport("driver", ("driver",), False, 2.0),
-        RecoveryReport("host 1", ("count:1",), True, 3.0),
-    ]
-    first, second = Kill.parse("count:1@5"), Kill.parse("count:1@9")
-    driver, other = Kill.parse("driver@1s"), Kill.parse("out@1s")
-    found = recovery_of_each([first, driver, other, second], reports, plan)
-    assert found == {first: reports[0], driver: reports[1], second: reports[2]}

@@ -14,6 +14,9 @@ from typer.testing import CliRunner, Result
 import everstream as es
 from everstream.cli import app
 from everstream.core.orders import Outcome
+from everstream.errors import StoreError
+from everstream.state.blobs import FsspecBlobs
+from everstream.state.manifests import entry_of
 from everstream.state.store import CheckpointStore
 
 RECORDS = 30_000
@@ -23,7 +26,7 @@ KEYS = 7
 def counting(folder: Path) -> es.Pipeline:
     pipeline = es.Pipeline("counting")
     numbers = pipeline.source(es.Paced(es.Range(RECORDS, batch=50), rate=15_000), name="numbers")
-    counts = numbers.key_by(lambda n: n % KEYS).aggregate(
+    counts = numbers.key_by(lambda n: n % KEYS).fold(
         init=int, update=lambda count, _: count + 1, name="count", shards=2
     )
     counts.sink(es.JsonLines(str(folder / "out")), name="out")
@@ -82,6 +85,10 @@ def listed(store: str, *options: str) -> dict[str, Any]:
 
 def epochs(store: str) -> list[int]:
     return [row["epoch"] for row in listed(store)["checkpoints"]]
+
+
+def copy_of(path: Path) -> Path:
+    return Path(str(path).replace("/objects/", "/copies/"))
 
 
 def files(store: str) -> dict[str, bytes]:
@@ -161,6 +168,8 @@ def test_verify_finds_harmed_objects_and_only_those(
     current, *others = epochs(store)
     own = objects(store, current).difference(*(objects(store, epoch) for epoch in others))
     harm(min(own))
+    assert listed(store, "--verify")["checkpoints"][0]["complete"], "its copy is whole"
+    harm(copy_of(min(own)))
     assert listed(store)["checkpoints"][0]["complete"], "not looked at without --verify"
     rows = listed(store, "--verify")["checkpoints"]
     assert [row["complete"] for row in rows] == [False, True, True]
@@ -296,9 +305,27 @@ def test_epochs_that_a_rewind_gave_up_cannot_be_gone_back_to(store: str) -> None
     assert f"epoch {current} is not in the store. It can go back to: {oldest}." in said.stderr
 
 
+def test_rewind_waits_and_says_so_until_it_knows_whether_it_went_through(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = FsspecBlobs.create
+
+    def loses_answers(self: FsspecBlobs, path: str, data: bytes) -> None:
+        create(self, path, data)
+        if entry_of(0, data).kind == "checkpoint":
+            raise StoreError("the connection broke")
+
+    monkeypatch.setattr(FsspecBlobs, "create", loses_answers)
+    oldest = epochs(store)[-1]
+    said = ask("rewind", store, "--to", str(oldest), "--yes")
+    assert said.exit_code == 0 and epochs(store) == [oldest]
+    assert "It is not known yet whether that went through: the connection broke" in said.stderr
+
+
 def test_rewind_refuses_a_damaged_checkpoint_and_fences_nobody(store: str) -> None:
     oldest = epochs(store)[-1]
     min(objects(store, oldest)).unlink()
+    copy_of(min(objects(store, oldest))).unlink()
     before = files(store)
     said = ask("rewind", store, "--to", str(oldest), "--yes")
     assert said.exit_code == 1 and "it is missing" in said.stderr

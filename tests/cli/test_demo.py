@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from everstream.audit.comparison import judge
 from everstream.bench.accounts import plain_program
-from everstream.bench.audit import audit
 from tests.cli.commands import Command
 
 pytestmark = pytest.mark.timeout(900)  # many processes start; on a busy machine that takes long
@@ -27,11 +27,11 @@ def test_the_demo_kills_recovers_and_finds_the_output_exact(tmp_path: Path) -> N
     assert "nothing was lost" in (report / "index.html").read_text()
 
 
-def test_the_audit_sees_a_lost_a_doubled_and_a_wrong_record() -> None:
+def test_the_comparison_sees_a_lost_a_doubled_and_a_wrong_record() -> None:
     right = list(plain_program(1000))
-    assert audit(right, reversed(right)).exact
-    assert audit(right, right[1:]).lost == 1
-    assert audit(right, [*right, right[7]]).duplicated == 1
+    assert judge(right, reversed(right)).exact
+    assert judge(right, right[1:]).lost == 1
+    assert judge(right, [*right, right[7]]).duplicated == 1
     wrong = [*right[:-1], (*right[-1][:2], right[-1][2] + 1)]
-    verdict = audit(right, wrong)
+    verdict = judge(right, wrong)
     assert (verdict.lost, verdict.duplicated, verdict.exact) == (1, 1, False)

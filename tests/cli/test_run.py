@@ -57,7 +57,7 @@ pipeline = es.Pipeline("steady")
     pipeline.source(Gated(), name="numbers")
     .map(Amount)
     .key_by(lambda amount: amount.cents % 10)
-    .aggregate(init=int, update=lambda sum, amount: sum + amount.cents, name="sum", shards=2)
+    .fold(init=int, update=lambda sum, amount: sum + amount.cents, name="sum", shards=2)
     .sink(es.JsonLines("out/"), name="out")
 )
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ from everstream.cli.events import (
 )
 from everstream.cli.screen import Rate
 from everstream.cli.story import Story
+from everstream.core.coordinators.recovery_report import RecoveryReport
 from everstream.core.orders import Phase
-from everstream.core.recovery import RecoveryReport
 from everstream.spark.kills import Kill
 from everstream.spark.listener import Snapshot
 
@@ -82,7 +82,7 @@ def test_what_earlier_drivers_said_stays_in_the_result() -> None:
     story = Story()
     first, second = a_host_failure(1.0), a_host_failure(9.0)
     for event in (
-        Opened("p", "s", "coordinated"),
+        Opened("p", "s", "aligned"),
         EpochStable({"epoch": 1}),
         progressed(2.0, Phase.RUNNING, 10, 1, first),
     ):
@@ -107,7 +107,7 @@ def test_what_earlier_drivers_said_stays_in_the_result() -> None:
 
 def test_a_failed_run_tells_its_error_in_the_result() -> None:
     story = Story()
-    story.hear(Opened("p", "s", "coordinated"))
+    story.hear(Opened("p", "s", "aligned"))
     story.hear(Failed(Fault.RUN, "operator 'map' failed"))
     result = story.to_json("failed", 1)
     assert (result["pipeline"], result["error"], result["exit_code"]) == (

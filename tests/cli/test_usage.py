@@ -45,7 +45,10 @@ def test_help_teaches_with_an_example(command: list[str]) -> None:
         (["--checkpoint", "hmnr", "--every-records", "100"], "hmnr: each shard has its own timer"),
         (["--checkpoint", "uncoordinated", "--every", "auto"], "give a time with --every"),
         (["--checkpoint", "bcs", "--log", "tape"], "tape"),
-        (["--checkpoint", "sometimes"], "sometimes"),
+        (
+            ["--checkpoint", "sometimes"],
+            "'sometimes' is no checkpoint protocol: say one of aligned",
+        ),
         (["--workers", "0"], "--workers"),
     ],
 )
@@ -60,6 +63,7 @@ def test_a_wrong_option_is_named(options: list[str], says: str) -> None:
     ("options", "chosen"),
     [
         ({}, es.Coordinated()),
+        ({"checkpoint": "aligned"}, es.Coordinated()),
         ({"every": "2s"}, es.Coordinated(every="2s")),
         ({"checkpoint": "unaligned"}, es.Coordinated(mode="unaligned")),
         ({"checkpoint": "at-least-once"}, es.Coordinated(mode="at-least-once")),
@@ -92,7 +96,7 @@ def test_aligned_checkpoints_of_a_cycle_are_one_clear_line_that_names_the_others
     tmp_path: Path,
 ) -> None:
     (tmp_path / "round.py").write_text(CYCLIC)
-    for checkpoint in ("coordinated", "at-least-once"):
+    for checkpoint in ("aligned", "at-least-once"):
         command = Command("run", "round.py", "--checkpoint", checkpoint, cwd=tmp_path)
         assert command.end() == 2
         for name in ("'hop'", "unaligned", "hmnr", "bcs", "uncoordinated"):
@@ -105,8 +109,8 @@ def test_aligned_checkpoints_of_a_cycle_are_one_clear_line_that_names_the_others
     [
         (["nothing.py"], "there is no file 'nothing.py'"),
         (
-            [WORD_COUNT, "--kill", "agregate@5s"],
-            "there is no operator 'agregate'; this pipeline has: text_lines, flat_map, aggregate",
+            [WORD_COUNT, "--kill", "flod@5s"],
+            "there is no operator 'flod'; this pipeline has: text_lines, flat_map, fold",
         ),
     ],
 )

@@ -12,8 +12,11 @@ from tests.connectors.postgres_server import PostgresServer, install_postgres
 
 
 @pytest.fixture
-def quick_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def quick_disk(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
     """Temporary folders in memory where there is such a place: an fsync there costs nothing."""
+    tmp_path_factory.getbasetemp()  # settled before, or later tests would look for theirs in here
     shared = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as folder:
         monkeypatch.setattr(tempfile, "tempdir", folder)

@@ -18,9 +18,10 @@ from pyarrow import parquet
 
 from everstream.connectors import Csv, Parquet
 from everstream.connectors.parts import PENDING, owner_of
+from everstream.core.permits import permit
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import Batch, records_of
-from everstream.pipeline.sink import Permit, Sink, SinkShard
+from everstream.pipeline.sink import Sink, SinkShard
 from everstream.pipeline.source import EndOfStream, Reader
 from everstream.testing.sinks import check_sink, default_batches
 from everstream.testing.sources import check_source
@@ -40,7 +41,7 @@ def write(sink: Sink, *batches: Batch, checkpoint: int = 1) -> None:
         writer.write(batch)
     transaction = writer.prepare(checkpoint)
     assert transaction is not None
-    transaction.commit(Permit(checkpoint))
+    transaction.commit(permit(checkpoint))
 
 
 def read_all(reader: Reader) -> list[Any]:
@@ -341,7 +342,7 @@ def test_what_parquet_wrote_duckdb_reads_and_only_what_is_stable(tmp_path: Path)
     waiting.persist()
     found = duckdb.sql(f"select * from '{tmp_path}/*.parquet'").pl()
     assert found.to_dicts() == pl.DataFrame(kinds).to_dicts() * 2
-    waiting.commit(Permit(2))
+    waiting.commit(permit(2))
     assert duckdb.sql(f"select count(*) from '{tmp_path}/*.parquet'").fetchall() == [(6,)]
     assert read_all(Parquet(tmp_path).open(0, 1)) == pl.DataFrame(kinds).to_dicts() * 3
 
@@ -376,7 +377,7 @@ def test_rows_that_do_not_fit_the_first_ones_are_refused_with_the_fix(
         with pytest.raises(UserError, match=problem):
             writer.write(batch)
     transaction = writer.prepare(1)
-    transaction.commit(Permit(1))
+    transaction.commit(permit(1))
     source = make(tmp_path, schema={"n": pl.Int64, "t": pl.String})
     assert read_all(source.open(0, 1)) == [
         {"n": 1, "t": None},

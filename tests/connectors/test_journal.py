@@ -15,11 +15,11 @@ import polars as pl
 import pytest
 
 from everstream.connectors import FromFunction, FromList, Journal, JsonLines, Paced, SocketLines
-from everstream.core.chain import Stage
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import records_of
 from everstream.pipeline.operator import Context
 from everstream.pipeline.source import EndOfStream, Reader
+from everstream.runtime.stage import Stage
 from everstream.state.keystore import KeyStore
 from everstream.testing.sources import check_source
 
@@ -159,20 +159,87 @@ def test_a_zombie_that_starts_late_must_stop(tmp_path: Path) -> None:
         late.read()
 
 
-def test_a_torn_end_is_cut_and_damage_before_it_is_named(tmp_path: Path) -> None:
+def logged(folder: Path, *records: Any) -> tuple[Path, list[int]]:
+    """A journal's one segment with a frame per record, and where each frame ends."""
+    FEED[:] = list(records)
+    reader = one_by_one(folder, 1)
+    ends = []
+    for _ in records:
+        reader.read()
+        (segment,) = folder.glob("shard-0-of-1/segment-*")
+        ends.append(segment.stat().st_size)
+    return segment, ends
+
+
+def mark_of(segment: Path) -> Path:
+    return segment.with_name(f"synced-{segment.name}")
+
+
+def test_a_torn_end_is_cut_wherever_it_was_torn(tmp_path: Path) -> None:
+    segment, ends = logged(tmp_path, 1, 2, 3)
+    data, mark = segment.read_bytes(), mark_of(segment).read_bytes()
+    logged(tmp_path / "two", 1, 2)
+    before_three = mark_of(next(tmp_path.glob("two/shard-0-of-1/segment-*"))).read_bytes()
+    for cut in range(ends[1], ends[2]):
+        segment.write_bytes(data[:cut])
+        mark_of(segment).write_bytes(before_three)  # the third frame was never synced
+        FEED[:] = [4]
+        reader = one_by_one(tmp_path, 2)
+        assert [reader.read() for _ in range(3)] == [[1], [2], [4]]
+        for later in tmp_path.glob("shard-0-of-1/*-00000000000000000002-*"):
+            later.unlink()
+    segment.write_bytes(data)
+    mark_of(segment).write_bytes(mark)
+    assert [one_by_one(tmp_path, 2).read()] == [[1]]
+
+
+def test_every_flipped_byte_of_a_journal_is_refused_with_its_place(tmp_path: Path) -> None:
+    segment, ends = logged(tmp_path, 1, 2, 3)
+    data = segment.read_bytes()
+    for position in range(len(data)):
+        segment.write_bytes(data[:position] + bytes([data[position] ^ 128]) + data[position + 1 :])
+        frame = sum(end <= position for end in ends)
+        start = [0, *ends][frame]
+        reader = one_by_one(tmp_path, 2)
+        assert [reader.read() for _ in range(frame)] == [[1], [2], [3]][:frame]
+        with pytest.raises(ConnectorError, match=rf"{segment.name}'.*byte {start}.*Restore") as no:
+            reader.read()
+        assert "--fresh, which deletes" in str(no.value)
+
+
+def test_a_journal_that_lost_synced_frames_is_refused(tmp_path: Path) -> None:
+    segment, ends = logged(tmp_path, 1, 2, 3)
+    data = segment.read_bytes()
+    for cut in (0, 5, ends[0], ends[1], ends[1] + 20, ends[2] - 1):
+        segment.write_bytes(data[:cut])
+        with pytest.raises(ConnectorError, match="no whole frame at byte"):
+            read_all(one_by_one(tmp_path, 2))
+    segment.unlink()
+    with pytest.raises(ConnectorError, match=r"its last segment.* is gone"):
+        one_by_one(tmp_path, 2).read()
+
+
+@pytest.mark.parametrize("left", [b"", b"not a mark"])
+def test_a_journal_whose_mark_is_lost_is_read_all_the_same(tmp_path: Path, left: bytes) -> None:
+    segment, _ = logged(tmp_path, 1, 2, None)
+    mark_of(segment).write_bytes(left)
+    assert read_all(one_by_one(tmp_path, 2)) == [1, 2]
+    mark_of(segment).unlink()
+    assert read_all(one_by_one(tmp_path, 2)) == [1, 2]
+
+
+def test_damage_in_the_middle_of_a_journal_is_named(tmp_path: Path) -> None:
     FEED[:] = [1, 2, 3]
     reader = one_by_one(tmp_path, 1)
     offsets = [reader.offset for _ in range(3) if reader.read()]
     (segment,) = tmp_path.glob("shard-0-of-1/segment-*")
-    data = segment.read_bytes()
-    segment.write_bytes(data[:-2])
     heir = one_by_one(tmp_path, 2)
     FEED[:] = [4, None]
-    assert read_all(heir) == [1, 2, 4]
-    segment.write_bytes(b"\0" + data[1:])
-    with pytest.raises(ConnectorError, match=r"damaged: frames 0 to 1 are gone.*--fresh"):
+    assert read_all(heir) == [1, 2, 3, 4]
+    segment.unlink()
+    with pytest.raises(ConnectorError, match=r"damaged: frames 0 to 2 are gone.*--fresh"):
         one_by_one(tmp_path, 3).read()
-    for file in tmp_path.glob("shard-0-of-1/segment-*"):
+    for file in tmp_path.glob("shard-0-of-1/*"):
         file.unlink()
     gone = one_by_one(tmp_path, 3)
     gone.seek(offsets[1])
@@ -210,7 +277,8 @@ def test_what_no_checkpoint_needs_is_removed_and_a_fresh_start_begins_behind_it(
     assert [again.read(), again.read()] == [[3], [4]]
     again.forget(offsets[2])
     assert len(list(tmp_path.glob("shard-0-of-1/segment-*"))) == 1
-    assert len(list(tmp_path.glob("shard-0-of-1/kept-from-*"))) == 1
+    (mark,) = tmp_path.glob("shard-0-of-1/kept-from-*")
+    assert not mark.stat().st_mode & 0o077, "closed to others, as all of a journal is"
     FEED[:] = [5, None]
     assert read_all(one_by_one(tmp_path, 3)) == [4, 5]
     late = one_by_one(tmp_path, 4)

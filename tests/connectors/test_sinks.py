@@ -1,5 +1,6 @@
 """Every sink through the conformance suite, and what each promises beyond it."""
 
+import io
 import json
 import pickle
 import signal
@@ -9,6 +10,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -18,11 +20,15 @@ import numpy as np
 import polars as pl
 import pytest
 
-from everstream.connectors import Callback, Collect, Console, JsonLines
-from everstream.connectors.parts import PENDING, owner_of
+from everstream.connectors import Callback, Collect, Console, Csv, JsonLines, Parquet
+from everstream.connectors.dead_letters import DeadLetters
+from everstream.connectors.encoding import decode
+from everstream.connectors.parts import PENDING, PartTransaction, owner_of
+from everstream.core.permits import permit
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import Batch, records_of
-from everstream.pipeline.sink import Delivery, Permit, Sink, SinkShard, Transaction
+from everstream.pipeline.rejects import Rejected
+from everstream.pipeline.sink import Delivery, Sink, SinkShard, Transaction
 from everstream.testing.sinks import check_sink, default_batches
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
@@ -120,17 +126,23 @@ def write_checkpoint(sink: Sink, batch: Batch, checkpoint: int = 1, store: str =
     return transaction
 
 
+def restored(transaction: Transaction) -> Transaction:
+    """As another process reads it from a checkpoint, bound to where it was prepared."""
+    assert isinstance(transaction, PartTransaction)
+    return replace(pickle.loads(pickle.dumps(transaction)), folder=transaction.folder)
+
+
 def test_part_files_are_named_after_pipeline_operator_shard_and_checkpoint(tmp_path: Path) -> None:
     transaction = write_checkpoint(JsonLines(tmp_path), [("the", 3), {"é": None}], checkpoint=12)
     assert [entry.name for entry in tmp_path.iterdir()] == [PENDING]
-    transaction.commit(Permit(12))
+    transaction.commit(permit(12))
     file = tmp_path / "part-words.counts-0000-00000012.jsonl"
     assert file.read_text() == '["the", 3]\n{"é": null}\n'
     assert not list((tmp_path / PENDING).iterdir())
 
 
 def test_what_json_lines_wrote_it_can_read(tmp_path: Path) -> None:
-    write_checkpoint(JsonLines(tmp_path), DATAFRAMES[1]).commit(Permit(1))
+    write_checkpoint(JsonLines(tmp_path), DATAFRAMES[1]).commit(permit(1))
     JsonLines(tmp_path).open(who(2)).write([{"open": 1}])
     source = JsonLines(tmp_path)
     source.check()
@@ -138,7 +150,7 @@ def test_what_json_lines_wrote_it_can_read(tmp_path: Path) -> None:
 
 
 def test_half_a_surrogate_pair_survives(tmp_path: Path) -> None:
-    write_checkpoint(JsonLines(tmp_path), ["\ud800", "é"]).commit(Permit(1))
+    write_checkpoint(JsonLines(tmp_path), ["\ud800", "é"]).commit(permit(1))
     assert JsonLines(tmp_path).open(0, 1).read() == ["\ud800", "é"]
 
 
@@ -173,14 +185,16 @@ def test_json_lines_does_not_write_over_a_file(tmp_path: Path) -> None:
 
 
 def test_a_fresh_start_leaves_what_others_wrote(tmp_path: Path) -> None:
-    write_checkpoint(JsonLines(tmp_path), [1]).commit(Permit(1))
+    write_checkpoint(JsonLines(tmp_path), [1]).commit(permit(1))
     foreign = [tmp_path / "part-mine.jsonl", tmp_path / "notes.txt", tmp_path / PENDING / "x"]
     for file in foreign:
         file.write_text("mine")
     with pytest.raises(UserError, match="--fresh"):
-        JsonLines(tmp_path).start_fresh("words", "counts", "", replace=False)
-    JsonLines(tmp_path).start_fresh("words", "counts", "", replace=True)
-    assert sorted(file for file in tmp_path.rglob("*") if file.is_file()) == sorted(foreign)
+        JsonLines(tmp_path).start_fresh("words", "counts", f"{tmp_path}/.store", replace=False)
+    JsonLines(tmp_path).start_fresh("words", "counts", f"{tmp_path}/.store", replace=True)
+    owner = tmp_path / PENDING / "words.counts.owner"
+    left = [file for file in tmp_path.rglob("*") if file.is_file() and ".store" not in file.parts]
+    assert sorted(left) == sorted([*foreign, owner])
 
 
 def test_a_torn_pending_file_is_never_shown(tmp_path: Path) -> None:
@@ -188,7 +202,7 @@ def test_a_torn_pending_file_is_never_shown(tmp_path: Path) -> None:
     (pending,) = (tmp_path / PENDING).iterdir()
     pending.write_bytes(pending.read_bytes()[:-1])
     with pytest.raises(ConnectorError, match="5 bytes where 6 were written"):
-        transaction.commit(Permit(1))
+        transaction.commit(permit(1))
     assert not list(tmp_path.glob("part-*"))
 
 
@@ -197,36 +211,89 @@ def test_output_that_was_removed_before_its_commit_is_missed(tmp_path: Path) -> 
     (pending,) = (tmp_path / PENDING).iterdir()
     pending.unlink()
     with pytest.raises(ConnectorError, match="both gone"):
-        transaction.commit(Permit(1))
+        transaction.commit(permit(1))
+
+
+SINKS_OF_FILES = {
+    "json": lambda folder: JsonLines(folder),
+    "csv": lambda folder: Csv(folder),
+    "parquet": lambda folder: Parquet(folder),
+    "collect": lambda _: Collect(),
+    "dead letters": lambda _: DeadLetters(),
+}
+
+
+@pytest.mark.parametrize("kind", SINKS_OF_FILES)
+def test_a_bit_that_flips_in_prepared_output_keeps_it_from_being_shown(
+    tmp_path: Path, kind: str
+) -> None:
+    records: list[Any] = [{"n": n, "text": "some text"} for n in range(100)]
+    if kind == "dead letters":
+        records = [Rejected(record, "no good", "here") for record in records]
+    transaction = write_checkpoint(SINKS_OF_FILES[kind](tmp_path), records, store=str(tmp_path))
+    (pending,) = tmp_path.rglob(f"{PENDING}/*")
+    data = bytearray(pending.read_bytes())
+    data[len(data) // 2] ^= 1
+    pending.write_bytes(data)
+    with pytest.raises(ConnectorError, match=rf"{pending.name}' is damaged.*everstream rewind"):
+        heir = SINKS_OF_FILES[kind](tmp_path).open(who(2, str(tmp_path)))
+        heir.recover([pickle.loads(pickle.dumps(transaction))], permit(1))
+    pending.write_bytes(data[:-1])
+    with pytest.raises(ConnectorError, match="bytes where"):
+        transaction.commit(permit(1))
+    assert not list(tmp_path.rglob("part-*")), "nothing is shown"
+    data[len(data) // 2] ^= 1
+    pending.write_bytes(data)
+    transaction.commit(permit(1))
+    assert len(list(tmp_path.rglob("part-*"))) == 1
+
+
+def test_output_prepared_by_a_version_without_checksums_is_committed(tmp_path: Path) -> None:
+    transaction = write_checkpoint(JsonLines(tmp_path), [1, 2])
+    old = {**transaction.__dict__, "file": None}
+    del old["checksum"]
+    earlier = PartTransaction.__new__(PartTransaction)
+    earlier.__dict__.update(old)
+    JsonLines(tmp_path).open(who(2)).recover([earlier], permit(1))
+    assert JsonLines(tmp_path).open(0, 1).read() == [1, 2]
+
+
+def test_a_restored_transaction_is_committed_in_the_folder_of_the_present_sink(
+    tmp_path: Path,
+) -> None:
+    saved = pickle.dumps(write_checkpoint(JsonLines(tmp_path / "before"), [1, 2]))
+    (tmp_path / "before").rename(tmp_path / "after")
+    JsonLines(tmp_path / "after").open(who(2)).recover([pickle.loads(saved)], permit(1))
+    assert JsonLines(tmp_path / "after").open(0, 1).read() == [1, 2]
 
 
 def test_two_processes_may_commit_the_same_transaction_at_once(tmp_path: Path) -> None:
     sink = JsonLines(tmp_path)
     for checkpoint in range(1, 31):
         transaction = write_checkpoint(sink, [checkpoint], checkpoint)
-        copies = [pickle.loads(pickle.dumps(transaction)) for _ in range(4)]
+        copies = [restored(transaction) for _ in range(4)]
         with ThreadPoolExecutor(4) as pool:
-            list(pool.map(lambda one: one.commit(Permit(one.checkpoint)), copies))
+            list(pool.map(lambda one: one.commit(permit(one.checkpoint)), copies))
     assert JsonLines(tmp_path).open(0, 1).read() == list(range(1, 31))
 
 
 def test_an_older_generation_is_told_to_stop(tmp_path: Path) -> None:
-    JsonLines(tmp_path).open(who(3)).recover([], Permit(0))
+    JsonLines(tmp_path).open(who(3)).recover([], permit(0))
     with pytest.raises(ConnectorError, match=r"generation 3 .* has taken over"):
-        JsonLines(tmp_path).open(who(2)).recover([], Permit(0))
+        JsonLines(tmp_path).open(who(2)).recover([], permit(0))
 
 
 def test_a_generation_that_recovers_twice_still_fences_off_older_ones(tmp_path: Path) -> None:
     for _ in range(2):
-        JsonLines(tmp_path).open(who(3)).recover([], Permit(0))
+        JsonLines(tmp_path).open(who(3)).recover([], permit(0))
     with pytest.raises(ConnectorError, match="has taken over"):
-        JsonLines(tmp_path).open(who(2)).recover([], Permit(0))
+        JsonLines(tmp_path).open(who(2)).recover([], permit(0))
 
 
 def test_recovery_leaves_no_pending_files_behind(tmp_path: Path) -> None:
     for generation in (1, 2, 3):
         writer = JsonLines(tmp_path).open(who(generation))
-        writer.recover([], Permit(0))
+        writer.recover([], permit(0))
         assert [file.name for file in (tmp_path / PENDING).iterdir()] == [
             f"words.counts-0000-g{generation}-fence"
         ]
@@ -243,11 +310,38 @@ def test_a_closed_writer_leaves_no_pending_files_behind(tmp_path: Path) -> None:
 
 
 def test_a_torn_file_of_collected_output_is_named(tmp_path: Path) -> None:
-    write_checkpoint(Collect(), [1, 2, 3], store=str(tmp_path)).commit(Permit(1))
+    write_checkpoint(Collect(), [1, 2, 3], store=str(tmp_path)).commit(permit(1))
     (part,) = (tmp_path / "outputs" / "counts").glob("part-*")
-    part.write_bytes(part.read_bytes()[:-1])
-    with pytest.raises(ConnectorError, match=part.name):
-        Collect().results("words", "counts", str(tmp_path))
+    whole = part.read_bytes()
+    for cut in range(len(whole)):
+        part.write_bytes(whole[:cut])
+        with pytest.raises(ConnectorError, match=part.name):
+            Collect().results("words", "counts", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "batch", [[1, 2, 3], pl.DataFrame({"n": [1, 2, 3]})], ids=["rows", "frame"]
+)
+def test_a_flipped_bit_in_collected_output_is_never_handed_back(
+    tmp_path: Path, batch: Batch
+) -> None:
+    write_checkpoint(Collect(), batch, store=str(tmp_path)).commit(permit(1))
+    (part,) = (tmp_path / "outputs" / "counts").glob("part-*")
+    whole = part.read_bytes()
+    for position in range(len(whole)):
+        part.write_bytes(whole[:position] + bytes([whole[position] ^ 32]) + whole[position + 1 :])
+        with pytest.raises(ConnectorError, match=part.name):
+            Collect().results("words", "counts", str(tmp_path))
+
+
+def test_collected_output_of_a_version_without_checksums_is_read() -> None:
+    rows, frame = pickle.dumps([1, 2]), io.BytesIO()
+    pl.DataFrame({"n": [3]}).write_ipc(frame)
+    earlier = [(b"R", rows), (b"C", frame.getvalue())]
+    data = b"".join(kind + len(body).to_bytes(8, "little") + body for kind, body in earlier)
+    found = decode(data)
+    assert found[0] == [1, 2]
+    assert list(records_of(found[1])) == [{"n": 3}]
 
 
 def test_collected_batches_come_back_by_checkpoint_then_shard(tmp_path: Path) -> None:
@@ -257,7 +351,7 @@ def test_collected_batches_come_back_by_checkpoint_then_shard(tmp_path: Path) ->
         writer.write(pl.DataFrame({"checkpoint": [checkpoint]}))
         transaction = writer.prepare(checkpoint)
         assert transaction is not None
-        transaction.commit(Permit(checkpoint))
+        transaction.commit(permit(checkpoint))
     batches = Collect().results("p", "out/put", str(tmp_path))
     assert batches[::2] == [[(1, 0)], [(1, 1)], [(2, 0)], [(10, 0)]]
     assert [b["checkpoint"][0] for b in batches[1::2] if isinstance(b, pl.DataFrame)] == [
@@ -272,7 +366,7 @@ def test_records_of_local_classes_can_be_collected(tmp_path: Path) -> None:
     class Local:
         value = 5
 
-    write_checkpoint(Collect(), [Local()], store=str(tmp_path)).commit(Permit(1))
+    write_checkpoint(Collect(), [Local()], store=str(tmp_path)).commit(permit(1))
     (record,) = collected(Collect(), who(store=str(tmp_path)))
     assert record.value == 5
 
@@ -285,12 +379,13 @@ def test_records_that_do_not_pickle_are_refused(tmp_path: Path) -> None:
 CHILD = """
 import os, pickle, signal, sys
 from everstream.connectors import Collect, JsonLines
-from everstream.pipeline.sink import Permit, SinkShard
+from everstream.core.permits import permit
+from everstream.pipeline.sink import SinkShard
 
 kind, place, last = sys.argv[1:]
 sink = JsonLines(place + "/out") if kind == "JsonLines" else Collect()
 writer = sink.open(SinkShard("words", "counts", 0, 1, 1, place))
-writer.recover([], Permit(0))
+writer.recover([], permit(0))
 
 def reached(step):
     if step == last:
@@ -300,7 +395,7 @@ writer.write([1, 2])
 first = writer.prepare(1)
 first.persist()
 open(place + "/1.saved", "wb").write(pickle.dumps(first))
-first.commit(Permit(1))
+first.commit(permit(1))
 writer.write([3, 4])
 reached("write")
 second = writer.prepare(2)
@@ -309,7 +404,7 @@ second.persist()
 reached("persist")
 open(place + "/2.saved", "wb").write(pickle.dumps(second))
 reached("checkpoint")
-second.commit(Permit(2))
+second.commit(permit(2))
 reached("commit")
 """
 
@@ -332,11 +427,11 @@ def test_output_is_exactly_once_after_the_process_is_killed(
     saved = [pickle.loads((tmp_path / f"{k}.saved").read_bytes()) for k in range(1, restored + 1)]
     sink: Sink = Collect() if kind == "Collect" else JsonLines(tmp_path / "out")
     writer = sink.open(who(2, str(tmp_path)))
-    writer.recover(saved, Permit(restored))
+    writer.recover(saved, permit(restored))
     if restored == 1:
         writer.write([3, 4])
         again = writer.prepare(2)
         assert again is not None
         again.persist()
-        again.commit(Permit(2))
+        again.commit(permit(2))
     assert visible() == [1, 2, 3, 4]

@@ -1,6 +1,5 @@
 """Every source through the conformance suite, and what each promises beyond it."""
 
-import doctest
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,6 @@ from everstream.connectors import (
     Paced,
     Range,
     TextLines,
-    generate,
 )
 from everstream.errors import UserError
 from everstream.pipeline.source import EndOfStream, Reader, Source
@@ -67,12 +65,6 @@ def test_range_keeps_the_promises_of_a_source(batch: int | None) -> None:
     check_source(lambda: Range(-20, 30, batch=batch), expected=range(-20, 30))
     rows = [{"n": n} for n in range(5, 50)]
     check_source(lambda: Range(5, 50, column="n", batch=batch), expected=rows)
-
-
-def test_the_examples_in_the_docs_of_generated_sources_are_true() -> None:
-    results = doctest.testmod(generate)
-    assert results.attempted
-    assert not results.failed
 
 
 def test_an_empty_range_ends_at_once() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from everstream.connectors import FromList, JsonLines, Range
 from everstream.connectors.parts import PartName, PartTransaction, PartWriter, owner_of
+from everstream.core.permits import permit as engine_permit
 from everstream.errors import EverstreamError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.sink import Permit, SinkShard, Transaction
@@ -106,7 +107,7 @@ def run_suite() -> None:
 
 def _commit_early(self: PartTransaction) -> None:
     original_persist(self)
-    original_commit(self, Permit(self.checkpoint))
+    original_commit(self, engine_permit(self.checkpoint))
 
 
 def _recover_without_cleaning(
@@ -135,7 +136,7 @@ def _recover_with_all_commits(
 ) -> Sequence[Transaction]:
     """As if whatever is restored were stable."""
     newest = max([permit.checkpoint, *(t.checkpoint for t in transactions)])
-    return original_recover(self, transactions, Permit(newest))
+    return original_recover(self, transactions, engine_permit(newest))
 
 
 def _commit_fails_twice(self: PartTransaction, permit: Permit) -> None:
@@ -154,7 +155,7 @@ def _part_by_generation(self: PartWriter, checkpoint: int) -> Any:
 
 
 def _abort_does_nothing_and_commits(self: PartTransaction) -> None:
-    original_commit(self, Permit(self.checkpoint))
+    original_commit(self, engine_permit(self.checkpoint))
 
 
 original_persist = PartTransaction.persist

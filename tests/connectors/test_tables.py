@@ -17,10 +17,12 @@ import psycopg
 import pytest
 
 from everstream.connectors import Postgres, Sqlite
-from everstream.connectors.tables import COMMITS, TOKEN, TableTransaction
+from everstream.connectors.sql import COMMITS, TOKEN
+from everstream.connectors.tables import TableTransaction
+from everstream.core.permits import permit
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import Batch
-from everstream.pipeline.sink import Delivery, Permit, Sink, SinkShard, Transaction
+from everstream.pipeline.sink import Delivery, Sink, SinkShard, Transaction
 from everstream.testing.sinks import check_sink, default_batches
 from tests.connectors.postgres_server import PostgresServer
 
@@ -151,7 +153,7 @@ def place(
 
 def test_a_zombie_that_is_in_the_middle_of_a_commit_is_refused(place: Place) -> None:
     writer = place.sink().open(place.who(1))
-    writer.recover([], Permit(0))
+    writer.recover([], permit(0))
     writer.write([{"n": 1}])
     transaction = writer.prepare(1)
     assert isinstance(transaction, TableTransaction)
@@ -159,10 +161,10 @@ def test_a_zombie_that_is_in_the_middle_of_a_commit_is_refused(place: Place) -> 
     rows = transaction._rows()
     assert rows is not None
     # It has read its rows; now its successor goes back to checkpoint 0 and takes over.
-    place.sink().open(place.who(2)).recover([], Permit(0))
+    place.sink().open(place.who(2)).recover([], permit(0))
     transaction._rows = lambda: rows  # type: ignore[method-assign]
     with pytest.raises(ConnectorError, match=r"generation 2 .* has taken over"):
-        transaction.commit(Permit(1))
+        transaction.commit(permit(1))
     assert place.rows() == []
 
 
@@ -170,10 +172,10 @@ def test_a_zombie_cannot_put_old_values_back(place: Place) -> None:
     sink = place.sink(upsert_on=["word"])
     assert sink.delivery is Delivery.IDEMPOTENT
     zombie = sink.open(place.who(1))
-    zombie.recover([], Permit(0))
+    zombie.recover([], permit(0))
     zombie.write([{"word": "a", "count": 1}])
     heir = sink.open(place.who(2))
-    heir.recover([], Permit(0))
+    heir.recover([], permit(0))
     heir.write([{"word": "a", "count": 2}, {"word": "a", "count": 3}, {"word": "b", "count": 1}])
     with pytest.raises(ConnectorError, match="has taken over"):
         zombie.write([{"word": "a", "count": 1}])
@@ -188,13 +190,15 @@ def test_shards_commit_side_by_side(place: Place) -> None:
     def work(shard: int) -> None:
         try:
             writer = place.sink().open(place.who(1, shard))
-            writer.recover([], Permit(0))
+            writer.recover([], permit(0))
             for checkpoint in (1, 2, 3):
                 writer.write([{"shard": shard, "checkpoint": checkpoint}])
                 transaction = writer.prepare(checkpoint)
                 assert transaction is not None
-                transaction.commit(Permit(checkpoint))
-                pickle.loads(pickle.dumps(transaction)).commit(Permit(checkpoint))
+                transaction.commit(permit(checkpoint))
+                assert not writer.recover(
+                    [pickle.loads(pickle.dumps(transaction))], permit(checkpoint)
+                )
         except Exception as error:
             errors.append(error)
 
@@ -226,7 +230,7 @@ def test_types_survive(place: Place) -> None:
         'odd "name %s': 7,
     }
     empty = dict.fromkeys(row)
-    place.prepared([row, empty]).commit(Permit(1))
+    place.prepared([row, empty]).commit(permit(1))
     if place.kind == "postgres":
         expected: dict[str, Any] = row
     else:
@@ -248,7 +252,7 @@ def test_upsert_replaces_rows_of_a_compound_key_in_a_table_that_is_there(place: 
         f'CREATE TABLE "{place.table}" (a integer, b text, v text, "p%" text, UNIQUE (a, b))'
     )
     writer = place.sink(upsert_on=["a", "b"]).open(place.who())
-    writer.recover([], Permit(0))
+    writer.recover([], permit(0))
     writer.write(pl.DataFrame({"a": [1, 1], "b": ["x", "y"], "v": ["old", "old"], "p%": ["", ""]}))
     writer.write(pl.DataFrame({"a": [1], "b": ["x"], "v": ["new"], "p%": ["1"]}))
     writer.close()
@@ -265,9 +269,9 @@ def test_a_table_without_our_column_is_refused_with_the_fix(place: Place) -> Non
         place.sink().check()
     place.execute(f'ALTER TABLE "{place.table}" ADD COLUMN {TOKEN} BIGINT')
     place.sink().check()
-    place.prepared([{"n": 1}]).commit(Permit(1))
+    place.prepared([{"n": 1}]).commit(permit(1))
     with pytest.raises(UserError, match=r"no column more; it has n"):
-        place.prepared([{"n": 1, "more": 2}], checkpoint=2).commit(Permit(2))
+        place.prepared([{"n": 1, "more": 2}], checkpoint=2).commit(permit(2))
     with pytest.raises(UserError, match="no column id"):
         place.sink(upsert_on=["id"]).check()
     assert place.rows() == [{"n": 1}]
@@ -277,7 +281,7 @@ def test_rows_that_break_a_rule_of_the_table_are_refused_whole(place: Place) -> 
     place.execute(f'CREATE TABLE "{place.table}" (n integer UNIQUE, {TOKEN} bigint)')
     transaction = place.prepared([{"n": 1}, {"n": 1}])
     with pytest.raises(UserError, match="upsert_on"):
-        transaction.commit(Permit(1))
+        transaction.commit(permit(1))
     assert place.rows() == []
     place.execute(f'DELETE FROM "{place.table}"')
     with pytest.raises(UserError, match="unique index"):
@@ -287,9 +291,33 @@ def test_rows_that_break_a_rule_of_the_table_are_refused_whole(place: Place) -> 
 def test_rows_that_were_removed_before_their_commit_are_missed(place: Place) -> None:
     transaction = place.prepared([{"n": 1}])
     assert isinstance(transaction, TableTransaction)
-    Path(transaction._path).unlink()
+    Path(transaction.part.path).unlink()
     with pytest.raises(ConnectorError, match="neither in it nor in"):
-        transaction.commit(Permit(1))
+        transaction.commit(permit(1))
+
+
+def test_a_bit_that_flips_in_prepared_rows_keeps_them_out_of_the_table(place: Place) -> None:
+    transaction = place.prepared([{"n": 1, "text": "some text"}])
+    assert isinstance(transaction, TableTransaction)
+    waiting = Path(transaction.part.path)
+    data = waiting.read_bytes()
+    waiting.write_bytes(data.replace(b"some text", b"some tent"))
+    with pytest.raises(ConnectorError, match=rf"{waiting.name}' is damaged"):
+        transaction.commit(permit(1))
+    assert place.rows() == []
+    waiting.write_bytes(data)
+    transaction.commit(permit(1))
+    assert len(place.rows()) == 1
+
+
+def test_a_restored_transaction_uses_the_database_of_the_present_sink(tmp_path: Path) -> None:
+    place = Place("sqlite", tmp_path, "")
+    saved = pickle.dumps(place.prepared([{"n": 1}]))
+    moved = Sqlite(tmp_path / "moved.db", place.table).open(place.who(2))
+    moved.recover([pickle.loads(saved)], permit(1))
+    connection = sqlite3.connect(tmp_path / "moved.db")
+    assert connection.execute(f'SELECT n FROM "{place.table}"').fetchall() == [(1,)]
+    connection.close()
 
 
 @pytest.mark.parametrize("keys", ["id", []])
@@ -302,9 +330,10 @@ def test_wrong_keys_are_refused(place: Place, keys: Any) -> None:
 
 def test_a_full_sqlite_file_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
     place = Place("sqlite", tmp_path, "")
-    place.prepared([{"t": "x"}]).commit(Permit(1))
+    place.prepared([{"t": "x"}]).commit(permit(1))
     transaction = place.prepared([{"t": "y" * 200_000}], checkpoint=2)
     assert isinstance(transaction, TableTransaction)
+    assert transaction.database is not None
     connect = transaction.database.connect
 
     def full() -> Any:
@@ -314,9 +343,9 @@ def test_a_full_sqlite_file_is_named_and_nothing_is_lost(tmp_path: Path) -> None
 
     transaction.database.connect = full  # type: ignore[method-assign]
     with pytest.raises(ConnectorError, match=r"out\.db': database or disk is full.* room"):
-        transaction.commit(Permit(2))
+        transaction.commit(permit(2))
     transaction.database.connect = connect  # type: ignore[method-assign]
-    transaction.commit(Permit(2))
+    transaction.commit(permit(2))
     assert len(place.rows()) == 2
 
 
@@ -338,11 +367,11 @@ def test_a_lost_postgres_connection_is_named_and_a_new_one_goes_on(
     postgres.stop()
     try:
         with pytest.raises(ConnectorError, match=f"{place.table}.*Check that the server runs"):
-            transaction.commit(Permit(1))
+            transaction.commit(permit(1))
     finally:
         postgres.start()
-    transaction.commit(Permit(1))
-    transaction.commit(Permit(1))
+    transaction.commit(permit(1))
+    transaction.commit(permit(1))
     assert place.rows() == [{"n": 1}]
     upsert.write([{"n": 2}])  # its connection was lost: it opens another
     upsert.close()
@@ -368,5 +397,5 @@ def test_a_missing_psycopg_is_missed_with_the_command_that_installs_it(
 
 def test_durations_become_intervals(postgres: PostgresServer, tmp_path: Path) -> None:
     place = Place("postgres", tmp_path, postgres.dsn)
-    place.prepared([{"took": timedelta(seconds=1.5)}]).commit(Permit(1))
+    place.prepared([{"took": timedelta(seconds=1.5)}]).commit(permit(1))
     assert place.rows() == [{"took": timedelta(seconds=1.5)}]

@@ -1,27 +1,40 @@
 """Imports go one way, and the core performs nothing: read off the source, not off luck."""
 
 import ast
-from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-import everstream
+from tests.core.imported import ROOT, imports, modules_in
 
-ROOT = Path(everstream.__file__).parent
+TESTS = Path(__file__).parents[1]
+
+WRITING = {"errors", "state", "pipeline"}
+"""What it takes to write a pipeline."""
+RUNNING = {*WRITING, "core", "runtime", "connectors"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
+    "extras": {"errors"},
     "state": {"errors"},
     "pipeline": {"errors", "state"},
-    "core": {"errors", "state", "pipeline"},
-    "connectors": {"errors", "state", "pipeline"},
-    "inspection": {"errors", "state", "pipeline", "core"},
-    "transactions": {"errors", "state", "pipeline"},
-    "simulation": {"errors", "state", "pipeline", "core", "connectors"},
-    "spark": {"errors", "state", "pipeline", "core", "connectors", "planning"},
+    "connectors": WRITING,
+    "transactions": WRITING,
+    "core": WRITING,
+    "runtime": {*WRITING, "core"},
+    "planning": {*WRITING, "core", "extras"},
+    "inspection": {*WRITING, "core"},
+    "testing": {*WRITING, "core"},
+    "simulation": RUNNING,
+    "spark": {*RUNNING, "planning"},
+    "audit": {*RUNNING, "spark", "simulation", "inspection"},
+    "bench": {*RUNNING, "spark", "simulation", "inspection", "audit", "planning", "transactions"},
+    "cli": {*RUNNING, "spark", "simulation", "inspection", "audit", "planning", "bench"},
 }
-"""Package -> the packages of ours it may import at the top of a module."""
+"""Package -> the packages of ours it may import at the top of a module.
+
+`cli, bench → audit → spark, simulation, inspection → runtime → core → pipeline, state`."""
 
 LAZY = {
     *(("pipeline", "spark"), ("pipeline", "connectors"), ("pipeline", "transactions")),
@@ -30,45 +43,28 @@ LAZY = {
 """Inside a function only: `pipeline.run()`, `.collect()`, `.transact()` and `read_tables` reach
 for what performs them."""
 
+WRITTEN_AS_A_USER_WOULD = {"bench"}
+"""May `import everstream as es`: all others would go round in a circle."""
+
 PERFORMING = {
     *("pyspark", "zmq", "time", "threading", "socket", "fsspec", "asyncio", "subprocess"),
     *("multiprocessing", "random", "os", "io", "pathlib", "uuid", "datetime", "select"),
 }
 
 
-def modules_in(package: str) -> list[Path]:
-    folder = ROOT / package
-    return sorted(folder.rglob("*.py")) if folder.is_dir() else [ROOT / f"{package}.py"]
+def test_every_package_is_in_the_table_and_the_table_has_no_others() -> None:
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    modules = {path.stem for path in ROOT.glob("*.py")} - {"__init__", "__main__"}
+    assert packages | modules == MAY_IMPORT.keys()
 
 
-def imports(path: Path) -> Iterator[tuple[str, bool]]:
-    """Every imported module, and whether it is imported when the module itself is."""
-    tree = ast.parse(path.read_text())
-    typing_only = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        for inner in ast.walk(node)
-    }
-    late = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef)
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        if id(node) in typing_only:
-            continue
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield alias.name, id(node) not in late
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            assert node.level == 0, f"{path}: imports are absolute"
-            yield node.module, id(node) not in late
+def test_the_table_itself_has_no_way_back() -> None:
+    assert tuple(TopologicalSorter(MAY_IMPORT).static_order())
 
 
-def test_the_core_imports_nothing_that_performs() -> None:
-    for path in modules_in("core"):
+@pytest.mark.parametrize("package", ["core", "runtime"])
+def test_what_decides_and_what_works_leave_all_else_to_an_engine(package: str) -> None:
+    for path in modules_in(package):
         found = {name.partition(".")[0] for name, _ in imports(path)}
         assert not found & PERFORMING, f"{path} imports {found & PERFORMING}"
 
@@ -79,9 +75,20 @@ def test_imports_go_one_way(package: str) -> None:
         for name, at_once in imports(path):
             first, _, rest = name.partition(".")
             target = rest.partition(".")[0]
-            if first != "everstream" or target in ("", package):
+            if first != "everstream" or target in ("extras", package):
+                continue
+            if not target:
+                assert package in WRITTEN_AS_A_USER_WOULD, f"{path} imports the public names"
                 continue
             if (package, target) in LAZY:
                 assert not at_once, f"{path} imports {name} at its top"
             else:
                 assert target in MAY_IMPORT[package], f"{path} imports {name}"
+
+
+def test_tests_borrow_from_helpers_and_not_from_each_other() -> None:
+    for path in TESTS.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                module = node.module.rpartition(".")[2]
+                assert not module.startswith("test_"), f"{path} borrows from {node.module}"

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from everstream.connectors.generate import Range
-from everstream.core.ids import ChannelId, Epoch, ShardId
+from everstream.core.checkpoint_record import CheckpointRecord, LogKind
+from everstream.core.ids import ChannelId, CheckpointNumber, Epoch, ShardId
 from everstream.core.manifest import EpochManifest, check_fits, records_for, shard_counts
-from everstream.core.message_log import LogKind
-from everstream.core.messages import CheckpointRecord
 from everstream.core.plan import Plan, make_plan, spread
 from everstream.errors import GraphError, UserError
 from everstream.pipeline.stream import Pipeline, Stream
@@ -47,8 +46,8 @@ def test_on_demand_said_aloud_keeps_operators_apart() -> None:
 
 
 def test_a_key_needs_a_channel_unless_there_is_one_shard_on_each_side() -> None:
-    one = source().key_by(same).aggregate(init=int, update=max, name="a")
-    two = source(shards=2).key_by(same).aggregate(init=int, update=max, name="a")
+    one = source().key_by(same).fold(init=int, update=max, name="a")
+    two = source(shards=2).key_by(same).fold(init=int, update=max, name="a")
     assert chains(one) == [("numbers", "a", "out")]
     assert chains(two) == [("numbers",), ("a", "out")]
 
@@ -134,7 +133,7 @@ def full_record() -> CheckpointRecord:
         operators=("my.op-1", "out"),
         objects=(ObjectRef.of("a", b"one"), ObjectRef.of("b", b"two")),
         final=True,
-        last_epoch=Epoch(6),
+        previous=CheckpointNumber(6),
         received={"0/a:0->b:1": 5},
         sent={"1/b:1->c:0": 9},
         ended=("0/a:0->b:1",),
@@ -160,7 +159,7 @@ def test_a_manifest_survives_json() -> None:
 
 def test_an_object_two_records_share_is_named_once() -> None:
     first = full_record()
-    second = CheckpointRecord(ShardId("b", 0), Epoch(7), ("b",), objects=first.objects)
+    second = CheckpointRecord(ShardId("b", 0), CheckpointNumber(7), ("b",), objects=first.objects)
     body = EpochManifest(Epoch(7), {r.shard: r for r in (first, second)}).to_json()
     assert len(body["objects"]) == 2
 
@@ -218,7 +217,7 @@ def test_a_graph_that_was_changed_around_frames_on_their_way_does_not_fit(log: L
 def test_an_operator_that_moved_in_the_graph_keeps_its_state() -> None:
     before = planned(source().map(same, name="a").on_demand().map(same, name="b"))
     line = {
-        shard: CheckpointRecord(shard, Epoch(1), before.chains[shard.operator].operators)
+        shard: CheckpointRecord(shard, CheckpointNumber(1), before.chains[shard.operator].operators)
         for shard in before.shards
     }
     assert [chain.operators for chain in before.chains.values()] == [("numbers", "a"), ("b", "out")]
@@ -232,7 +231,10 @@ def test_an_operator_that_moved_in_the_graph_keeps_its_state() -> None:
 
 def test_an_unchanged_chain_restores_from_its_own_record_alone() -> None:
     plan = planned(source(shards=2).map(same, name="a"))
-    line = {s: CheckpointRecord(s, Epoch(1), plan.chains["numbers"].operators) for s in plan.shards}
+    line = {
+        s: CheckpointRecord(s, CheckpointNumber(1), plan.chains["numbers"].operators)
+        for s in plan.shards
+    }
     assert records_for(plan, line) == {shard: (line[shard],) for shard in plan.shards}
     assert records_for(plan, {}) == dict.fromkeys(plan.shards, ())
 

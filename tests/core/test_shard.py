@@ -1,11 +1,10 @@
 """One shard as a state machine: legal and illegal moves, frames, alignment and checkpoints."""
 
-from typing import Any
-
 import pytest
 
-from everstream.core.frames import Frame, FrameKind, Payload
-from everstream.core.ids import ChannelId, Epoch, Generation, ShardId
+from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.frames import FrameKind
+from everstream.core.ids import CheckpointNumber, Epoch, Generation
 from everstream.core.instructions import (
     Announce,
     Capture,
@@ -21,7 +20,6 @@ from everstream.core.instructions import (
 )
 from everstream.core.messages import (
     CheckpointFailed,
-    CheckpointRecord,
     CheckpointTaken,
     Committed,
     Restore,
@@ -30,63 +28,25 @@ from everstream.core.messages import (
     ShardFailed,
     StartCheckpoint,
 )
-from everstream.core.protocols.aligned import Aligned
-from everstream.core.protocols.base import Place
-from everstream.core.shard import Shard
+from everstream.core.permits import permit
 from everstream.core.status import MOVES, Status
 from everstream.errors import ConnectorError, InternalError
-from everstream.pipeline.sink import Permit
-
-ME = ShardId("count", 0)
-LEFT = ChannelId(0, ShardId("left", 0), ME)
-RIGHT = ChannelId(1, ShardId("right", 0), ME)
-OUT = ChannelId(2, ME, ShardId("out", 0))
-G = Generation(1)
-
-
-def shard(*inputs: ChannelId, ordered: bool = False) -> Shard:
-    return Shard(ME, inputs, [OUT], Aligned(Place(ME, tuple(inputs), (OUT,))), ordered=ordered)
-
-
-def running(*inputs: ChannelId, ordered: bool = False, records: Any = ()) -> Shard:
-    made = shard(*inputs, ordered=ordered)
-    made.on_restore(Restore(G, Epoch(0), {ME: tuple(records)}))
-    made.on_loaded(G, 0.0)
-    made.on_resume(G)
-    return made
-
-
-def data(channel: ChannelId, sequence: int, number: int = 0, generation: Generation = G) -> Frame:
-    payload = Payload([sequence])
-    return Frame(channel, FrameKind.DATA, generation, sequence, number, 1, payload=payload)
-
-
-def marker(channel: ChannelId, after: int, epoch: int) -> Frame:
-    return Frame(channel, FrameKind.MARKER, G, after, epoch)
-
-
-def end(channel: ChannelId, sequence: int) -> Frame:
-    return Frame(channel, FrameKind.END, G, sequence)
-
-
-def feed(shard: Shard, *frames: Frame) -> None:
-    for frame in frames:
-        assert shard.accepts(frame)
-        shard.on_frame(frame)
-
-
-def steps(shard: Shard) -> list[Any]:
-    """Everything it does until there is nothing to do."""
-    done: list[Any] = []
-    while instructions := shard.step():
-        done += instructions
-    return done
-
-
-def delivered(instructions: list[Any]) -> list[tuple[ChannelId, int]]:
-    frames = [i.frame for i in instructions if isinstance(i, Deliver)]
-    return [(frame.channel, frame.sequence) for frame in frames]
-
+from everstream.runtime.payload import BatchPayload
+from tests.core.shards import (
+    LEFT,
+    ME,
+    OUT,
+    RIGHT,
+    G,
+    data,
+    delivered,
+    end,
+    feed,
+    marker,
+    running,
+    shard,
+    steps,
+)
 
 # Moves.
 
@@ -95,7 +55,7 @@ def delivered(instructions: list[Any]) -> list[tuple[ChannelId, int]]:
 @pytest.mark.parametrize("after", Status)
 def test_a_shard_makes_exactly_the_legal_moves(before: Status, after: Status) -> None:
     made = shard()
-    made.status = before
+    made._status = before
     if after in MOVES[before]:
         made._move(after, "because")
         assert made.status is after
@@ -122,7 +82,7 @@ def test_an_illegal_move_tells_what_the_shard_did_last() -> None:
 
 def test_restoring_loads_tells_and_starts() -> None:
     made = shard(LEFT)
-    assert made.on_restore(Restore(G, Epoch(3), {})) == [LoadState(G, (), Permit(3))]
+    assert made.on_restore(Restore(G, Epoch(3), {})) == [LoadState(G, (), permit(3))]
     assert made.on_loaded(G, 0.5) == [Tell(Restored(ME, G, 0.5))]
     assert made.on_resume(G) == [Start()]
     assert made.status is Status.RUNNING
@@ -138,13 +98,13 @@ def test_what_belongs_to_another_generation_is_ignored() -> None:
     made = shard(LEFT)
     made.on_restore(Restore(Generation(2), Epoch(0), {}))
     old = Generation(1)
-    record = CheckpointRecord(ME, Epoch(1), ("count",))
+    record = CheckpointRecord(ME, CheckpointNumber(1), ("count",))
     assert made.on_loaded(old, 0.0) == []
     assert made.on_load_failed(old, "torn") == []
     assert made.on_resume(old) == []
     assert made.on_durable(old, record) == []
     assert made.on_upload_failed(old, record, "full") == []
-    assert made.on_committed(old, Epoch(1)) == []
+    assert made.on_committed(old, CheckpointNumber(1)) == []
     assert made.status is Status.RESTORING
 
 
@@ -169,13 +129,15 @@ def test_a_restore_forgets_the_frames_that_waited() -> None:
 
 
 def test_a_shard_that_had_ended_in_its_checkpoint_stays_ended() -> None:
-    made = running(LEFT, records=[CheckpointRecord(ME, Epoch(1), ("count",), final=True)])
+    made = running(
+        LEFT, records=[CheckpointRecord(ME, CheckpointNumber(1), ("count",), final=True)]
+    )
     assert made.status is Status.ENDED
-    assert made.on_stable(Epoch(2)) == [Commit(Permit(2))]
+    assert made.on_stable(Epoch(2)) == [Commit(permit(2))]
 
 
 def test_inputs_that_had_ended_are_ended_after_a_restore() -> None:
-    record = CheckpointRecord(ME, Epoch(1), ("count",), ended=(str(LEFT),))
+    record = CheckpointRecord(ME, CheckpointNumber(1), ("count",), ended=(str(LEFT),))
     made = running(LEFT, RIGHT, records=[record])
     feed(made, marker(RIGHT, 0, 2))
     assert [type(i) for i in steps(made)] == [Capture, EmitMarkers]
@@ -205,7 +167,7 @@ def test_frames_of_a_zombie_are_dropped() -> None:
     made.on_restore(Restore(Generation(2), Epoch(0), {}))
     made.on_loaded(Generation(2), 0.0)
     assert not made.accepts(data(LEFT, 1, generation=G))
-    assert not made.inboxes[LEFT]
+    assert not made.waiting_at(LEFT)
 
 
 def test_a_frame_of_a_later_generation_breaks_a_rule() -> None:
@@ -279,7 +241,7 @@ def test_an_ordered_shard_waits_for_the_next_ordinal() -> None:
 
 def test_outgoing_frames_are_numbered_per_channel_and_markers_repeat_the_number() -> None:
     made = running(LEFT)
-    first = made.stamp(OUT, FrameKind.DATA, 7, Payload([1]), 1)
+    first = made.stamp(OUT, FrameKind.DATA, 7, BatchPayload([1]), 1)
     mark = made.stamp(OUT, FrameKind.MARKER, 1, None, 0)
     last = made.stamp(OUT, FrameKind.END, 0, None, 0)
     assert [f.sequence for f in (first, mark, last)] == [1, 1, 2]
@@ -313,7 +275,7 @@ def test_the_record_does_not_hold_the_delivery_that_follows_it() -> None:
     assert isinstance(capture, Capture) and isinstance(deliver, Deliver)
     assert markers == EmitMarkers(Epoch(1))
     assert capture.record.ordinal == 0 and capture.record.received[str(RIGHT)] == 0
-    assert made.ordinal == 1 and made.received[RIGHT] == 1
+    assert made._ordinal == 1 and made._channels.received()[str(RIGHT)] == 1
 
 
 def test_positions_are_saved_for_idle_channels_too() -> None:
@@ -349,13 +311,16 @@ def test_the_last_checkpoint_says_which_epoch_its_shard_took_part_in() -> None:
     source.on_source_ended()
     (capture,) = source.on_finished()
     assert isinstance(capture, Capture)
-    assert (capture.record.number, capture.record.last_epoch) == (5, 4)
+    assert (capture.record.number, capture.record.previous) == (5, 4)
 
 
 def test_a_durable_checkpoint_is_announced_and_told() -> None:
     made = running(LEFT)
-    record = CheckpointRecord(ME, Epoch(1), ("count",))
-    assert made.on_durable(G, record) == [Announce(Epoch(1)), Tell(CheckpointTaken(G, record))]
+    record = CheckpointRecord(ME, CheckpointNumber(1), ("count",))
+    assert made.on_durable(G, record) == [
+        Announce(CheckpointNumber(1)),
+        Tell(CheckpointTaken(G, record)),
+    ]
 
 
 def test_a_last_checkpoint_that_failed_is_taken_again_when_asked() -> None:
@@ -364,7 +329,7 @@ def test_a_last_checkpoint_that_failed_is_taken_again_when_asked() -> None:
     (capture,) = source.on_finished()
     assert isinstance(capture, Capture)
     (told,) = source.on_upload_failed(G, capture.record, "full")
-    assert told == Tell(CheckpointFailed(ME, G, Epoch(1), "full", final=True))
+    assert told == Tell(CheckpointFailed(ME, G, CheckpointNumber(1), "full", final=True))
     (again,) = source.on_start_checkpoint(StartCheckpoint(Epoch(1)))
     assert isinstance(again, Capture) and again.record.final
     assert source.on_start_checkpoint(StartCheckpoint(Epoch(2))) == []
@@ -372,8 +337,10 @@ def test_a_last_checkpoint_that_failed_is_taken_again_when_asked() -> None:
 
 def test_a_permit_comes_only_from_a_stable_epoch_or_a_restore() -> None:
     made = running(LEFT)
-    assert made.on_stable(Epoch(2)) == [Commit(Permit(2))]
-    assert made.on_committed(G, Epoch(2)) == [Tell(Committed(ME, G, Epoch(2)))]
+    assert made.on_stable(Epoch(2)) == [Commit(permit(2))]
+    assert made.on_committed(G, CheckpointNumber(2)) == [
+        Tell(Committed(ME, G, CheckpointNumber(2)))
+    ]
     waiting = shard(LEFT)
     assert waiting.on_stable(Epoch(2)) == []
 

@@ -4,19 +4,21 @@ The parts are those of `everstream audit`, on one Spark for all and without a su
 tests run the command itself, with more kills and with drivers among them.
 """
 
+import time
 from pathlib import Path
 
 import pytest
 
 import everstream as es
-from everstream.bench.audit import compare
-from everstream.bench.kill_plan import KillPlan, lasts_s, targets_of
-from everstream.bench.rehearsal import Rehearsal, rehearsed
-from everstream.cli.audit_run import Gatekeeper
-from everstream.cli.events import Event, Teller
+from everstream.audit.comparison import compare
+from everstream.audit.gatekeeper import Gatekeeper
+from everstream.audit.kill_plan import KillPlan, lasts_s, targets_of
+from everstream.audit.rehearsal import Rehearsal, rehearsed
 from everstream.core.plan import make_plan
 from everstream.pipeline.batch import records_of
 from everstream.pipeline.graph import Kind
+from everstream.spark.kills import Kill
+from everstream.spark.listener import Listener, Snapshot
 from everstream.spark.result import RunResult
 
 from .conftest import EXAMPLES, MASTER, Load
@@ -34,6 +36,19 @@ def outputs(result: RunResult) -> dict[str, list[object]]:
     }
 
 
+class Keeping(Listener):
+    """Tells the gatekeeper what happens."""
+
+    def __init__(self, keeper: Gatekeeper) -> None:
+        self.keeper = keeper
+
+    def killing(self, kill: Kill) -> None:
+        self.keeper.on_kill(kill)
+
+    def progress(self, snapshot: Snapshot) -> None:
+        self.keeper.on_progress(snapshot.phase, time.monotonic())
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_an_example_comes_through_random_kills_with_the_same_output(
     load: Load, name: str, tmp_path: Path
@@ -45,14 +60,12 @@ def test_an_example_comes_through_random_kills_with_the_same_output(
     counts = undisturbed.counts
     records = tuple((node.name, counts[node.name][1]) for node in plan.graph.of_kind(Kind.SOURCE))
     gate = tmp_path / "gate"
-    keeper = Gatekeeper(KILLS, lasts_s(KILLS) + QUIET_S)
-
-    def hear(event: Event) -> None:
-        if keeper.hear(event):
-            gate.touch()
-
+    keeper = Gatekeeper(gate, KILLS, lasts_s(KILLS) + QUIET_S)
     disturbed = rehearsed(pipeline, Rehearsal(str(gate), lasts_s(KILLS), records)).run(
-        master=MASTER, checkpoint=es.Coordinated(every="200ms"), kill=drawn, listener=Teller(hear)
+        master=MASTER,
+        checkpoint=es.Coordinated(every="200ms"),
+        kill=drawn,
+        listener=Keeping(keeper),
     )
     assert keeper.delivered, f"none of {drawn} happened"
     expected, found = outputs(undisturbed), outputs(disturbed)

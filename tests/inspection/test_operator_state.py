@@ -12,9 +12,9 @@ import polars as pl
 import pytest
 from pyspark.sql import SparkSession
 
-from everstream.core.ids import Epoch, ShardId
+from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.ids import CheckpointNumber, Epoch, ShardId
 from everstream.core.manifest import EpochManifest
-from everstream.core.messages import CheckpointRecord
 from everstream.errors import UserError
 from everstream.inspection import look, read_state
 from everstream.state.snapshot import ShardState
@@ -39,7 +39,7 @@ def store_with(*captures: dict[str, dict[Any, Any]], operator: str = "op") -> st
         ref = store.put(f"{operator}-0/{number:08d}-1.ckpt", capture.encode())
         chain = state.mark_durable(capture, ref)
     shard = ShardId(operator, 0)
-    record = CheckpointRecord(shard, Epoch(1), (operator,), tuple(chain))
+    record = CheckpointRecord(shard, CheckpointNumber(1), (operator,), tuple(chain))
     manifest = EpochManifest(Epoch(1), {shard: record}, "made", shard_counts={operator: 1})
     store.append_manifest(store.acquire_lease("test"), manifest.to_json())
     return url

@@ -8,17 +8,18 @@ import polars as pl
 import pytest
 
 from everstream.connectors.dead_letters import DeadLetters
-from everstream.core.chain import ChainStages
 from everstream.core.ids import ShardId
+from everstream.core.permits import permit
 from everstream.core.plan import make_plan
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline import builtin
 from everstream.pipeline.batch import Batch, records_of
 from everstream.pipeline.operator import Context, Keyed, Operator, process_tolerantly
 from everstream.pipeline.rejects import OnError, Rejected
-from everstream.pipeline.sink import Permit, SinkShard
+from everstream.pipeline.sink import SinkShard
 from everstream.pipeline.source import END, EndOfStream, Reader, Source
 from everstream.pipeline.stream import Pipeline
+from everstream.runtime.chain import ChainStages
 from everstream.state.keystore import KeyStore
 from everstream.state.snapshot import ShardState
 
@@ -118,7 +119,7 @@ class Parity:
 @pytest.mark.parametrize(
     ("operator", "state"),
     [
-        (builtin.Aggregate(int, lambda total, n: total + 12 // (n - 3)), {0: 14, 1: 9}),
+        (builtin.Fold(int, lambda total, n: total + 12 // (n - 3)), {0: 14, 1: 9}),
         (builtin.Reduce(lambda total, n: total + 12 // (n - 3)), {0: 6, 1: 8}),
     ],
 )
@@ -250,9 +251,9 @@ def test_dead_letters_of_sources_and_operators_follow_the_checkpoint(tmp_path: P
     plan = make_plan(pipeline, 1)
     assert plan.sink_shards() == [ShardId("halves", 0)]
 
-    def chain(extras: dict[str, Any], generation: int, permit: int) -> ChainStages:
+    def chain(extras: dict[str, Any], generation: int, stable: int) -> ChainStages:
         stages = ChainStages(plan, ShardId("halves", 0), {}, ShardState(), lambda: 0.0)
-        stages.build(extras, {}, generation, str(tmp_path), Permit(permit))
+        stages.build(extras, {}, generation, str(tmp_path), permit(stable))
         return stages
 
     first = chain({}, 1, 0)
@@ -261,8 +262,8 @@ def test_dead_letters_of_sources_and_operators_follow_the_checkpoint(tmp_path: P
     for transaction in first.unpersisted():
         transaction.persist()
     assert letters(tmp_path, "halves") == []
-    for transaction in first.committable(Permit(1)):
-        transaction.commit(Permit(1))
+    for transaction in first.committable(permit(1)):
+        transaction.commit(permit(1))
     assert [letter["record"] for letter in letters(tmp_path, "halves")] == [1, 3, 5]
     assert [first.read() for _ in range(2)] == [1, 1], "lost in the crash"
 
@@ -271,8 +272,8 @@ def test_dead_letters_of_sources_and_operators_follow_the_checkpoint(tmp_path: P
     while not isinstance(second.read(), EndOfStream):
         pass
     second.prepare(2)
-    for transaction in second.committable(Permit(2)):
-        transaction.commit(Permit(2))
+    for transaction in second.committable(permit(2)):
+        transaction.commit(permit(2))
     assert second.skipped == {"halves": 5, "divide": 1}
     assert "halves/dead-letters" not in second.counts
     assert [letter["record"] for letter in letters(tmp_path, "halves")] == [1, 3, 5, 7, 9]
@@ -291,5 +292,5 @@ def test_what_json_cannot_hold_is_shown_as_python_shows_it(tmp_path: Path) -> No
     writer.write([Rejected((1, {2}), "no"), Rejected({1: "a"}, "no"), Rejected(float("nan"), "")])
     transaction = writer.prepare(1)
     assert transaction is not None
-    transaction.commit(Permit(1))
+    transaction.commit(permit(1))
     assert [letter["repr"] for letter in letters(tmp_path, "op")] == ["(1, {2})", "{1: 'a'}", "nan"]

@@ -19,8 +19,8 @@ from everstream.pipeline.running import PAGE, RunningChanges
 from everstream.pipeline.stream import Pipeline, Stream
 from everstream.state.objects import ObjectRef
 from everstream.state.snapshot import ShardState
+from tests.pipeline.aggregations import AGGREGATES, IN_POLARS
 from tests.pipeline.sim import Sink, as_tuple, rows, rows_source, simulate
-from tests.pipeline.test_windows import AGGREGATES, IN_POLARS
 
 QUICK = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 SIMPLE = {name: AGGREGATES[name] for name in ("n", "known", "total", "mean", "low", "high")}
@@ -42,7 +42,7 @@ def test_each_record_comes_with_the_aggregates_up_to_it(
 ) -> None:
     def build(pipeline: Pipeline, sink: Sink) -> None:
         keyed = pipeline.source(rows_source(frame, batch)).key_by("k")
-        sink(keyed.aggregates(**SIMPLE, emit="record", shards=shards), "out")
+        sink(keyed.aggregate(**SIMPLE, emit="record", shards=shards), "out")
 
     expected = []
     for position, row in enumerate(frame.rows(named=True)):
@@ -59,7 +59,7 @@ def test_each_batch_gives_one_row_for_each_key_that_it_changes(
 ) -> None:
     def build(pipeline: Pipeline, sink: Sink) -> None:
         keyed = pipeline.source(rows_source(frame, batch)).key_by("k")
-        sink(keyed.aggregates(**AGGREGATES, shards=shards), "out")
+        sink(keyed.aggregate(**AGGREGATES, shards=shards), "out")
 
     expected: list[Any] = []
     for start in range(0, len(frame), batch):
@@ -82,7 +82,7 @@ def test_several_sources_and_compound_keys_come_to_the_same_totals() -> None:
 
     def build(pipeline: Pipeline, sink: Sink) -> None:
         keyed = pipeline.source(rows_source(frame, 4), shards=3).key_by("a", "b")
-        counts = keyed.aggregates(n=es.count(), shards=2).key_by("a", "b")
+        counts = keyed.aggregate(n=es.count(), shards=2).key_by("a", "b")
         sink(counts.process(Last(), shards=1), "out")
 
     simulate(build, {"out": [(a, b, 15) for a in range(3) for b in (False, True)]})
@@ -192,9 +192,9 @@ def stream() -> Stream:
 @pytest.mark.parametrize(
     ("build", "problem"),
     [
-        (lambda: stream().aggregates(n=es.count()), "put .key_by"),
-        (lambda: stream().key_by("k").aggregates(emit="never", n=es.count()), "makes no sense"),
-        (lambda: stream().key_by("k").aggregates(emit="record", t=es.top_k("v", 1)), "top_k"),
+        (lambda: stream().aggregate(n=es.count()), "Put .key_by"),
+        (lambda: stream().key_by("k").aggregate(emit="never", n=es.count()), "makes no sense"),
+        (lambda: stream().key_by("k").aggregate(emit="record", t=es.top_k("v", 1)), "top_k"),
     ],
 )
 def test_what_makes_no_sense_is_said_before_anything_runs(build: Any, problem: str) -> None:

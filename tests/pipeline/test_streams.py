@@ -150,7 +150,7 @@ def counts(n: int, key: Callable[[int], Any]) -> list[tuple[Any, int]]:
 
 def test_aggregate_keeps_one_value_per_key() -> None:
     gives(
-        lambda s: s.key_by(lambda x: x % 3).aggregate(
+        lambda s: s.key_by(lambda x: x % 3).fold(
             init=int, update=lambda count, _: count + 1, shards=2
         ),
         counts(10, lambda x: x % 3),
@@ -174,7 +174,7 @@ def test_keys_may_be_columns_expressions_or_several_columns() -> None:
 
         def make(pipeline: Pipeline, world: int, arguments: Any = arguments) -> None:
             keyed = pipeline.source(table(), name="table").key_by(*arguments)
-            counted = keyed.aggregate(init=int, update=lambda c, _: c + 1, shards=3)
+            counted = keyed.fold(init=int, update=lambda c, _: c + 1, shards=3)
             counted.sink(OutsideSink(world), name="out")
 
         _check(make, {"out": counts(10, key)})
@@ -183,8 +183,8 @@ def test_keys_may_be_columns_expressions_or_several_columns() -> None:
 def test_one_keyed_stream_may_feed_operators_of_different_widths() -> None:
     def build(s: Stream) -> Stream:
         keyed = s.key_by(lambda x: x % 5)
-        wide = keyed.aggregate(init=int, update=lambda c, _: c + 1, name="wide", shards=5)
-        narrow = keyed.aggregate(init=int, update=lambda c, _: c + 1, name="narrow", shards=2)
+        wide = keyed.fold(init=int, update=lambda c, _: c + 1, name="wide", shards=5)
+        narrow = keyed.fold(init=int, update=lambda c, _: c + 1, name="narrow", shards=2)
         return wide.union(narrow)
 
     gives(build, counts(10, lambda x: x % 5) * 2)
@@ -384,25 +384,23 @@ def test_a_number_of_shards_must_make_sense(shards: Any) -> None:
 
 def test_methods_refuse_what_they_cannot_use() -> None:
     pipeline = Pipeline("test")
-    stream = pipeline.source(FromList([1]))
+    stream: Any = pipeline.source(FromList([1]))
+    keyed = stream.key_by(abs)
     refusals: list[tuple[Callable[[], Any], str]] = [
         (lambda: pipeline.source([1, 2]), "source() takes a Source such as es.TextLines(...)"),
         (lambda: stream.map(3), "map takes a function, not 3."),
         (lambda: stream.flat_map(None), "flat_map takes a function, not None."),
         (lambda: stream.map_batches("x"), "map_batches takes a function, not 'x'."),
-        (lambda: stream.aggregate(0, max), "init takes a function, not 0."),
-        (lambda: stream.aggregate(int, 0), "update takes a function, not 0."),
-        (lambda: stream.reduce(0), "reduce takes a function, not 0."),
+        (lambda: keyed.fold(0, max), "init takes a function, not 0."),
+        (lambda: keyed.fold(int, 0), "update takes a function, not 0."),
+        (lambda: keyed.reduce(0), "reduce takes a function, not 0."),
         (lambda: stream.filter(0), "filter takes a function or a Polars expression, not 0."),
         (lambda: stream.branch(0), "branch takes a function or a Polars expression, not 0."),
         (lambda: stream.branch(), "branch() needs at least one predicate."),
         (lambda: stream.process(Totals), "process() takes an instance of a subclass"),
         (lambda: stream.process(abs), "For a plain function use map, flat_map or map_batches."),
         (lambda: stream.sink(abs), "sink() takes a Sink such as es.JsonLines(...)"),
-        (
-            lambda: stream.map(abs, shard=2),
-            "map() does not know shard; it takes name=, shards= and on_error=.",
-        ),
+        (lambda: stream.map(abs, on_error="wait"), "map(): on_error='wait' is not one of 'fail'"),
         (lambda: stream.key_by(7), "key_by takes a function, a column name or a Polars expression"),
         (
             lambda: stream.union(Pipeline("other").source(FromList([1]))),
@@ -415,10 +413,17 @@ def test_methods_refuse_what_they_cannot_use() -> None:
         assert words in str(caught.value)
 
 
+def test_options_that_do_not_exist_are_refused_where_they_are_written() -> None:
+    stream: Any = Pipeline("test").source(FromList([1]))
+    for method in ("map", "filter", "process", "transact", "branch", "window_join", "sink"):
+        with pytest.raises(TypeError, match=rf"\b{method}\(\) got an unexpected keyword .*'shard'"):
+            getattr(stream, method)(abs, shard=2)
+
+
 def test_the_graph_holds_what_was_said() -> None:
     pipeline = Pipeline("test")
     stream = pipeline.source(FromList([1]), name="numbers", shards=2)
-    stream.key_by(abs).aggregate(init=int, update=max, name="top", shards=3).collect(ordered=False)
+    stream.key_by(abs).fold(init=int, update=max, name="top", shards=3).collect(ordered=False)
     stream.broadcast().map(abs, name="all").sink(OutsideSink(0), name="copies")
     graph = pipeline.graph
     kinds = {node.name: node.kind for node in graph.nodes.values()}

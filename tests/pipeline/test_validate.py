@@ -1,5 +1,6 @@
 """Wrong graphs fail before anything starts, with the operator named and the fix said."""
 
+import pickle
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ from everstream.pipeline.graph import Broadcast, Edge
 from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.sink import Sink, SinkShard, Writer
 from everstream.pipeline.source import END, EndOfStream, Reader, Source
-from everstream.pipeline.stream import Pipeline, Stream, planned_shards
+from everstream.pipeline.stream import NoKey, Pipeline, Stream, planned_shards
 from everstream.pipeline.validate import validate
 from everstream.simulation.outside import OutsideSink
 
@@ -20,8 +21,9 @@ from everstream.simulation.outside import OutsideSink
 def problem(build: Callable[[Pipeline, Stream], Any], shards: int = 1) -> tuple[str, str, str]:
     """Operator, problem and fix of the error that this graph ends in."""
     pipeline = Pipeline("test")
-    build(pipeline, pipeline.source(FromList([1]), name="numbers", shards=shards))
+    stream: Stream = pipeline.source(FromList([1]), name="numbers", shards=shards)
     with pytest.raises(GraphError) as caught:
+        build(pipeline, stream)
         validate(planned_shards(pipeline.graph))
     return caught.value.operator, caught.value.problem, caught.value.fix
 
@@ -73,25 +75,34 @@ def test_a_sink_or_source_may_limit_its_shards() -> None:
     )
 
 
-@pytest.mark.parametrize("method", ["aggregate", "reduce"])
+@pytest.mark.parametrize("method", ["fold", "reduce", "aggregate", "aggregates"])
 def test_state_per_key_needs_a_key(method: str) -> None:
     def build(pipeline: Pipeline, stream: Stream) -> None:
-        options: Any = {"init": int, "update": max} if method == "aggregate" else {"function": max}
-        getattr(stream, method)(**options, name="top").sink(sink())
+        getattr(stream, method)
 
     assert problem(build) == (
-        "top",
-        "keeps a value per key, but its input has no key",
-        "Put .key_by(...) right before top.",
+        "numbers",
+        f"{method}(...) keeps a value per key, but the stream from here has no key",
+        f"Put .key_by(...) right before .{method}(...).",
     )
+
+
+def test_whether_a_stream_has_a_key_can_be_asked() -> None:
+    stream = Pipeline("test").source(FromList([1]))
+    assert not hasattr(stream, "fold") and hasattr(stream.key_by(abs), "fold")
+    with pytest.raises(AttributeError, match="a Stream has no 'fald'"):
+        getattr(stream, "fald")  # noqa: B009
+    copied = pickle.loads(pickle.dumps(NoKey("numbers", "has no key", "Put one.")))
+    assert str(copied) == "operator 'numbers': has no key. Put one."
 
 
 def test_a_union_forgets_the_keys_of_its_parts() -> None:
     def build(pipeline: Pipeline, stream: Stream) -> None:
         keyed = stream.key_by(abs)
-        keyed.union(keyed).reduce(max, name="top").sink(sink())
+        union: Any = keyed.union(keyed)
+        union.reduce(max, name="top").sink(sink())
 
-    assert problem(build)[1] == "keeps a value per key, but its input has no key"
+    assert problem(build)[2] == "Put .key_by(...) right before .reduce(...)."
 
 
 def mixed(routing_of_second: Any) -> tuple[str, str, str]:

@@ -15,6 +15,7 @@ from everstream.errors import UserError
 from everstream.pipeline.local_parts import stretches
 from everstream.pipeline.stream import Pipeline, Stream
 from everstream.pipeline.windows import Session, Sliding, Tumbling
+from tests.pipeline.aggregations import AGGREGATES, IN_POLARS
 from tests.pipeline.sim import Sink, rows, rows_source, simulate
 
 QUICK = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
@@ -37,29 +38,6 @@ def events(draw: st.DrawFn, jitter: int = 300) -> pl.DataFrame:
 cuts = st.integers(1, 9)
 shard_counts = st.integers(1, 3)
 seeds = st.integers(0, 10_000)
-
-AGGREGATES: dict[str, Any] = {
-    "n": es.count(),
-    "known": es.count("v"),
-    "total": es.sum("v"),
-    "mean": es.avg("v"),
-    "low": es.min("v"),
-    "high": es.max("v"),
-    "best": es.top_k("v", 2),
-    "rows": es.top_k("v", 2, "t"),
-    "odd": es.custom(int, lambda odd, row: odd + row["t"] % 2, lambda one, two: one + two),
-}
-IN_POLARS = {
-    "n": pl.len().cast(pl.Int64),
-    "known": pl.col("v").count(),
-    "total": pl.col("v").sum(),
-    "mean": pl.col("v").mean(),
-    "low": pl.col("v").min(),
-    "high": pl.col("v").max(),
-    "best": pl.col("v").drop_nulls().sort(descending=True).head(2),
-    "rows": pl.struct("v", "t").filter(pl.col("v").is_not_null()).sort(descending=True).head(2),
-    "odd": (pl.col("t") % 2).sum(),
-}
 
 
 def in_polars(frame: pl.DataFrame, size: int, every: int, **aggregates: pl.Expr) -> pl.DataFrame:

@@ -4,26 +4,29 @@ A mutant is the real code with one rule taken out. If one survives here, the sha
 the timing of the simulation have a blind spot.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from everstream.core.coordinator import Coordinator
+from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.coordinators.epoch_keeper import EpochKeeper
+from everstream.core.coordinators.epoch_ledger import EpochLedger
 from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import Epoch, Generation, ShardId
 from everstream.core.instructions import Capture, Instruction
-from everstream.core.jobs import Upload
-from everstream.core.messages import CheckpointRecord
-from everstream.core.outlet import DemandOutlet, DirectOutlet, Item
+from everstream.core.permits import permit
 from everstream.core.protocols.aligned import Aligned
 from everstream.core.protocols.base import Ask, Verdict
-from everstream.core.protocols.epochs import EpochLedger
-from everstream.core.runner import ShardRunner
 from everstream.core.shard import Shard
-from everstream.pipeline.sink import Permit
-from everstream.simulation.faults import Faults
+from everstream.errors import StoreError
+from everstream.runtime.jobs import Upload
+from everstream.runtime.outlets import DemandOutlet, DirectOutlet, Item
+from everstream.runtime.runner import ShardRunner
+from everstream.simulation import disk
+from everstream.simulation.faults import NO_FAULTS, Faults
 from everstream.simulation.hosts import SimulatedHost
 from everstream.simulation.outside import OutsideWriter
 from everstream.simulation.shapes import shape_for
@@ -34,6 +37,9 @@ from everstream.state.objects import ObjectRef
 Patch = pytest.MonkeyPatch
 SEEDS = 1000
 """Each mutant must be caught by one of this many seeds."""
+
+FAULTS = (Faults(), replace(NO_FAULTS, host_kills=3, ambushes=6, zombies=1))
+"""Everything, and in turn kills alone: a run that is busy with its store rarely meets rare moments."""
 
 MUTANTS: list[Callable[[Patch], None]] = []
 
@@ -96,12 +102,7 @@ def frames_of_an_older_generation_are_taken(patch: Patch) -> None:
 
 @mutant
 def reports_of_an_older_generation_are_taken(patch: Patch) -> None:
-    on_report = Coordinator.on_report
-
-    def trusting(self: Coordinator, report: Any, now_s: float) -> Any:
-        return on_report(self, replace(report, generation=self.generation), now_s)
-
-    patch.setattr(Coordinator, "on_report", trusting)
+    patch.setattr(EpochKeeper, "is_current", lambda self, report: True)
 
 
 @mutant
@@ -110,21 +111,21 @@ def grants_of_an_older_generation_are_taken(patch: Patch) -> None:
 
     def trusting(self: ShardRunner, channel: Any, generation: Generation, frames: int) -> None:
         if self.shard.generation >= 0:
-            on_grant(self, channel, self.shard.channel_generation[channel], frames)
+            on_grant(self, channel, self.shard.generation_of(channel), frames)
 
     patch.setattr(ShardRunner, "on_grant", trusting)
 
 
 @mutant
 def a_rollback_does_not_wait_for_the_manifest_under_way(patch: Patch) -> None:
-    roll_back = Coordinator._roll_back
+    roll_back = EpochKeeper._roll_back
 
-    def hasty(self: Coordinator) -> None:
-        writing, self._writing = self._writing, None
+    def hasty(self: EpochKeeper) -> None:
+        writing, self._run.writing = self._run.writing, None
         roll_back(self)
-        self._writing = writing
+        self._run.writing = writing
 
-    patch.setattr(Coordinator, "_roll_back", hasty)
+    patch.setattr(EpochKeeper, "_roll_back", hasty)
 
 
 @mutant
@@ -135,7 +136,7 @@ def sinks_commit_when_they_prepare(patch: Patch) -> None:
         transaction = prepare(self, checkpoint)
         if transaction is not None:
             transaction.persist()
-            transaction.commit(Permit(checkpoint))
+            transaction.commit(permit(checkpoint))
         return transaction
 
     patch.setattr(OutsideWriter, "prepare", eager)
@@ -187,16 +188,28 @@ def an_aborted_epochs_number_is_used_again(patch: Patch) -> None:
 
 @mutant
 def a_corrupt_checkpoint_is_tried_again_and_again(patch: Patch) -> None:
-    def stubborn(self: Coordinator, shard: ShardId, reason: str, now_s: float) -> None:
+    def stubborn(self: EpochKeeper, shard: ShardId, reason: str) -> None:
         self._roll_back()
 
-    patch.setattr(Coordinator, "_fall_back", stubborn)
+    patch.setattr(EpochKeeper, "_fall_back", stubborn)
+
+
+@mutant
+def only_some_errors_of_the_store_are_expected(patch: Patch) -> None:
+    @contextmanager
+    def narrow(what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StoreError(what) from error
+
+    patch.setattr(disk, "store_errors", narrow)
 
 
 def caught(seed: int) -> bool:
     """Whether this seed shows that something is wrong, in the output or by an exception."""
     try:
-        return not World(seed, shape_for(seed), Faults()).run().right
+        return not World(seed, shape_for(seed), FAULTS[seed % len(FAULTS)]).run().right
     except Exception:
         return True
 

@@ -9,19 +9,21 @@ from typing import Any
 
 import pytest
 
-from everstream.core import line_book, resending
+from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.coordinators import line_book
+from everstream.core.coordinators.line_keeper import LineKeeper
+from everstream.core.coordinators.loops import LoopWatch
 from everstream.core.frames import Frame
 from everstream.core.ids import ChannelId, Generation
 from everstream.core.instructions import Instruction
-from everstream.core.jobs import Upload
-from everstream.core.line_coordinator import LineCoordinator
-from everstream.core.lines import START, Link, Position
-from everstream.core.loops import LoopWatch
-from everstream.core.message_log import DurableLog, MemoryLog
-from everstream.core.messages import CheckpointRecord, Recover, Stable
-from everstream.core.outlet import DemandOutlet, DirectOutlet
+from everstream.core.messages import Recover, Stable
 from everstream.core.protocols.uncoordinated import Uncoordinated
+from everstream.core.recovery_line import START, Link, Position
 from everstream.core.shard import Shard
+from everstream.runtime import sent_frames
+from everstream.runtime.jobs import Upload
+from everstream.runtime.message_log import DurableLog, MemoryLog
+from everstream.runtime.outlets import DemandOutlet, DirectOutlet
 from everstream.simulation.outside import OutsideWriter
 from everstream.state import snapshot
 
@@ -79,7 +81,7 @@ def an_edge_is_drawn_when_received_equals_sent(patch: Patch) -> None:
     patch.setattr(line_book, "recovery_line", strict)
 
 
-@mutant(15, 16, 30)
+@mutant(4, 7, 18)
 def positions_are_forgotten_on_idle_channels(patch: Patch) -> None:
     record = Shard._record
 
@@ -96,13 +98,13 @@ def positions_are_forgotten_on_idle_channels(patch: Patch) -> None:
     patch.setattr(Shard, "_record", forgetful)
 
 
-@mutant(0, 10, 15)
+@mutant(1, 3, 19)
 def the_protocols_variables_are_not_restored(patch: Patch) -> None:
     restore = Uncoordinated.restore
     patch.setattr(Uncoordinated, "restore", lambda self, variables, ended: restore(self, {}, ended))
 
 
-@mutant(6, 30, 33)
+@mutant(29, 33, 34)
 def the_log_is_not_cut_at_a_rollback(patch: Patch) -> None:
     """So the second failure replays ghosts: frames that were never sent, as it turned out."""
     restore = DurableLog.restore
@@ -123,87 +125,85 @@ def a_checkpoint_counts_before_its_log_is_in_the_store(patch: Patch) -> None:
     )
 
 
-@mutant(0, 3, 5)
+@mutant(1, 3, 14)
 def a_failed_shards_log_dies_with_it(patch: Patch) -> None:
-    patch.setattr(resending, "log_of", lambda kind, shard, channels, load: MemoryLog(channels))
+    patch.setattr(sent_frames, "log_of", lambda kind, shard, channels, load: MemoryLog(channels))
 
 
-@mutant(1, 11, 54)
+@mutant(3, 25, 33)
 def frames_that_wait_to_go_out_are_not_saved(patch: Patch) -> None:
     patch.setattr(DemandOutlet, "queued", lambda self: [])
     patch.setattr(DirectOutlet, "queued", lambda self: {})
 
 
-@mutant(0, 40, 73)
+@mutant(25, 40, 52)
 def a_snapshot_is_encoded_after_later_updates(patch: Patch) -> None:
     patch.setattr(snapshot, "freeze", lambda entries, whose: entries)
 
 
-def _newest(self: LineCoordinator) -> dict[Any, CheckpointRecord]:
-    return {shard: history[-1] for shard, history in self.lines.histories.items() if history}
+def _newest(self: LineKeeper) -> dict[Any, CheckpointRecord]:
+    return {shard: history[-1] for shard, history in self._lines.histories.items() if history}
 
 
 @mutant(0, 9, 12)
 def sinks_commit_beyond_the_stable_line(patch: Patch) -> None:
-    def eager(self: LineCoordinator) -> None:
-        numbers = {**self.stable_numbers, **{s: r.number for s, r in _newest(self).items()}}
-        for host in self.hosts:
-            self._send(host, Stable(self.stable_epoch, numbers))
+    def eager(self: LineKeeper) -> None:
+        numbers = {**self._stable_numbers, **{s: r.number for s, r in _newest(self).items()}}
+        self._run.tell_all(Stable(self._run.stable_epoch, numbers))
 
-    patch.setattr(LineCoordinator, "_tell_stable", eager)
+    patch.setattr(LineKeeper, "_tell_stable", eager)
 
 
-@mutant(16, 127, 130)
+@mutant(20, 45, 93)
 def logs_are_pruned_up_to_the_newest_checkpoints(patch: Patch) -> None:
-    def eager(self: LineCoordinator) -> None:
+    def eager(self: LineKeeper) -> None:
         received = {c: n for r in _newest(self).values() for c, n in r.received.items()}
-        for host in self.hosts:
-            self._send(host, Stable(self.stable_epoch, self.stable_numbers, received))
+        self._run.tell_all(Stable(self._run.stable_epoch, self._stable_numbers, received))
 
-    patch.setattr(LineCoordinator, "_tell_stable", eager)
+    patch.setattr(LineKeeper, "_tell_stable", eager)
 
 
-@mutant(3, 41, 61)
+@mutant(3, 34, 78)
 def halted_shards_do_not_wait(patch: Patch) -> None:
     on_halt = Shard.on_halt
 
     def restless(self: Shard, generation: Generation) -> list[Instruction]:
         told = on_halt(self, generation)
-        self.halted = False
+        self._halted = False
         return told
 
     patch.setattr(Shard, "on_halt", restless)
 
 
-@mutant(107, 112)
+@mutant(20, 79, 81)
 def checkpoints_that_were_given_up_are_kept(patch: Patch) -> None:
-    decide = LineCoordinator._decide_when_known
+    decide = LineKeeper._decide_when_known
 
-    def hoarding(self: LineCoordinator, now_s: float) -> None:
-        before = {shard: list(history) for shard, history in self.lines.histories.items()}
+    def hoarding(self: LineKeeper, now_s: float) -> None:
+        before = {shard: list(history) for shard, history in self._lines.histories.items()}
         decide(self, now_s)
-        self.lines.histories = before
+        self._lines.histories = before
 
-    patch.setattr(LineCoordinator, "_decide_when_known", hoarding)
+    patch.setattr(LineKeeper, "_decide_when_known", hoarding)
 
 
-@mutant(14, 22, 27)
+@mutant(14, 20, 33)
 def frames_of_one_who_went_back_stay_in_the_inbox(patch: Patch) -> None:
     on_recover = Shard.on_recover
 
     def keeping(self: Shard, command: Recover) -> list[Instruction]:
-        waiting = {channel: list(inbox) for channel, inbox in self.inboxes.items()}
+        waiting = {channel: list(inbox) for channel, inbox in self._inboxes.items()}
         told = on_recover(self, command)
         if self.id not in command.records:
             for channel, frames in waiting.items():
-                if len(self.inboxes[channel]) < len(frames):
-                    self.inboxes[channel].extend(frames)
+                if len(self._inboxes[channel]) < len(frames):
+                    self._inboxes[channel].extend(frames)
         return told
 
     patch.setattr(Shard, "on_recover", keeping)
 
 
-@mutant(6, 15, 24)
+@mutant(0, 3, 18)
 def sinks_forget_what_waits_for_a_later_permit(patch: Patch) -> None:
     recover = OutsideWriter.recover
 
@@ -214,7 +214,7 @@ def sinks_forget_what_waits_for_a_later_permit(patch: Patch) -> None:
     patch.setattr(OutsideWriter, "recover", forgetful)
 
 
-@mutant(3, 25, 45, cycles=True)
+@mutant(7, 35, 40, cycles=True)
 def a_loop_is_over_after_one_round_of_questions(patch: Patch) -> None:
     on_census = LoopWatch.on_census
 

@@ -13,7 +13,7 @@ from everstream.simulation.faults import NO_FAULTS
 from everstream.simulation.shapes import shape_for
 from everstream.simulation.world import World
 from everstream.state.store import CheckpointStore
-from tests.simulation.test_scenarios import COUNTING, KEYS, RECORDS, calm
+from tests.simulation.counting import COUNTING, KEYS, RECORDS, calm
 
 BY_HAND: dict[str, Any] = {"owner": "by hand", "now": 1_700_000_000.0}
 
@@ -127,6 +127,6 @@ def test_state_with_a_rotten_object_is_an_error_that_names_it() -> None:
     world = calm(0)
     world.run()
     for path in world.disk.list("objects/count-0/"):
-        world.disk.rot(path)
+        world.rot_object(path)
     with pytest.raises(CorruptObject, match=r"object 'count-0/.*its checksum does not match"):
         state_of(outside_look(world), "count")

@@ -3,7 +3,6 @@
 Each is run under several seeds, so that it does not hang on one lucky timing.
 """
 
-from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -14,33 +13,14 @@ from everstream.core.messages import Restore
 from everstream.core.orders import Outcome, Policy
 from everstream.core.scheme import NONE
 from everstream.pipeline.stream import Pipeline
-from everstream.simulation.faults import NO_FAULTS
+from everstream.simulation.checks import Answers
 from everstream.simulation.hosts import SimulatedHost
 from everstream.simulation.outside import OutsideSink
 from everstream.simulation.shapes import Shape
 from everstream.simulation.world import World
 from everstream.state import store
-from everstream.state.manifests import path_of
-
-RECORDS = 700
-KEYS = 5
-
-
-def _build(pipeline: Pipeline, world: int) -> None:
-    numbers = pipeline.source(Range(RECORDS, batch=2), name="numbers", shards=2)
-    counts = numbers.key_by(lambda x: x % KEYS).aggregate(
-        init=int, update=lambda count, _: count + 1, name="count", shards=2
-    )
-    counts.on_demand().sink(OutsideSink(world), name="out", shards=2)
-
-
-def _expected() -> dict[str, list[Any]]:
-    totals = Counter(x % KEYS for x in range(RECORDS))
-    return {"out": [(key, i + 1) for key, total in totals.items() for i in range(total)]}
-
-
-COUNTING = Shape("counting", hosts=3, build=_build, expected=_expected)
-"""Two sources, a shuffle, two counters, two sinks, on three hosts."""
+from everstream.state.manifests import ManifestLog, entry_of, path_of
+from tests.simulation.counting import RECORDS, calm
 
 
 def short_build(pipeline: Pipeline, world: int) -> None:
@@ -55,14 +35,6 @@ SHORT_AND_LONG = Shape(
     "short-and-long", 3, short_build, lambda: {"out": [*range(8), *range(100, 500)]}
 )
 """One of the two sources ends long before the other."""
-
-
-def calm(seed: int, shape: Shape = COUNTING, every_s: float = 0.03, **options: Any) -> World:
-    """A run in which nothing goes wrong but what the story says."""
-    policy = options.pop("policy", Policy(every_s=every_s))
-    world = World(seed, shape, NO_FAULTS, policy=policy, **options)
-    world.upload_s, world.driver_link_s = 0.005, 0.001
-    return world
 
 
 @pytest.fixture(params=range(3))
@@ -152,7 +124,7 @@ def test_a_host_that_dies_while_a_manifest_is_written_waits_for_the_store(world:
     restores: list[Restore] = []
     world.watchers.append(
         lambda text: (
-            restores.append(world.coordinator._restore_command())
+            restores.append(world.coordinator._keeper._restore_command())
             if text.startswith("host 1 is told Restore")
             else None
         )
@@ -182,12 +154,17 @@ def test_a_zombie_host_that_goes_on_does_no_harm(monkeypatch: pytest.MonkeyPatch
     assert dropped > 0, "its frames were dropped"
 
 
+def rot_newest(world: World) -> None:
+    """What only the newest checkpoint needs."""
+    newest, before = world.store.manifests()[:2]
+    only_new = set(newest.objects) - set(before.objects)
+    ref = sorted(only_new, key=lambda ref: ref.name)[0]
+    world.rot_object(f"objects/{ref.name}.{ref.checksum}")
+
+
 def test_a_corrupt_newest_checkpoint_falls_back_to_the_one_before(world: World) -> None:
     def rot_and_kill() -> None:
-        newest, before = world.store.manifests()[:2]
-        only_new = set(newest.objects) - set(before.objects)
-        ref = sorted(only_new, key=lambda ref: ref.name)[0]
-        world.rot_object(f"objects/{ref.name}.{ref.checksum}")
+        rot_newest(world)
         world.kill_host(0)
 
     world.when("host 1 is told Stable, epoch 3", rot_and_kill)
@@ -196,10 +173,34 @@ def test_a_corrupt_newest_checkpoint_falls_back_to_the_one_before(world: World) 
     assert "falling back to epoch 2" in notes(world)
 
 
-def test_a_fall_back_holds_even_if_the_driver_dies_on_the_way(world: World) -> None:
+def test_a_run_whose_checkpoints_are_all_damaged_stops_and_takes_nothing_back(world: World) -> None:
     def rot_and_kill() -> None:
         for path in world.disk.list("objects/count-0/"):
             world.rot_object(path)
+        world.kill_host(0)
+
+    world.when("host 1 is told Stable, epoch 2", rot_and_kill)
+    history = world.run()
+    assert history.outcome is Outcome.FAILED and history.refused and history.right
+    assert "start over with --fresh" in notes(world)
+    assert any(world.outside.visible.values()), "what was committed is still there"
+
+
+def test_an_object_that_rots_is_read_from_its_copy_and_the_run_says_so(world: World) -> None:
+    def rot_and_kill() -> None:
+        for path in world.disk.list("objects/"):
+            world.disk.rot(path)
+        world.kill_host(0)
+
+    world.when("host 1 is told Stable, epoch 3", rot_and_kill)
+    assert world.run().outcome is Outcome.FINISHED
+    assert "was read from its copy" in notes(world)
+    assert "cannot be restored" not in notes(world)
+
+
+def test_a_fall_back_holds_even_if_the_driver_dies_on_the_way(world: World) -> None:
+    def rot_and_kill() -> None:
+        rot_newest(world)
         world.when("epoch 1 is stable", kill_driver_on_the_way)
         world.kill_host(0)
 
@@ -218,10 +219,7 @@ def rot_the_manifest_that_a_fall_back_wrote(world: World) -> None:
     """Epoch 3 rots, the run falls back to 2, then the new manifest of 2 rots and the driver dies."""
 
     def rot_and_kill() -> None:
-        newest, before = world.store.manifests()[:2]
-        only_new = set(newest.objects) - set(before.objects)
-        ref = sorted(only_new, key=lambda ref: ref.name)[0]
-        world.rot_object(f"objects/{ref.name}.{ref.checksum}")
+        rot_newest(world)
         world.when("epoch 2 is stable", lambda: world.when("host 1 is told Resume", then_rot))
         world.kill_host(0)
 
@@ -276,6 +274,52 @@ def test_a_manifest_whose_answer_got_lost_counts(world: World) -> None:
     world.when("epoch 2 is stable", lambda: world.kill_host(0))
     assert world.run().right
     assert "given up" not in notes(world)
+
+
+def give_up_epoch_two_and_let_its_manifest_arrive_late(world: World) -> None:
+    """Its put times out and it is given up, a host dies, the put arrives, and the driver dies."""
+    world.when("epoch 2 is being written", lambda: world.delay_manifest(for_s=0.4))
+    world.when("epoch 2 is given up", lambda: world.kill_host(0))
+    world.when("manifests/00000003.json arrives late", world.kill_driver)
+
+
+def test_a_manifest_that_arrives_after_it_was_given_up_counts_for_nobody(world: World) -> None:
+    give_up_epoch_two_and_let_its_manifest_arrive_late(world)
+    events: list[str] = []
+    world.watchers.append(events.append)
+    assert world.run().right
+    assert "epoch 2 given up" in notes(world) and "going back to epoch 1" in notes(world)
+    restored = next(e for e in events[events.index("driver 2 starts") :] if "Restore" in e)
+    assert "stable 1" in restored
+
+
+def test_a_driver_that_only_looks_whether_it_landed_would_be_caught_by_that(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(self: ManifestLog, slot: int, data: bytes) -> bytes:
+        path = path_of(slot)
+        is_void = entry_of(slot, data).kind == "void"
+        return data if is_void and path not in self._blobs.list(path) else occupy(self, slot, data)
+
+    occupy = ManifestLog.occupy
+    monkeypatch.setattr(ManifestLog, "occupy", look)
+    monkeypatch.setattr(Answers, "on_answer", lambda self, number, landed: None)
+    give_up_epoch_two_and_let_its_manifest_arrive_late(world)
+    assert not world.run().right
+    assert "was neither prepared nor committed" in notes(world), "the scenario has lost its sting"
+
+
+def test_a_manifest_that_is_only_late_counts(world: World) -> None:
+    world.when("epoch 2 is being written", lambda: world.delay_manifest(for_s=0.0))
+    world.when("epoch 2 is stable", lambda: world.kill_host(0))
+    assert world.run().right
+    assert "given up" not in notes(world)
+
+
+def test_a_lease_that_arrives_late_keeps_nobody_from_taking_over(world: World) -> None:
+    world.when("epoch 2 is stable", lambda: (world.delay_manifest(for_s=0.04), world.kill_driver()))
+    assert world.run().right
+    assert world.lease.number >= 2
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -3,7 +3,7 @@
 import pytest
 from typer.testing import CliRunner
 
-from everstream.core.coordinator import Coordinator
+from everstream.core.coordinators.epoch_keeper import EpochKeeper
 from everstream.core.orders import Outcome, Policy
 from everstream.core.scheme import NONE
 from everstream.simulation.__main__ import app
@@ -37,8 +37,13 @@ def test_the_seeds_meet_every_shape_and_every_kind_of_fault() -> None:
     assert len(shapes) == len(SHAPES)
     assert {"kill host", "kill the", "disk full", "the answer"} <= faults
     assert any(fault.startswith("rot objects/") for fault in faults)
+    for folder in ("manifests", "objects"):
+        late = {fault for fault in faults if fault.startswith(f"{folder}/")}
+        assert {fault.split()[1] for fault in late} == {"times", "arrives"}
     assert any("falling back" in note for note in notes)
     assert any("could not save" in note for note in notes)
+    assert any("OddError" in note for note in notes)
+    assert any("given up: not complete after" in note for note in notes)
 
 
 def test_without_faults_there_is_no_recovery_and_nothing_to_note() -> None:
@@ -68,7 +73,7 @@ def test_a_run_that_is_stopped_among_faults_and_resumed_ends_with_the_right_outp
             stops += 1
             world.resume()
         assert world.history.right, f"seed {seed}: {world.history.violations}"
-    assert stops > 75, "they do stop"
+    assert stops > 50, "they do stop"
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
@@ -100,7 +105,7 @@ def test_the_command_traces_every_event_and_can_do_without_faults() -> None:
 
 
 def test_the_command_fails_if_the_run_was_not_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Coordinator, "_is_last", lambda self, manifest: False)
+    monkeypatch.setattr(EpochKeeper, "_is_last", lambda self, manifest: False)
     result = CliRunner().invoke(app, ["3", "--no-faults"])
     assert result.exit_code == 1
     assert "violated: liveness: the run has not ended" in result.output

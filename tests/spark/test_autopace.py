@@ -5,17 +5,18 @@ from collections import Counter
 import pytest
 
 import everstream as es
-from everstream.core.ids import Epoch, ShardId
+from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.coordinators.recovery_report import RecoveryReport
+from everstream.core.ids import CheckpointNumber, Epoch, ShardId
 from everstream.core.manifest import EpochManifest
-from everstream.core.messages import CheckpointRecord
-from everstream.core.recovery import RecoveryReport
+from everstream.core.newest import Newest
 from everstream.spark.autopace import AutoPace
 
 SHARD = ShardId("count", 0)
 
 
 def epoch(capture_s: float, duration_s: float = 0.2) -> EpochManifest:
-    record = CheckpointRecord(SHARD, Epoch(1), ("count",), capture_s=capture_s)
+    record = CheckpointRecord(SHARD, CheckpointNumber(1), ("count",), capture_s=capture_s)
     return EpochManifest(Epoch(1), {SHARD: record}, duration_s=duration_s)
 
 
@@ -26,7 +27,7 @@ def failure(at_s: float) -> RecoveryReport:
 def test_cheap_checkpoints_and_many_failures_bring_the_interval_down() -> None:
     pace = AutoPace(es.Coordinated(every="auto", between=("100ms", "1h")), now_s=0.0)
     now_s, reasons = 0.0, []
-    reports: list[RecoveryReport] = []
+    reports: Newest[RecoveryReport] = Newest()
     for _ in range(40):
         now_s += 5.0
         reasons.append(pace.on_epoch(epoch(capture_s=0.0005), now_s))

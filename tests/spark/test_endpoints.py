@@ -1,10 +1,12 @@
 """Only processes of the same run can talk to each other over TCP."""
 
+import tempfile
 from pathlib import Path
 
+import pytest
 import zmq
 
-from everstream.spark.endpoints import Doors, RunKeys
+from everstream.spark.endpoints import Address, Doors, RunKeys, address_of, address_towards
 
 
 def test_whoever_does_not_know_the_key_of_the_run_is_not_heard() -> None:
@@ -47,3 +49,37 @@ def test_unix_sockets_live_in_a_folder_only_we_can_enter() -> None:
     listening.close()
     doors.close()
     assert not Path(doors.folder).exists()
+
+
+def test_the_secret_key_of_a_run_is_not_shown() -> None:
+    keys = RunKeys.make()
+    assert repr(keys.secret) not in repr(keys)
+    assert keys.secret.decode() not in f"{keys} {[keys]!r}"
+
+
+def test_a_long_temporary_folder_leaves_room_for_the_names_of_sockets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / ("x" * 122)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    doors = Doors(RunKeys.make())
+    listening, address = doors.listen(zmq.PULL, "inbox")
+    sending = doors.connect(zmq.PUSH, address)
+    sending.send(b"here")
+    assert listening.recv() == b"here"
+    assert Path(doors.folder).stat().st_mode & 0o777 == 0o700
+    assert list(long.iterdir()) == []
+    for socket in (listening, sending):
+        socket.close()
+    doors.close()
+
+
+def test_a_machine_answers_at_the_address_that_reaches_the_other() -> None:
+    assert address_towards("127.0.0.1") == "127.0.0.1"
+    assert address_towards(Address("m", "ipc://x", "tcp://127.0.0.2:5555").host) == "127.0.0.1"
+
+
+def test_a_name_of_another_machine_is_no_address_of_this_one() -> None:
+    assert address_of("localhost") == "127.0.0.1"
+    assert address_of("192.0.2.1") is None, "reserved for examples: nobody has it"

@@ -10,21 +10,7 @@ import pytest
 
 import everstream as es
 from everstream.core.orders import Outcome
-from everstream.spark.listener import Listener
-
-MASTER = "local[6]"
-
-
-class Notes(Listener):
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def note(self, text: str, warning: bool) -> None:
-        self.texts.append(text)
-
-
-def run(pipeline: es.Pipeline, **options: Any) -> Any:
-    return pipeline.run(**{"master": MASTER, **options})
+from tests.spark.running import Notes, run
 
 
 def test_columns_flow_through_polars_expressions() -> None:
@@ -131,7 +117,7 @@ def test_output_comes_back_as_a_spark_data_frame() -> None:
 
     pipeline = es.Pipeline("to-spark")
     words = pipeline.source(es.FromList(["a", "b", "a"]))
-    words.key_by(lambda w: w).aggregate(init=int, update=lambda n, _: n + 1).collect()
+    words.key_by(lambda w: w).fold(init=int, update=lambda n, _: n + 1).collect()
     result = run(pipeline)
     spark = SparkSession.builder.getOrCreate()
     rows = {tuple(row) for row in result.to_spark(spark).collect()}
@@ -151,6 +137,28 @@ def test_an_exception_in_user_code_ends_the_run_with_operator_record_and_traceba
     assert "ZeroDivisionError" in cause.traceback
     assert "divide" in str(failure.value) and "ZeroDivisionError" in str(failure.value)
     assert sum("divide:0 failed" in text for text in notes.texts) == 3
+
+
+def test_a_sink_that_is_away_for_a_while_is_tried_again_after_a_pause(tmp_path: Path) -> None:
+    """It comes back when somebody says that a pause has begun: so the pause was needed."""
+    back = tmp_path / "back"
+
+    class Outage(Notes):
+        def note(self, text: str, warning: bool) -> None:
+            super().note(text, warning)
+            if "trying again in 1 s" in text:
+                back.touch()
+
+    def show(record: int) -> None:
+        if not back.exists():
+            raise ConnectionError("the database is away")
+
+    pipeline = es.Pipeline("away")
+    pipeline.source(es.Range(100)).sink(es.Callback(show), name="show")
+    notes = Outage()
+    result = run(pipeline, max_restarts=2, listener=notes)
+    assert result.outcome is Outcome.FINISHED and result.records_out == 100
+    assert sum(" failed: " in text for text in notes.texts) == 2
 
 
 def test_a_finished_pipeline_is_not_run_again_unless_fresh(tmp_path: Path) -> None:
@@ -193,7 +201,7 @@ def test_an_operator_that_moved_in_the_graph_keeps_its_state(tmp_path: Path) -> 
         if moved:
             stream = stream.map(lambda n: n, name="added").on_demand()
         keyed = stream.key_by(lambda n: 0)
-        keyed.aggregate(init=int, update=lambda c, n: c + 1, name="count").collect()
+        keyed.fold(init=int, update=lambda c, n: c + 1, name="count").collect()
         return pipeline
 
     stopped = run(build(False), store=tmp_path, until=lambda snapshot: snapshot.records_read > 0)

@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from everstream.errors import InternalError, StoreError
+from everstream.errors import InternalError, NotStored, StoreError
 from everstream.state import FsspecBlobs
 from everstream.state.objects import checksum_of
 
@@ -54,6 +55,44 @@ def test_list_gives_the_paths_with_a_prefix_and_delete_is_harmless_twice(url: st
 def test_blobs_can_be_sent_to_another_process(url: str) -> None:
     FsspecBlobs(url).write("a", b"1")
     assert pickle.loads(pickle.dumps(FsspecBlobs(url))).read("a") == b"1"
+
+
+class TokenExpired(Exception):
+    """As the libraries of object stores have them: no OSError."""
+
+
+class Broken:
+    """A disk that raises an error of its own kind, whatever is asked of it."""
+
+    def __getattr__(self, operation: str) -> Callable[..., None]:
+        def fail(*arguments: object) -> None:
+            raise TokenExpired("the token has expired")
+
+        return fail
+
+
+@pytest.mark.parametrize(
+    ("operation", "arguments"),
+    [
+        ("write", ("a", b"1")),
+        ("write_summed", ("a", b"1")),
+        ("create", ("a", b"1")),
+        ("read", ("a",)),
+        ("list", ("a",)),
+        ("delete", ("a",)),
+        ("clean", ()),
+    ],
+)
+def test_an_error_of_any_kind_becomes_one_of_ours_that_says_what_and_why(
+    tmp_path: Path, operation: str, arguments: tuple[object, ...]
+) -> None:
+    blobs = FsspecBlobs(str(tmp_path))
+    blobs._disk = Broken()
+    with pytest.raises(StoreError) as raised:
+        getattr(blobs, operation)(*arguments)
+    assert "cannot" in str(raised.value) and str(tmp_path) in str(raised.value)
+    assert "TokenExpired: the token has expired" in str(raised.value)
+    assert not isinstance(raised.value, NotStored), "it may be there all the same"
 
 
 def test_paths_outside_the_store_are_refused(url: str) -> None:
@@ -250,6 +289,22 @@ def test_a_failing_disk_gives_an_error_that_names_the_path_and_leaves_nothing_be
     monkeypatch.undo()
     assert blobs.read("a/b") == b"whole"
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["b"]
+
+
+@pytest.mark.parametrize(("call", "known"), [("writev", True), ("fsync", True), ("link", False)])
+def test_a_create_that_failed_before_it_gave_the_name_is_known_to_have_put_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, known: bool
+) -> None:
+    blobs = FsspecBlobs(str(tmp_path))
+
+    def fail(*arguments: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(StoreError, match=r"cannot create 'a/b'.*Input/output error") as failed:
+        blobs.create("a/b", b"1")
+    assert isinstance(failed.value, NotStored) is known
+    assert blobs.list("") == []
 
 
 def test_a_disk_that_takes_few_bytes_at_a_time_gets_them_all(

@@ -6,10 +6,10 @@ from typing import Any
 import polars as pl
 
 import everstream as es
-from everstream.core.chain import ChainStages
 from everstream.core.ids import ShardId
+from everstream.core.permits import permit
 from everstream.core.plan import make_plan
-from everstream.pipeline.sink import Permit
+from everstream.runtime.chain import ChainStages
 from everstream.state.objects import ObjectRef
 from everstream.state.snapshot import ShardState
 from everstream.transactions.interpreter import Interpreter
@@ -44,7 +44,7 @@ class Shard:
         if self.objects:
             refs = [ref for ref, _ in self.objects]
             extras = self.state.restore([data for _, data in self.objects], refs)
-        self.chain.build(extras, {}, 1, "memory://", Permit(0))
+        self.chain.build(extras, {}, 1, "memory://", permit(0))
         self.chain.start()
 
     def collect(self, batch: pl.DataFrame) -> None:

@@ -310,7 +310,6 @@ def stream() -> Any:
         ([bank.transfer], {"epoch": 10}, "name the column with timestamp"),
         ([bank.transfer], {"epoch": "now", "timestamp": "at"}, "'batch', 'watermark' or a number"),
         ([bank.transfer], {"epoch": "watermark", "timestamp": "at"}, "event_time"),
-        ([bank.transfer], {"shard": 1}, "does not know shard"),
     ],
 )
 def test_wrong_uses_are_refused_before_anything_runs(

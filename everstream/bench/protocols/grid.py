@@ -5,8 +5,8 @@ time of it (interval, window, run) is divided by one factor, and rates are what 
 with room to spare, so that waiting shows in the latency only when something makes records wait.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -15,9 +15,9 @@ from everstream.bench.workloads.graph_edges import Edges
 from everstream.bench.workloads.inputs import Inputs
 from everstream.bench.workloads.nexmark import Nexmark
 from everstream.bench.workloads.words import Words
-from everstream.core.scheme import Checkpointing
+from everstream.core.registry import named
 from everstream.errors import UserError
-from everstream.pipeline.checkpointing import Coordinated, Induced, Uncoordinated
+from everstream.pipeline.checkpointing import Checkpointing, KeptLog, Uncoordinated
 from everstream.pipeline.stream import Pipeline
 
 FACTOR = 10.0
@@ -31,19 +31,7 @@ WARM_UP_S = 2.5
 RATES: dict[str, float] = {"nexmark": 50_000.0, "wordcount": 40_000.0, "nhop": 4_000.0}
 """Records per second, by the family of the query."""
 
-PROTOCOLS = (
-    "coordinated",
-    "unaligned",
-    "at-least-once",
-    "uncoordinated",
-    "hmnr",
-    "bcs",
-    "memory",
-)
-"""`memory` is uncoordinated with its logs in memory, as FERDiS had them."""
-PAPER_NAMES = {"coordinated": "CC", "uncoordinated": "UC", "memory": "UC", "hmnr": "CIC"}
-INEXACT = ("at-least-once", "memory")
-"""The two that say that they are not exactly-once."""
+PAPER_NAMES = {"aligned": "CC", "uncoordinated": "UC", "hmnr": "CIC"}
 PAPER_QUERIES = (
     *("nexmark-2-half", "nexmark-3-small", "nexmark-3-large", "nexmark-5-small"),
     *("nexmark-5-large", "nexmark-6-small", "nexmark-6-large"),
@@ -60,14 +48,29 @@ class Cell:
     interval_s: float
     failure: bool
     repeat: int = 0
+    log: KeptLog = "durable"
+    """In memory, as FERDiS had them, only for comparison."""
+
+    @property
+    def way(self) -> str:
+        """Protocol and log, as tables and files of results name them."""
+        return way_of(self.protocol, self.log)
+
+    @property
+    def exact(self) -> bool:
+        return named(self.protocol).exactly_once and self.log == "durable"
 
     @property
     def key(self) -> str:
         failure = "kill" if self.failure else "calm"
-        return f"{self.query}/{self.protocol}/{self.interval_s:g}s/{failure}/{self.repeat}"
+        return f"{self.query}/{self.way}/{self.interval_s:g}s/{failure}/{self.repeat}"
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def way_of(protocol: str, log: KeptLog) -> str:
+    return protocol if log == "durable" else f"{protocol} ({log})"
 
 
 @dataclass(frozen=True)
@@ -100,20 +103,14 @@ class Setting:
         )
 
 
-def checkpointing(protocol: str, interval_s: float) -> Checkpointing:
-    """The user's words for a protocol of the grid."""
-    match protocol:
-        case "coordinated":
-            return Coordinated(every=interval_s)
-        case "unaligned" | "at-least-once":
-            return Coordinated(every=interval_s, mode=protocol)
-        case "uncoordinated":
-            return Uncoordinated(every=interval_s)
-        case "memory":
-            return Uncoordinated(every=interval_s, log="memory")
-        case "hmnr" | "bcs":
-            return Induced(every=interval_s, rule=protocol)
-    raise UserError(f"protocol '{protocol}' is not one of {', '.join(PROTOCOLS)}.")
+def checkpointing(
+    protocol: str, interval_s: float, log: KeptLog = "durable"
+) -> Checkpointing | None:
+    """The protocol of this name, so often."""
+    choice = named(protocol).choice
+    if isinstance(choice, Uncoordinated):
+        return replace(choice, every=interval_s, log=log)
+    return None if choice is None else replace(choice, every=interval_s)
 
 
 def cells(
@@ -122,16 +119,24 @@ def cells(
     intervals_s: Sequence[float],
     failures: Sequence[bool],
     repeats: int,
+    *,
+    memory: bool = True,
 ) -> list[Cell]:
-    """The grid, repeat by repeat, so that a run cut short has something of everything."""
+    """The grid, repeat by repeat, so that a run cut short has something of everything.
+
+    With `memory`, uncoordinated runs come with logs in memory, too, as FERDiS had them.
+    """
     for query in queries:
         if query not in QUERIES:
             raise UserError(f"query '{query}' is not one of {', '.join(QUERIES)}.")
-    return list(_possible(product(range(repeats), queries, protocols, intervals_s, failures)))
-
-
-def _possible(choices: Iterable[tuple[int, str, str, float, bool]]) -> Iterator[Cell]:
-    for repeat, query, protocol, interval_s, failure in choices:
-        if QUERIES[query].cyclic and protocol in ("coordinated", "at-least-once"):
-            continue
-        yield Cell(query, protocol, interval_s, failure, repeat)
+    ways: list[tuple[str, KeptLog]] = [(named(protocol).name, "durable") for protocol in protocols]
+    if memory and "uncoordinated" in protocols:
+        ways.append(("uncoordinated", "memory"))
+    return [
+        Cell(query, protocol, interval_s, failure, repeat, log)
+        for repeat, query, (protocol, log), interval_s, failure in product(
+            range(repeats), queries, ways, intervals_s, failures
+        )
+        if named(protocol).cycles or not QUERIES[query].cyclic
+        if named(protocol).choice is not None or interval_s == intervals_s[0]
+    ]

@@ -4,9 +4,7 @@ Latency counts from the moment a record was due, so waiting shows. The kill is S
 process of the query's middle operator. The output is held against the answer of plain SQL.
 """
 
-import json
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -78,7 +76,7 @@ def measure(cell: Cell, setting: Setting, master: str = "local[4]") -> Measured:
         kills = [Kill(query.target, after_s=setting.kill_s)] if cell.failure else []
         result = run(
             pipeline,
-            checkpoint=checkpointing(cell.protocol, cell.interval_s),
+            checkpoint=checkpointing(cell.protocol, cell.interval_s, cell.log),
             master=master,
             kill=kills,
         )
@@ -150,12 +148,3 @@ def _add_recovery(
 
 def _rounded(value: float) -> float | None:
     return None if np.isnan(value) else round(float(value), 2)
-
-
-def results_of(file: Path) -> dict[str, Measured]:
-    """What an earlier call has measured, by key; nothing if there is no such file."""
-    if not file.exists():
-        return {}
-    body = json.loads(file.read_text())
-    found = [Measured.from_json(entry) for entry in body.get("runs", [])]
-    return {measured.cell.key: measured for measured in found}

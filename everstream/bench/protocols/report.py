@@ -60,7 +60,7 @@ def draw(runs: Sequence[Measured], path: Path, title: str) -> None:
     """Latency and throughput around the kill, a column per protocol."""
     columns = [
         Disturbed(
-            run.cell.protocol,
+            run.cell.way,
             Curve(
                 _floats(run.curve["at_s"]),
                 STEP_S,

@@ -6,8 +6,10 @@ from statistics import median
 from typing import Any
 
 from everstream.bench import ferdis_paper
-from everstream.bench.protocols.grid import INEXACT, PAPER_NAMES, Setting
+from everstream.bench.protocols.grid import PAPER_NAMES, Setting
 from everstream.bench.protocols.measure import Measured
+from everstream.core.registry import named
+from everstream.pipeline.checkpointing import Induced
 
 NONE = "-"
 
@@ -17,7 +19,7 @@ class Row:
     """All repeats of one cell; figures are medians."""
 
     query: str
-    protocol: str
+    way: str
     interval_s: float
     calm: tuple[Measured, ...]
     killed: tuple[Measured, ...]
@@ -27,10 +29,16 @@ class Row:
         return (*self.calm, *self.killed)
 
     @property
+    def protocol(self) -> str:
+        return self.all[0].cell.protocol
+
+    @property
+    def exact(self) -> bool:
+        return self.all[0].cell.exact
+
+    @property
     def wrong(self) -> int:
-        """Rows of output that were lost, doubled or untrue where none may be."""
-        if self.protocol in INEXACT:
-            return 0
+        """Rows of output that were lost, doubled or untrue."""
         return sum(run.lost + run.duplicated + run.untrue for run in self.all)
 
     def of_paper(self, table: dict[ferdis_paper.PaperRun, Any], setting: Setting) -> Any:
@@ -44,7 +52,7 @@ class Row:
 def rows_of(runs: Iterable[Measured]) -> list[Row]:
     groups: dict[tuple[str, str, float], list[Measured]] = {}
     for run in runs:
-        groups.setdefault((run.cell.query, run.cell.protocol, run.cell.interval_s), []).append(run)
+        groups.setdefault((run.cell.query, run.cell.way, run.cell.interval_s), []).append(run)
     return [
         Row(
             *where,
@@ -70,7 +78,7 @@ def calm_table(rows: Sequence[Row], setting: Setting) -> tuple[list[str], list[l
         taken = row.of_paper(ferdis_paper.CHECKPOINTS, setting)
         lines.append(
             [
-                *(row.query, row.protocol, f"{row.interval_s:g}", f"{runs[0].input_per_s:,.0f}"),
+                *(row.query, row.way, f"{row.interval_s:g}", f"{runs[0].input_per_s:,.0f}"),
                 *(_middle(runs, lambda run: run.output_per_s, ",.0f"),),
                 *(_middle(runs, lambda run: run.mean_ms, ".1f"),),
                 *(_middle(runs, lambda run: run.p95_ms, ".1f"),),
@@ -104,7 +112,7 @@ def killed_table(rows: Sequence[Row], setting: Setting) -> tuple[list[str], list
         loss = row.of_paper(ferdis_paper.LOSS, setting)
         lines.append(
             [
-                *(row.query, row.protocol, f"{row.interval_s:g}"),
+                *(row.query, row.way, f"{row.interval_s:g}"),
                 _middle(runs, lambda run: run.recovery_s, ".2f"),
                 _middle(runs, lambda run: run.restore_s, ".2f"),
                 _middle(runs, lambda run: run.rollback_s, ".2f"),
@@ -124,18 +132,18 @@ def killed_table(rows: Sequence[Row], setting: Setting) -> tuple[list[str], list
 def verdicts(rows: Sequence[Row]) -> list[tuple[str, bool]]:
     """What must hold over the whole grid, and whether it does."""
     found = []
-    exact = [row for row in rows if row.protocol not in INEXACT]
+    exact = [row for row in rows if row.exact]
     wrong = sum(row.wrong for row in exact)
     runs = sum(len(row.all) for row in exact)
     if runs:
         found.append((f"exactly once: {wrong} rows wrong in {runs} runs", wrong == 0))
     acyclic = [r for row in rows for r in row.all if row.query != "nhop"]
-    induced = [run for run in acyclic if run.cell.protocol in ("hmnr", "bcs")]
+    induced = [run for run in acyclic if isinstance(named(run.cell.protocol).choice, Induced)]
     if induced:
         forced = sum(run.forced for run in induced)
         found.append((f"without a cycle nothing is forced: {forced} forced", forced == 0))
     for row in rows:
-        if row.query == "nhop" and row.protocol == "hmnr" and row.killed:
+        if row.query == "nhop" and row.way == "hmnr" and row.killed:
             worst_s = max(run.rollback_s or 0.0 for run in row.killed)
             text = f"NHop, HMNR every {row.interval_s:g} s: rollback {worst_s:.2f} s"
             found.append((f"{text}, at most two intervals", worst_s <= 2 * row.interval_s))
@@ -148,7 +156,7 @@ def _domino(rows: Sequence[Row]) -> tuple[str, bool] | None:
     worst_s = {
         name: max(run.rollback_s or 0.0 for row in chosen for run in row.killed)
         for name in ("uncoordinated", "hmnr")
-        if (chosen := [r for r in rows if (r.query, r.protocol) == ("nhop", name) and r.killed])
+        if (chosen := [r for r in rows if (r.query, r.way) == ("nhop", name) and r.killed])
     }
     if len(worst_s) < 2:
         return None

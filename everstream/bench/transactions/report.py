@@ -7,15 +7,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-from matplotlib import pyplot as plt
-
 from everstream.bench.transactions.figures import PAPER_GAIN, PAPER_WORKERS, Figure
 from everstream.bench.transactions.measure import Facts
+from everstream.extras import extra
 from everstream.transactions.makespan import Makespan
+
+with extra("report"):
+    import matplotlib
+
+    matplotlib.use("Agg")
+
+    from matplotlib import pyplot as plt
 
 PARTS = ("reload", "construct", "execute", "abort", "explore", "wait")
 _COLOURS = ("#8d99ae", "#e9c46a", "#2a9d8f", "#e76f51", "#9b5de5", "#d3d3d3")

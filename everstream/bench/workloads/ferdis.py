@@ -15,6 +15,8 @@ window has given happened at the last instant of that window.
 `inputs.factor` divides all of these times.
 """
 
+from typing import Any
+
 import polars as pl
 
 import everstream as es
@@ -87,7 +89,7 @@ def windowed_seller_average(inputs: Inputs, size: str) -> Stream:
         *("auction", "seller", "price", "window_end"), *inputs.later_due, name="pairs"
     )
     window = es.Tumbling(PRICE_S[size] / inputs.factor)
-    due = {DUE: es.max(DUE)} if inputs.due else {}
+    due: dict[str, Any] = {DUE: es.max(DUE)} if inputs.due else {}
     prices = (
         pairs.key_by("auction", "seller")
         .window(window, at=LAST_INSTANT)
@@ -103,7 +105,7 @@ def windowed_seller_average(inputs: Inputs, size: str) -> Stream:
 def incremental_word_count(inputs: Inputs, size: str) -> Stream:
     """WordCount: the count of each word per window, and its total so far."""
     words = inputs.word_stream().event_time("time", name="word_times")
-    wanted = {"count": es.count()} | ({DUE: es.max(DUE)} if inputs.due else {})
+    wanted: dict[str, Any] = {"count": es.count()} | ({DUE: es.max(DUE)} if inputs.due else {})
     window = es.Tumbling(WORDS_S[size] / inputs.factor)
     counts = words.key_by("word").window(window)
     counted = counts.aggregate(**wanted, name="counts", shards=inputs.shards)

@@ -6,10 +6,13 @@ large for the cache; made here each bid is finished before the next begins.
 
 from typing import Any
 
-import numba as nb
 import numpy as np
 
 from everstream.bench.workloads.randomness import Integers
+from everstream.extras import extra
+
+with extra("bench"):
+    import numba as nb
 
 _U = np.uint64
 

@@ -7,6 +7,8 @@ depends on an order, it is the order of event time, so that it can be checked ag
 
 from __future__ import annotations
 
+from typing import Any
+
 import polars as pl
 
 import everstream as es
@@ -87,7 +89,7 @@ def bid_counts(inputs: Inputs, window: Window) -> Stream:
         .event_time("time", name="bid_times")
         .select("auction", "time", *inputs.due, name="offers")
     )
-    wanted = {"count": es.count()} | ({DUE: es.max(DUE)} if inputs.due else {})
+    wanted: dict[str, Any] = {"count": es.count()} | ({DUE: es.max(DUE)} if inputs.due else {})
     windows = bids.key_by("auction").window(window)
     return windows.aggregate(**wanted, name="counts", shards=inputs.shards)
 

@@ -6,13 +6,16 @@ always the same ones, as in the measurements of other systems that figures are c
 
 from dataclasses import dataclass
 
-import numba as nb
 import numpy as np
 import polars as pl
 
 from everstream.bench.workloads.randomness import Integers, hash_start
 from everstream.connectors.generate import FromFunction
 from everstream.errors import UserError
+from everstream.extras import extra
+
+with extra("bench"):
+    import numba as nb
 
 _SALT = 31
 _U = np.uint64

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from everstream.core.frames import Frame, FrameKind
-from everstream.core.ids import ChannelId, Epoch
+from everstream.core.ids import ChannelId, CheckpointNumber, Epoch
 from everstream.core.messages import StartCheckpoint
 from everstream.core.protocols.base import (
     Ask,
@@ -51,7 +51,10 @@ class Aligned(ShardProtocol):
         return self._aligned()
 
     def on_command(self, command: StartCheckpoint) -> Sequence[Ask]:
-        asks: list[Ask] = [TakeCheckpoint(command.epoch), SendMarkers(command.epoch)]
+        asks: list[Ask] = [
+            TakeCheckpoint(CheckpointNumber(command.epoch)),
+            SendMarkers(command.epoch),
+        ]
         return [*asks, StopProducing()] if command.stop else asks
 
     def restore(self, variables: dict[str, Any], ended: Sequence[ChannelId]) -> None:
@@ -65,4 +68,4 @@ class Aligned(ShardProtocol):
         ):
             return ()
         epoch, self.aligning, self.shown = self.aligning, None, set()
-        return [TakeCheckpoint(epoch), SendMarkers(epoch)]
+        return [TakeCheckpoint(CheckpointNumber(epoch)), SendMarkers(epoch)]

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from everstream.core.frames import Frame
-from everstream.core.ids import ChannelId, Epoch, ShardId
+from everstream.core.ids import ChannelId, CheckpointNumber, Epoch, ShardId
 from everstream.core.messages import StartCheckpoint
 
 
@@ -42,7 +42,7 @@ Queues: TypeAlias = Literal["none", "outputs", "both"]
 
 @dataclass(frozen=True)
 class TakeCheckpoint:
-    number: Epoch
+    number: CheckpointNumber
     forced: bool = False
     queues: Queues = "none"
     """With "both" the checkpoint stays open for arriving frames until it is closed."""
@@ -54,12 +54,12 @@ class TakeCheckpoint:
 class CloseCheckpoint:
     """Nothing more belongs to the open checkpoint of this number: save it."""
 
-    number: Epoch
+    number: CheckpointNumber
 
 
 @dataclass(frozen=True)
 class SendMarkers:
-    number: Epoch
+    epoch: Epoch
     overtaking: bool = False
     """Ahead of everything that waits to go out, instead of behind it."""
 
@@ -70,6 +70,7 @@ class StopProducing:
 
 
 Ask: TypeAlias = TakeCheckpoint | CloseCheckpoint | SendMarkers | StopProducing
+"""Everything a protocol can ask of its shard."""
 
 
 class ShardProtocol:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from everstream.core.frames import Frame, FrameKind
-from everstream.core.ids import ChannelId, Epoch
+from everstream.core.ids import ChannelId, CheckpointNumber, Epoch
 from everstream.core.messages import StartCheckpoint
 from everstream.core.protocols.base import (
     Ask,
@@ -78,7 +78,7 @@ class Unaligned(ShardProtocol):
         self.open = True
         self.shown = set()
         return [
-            TakeCheckpoint(epoch, queues="both"),
+            TakeCheckpoint(CheckpointNumber(epoch), queues="both"),
             SendMarkers(epoch, overtaking=True),
         ]
 
@@ -86,4 +86,4 @@ class Unaligned(ShardProtocol):
         if not self.open or self.recorded:
             return ()
         self.open = False
-        return [CloseCheckpoint(self.epoch)]
+        return [CloseCheckpoint(CheckpointNumber(self.epoch))]

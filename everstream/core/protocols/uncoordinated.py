@@ -7,15 +7,9 @@ two checkpoints can be replayed; which checkpoints fit together is found out aft
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from everstream.core.ids import ChannelId, Epoch
+from everstream.core.ids import ChannelId, CheckpointNumber
 from everstream.core.messages import StartCheckpoint
-from everstream.core.protocols.base import (
-    Ask,
-    Place,
-    ShardProtocol,
-    StopProducing,
-    TakeCheckpoint,
-)
+from everstream.core.protocols.base import Ask, Place, ShardProtocol, StopProducing, TakeCheckpoint
 from everstream.pipeline.keys import stable_hash
 
 
@@ -51,7 +45,7 @@ class Uncoordinated(ShardProtocol):
         self.number += 1
         self._timer_set = False
         self.on_checkpoint(forced)
-        return TakeCheckpoint(Epoch(self.number), forced, "outputs", stopped)
+        return TakeCheckpoint(CheckpointNumber(self.number), forced, "outputs", stopped)
 
     def on_checkpoint(self, forced: bool) -> None:
         """A checkpoint is about to be taken: what follows is after it."""

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from everstream.transactions.codegen import Layout
 from everstream.transactions.execution import Breakdown
+from everstream.transactions.layout import Layout
 from everstream.transactions.log import Block, Columns, joined
 from everstream.transactions.recovery.scheme import BatchRun, Scheme
 

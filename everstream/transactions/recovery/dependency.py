@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from everstream.transactions.execution import control_block, guard, totals_block
-from everstream.transactions.graph import by_level, levels_of
+from everstream.transactions.levels import by_level, levels_of
 from everstream.transactions.log import Block, Columns
 from everstream.transactions.recovery.commands import now, pack, reload, unpack
 from everstream.transactions.recovery.scheme import Inputs, RecoveryReport, Scheme

@@ -15,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from everstream.transactions.chains import chains_of, deal, heaviest_first
 from everstream.transactions.errors import LogError
 from everstream.transactions.execution import PARALLEL_FROM_S, control_block, guard, totals_block
-from everstream.transactions.graph import chains_of, largest_first
 from everstream.transactions.log import Block, Columns, joined
 from everstream.transactions.recovery.commands import now
+from everstream.transactions.recovery.commit_interval import epochs_per_commit
 from everstream.transactions.recovery.partitions import (
     Partitioning,
     crossing,
@@ -28,7 +29,6 @@ from everstream.transactions.recovery.partitions import (
 from everstream.transactions.recovery.scheme import BatchRun, Inputs, RecoveryReport, Scheme
 
 _REPLAY_EVENTS = 1 << 20
-_LOST_WORK_S = 0.02
 
 
 AfterImages = list[tuple[int, npt.NDArray[np.int64], list[npt.NDArray[Any]]]]
@@ -247,19 +247,28 @@ class FastRecovery(Scheme):
             breakdown.construct_s += now() - began
             self._redo_partitions(run, report)
             return _NOTHING
-        layout = engine.layout
+        breakdown.construct_s += now() - began
+        return self._redo_chains(run, report, share, shares)
+
+    def _redo_chains(
+        self, run: BatchRun, report: RecoveryReport, share: int, shares: int
+    ) -> npt.NDArray[np.int64]:
+        """Redo each key's operations in order, keys side by side; the cells of the chains run."""
+        engine, breakdown, layout = self.engine, report.breakdown, self.engine.layout
+        began = now()
         chain_start, operations, chains = chains_of(
             run.types,
             run.slots,
             layout.table_of,
             layout.is_write,
             len(layout.tables),
-            run.committed if pushdown else np.ones(len(run.types), np.uint8),
+            np.ones(len(run.types), np.uint8),
             (engine.largest_slot + 1) * len(layout.tables),
         )
+        by_weight = self.options.task_assignment
         if shares > 1:
-            chains = self._assign(chain_start, chains, shares)[share]
-        assigned = self._assign(chain_start, chains, engine.parallelism)
+            chains = deal(chain_start, chains, shares, by_weight)[share]
+        assigned = deal(chain_start, chains, engine.parallelism, by_weight)
         breakdown.construct_s += now() - began
         control, totals = control_block(), totals_block(engine.parallelism)
         data = engine.data_of(run, outcomes=True)
@@ -280,18 +289,6 @@ class FastRecovery(Scheme):
         guard(lambda: engine.threads.together(control, work))
         breakdown.add(totals, now() - began)
         return np.asarray(chains, np.int64)
-
-    def _assign(
-        self, chain_start: npt.NDArray[np.int64], chains: npt.NDArray[np.int64], threads: int
-    ) -> list[npt.NDArray[np.int64]]:
-        """The chains of each thread: heaviest first to the least loaded, or by key alone."""
-        weights = chain_start[chains + 1] - chain_start[chains]
-        if self.options.task_assignment:
-            worker_of, _ = largest_first(weights, np.argsort(-weights, kind="stable"), threads)
-        else:
-            span = (int(chains.max(initial=0)) + threads) // threads
-            worker_of = (chains // max(1, span)).astype(np.int32)
-        return [chains[worker_of == thread] for thread in range(threads)]
 
     def _restored_reads(
         self, group: list[Block], committed: npt.NDArray[np.uint8], run: BatchRun, pushdown: bool
@@ -322,9 +319,7 @@ class FastRecovery(Scheme):
         began = now()
         part_start, members = partition_members(engine, self._partitioning, run)
         weights = np.diff(part_start)
-        worker_of, _ = largest_first(
-            weights, np.argsort(-weights, kind="stable"), engine.parallelism
-        )
+        worker_of, _ = heaviest_first(weights, engine.parallelism)
         own = [np.flatnonzero(worker_of == thread) for thread in range(engine.parallelism)]
         report.breakdown.construct_s += now() - began
         control, totals = control_block(), totals_block(engine.parallelism)
@@ -339,22 +334,6 @@ class FastRecovery(Scheme):
         began = now()
         guard(lambda: engine.threads.together(control, work))
         report.breakdown.add(totals, now() - began)
-
-
-def epochs_per_commit(engine: Any, events: int) -> int:
-    """Epochs of so many events between commits, from what was measured of the last batch.
-
-    Few dependencies: commit rarely, since recovery gains little from small groups.
-    Many dependencies over evenly used keys: commit often, as a large view is slow to
-    put back. Skewed keys: in between, because larger groups balance the chains better.
-    Never so rarely that a crash loses more work than a commit is worth. Transactions too
-    cheap for chains are redone in order, and only that last rule counts.
-    """
-    skewed = engine.hottest_share > 0.05
-    entangled = engine.dependencies_per_transaction > 0.5
-    wanted = 4 if not entangled else (2 if skewed else 1)
-    epoch_s = events * engine.transaction_cost_s / engine.parallelism
-    return max(1, min(wanted, int(_LOST_WORK_S / max(epoch_s, 1e-9))))
 
 
 def _verdicts(block: Block) -> npt.NDArray[np.uint8]:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from everstream.transactions.codegen import Layout
 from everstream.transactions.compiled import kernel
+from everstream.transactions.layout import Layout
 from everstream.transactions.recovery.scheme import BatchRun
 
 _SLACK = 1.1

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import ChannelId, Generation, ShardId
-from everstream.core.lines import Link, Position, cycles
 from everstream.core.protocols.base import Place
 from everstream.core.protocols.induced import BCS, HMNR
 from everstream.core.protocols.uncoordinated import Uncoordinated
+from everstream.core.recovery_line import Link, Position, cycles
 
 Make = Callable[[Place], Uncoordinated]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from everstream.core.frames import Frame, FrameKind
-from everstream.core.ids import ChannelId, Epoch, Generation, ShardId
+from everstream.core.ids import ChannelId, CheckpointNumber, Epoch, Generation, ShardId
 from everstream.core.messages import StartCheckpoint
 from everstream.core.protocols.base import (
     Ask,
@@ -208,7 +208,7 @@ def test_a_finished_input_counts_as_one_that_has_shown_its_marker(scheme: Scheme
         assert taken(asks) == [1]
         assert any(isinstance(ask, SendMarkers) for ask in asks)
         if protocol.consumes_markers_on_arrival:
-            assert asks[-1] == CloseCheckpoint(Epoch(1))
+            assert asks[-1] == CloseCheckpoint(CheckpointNumber(1))
 
 
 @coordinated
@@ -244,11 +244,11 @@ def test_unaligned_snapshots_at_the_first_marker_and_records_the_other_inputs_un
     assert not list(protocol.recorded)
     asks = meet(protocol, marker(LEFT, 1))
     assert asks == [
-        TakeCheckpoint(Epoch(1), queues="both"),
+        TakeCheckpoint(CheckpointNumber(1), queues="both"),
         SendMarkers(Epoch(1), overtaking=True),
     ]
     assert list(protocol.recorded) == [RIGHT]
-    assert meet(protocol, marker(RIGHT, 1)) == [CloseCheckpoint(Epoch(1))]
+    assert meet(protocol, marker(RIGHT, 1)) == [CloseCheckpoint(CheckpointNumber(1))]
     assert not list(protocol.recorded)
 
 
@@ -258,7 +258,7 @@ def test_unaligned_leaves_an_epoch_that_was_given_up_for_the_next() -> None:
     assert taken(meet(protocol, marker(LEFT, 2))) == [2]
     assert meet(protocol, marker(RIGHT, 1)) == []
     assert list(protocol.recorded) == [RIGHT]
-    assert meet(protocol, marker(RIGHT, 2)) == [CloseCheckpoint(Epoch(2))]
+    assert meet(protocol, marker(RIGHT, 2)) == [CloseCheckpoint(CheckpointNumber(2))]
 
 
 def test_at_least_once_says_which_inputs_were_ahead_of_the_checkpoint() -> None:

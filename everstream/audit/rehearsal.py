@@ -1,0 +1,90 @@
+"""A user's pipeline made fit for an audit: nothing it does reaches its real sinks.
+
+Every sink is replaced by `Collect` under the same name. In a run that is to be disturbed, sources
+are slowed as well and do not end before a gate is opened, so that even a short pipeline lives long
+enough to be killed with records on their way. For that their frames are cut into smaller ones,
+unless an operator looks at whole batches: its output would change with them.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from everstream.audit.held import Held
+from everstream.connectors.collect import Collect
+from everstream.pipeline import builtin
+from everstream.pipeline.batch import records_of
+from everstream.pipeline.builtin import Branch, Filter, MapBatches, Select, WithColumns
+from everstream.pipeline.graph import Graph, Kind, Node
+from everstream.pipeline.operator import Operator
+from everstream.pipeline.sink import Sink
+from everstream.pipeline.source import Source
+from everstream.pipeline.stream import Pipeline
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """How a pipeline is changed for one run of an audit."""
+
+    gate: str | None = None
+    """Sources are held until a file of this name exists; None: they run as they are."""
+    lasts_s: float = 0.0
+    """How long the records of each source are spread over, if its gate stays shut."""
+    records: tuple[tuple[str, int], ...] = ()
+    """Source -> how many records it has."""
+
+
+def rehearsed(pipeline: Pipeline, how: Rehearsal) -> Pipeline:
+    """A copy of the pipeline as an audit runs it; the original stays as it is."""
+    copy = Pipeline(pipeline.name)
+    nodes = {
+        name: replace(node, what=_stand_in(node, how, pipeline.graph))
+        for name, node in pipeline.graph.nodes.items()
+    }
+    copy.graph = Graph(pipeline.name, nodes, list(pipeline.graph.edges))
+    return copy
+
+
+def _stand_in(node: Node, how: Rehearsal, graph: Graph) -> Any:
+    if node.kind is Kind.SINK:
+        assert isinstance(node.what, Sink)
+        collect = Collect()
+        collect.max_shards = node.what.max_shards
+        return collect
+    if node.kind is Kind.SOURCE and how.gate is not None:
+        assert isinstance(node.what, Source)
+        rate = dict(how.records).get(node.name, 0) / how.lasts_s
+        return Held(node.what, rate, how.gate, whole_frames=looks_at_batches(graph))
+    return node.what
+
+
+def collected(graph: Graph, store: Path) -> dict[str, list[Any]]:
+    """Sink -> every record that a rehearsal with this store has put into its stand-in."""
+    return {
+        node.name: [
+            record
+            for batch in Collect().results(graph.name, node.name, str(store))
+            for record in records_of(batch)
+        ]
+        for node in graph.of_kind(Kind.SINK)
+    }
+
+
+def looks_at_batches(graph: Graph) -> bool:
+    """Whether what an operator gives may depend on where a batch begins and ends."""
+    return any(
+        _sees_batches(node.what) for node in graph.nodes.values() if isinstance(node.what, Operator)
+    )
+
+
+def _sees_batches(operator: Operator) -> bool:
+    if type(operator).__module__ != builtin.__name__:
+        return type(operator).process_batch is not Operator.process_batch
+    # An expression may well hold a sum over the batch.
+    if isinstance(operator, Filter):
+        return isinstance(operator.predicate, pl.Expr)
+    if isinstance(operator, Branch):
+        return any(isinstance(predicate, pl.Expr) for predicate in operator.predicates)
+    return isinstance(operator, MapBatches | WithColumns | Select)

@@ -1,0 +1,163 @@
+"""One run of an audit: what is asked for, and what became of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from everstream.audit.comparison import Difference, compare
+from everstream.audit.gatekeeper import Gatekeeper
+from everstream.audit.kill_plan import lasts_s
+from everstream.audit.rehearsal import Rehearsal, collected
+from everstream.core.coordinators.recovery_report import RecoveryReport
+from everstream.core.plan import Plan
+from everstream.pipeline.graph import Kind
+from everstream.spark.kills import DRIVER, Kill
+
+QUIET_S = 3.0
+"""After all records had time to flow, wait so much longer for a kill before giving up on it."""
+
+Counts = Mapping[str, Sequence[int]]
+"""Operator -> records in and out."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A run that an audit asks for."""
+
+    name: str
+    purpose: str
+    """What the user reads when it begins."""
+    plan: Plan
+    store: Path
+    rehearsal: Rehearsal
+    gatekeeper: Gatekeeper
+    """Is told of every kill and of progress, and opens the rehearsal's gate."""
+    kills: tuple[str, ...] = ()
+
+    @property
+    def driver_kills(self) -> int:
+        return sum(Kill.parse(kill).of_driver(self.plan) for kill in self.kills)
+
+    def outputs(self) -> dict[str, list[Any]]:
+        """Sink -> the records that a finished run has given."""
+        return collected(self.plan.graph, self.store)
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Makes the runs of one audit; each has a store and a gate of its own in `folder`."""
+
+    folder: Path
+    plan: Plan
+
+    def undisturbed(self) -> Trial:
+        return self._trial("undisturbed", "undisturbed", Rehearsal(), patience_s=inf)
+
+    def disturbed(self, number: int, kills: Sequence[str], counts: Counts) -> Trial:
+        """Killed with the kills drawn for it. `counts` are those of the undisturbed run."""
+        name, purpose = f"disturbed-{number}", f"disturbed, run {number}"
+        how = self._slowed(name, len(kills), counts)
+        return self._trial(name, purpose, how, patience_s=how.lasts_s + QUIET_S, kills=kills)
+
+    def again(self, counts: Counts) -> Trial:
+        """Slowed like the disturbed ones, but not killed: do the outputs differ without kills?"""
+        purpose = "the outputs differ: once more undisturbed, to see whether that differs"
+        how = self._slowed("again", 0, counts)
+        # Nothing is waited for; only the batches meet as late as in the runs with kills.
+        return self._trial("again", purpose, how, patience_s=how.lasts_s)
+
+    def _trial(
+        self, name: str, purpose: str, how: Rehearsal, patience_s: float, kills: Sequence[str] = ()
+    ) -> Trial:
+        keeper = Gatekeeper(self._gate(name), len(kills), patience_s)
+        return Trial(name, purpose, self.plan, self.folder / name, how, keeper, tuple(kills))
+
+    def _gate(self, name: str) -> Path:
+        return self.folder / f"{name}.gate"
+
+    def _slowed(self, name: str, kills: int, counts: Counts) -> Rehearsal:
+        sources = self.plan.graph.of_kind(Kind.SOURCE)
+        records = tuple((node.name, counts.get(node.name, (0, 0))[1]) for node in sources)
+        return Rehearsal(str(self._gate(name)), lasts_s(kills), records)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How one run ended, and what it put out if it finished."""
+
+    outcome: str
+    """"finished", "stopped", "killed" or "failed"."""
+    timed_out: bool = False
+    error: str | None = None
+    counts: Counts = field(default_factory=dict)
+    outputs: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    recoveries: Sequence[RecoveryReport] = ()
+
+    @property
+    def finished(self) -> bool:
+        return self.outcome == "finished"
+
+    @property
+    def interrupted(self) -> bool:
+        """By Ctrl-C; a run that took too long has failed."""
+        return self.outcome in ("stopped", "killed") and not self.timed_out
+
+    def against(self, undisturbed: "Ending") -> list[Difference]:
+        return [
+            compare(sink, expected, self.outputs[sink])
+            for sink, expected in undisturbed.outputs.items()
+        ]
+
+
+@dataclass(frozen=True)
+class Disturbed:
+    """A run with kills, and what it put out against the undisturbed one."""
+
+    trial: Trial
+    ending: Ending
+    differences: list[Difference]
+
+    @property
+    def delivered(self) -> list[Kill]:
+        return self.trial.gatekeeper.delivered
+
+    def to_json(self) -> dict[str, Any]:
+        reports = recovery_of_each(self.delivered, self.ending.recoveries, self.trial.plan)
+        asked = [(text, Kill.parse(text)) for text in self.trial.kills]
+        return {
+            "name": self.trial.name,
+            "outcome": self.ending.outcome,
+            "error": self.ending.error,
+            "sinks": [difference.to_json() for difference in self.differences],
+            "kills": [
+                {
+                    "kill": text,
+                    "happened": kill in self.delivered,
+                    "recovery": report.to_json() if (report := reports.get(kill)) else None,
+                }
+                for text, kill in asked
+            ],
+            "recoveries": [report.to_json() for report in self.ending.recoveries],
+        }
+
+
+def recovery_of_each(
+    kills: Sequence[Kill], reports: Sequence[RecoveryReport], plan: Plan
+) -> dict[Kill, RecoveryReport]:
+    """Kill -> its report, both in the order in which they happened.
+
+    A kill has none of its own if its process died while the run was only being put together.
+    """
+    left = list(reports)
+    found: dict[Kill, RecoveryReport] = {}
+    for kill in kills:
+        of_driver = kill.of_driver(plan)
+        who = DRIVER if of_driver else str(kill.target(plan))
+        for report in left:
+            if who in report.shards and (of_driver or report.injected):
+                found[kill] = report
+                left.remove(report)
+                break
+    return found

@@ -1,0 +1,97 @@
+"""Where `everstream audit` runs a pipeline: supervised and shown like any other run."""
+
+from dataclasses import dataclass, replace
+
+from rich.console import Console
+from rich.markup import escape
+
+from everstream.audit.trial import Ending, Trial
+from everstream.cli.events import Event, Failed, Fault, Finished, KillDelivered, Progressed
+from everstream.cli.options import RunOptions
+from everstream.cli.run import say_error
+from everstream.cli.screen import make_screen
+from everstream.cli.summary import show_recoveries
+from everstream.cli.supervise import FAILED, USAGE, Supervisor
+
+RESTARTS = 3
+"""Failures that are nobody's doing, as in `everstream run`."""
+
+
+@dataclass
+class SupervisedStage:
+    """Each run has a supervisor and a screen; what made one fail is said at once."""
+
+    options: RunOptions
+    seed: int
+    console: Console
+    failed_with: int | None = None
+    """The exit code for the last failure; None while there is none."""
+
+    def perform(self, trial: Trial) -> Ending:
+        self._say(f"[bold]{trial.purpose}[/bold]")
+        options = replace(
+            self.options,
+            store=str(trial.store),
+            kills=trial.kills,
+            max_restarts=RESTARTS + trial.driver_kills,
+            rehearsal=trial.rehearsal,
+        )
+
+        def show(event: Event) -> None:
+            match event:
+                case KillDelivered(kill=kill):
+                    trial.gatekeeper.on_kill(kill)
+                case Progressed(snapshot=snapshot, at_s=at_s):
+                    trial.gatekeeper.on_progress(snapshot.phase, at_s)
+            screen.show(event)
+
+        supervisor = Supervisor(options, show)
+        with make_screen(self.console) as screen:
+            if self.console.is_terminal:
+                supervisor.pass_to(screen.passing)
+            supervisor.run()
+        show_recoveries(self.console, supervisor.story.recoveries)
+        ending = _ending_of(supervisor, trial)
+        if not ending.finished:
+            self._tell_failure(trial, supervisor)
+        return ending
+
+    def drawn(self, rounds: list[list[str]]) -> None:
+        self._say(f"kills drawn with seed {self.seed}, for {len(rounds)} disturbed run(s):")
+        for number, kills in enumerate(rounds, 1):
+            self._say(f"  {number}: {escape(', '.join(kills))}")
+
+    def drawn_instead(self, missing: int, kills: list[str]) -> None:
+        self._say(f"{missing} kill(s) did not happen; instead: {escape(', '.join(kills))}")
+
+    def _tell_failure(self, trial: Trial, supervisor: Supervisor) -> None:
+        """Say why the run failed; an interrupted one did not fail."""
+        end = supervisor.story.end
+        if isinstance(end, Failed) and end.fault is not Fault.STOPPED:
+            say_error(end.text)
+            self.failed_with = USAGE if end.fault is Fault.USAGE else FAILED
+        elif supervisor.timed_out and trial.rehearsal.gate is None:
+            say_error(
+                f"the undisturbed run did not end within --timeout {self.options.timeout}: an "
+                "audit needs a pipeline whose sources end."
+            )
+            self.failed_with = USAGE
+        elif supervisor.timed_out:
+            say_error(f"{trial.name}: the run did not end within --timeout")
+            self.failed_with = FAILED
+
+    def _say(self, markup: str) -> None:
+        self.console.print(markup, highlight=False, soft_wrap=True)
+
+
+def _ending_of(supervisor: Supervisor, trial: Trial) -> Ending:
+    end = supervisor.story.end
+    finished = supervisor.outcome == "finished"
+    return Ending(
+        outcome=supervisor.outcome,
+        timed_out=supervisor.timed_out,
+        error=end.text if isinstance(end, Failed) else None,
+        counts=end.result["counts"] if finished and isinstance(end, Finished) else {},
+        outputs=trial.outputs() if finished else {},
+        recoveries=supervisor.story.recoveries,
+    )

@@ -1,0 +1,44 @@
+"""`--fresh` deletes what earlier runs have shown to the world: say what that is, and ask."""
+
+import sys
+
+import typer
+
+from everstream.cli.load import load_pipeline
+from everstream.cli.options import RunOptions
+from everstream.core.plan import make_plan
+from everstream.errors import UserError
+from everstream.spark.config import store_url
+from everstream.spark.opening import sinks_of
+from everstream.state.store import CheckpointStore
+
+
+def would_be_deleted(options: RunOptions) -> list[str]:
+    """What a run with --fresh deletes, one line per place; nothing if it is the first."""
+    graph = make_plan(load_pipeline(options.target), options.workers or 1).graph
+    url = store_url(options.store_of(graph.name))
+    assert url is not None
+    found = []
+    checkpoints = len(CheckpointStore.at(url).survey().manifests)
+    if checkpoints:
+        found.append(f"{checkpoints} checkpoint(s) in the store '{url}'")
+    for operator, sink in sinks_of(graph):
+        left = sink.left_behind(graph.name, operator, url)
+        if left is not None:
+            found.append(f"{left} (operator '{operator}')")
+    return found
+
+
+def agreed(options: RunOptions, yes: bool) -> bool:
+    """Whether what --fresh deletes may go; a UserError where nobody is there to be asked."""
+    found = would_be_deleted(options)
+    if not found:
+        return True
+    listed = "\n".join(f"  {line}" for line in found)
+    if yes:
+        typer.echo(f"--fresh deletes:\n{listed}", err=True)
+        return True
+    if not sys.stdin.isatty():
+        raise UserError(f"--fresh would delete this; say --yes if that is meant:\n{listed}")
+    typer.echo(f"--fresh deletes:\n{listed}", err=True)
+    return typer.confirm("Delete all of it and start over?", default=False, err=True)

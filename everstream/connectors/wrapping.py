@@ -1,0 +1,22 @@
+"""What a source shares with the one it wraps: all but how its records are given."""
+
+from everstream.pipeline.source import Source
+from everstream.pipeline.types import T
+
+
+class Wrapping(Source[T]):
+    """Passes on what `source` says of itself; how it is opened is the wrapping one's own."""
+
+    def __init__(self, source: Source[T]) -> None:
+        self._source = source
+        self.max_shards = source.max_shards
+        self.on_error = source.on_error
+
+    def total_records(self) -> int | None:
+        return self._source.total_records()
+
+    def check(self) -> None:
+        self._source.check()
+
+    def before_run(self, pipeline: str, operator: str, store: str, resuming: bool) -> None:
+        self._source.before_run(pipeline, operator, store, resuming)

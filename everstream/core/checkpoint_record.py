@@ -1,0 +1,110 @@
+"""The record of one checkpoint: what a shard reports once it is durable, and a manifest keeps."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from everstream.core.ids import NO_CHECKPOINT, CheckpointNumber, ShardId
+from everstream.state.objects import ObjectRef
+
+LogKind: TypeAlias = Literal["none", "durable", "memory"]
+"""Where senders keep what they sent."""
+
+
+@dataclass(frozen=True)
+class LogSegment:
+    """A segment in the store, as a checkpoint names it."""
+
+    ref: ObjectRef
+    last: dict[str, int]
+    """Channel -> the highest sequence number in here."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> "LogSegment":
+        return cls(ObjectRef(**body["ref"]), dict(body["last"]))
+
+
+@dataclass(frozen=True)
+class CheckpointRecord:
+    """One durable checkpoint of one shard, as reported and as kept in a manifest."""
+
+    shard: ShardId
+    number: CheckpointNumber
+    operators: tuple[str, ...]
+    objects: tuple[ObjectRef, ...] = ()
+    """The chain of objects that restores it, the full one first."""
+    keeps: tuple[str, ...] | None = None
+    """Operators that have something in them: state, an offset, transactions. None: not known."""
+    aliases: dict[str, str] = field(default_factory=dict)
+    """Operator, as the objects call it -> as it is called now; "" if that was dropped."""
+    final: bool = False
+    """The shard had ended: this also stands for every later epoch."""
+    previous: CheckpointNumber = NO_CHECKPOINT
+    """The checkpoint this shard took before; a final record stands for the epochs after it."""
+    stopped: bool = False
+    """The shard was told to stop with this checkpoint."""
+    forced: bool = False
+    """The protocol demanded it before a delivery; no timer did."""
+    loops_ended: bool = False
+    """The feedback inputs of the shard's cycle had been declared ended."""
+    holds_frames: bool = False
+    """Frames that were on their way are part of it, under the names of their channels."""
+    log: tuple[LogSegment, ...] = ()
+    """What the shard had sent and somebody may still ask for."""
+    received: dict[str, int] = field(default_factory=dict)
+    sent: dict[str, int] = field(default_factory=dict)
+    ended: tuple[str, ...] = ()
+    """Input channels that have ended."""
+    watermarks: dict[str, int] = field(default_factory=dict)
+    """Input channel -> its watermark, of those that have one."""
+    ordinal: int = 0
+    counts: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Operator -> records in, records out."""
+    skipped: dict[str, int] = field(default_factory=dict)
+    """Operator -> records left out because of an error, of those that left any out."""
+    variables: dict[str, Any] = field(default_factory=dict)
+    """The protocol's own."""
+    lost_frames: int = 0
+    """Frames sent to this shard that nobody could send again."""
+    capture_s: float = 0.0
+    upload_s: float = 0.0
+    size_bytes: int = 0
+
+    @property
+    def all_objects(self) -> tuple[ObjectRef, ...]:
+        """Everything in the store that it takes to go back to this checkpoint."""
+        return (*self.objects, *(segment.ref for segment in self.log))
+
+    def owner(self, saved: str) -> str | None:
+        """Who owns what the objects keep under this name; None if nobody does any more."""
+        operator, slash, rest = saved.partition("/")
+        if operator not in self.aliases:
+            return saved
+        alias = self.aliases[operator]
+        return alias + slash + rest if alias else None
+
+    def to_json(self) -> dict[str, Any]:
+        body = asdict(self)
+        body["shard"] = str(self.shard)
+        return body
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> "CheckpointRecord":
+        body = dict(body)
+        if "last_epoch" in body:  # as it was called in older stores
+            body["previous"] = body.pop("last_epoch")
+        return cls(
+            **{
+                **body,
+                "shard": ShardId.parse(body["shard"]),
+                "operators": tuple(body["operators"]),
+                "objects": tuple(ObjectRef(**ref) for ref in body["objects"]),
+                "ended": tuple(body["ended"]),
+                "keeps": None if body.get("keeps") is None else tuple(body["keeps"]),
+                "log": tuple(LogSegment.from_json(segment) for segment in body["log"]),
+                "counts": {name: tuple(pair) for name, pair in body["counts"].items()},
+            }
+        )

@@ -1,0 +1,351 @@
+"""The coordinator of a run as a state machine: hosts, reports and time in, orders out.
+
+    GATHERING ─all hosts─► RESTORING ─all restored─► RUNNING ─last epoch stable─► FINISHING
+                               ▲                        │                             │
+                               └──── a failure ◄────────┴─────────────────────────────┤
+                                                                      all committed ──► DONE
+
+It watches hosts, counts failures, ends loops and the run. How checkpoints become stable, and who
+goes back after a failure, it leaves to a keeper: one for epochs, one for recovery lines.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, assert_never
+
+from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.coordinators.keeper import Keeper, Wait
+from everstream.core.coordinators.patience import Patience, listed
+from everstream.core.coordinators.recovery_report import RecoveryReport
+from everstream.core.coordinators.run_state import RunState
+from everstream.core.coordinators.tally import CheckpointTally
+from everstream.core.ids import Epoch, Generation, HostId, ShardId
+from everstream.core.manifest import EpochManifest
+from everstream.core.messages import (
+    Census,
+    CheckpointFailed,
+    CheckpointTaken,
+    Committed,
+    EndLoop,
+    Halted,
+    LinkCut,
+    Progress,
+    Report,
+    Restored,
+    RestoreFailed,
+    Rewired,
+    ShardFailed,
+    Shutdown,
+)
+from everstream.core.newest import Newest
+from everstream.core.orders import Order, Outcome, Phase, Policy
+from everstream.core.plan import Plan
+from everstream.errors import EnvironmentFault, EverstreamError, LeaseLost, RunFailed
+
+MakeKeeper: TypeAlias = Callable[[RunState], Keeper]
+
+
+class Coordinator:
+    """Decides for the whole run. Every method takes the time and returns orders."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        policy: Policy,
+        generation: Generation,
+        manifests: Sequence[EpochManifest],
+        keeper: MakeKeeper,
+    ) -> None:
+        self._run = RunState(plan, policy, generation, manifests)
+        self._keeper = keeper(self._run)
+        self._patience = Patience(policy.slow_after_s)
+        self._stop_by_s: float | None = None
+        """When a run that was asked to stop does so without a checkpoint."""
+        self._return_at_s = 0.0
+        self._paused: set[ShardId] = set()
+        """Shards that raised an error and are tried again after a pause."""
+
+    # What others may know of the run.
+
+    @property
+    def plan(self) -> Plan:
+        return self._run.plan
+
+    @property
+    def phase(self) -> Phase:
+        return self._run.phase
+
+    @property
+    def generation(self) -> Generation:
+        return self._run.generation
+
+    @property
+    def host_count(self) -> int:
+        """How many hosts are here."""
+        return len(self._run.hosts)
+
+    @property
+    def manifests(self) -> Sequence[EpochManifest]:
+        """Where we can go back to, newest first."""
+        return self._run.manifests
+
+    @property
+    def line(self) -> Mapping[ShardId, CheckpointRecord]:
+        """The checkpoints we would go back to if everything failed now."""
+        return self._run.line
+
+    @property
+    def stable_epoch(self) -> Epoch:
+        return self._run.stable_epoch
+
+    @property
+    def recoveries(self) -> Newest[RecoveryReport]:
+        return self._run.restarts.book.reports
+
+    @property
+    def tally(self) -> CheckpointTally:
+        return self._run.tally
+
+    @property
+    def names_what_goes(self) -> bool:
+        """Objects are deleted when an order names them, and not when no manifest does any more."""
+        return self._keeper.names_what_goes
+
+    @property
+    def lost_frames(self) -> int:
+        """Frames nobody could send again, because a log had died with its process."""
+        return self._run.headway.lost_frames(self._run.line)
+
+    def totals(self) -> dict[str, int]:
+        """Operator -> records taken so far, over all its shards (sources: given)."""
+        return self._run.headway.totals()
+
+    def records_read(self) -> int:
+        return self._run.headway.records_read()
+
+    def set_interval(self, every_s: float) -> None:
+        """From the next epoch on, so much time lies between two."""
+        self._run.every_s = every_s
+
+    # Hosts.
+
+    def on_host_joined(self, host: HostId, address: Any, now_s: float) -> list[Order]:
+        """A host has started, or started again."""
+        run = self._run
+        if run.over:
+            run.outbox.send(host, Shutdown())
+            return run.outbox.take()
+        if host in run.hosts:
+            self._failure(f"host {host} came back", run.plan.hosts[host], host, None, now_s)
+        run.hosts.join(host, address)
+        run.restarts.book.restarted(tuple(str(s) for s in run.plan.hosts[host]), now_s)
+        if run.phase is Phase.GATHERING:
+            if run.hosts.complete:
+                self._keeper.go_back(run.plan.shards, now_s)
+        elif not run.over:
+            self._keeper.on_host_back(host, now_s)
+        return run.outbox.take()
+
+    def on_host_lost(self, host: HostId, how: str, now_s: float) -> list[Order]:
+        """A host's process is gone, or silent for too long."""
+        run = self._run
+        if host in run.hosts and not run.over:
+            run.hosts.leave(host)
+            self._failure(f"host {host} ({how})", run.plan.hosts[host], host, None, now_s)
+        return run.outbox.take()
+
+    def on_start_failed(self, host: HostId, error: EverstreamError, now_s: float) -> list[Order]:
+        """A host could not even start; Spark will try again, but not for ever."""
+        run = self._run
+        if not run.over:
+            run.outbox.note(f"host {host} could not start: {error.message}", True)
+            too_many = run.restarts.start_failed(host, error, now_s)
+            if too_many is not None:
+                run.end(Outcome.FAILED, too_many)
+        return run.outbox.take()
+
+    def on_injected_kill(self, host: HostId, now_s: float) -> None:
+        """We are about to kill this host ourselves: that is not held against the pipeline."""
+        self._run.restarts.injected(host, now_s)
+
+    # Reports.
+
+    def on_report(self, report: Report, now_s: float) -> list[Order]:
+        """A shard says something, or a host of its links."""
+        if not self._run.over and self._keeper.is_current(report):
+            self._hear(report, now_s)
+        return self._run.outbox.take()
+
+    def _hear(self, report: Report, now_s: float) -> None:
+        run, keeper = self._run, self._keeper
+        match report:
+            case Progress():
+                run.headway.heard(report)
+                if run.phase in (Phase.RUNNING, Phase.FINISHING):
+                    run.restarts.progressed(now_s)
+            case Census():
+                for cycle in run.loops.on_census(report):
+                    run.tell_all(EndLoop(cycle, run.generation))
+            case CheckpointTaken(record=record):
+                run.tally.add(record)
+                keeper.on_checkpoint(record, now_s)
+            case CheckpointFailed():
+                keeper.on_checkpoint_failed(report, now_s)
+            case Committed(shard=shard, number=number):
+                run.committing.committed(shard, number, keeper.last_number(shard))
+                run.end_when_committed(now_s)
+            case Halted() | Rewired() | Restored() | RestoreFailed():
+                keeper.on_return(report, now_s)
+            case ShardFailed():
+                self._shard_failed(report, now_s)
+            case LinkCut():
+                self._link_cut(report, now_s)
+            case _:
+                assert_never(report)
+
+    # The store.
+
+    def on_manifest_written(self, now_s: float) -> list[Order]:
+        """What it says is stable from here on, whatever fails next."""
+        run = self._run
+        manifest, run.writing = run.writing, None
+        assert manifest is not None
+        run.keep(manifest)
+        if not run.over:
+            self._keeper.on_manifest_written(manifest, now_s)
+        return run.outbox.take()
+
+    def on_manifest_failed(self, error: EverstreamError, now_s: float) -> list[Order]:
+        """The manifest is known not to be there."""
+        run = self._run
+        manifest, run.writing = run.writing, None
+        assert manifest is not None
+        if run.over:
+            return run.outbox.take()
+        if isinstance(error, LeaseLost):
+            run.end(Outcome.FAILED, RunFailed(f"this driver was replaced: {error}", error))
+        else:
+            self._keeper.on_manifest_failed(manifest, error, now_s)
+        return run.outbox.take()
+
+    # Time and wishes.
+
+    def on_tick(self, now_s: float) -> list[Order]:
+        """Time has passed: a checkpoint may be due, or something take too long."""
+        self._say_what_is_slow(now_s)
+        run = self._run
+        if self._stop_by_s is not None and now_s >= self._stop_by_s and not run.over:
+            self._stop_without_checkpoint()
+            return run.outbox.take()
+        if run.phase is Phase.RUNNING and run.plan.cycles and run.headway.sources_ended():
+            for question in run.loops.questions():
+                run.tell_all(question)
+        if self._paused and now_s >= self._return_at_s and not run.over:
+            self._go_back((), now_s)
+        self._let_keeper_act(now_s)
+        return run.outbox.take()
+
+    def on_stop(self, reason: str, now_s: float) -> list[Order]:
+        """Stop with a checkpoint, so that the next run goes on from here."""
+        run = self._run
+        if run.stop is None and run.phase not in (Phase.FINISHING, Phase.DONE):
+            run.stop = reason
+            self._stop_by_s = now_s + run.stop_patience_s
+            if run.phase is Phase.GATHERING or not run.policy.checkpoints:
+                run.end(Outcome.STOPPED)
+            else:
+                self._let_keeper_act(now_s)
+        return run.outbox.take()
+
+    # How it is done.
+
+    def _stop_without_checkpoint(self) -> None:
+        """Back-pressure, a store or a host keeps the last checkpoint from being taken in time.
+
+        What was prepared since the last stable one is given up, as after a failure.
+        """
+        run, wait = self._run, self._keeper.waits_for()
+        if run.final:
+            return  # the next run has nothing left to do, so the last results must be committed
+        why = f" ({wait.what} is not complete)" if wait is not None else ""
+        back = f"epoch {run.stable_epoch}" if run.stable_epoch else "the start"
+        run.outbox.note(
+            f"stopping without a checkpoint, which was not taken in time{why}: the next run goes on "
+            f"from {back}",
+            True,
+        )
+        run.end(Outcome.STOPPED)
+
+    def _failure(
+        self,
+        what: str,
+        shards: Sequence[ShardId],
+        host: HostId | None,
+        error: EverstreamError | None,
+        now_s: float,
+    ) -> None:
+        if self._survives(what, shards, host, error, now_s):
+            self._go_back(shards, now_s)
+
+    def _survives(
+        self,
+        what: str,
+        shards: Sequence[ShardId],
+        host: HostId | None,
+        error: EverstreamError | None,
+        now_s: float,
+        pause_s: float = 0.0,
+    ) -> bool:
+        """Take note of a failure; False if it was one too many and ends the run."""
+        run = self._run
+        report = run.restarts.open(what, shards, host, now_s)
+        pause = f"trying again in {pause_s:g} s, " if pause_s else ""
+        run.outbox.note(f"{what}: {pause}{self._keeper.plan_of_return()}", not report.injected)
+        too_many = run.restarts.too_many(report, host, error, now_s)
+        if too_many is not None:
+            run.end(Outcome.FAILED, too_many)
+        return too_many is None and run.phase is not Phase.GATHERING
+
+    def _shard_failed(self, failed: ShardFailed, now_s: float) -> None:
+        """An operator or a sink raised: whatever it needs may be back after a pause.
+
+        Until then it is as if nobody had noticed. What fails meanwhile has failed of one cause.
+        """
+        if self._paused:
+            self._paused.add(failed.shard)
+            return
+        pause_s = self._run.restarts.back_off.pause_s(now_s)
+        what = f"{failed.shard} failed"
+        if not self._survives(what, [failed.shard], None, failed.error, now_s, pause_s):
+            return
+        if pause_s:
+            self._paused, self._return_at_s = {failed.shard}, now_s + pause_s
+        else:
+            self._go_back([failed.shard], now_s)
+
+    def _go_back(self, shards: Sequence[ShardId], now_s: float) -> None:
+        """With these go those that wait for the end of a pause: nobody can go back past them."""
+        paused, self._paused = self._paused, set()
+        self._keeper.go_back(sorted({*shards, *paused}) if paused else shards, now_s)
+
+    def _let_keeper_act(self, now_s: float) -> None:
+        """Not in a pause: a shard that failed takes no checkpoint."""
+        if not self._paused:
+            self._keeper.on_tick(now_s)
+
+    def _link_cut(self, cut: LinkCut, now_s: float) -> None:
+        """What was on its way between two hosts is gone: both have lost their place."""
+        what = f"the connection from host {cut.sender} to host {cut.receiver} was cut ({cut.how})"
+        hosts = self._run.plan.hosts
+        shards = [*hosts[cut.sender], *hosts[cut.receiver]]
+        self._failure(what, shards, None, EnvironmentFault(what), now_s)
+
+    def _say_what_is_slow(self, now_s: float) -> None:
+        run = self._run
+        wait = self._keeper.waits_for()
+        if wait is None and run.phase is Phase.FINISHING:
+            wait = Wait("committing the last results", sorted(run.committing.waiting))
+        waited_s = self._patience.lost_with(wait.what if wait else None, now_s)
+        if wait is not None and waited_s is not None:
+            missing = sorted(str(shard) for shard in wait.missing)
+            others = f"; still missing: {listed(missing)}" if missing else ""
+            run.outbox.note(f"{wait.what} is taking longer than {waited_s:.3g} s{others}", True)

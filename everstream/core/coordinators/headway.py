@@ -1,0 +1,65 @@
+"""How far the run has come, as its shards tell."""
+
+from collections.abc import Iterable, Mapping
+
+from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.ids import Generation, ShardId
+from everstream.core.manifest import shown_once
+from everstream.core.messages import Progress
+from everstream.core.plan import Plan
+from everstream.pipeline.graph import Kind
+
+
+class Headway:
+    """The newest progress report of each shard, and what they come to together."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.sources = frozenset(node.name for node in plan.graph.of_kind(Kind.SOURCE))
+        self._plan = plan
+        self._shown_once = shown_once(plan)
+        self._reports: dict[ShardId, Progress] = {}
+
+    def heard(self, report: Progress) -> None:
+        self._reports[report.shard] = report
+
+    def went_back(
+        self,
+        generation: Generation,
+        records: Iterable[tuple[ShardId, CheckpointRecord | None]],
+    ) -> None:
+        """These shards stand where their checkpoints are (None: at the empty start)."""
+        for shard, record in records:
+            counts = record.counts if record is not None else {}
+            lost = record.lost_frames if record is not None else 0
+            self._reports[shard] = Progress(shard, generation, counts, lost_frames=lost)
+
+    def forget(self) -> None:
+        self._reports = {}
+
+    def totals(self) -> dict[str, int]:
+        """Operator -> records taken so far, over all its shards (sources: given)."""
+        sums: dict[str, int] = {}
+        for report in self._reports.values():
+            for name, (records_in, records_out) in report.counts.items():
+                count = records_out if name in self.sources else records_in
+                sums[name] = sums.get(name, 0) + count
+        return sums
+
+    def records_read(self) -> int:
+        totals = self.totals()
+        return sum(totals.get(name, 0) for name in self.sources)
+
+    def shown(self) -> dict[str, int]:
+        """Sinks that show nothing twice -> records they have taken."""
+        totals = self.totals()
+        return {sink: totals.get(sink, 0) for sink in self._shown_once}
+
+    def sources_ended(self) -> bool:
+        ended = {shard for shard, report in self._reports.items() if report.ended}
+        return ended.issuperset(self._plan.source_shards())
+
+    def lost_frames(self, line: Mapping[ShardId, CheckpointRecord]) -> int:
+        """Frames nobody could send again, because a log had died with its process."""
+        heard = {shard: report.lost_frames for shard, report in self._reports.items()}
+        saved = {shard: record.lost_frames for shard, record in line.items()}
+        return sum(max(heard.get(s, 0), saved.get(s, 0)) for s in self._plan.shards)

@@ -1,0 +1,115 @@
+"""The checkpoint protocols there are, each under the one word that it has everywhere.
+
+The command line, Python, the simulator, the benchmarks and the adviser all take their words and
+what follows from them out of here. A protocol is added by adding a line.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from everstream.core.protocols.aligned import Aligned
+from everstream.core.protocols.at_least_once import AtLeastOnce
+from everstream.core.protocols.base import NoCheckpoints, ShardProtocol
+from everstream.core.protocols.induced import BCS, HMNR
+from everstream.core.protocols.unaligned import Unaligned
+from everstream.core.protocols.uncoordinated import Uncoordinated
+from everstream.errors import UserError
+from everstream.pipeline import checkpointing
+from everstream.pipeline.checkpointing import Checkpointing, Coordinated, Induced
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """One way to checkpoint: its word, what a user chooses by it, and what follows from that."""
+
+    name: str
+    choice: Checkpointing | None
+    """What a user says in Python, with nothing else said."""
+    shard: Callable[..., ShardProtocol]
+    """Makes the part of one shard."""
+    says: str
+    """What it does, in a few words."""
+    cycles: bool = True
+    """Works on graphs with feedback."""
+    exactly_once: bool = True
+
+    @property
+    def logs(self) -> bool:
+        """Senders log what they send, so that only those go back who must."""
+        return isinstance(self.choice, checkpointing.Uncoordinated)
+
+    @property
+    def in_python(self) -> str:
+        match self.choice:
+            case None:
+                return "None"
+            case Coordinated(mode=mode):
+                return f'es.Coordinated(mode="{mode}")'
+            case Induced(rule=rule):
+                return f'es.Induced(rule="{rule}")'
+            case checkpointing.Uncoordinated():
+                return "es.Uncoordinated()"
+
+
+PROTOCOLS: dict[str, Protocol] = {
+    protocol.name: protocol
+    for protocol in (
+        Protocol(
+            "aligned", Coordinated(), Aligned, "all together, inputs wait for markers", cycles=False
+        ),
+        Protocol(
+            "unaligned",
+            Coordinated(mode="unaligned"),
+            Unaligned,
+            "all together, markers overtake the records",
+        ),
+        Protocol(
+            "at-least-once",
+            Coordinated(mode="at-least-once"),
+            AtLeastOnce,
+            "all together, nothing waits, after a failure some records count twice",
+            cycles=False,
+            exactly_once=False,
+        ),
+        Protocol(
+            "uncoordinated",
+            checkpointing.Uncoordinated(),
+            Uncoordinated,
+            "each shard by itself, only those go back who must",
+        ),
+        Protocol("hmnr", Induced(rule="hmnr"), HMNR, "as uncoordinated, safe on cycles"),
+        Protocol(
+            "bcs",
+            Induced(rule="bcs"),
+            BCS,
+            "as hmnr, with less sent along and more checkpoints forced",
+        ),
+        Protocol("none", None, NoCheckpoints, "no checkpoints, a failure starts the run over"),
+    )
+}
+
+
+def named(word: str) -> Protocol:
+    """The protocol of this name."""
+    if word not in PROTOCOLS:
+        raise UserError(f"{word!r} is no checkpoint protocol: say one of {', '.join(PROTOCOLS)}.")
+    return PROTOCOLS[word]
+
+
+def name_of(checkpoint: Checkpointing | None) -> str:
+    """The word for what a user chose in Python."""
+    match checkpoint:
+        case None:
+            return "none"
+        case Coordinated(mode=mode):
+            return mode
+        case Induced(rule=rule):
+            return rule
+        case checkpointing.Uncoordinated():
+            return "uncoordinated"
+
+
+def either(protocols: Iterable[Protocol]) -> str:
+    """Their names for a sentence: "hmnr, bcs or uncoordinated"."""
+    *most, last = (protocol.name for protocol in protocols)
+    return f"{', '.join(most)} or {last}" if most else last

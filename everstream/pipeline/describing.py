@@ -1,0 +1,100 @@
+"""What saved state belongs to: a description of each operator, kept with its checkpoints.
+
+State is found by the operator's name, and a name says little: under it there may stand another
+operator today, with another key, window or source. So each checkpoint carries these descriptions,
+and a run compares them with its own before it takes up any state. They are plain JSON, made from
+the pipeline and never from what is saved.
+"""
+
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+import polars as pl
+
+from everstream.errors import UserError
+from everstream.pipeline.graph import ByKey, Graph, Kind, Node
+from everstream.pipeline.keys import Keying
+from everstream.pipeline.local_parts import LocalParts
+from everstream.pipeline.operator import Operator
+from everstream.pipeline.sink import Delivery, Sink
+from everstream.pipeline.source import Source
+
+Description: TypeAlias = dict[str, Any]
+A_FUNCTION = "a function"
+"""How functions are described: nobody can tell whether two of them do the same."""
+
+
+def described(graph: Graph) -> dict[str, Description]:
+    """Operator -> what its saved state belongs to, of those that may save any."""
+    found = {node.name: _description(graph, node) for node in graph.nodes.values()}
+    return {name: about for name, about in found.items() if about is not None}
+
+
+def _description(graph: Graph, node: Node) -> Description | None:
+    about: Description | None
+    if node.kind is Kind.SOURCE:
+        assert isinstance(node.what, Source)
+        about = node.what.describe_offsets()
+    elif node.kind is Kind.SINK:
+        assert isinstance(node.what, Sink)
+        about = node.what.describe_output()
+    else:
+        assert isinstance(node.what, Operator)
+        about = node.what.describe_state()
+        keys = [] if about is None else _keys(graph, node.name)
+        if about is not None and keys:
+            about = {**about, "key": keys[0] if len(keys) == 1 else keys}
+    return about
+
+
+def _keys(graph: Graph, name: str) -> list[str]:
+    """What the operator is keyed by, side by side."""
+    found: dict[str, str] = {}
+    for edge in graph.inputs(name):
+        if isinstance(edge.routing, ByKey):
+            above = graph.nodes[edge.sender].what
+            local = above.keying if isinstance(above, LocalParts) else None
+            found.setdefault(edge.side, key_text(local or edge.routing.keying))
+    return list(found.values())
+
+
+def key_text(keying: Keying) -> str:
+    """A key selector as text."""
+    selector = keying.selector
+    if isinstance(selector, str):
+        return selector
+    return str(selector) if isinstance(selector, pl.Expr) else A_FUNCTION
+
+
+def check_names(graph: Graph) -> None:
+    """Raise a UserError where saved state could go to the wrong operator at the next change.
+
+    Operators without a name are numbered in the order in which they are written. As long as their
+    descriptions tell them apart, a later run notices when they change places.
+    """
+    about = described(graph)
+    alike: dict[str, list[str]] = {}
+    for node in graph.nodes.values():
+        if node.named or node.name not in about:
+            continue
+        if "sink" in about[node.name] and _shows_twice(node):
+            continue
+        alike.setdefault(repr(sorted(about[node.name].items())), []).append(node.name)
+    for names in alike.values():
+        if len(names) > 1:
+            raise UserError(
+                f"{_listed(names)} have no names of their own, and nothing else tells them apart: "
+                "if one is added, moved or taken out, the others would find its state. Say "
+                "name=... for each (or, if it is an operator of yours that keeps no state, "
+                "repeatable = True in its class)."
+            )
+
+
+def _shows_twice(node: Node) -> bool:
+    """A sink without transactions, of which a checkpoint has nothing."""
+    return isinstance(node.what, Sink) and node.what.delivery is not Delivery.EXACTLY_ONCE
+
+
+def _listed(names: Iterable[str]) -> str:
+    *first, last = (f"'{name}'" for name in names)
+    return f"{', '.join(first)} and {last}"

@@ -1,0 +1,154 @@
+"""What `key_by` gives: a stream whose records of one key come to one shard, with what needs that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, Literal, overload
+
+from everstream.errors import UserError
+from everstream.pipeline import builtin
+from everstream.pipeline.aggregate_kinds import Aggregate
+from everstream.pipeline.aggregates import Aggregates
+from everstream.pipeline.graph import ByKey
+from everstream.pipeline.rejects import OnError
+from everstream.pipeline.renamed import deprecated, warn
+from everstream.pipeline.running import running_aggregates
+from everstream.pipeline.stream import Stream
+from everstream.pipeline.stream_base import Options, function_for
+from everstream.pipeline.types import K, Row, T, V
+
+FOLD_NOW = (
+    "aggregate(init, update) is called fold(init, update) now. State is found by the operator's "
+    'name, and that of an unnamed one was "aggregate": say name="aggregate" to go on with it.'
+)
+AGGREGATE_NOW = "aggregates(...) is called aggregate(...) now, with the same default name."
+
+
+class KeyedStream(Stream[T], Generic[K, T]):
+    """Records of type T on their way to the shard of their key, of type K.
+
+    >>> keyed = es.Pipeline("parity").source(es.Range(4)).key_by(lambda n: n % 2)
+    >>> keyed.fold(init=int, update=lambda total, n: total + n).collect().run().collected()
+    [(0, 0), (1, 1), (0, 2), (1, 4)]
+    """
+
+    def fold(
+        self,
+        init: Callable[[], V],
+        update: Callable[[V, T], V],
+        *,
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stream[tuple[K, V]]:
+        """Per key: value = update(value, record), starting from init(). Emits (key, value).
+
+        >>> words = es.Pipeline("counts").source(es.FromList(["to", "be", "to"]))
+        >>> keyed = words.key_by(lambda word: word)
+        >>> counts = keyed.fold(init=int, update=lambda count, word: count + 1)
+        >>> counts.collect().run().collected()
+        [('to', 1), ('be', 1), ('to', 2)]
+        """
+        return self._folded("fold", init, update, Options(name, shards, on_error))
+
+    def reduce(
+        self,
+        function: Callable[[T, T], T],
+        *,
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stream[tuple[K, T]]:
+        """Per key: value = function(value, record), starting from the first record.
+
+        >>> numbers = es.Pipeline("sums").source(es.Range(1, 6))
+        >>> sums = numbers.key_by(lambda n: n % 2).reduce(lambda a, b: a + b)
+        >>> sums.collect().run().collected()
+        [(1, 1), (0, 2), (1, 4), (0, 6), (1, 9)]
+        """
+        operator = builtin.Reduce(function_for("reduce", function))
+        return self._then("reduce", operator, Options(name, shards, on_error))
+
+    @overload
+    def aggregate(
+        self,
+        *,
+        emit: Literal["changes", "record"] = "changes",
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+        **columns: Aggregate,
+    ) -> Stream[Row]: ...
+    @overload
+    @deprecated(FOLD_NOW)
+    def aggregate(
+        self,
+        init: Callable[[], V],
+        update: Callable[[V, T], V],
+        *,
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stream[tuple[K, V]]: ...
+    def aggregate(
+        self,
+        *init_and_update: object,
+        emit: Literal["changes", "record"] = "changes",
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+        **columns: object,
+    ) -> Stream:
+        """Running aggregates per key: a row of the key and the aggregates as they stand now.
+
+        With emit="changes", one row for each key that a batch has changed. With emit="record",
+        each record with the aggregates up to it as further columns. The operator is called
+        "aggregates" unless named.
+
+        >>> bids = [{"item": 1, "price": 5}, {"item": 2, "price": 3}, {"item": 1, "price": 9}]
+        >>> keyed = es.Pipeline("prices").source(es.FromList(bids)).key_by("item")
+        >>> highest = keyed.aggregate(bids=es.count(), highest=es.max("price"), emit="record")
+        >>> highest.collect().run().to_polars().rows()
+        [(1, 5, 1, 5), (2, 3, 1, 3), (1, 9, 2, 9)]
+        """
+        options = Options(name, shards, on_error)
+        given = {**dict(zip(("init", "update"), init_and_update, strict=False)), **columns}
+        if init_and_update or callable(given.get("init")) or callable(given.get("update")):
+            warn(FOLD_NOW)
+            if given.keys() - {"init", "update"} or len(init_and_update) > 2:
+                raise UserError("aggregate() takes either init and update, or columns.")
+            return self._folded("aggregate", given.get("init"), given.get("update"), options)
+        return self._aggregated(emit, options, columns)
+
+    @deprecated(AGGREGATE_NOW)
+    def aggregates(
+        self,
+        *,
+        emit: Literal["changes", "record"] = "changes",
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+        **columns: Aggregate,
+    ) -> Stream[Row]:
+        """Called `aggregate` now; this name goes with the next release.
+
+        >>> import warnings
+        >>> keyed = es.Pipeline("old-name").source(es.Range(2)).key_by(lambda n: n)
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
+        ...     _ = keyed.aggregates(count=es.count())
+        >>> print(caught[0].message)
+        aggregates(...) is called aggregate(...) now, with the same default name.
+        """
+        warn(AGGREGATE_NOW)
+        return self._aggregated(emit, Options(name, shards, on_error), columns)
+
+    def _folded(self, base: str, init: Any, update: Any, options: Options) -> Stream:
+        operator = builtin.Fold(function_for("init", init), function_for("update", update))
+        return self._then(base, operator, options)
+
+    def _aggregated(
+        self, emit: Literal["changes", "record"], options: Options, columns: Any
+    ) -> Stream[Row]:
+        assert isinstance(self._routing, ByKey)
+        return running_aggregates(self, self._routing.keying, Aggregates(columns), emit, options)

@@ -1,0 +1,376 @@
+"""A chain of fused operators at work: batches go in at the head, output falls into outlets.
+
+Stages are built anew for every generation, from the pipeline as the user wrote it, so nothing an
+operator kept in plain attributes can leak from before a failure to after it.
+"""
+
+import math
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import cloudpickle
+
+from everstream.core.ids import ShardId
+from everstream.core.plan import Plan
+from everstream.errors import EverstreamError, OperatorError, UserError
+from everstream.pipeline.batch import Batch
+from everstream.pipeline.graph import ByKey, Kind
+from everstream.pipeline.operator import Context, bind_state, process_tolerantly
+from everstream.pipeline.sink import Permit, SinkShard, Transaction
+from everstream.pipeline.source import END, EndOfStream
+from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
+from everstream.runtime.channel_state import CHANNELS
+from everstream.runtime.outlets import Outlet
+from everstream.runtime.stage import Stage
+from everstream.state.snapshot import ShardState
+
+_SHOWN = 300
+_OURS = ("everstream/core/", "everstream/runtime/")
+"""Lines of a traceback that tell a user nothing."""
+CONTEXT_STATE = "ctx.state"
+"""Where `ctx.state` is kept; with a dot, so that no declared `Keyed` can have this name."""
+DEAD_LETTERS = "/dead-letters"
+"""Ends the name of the hidden stage that keeps an operator's dead letters."""
+
+
+class ChainStages:
+    """All operators of one shard, and the batch on its way through them."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        shard: ShardId,
+        outlets: Mapping[int, Outlet],
+        state: ShardState,
+        clock_s: Callable[[], float],
+    ) -> None:
+        self.plan = plan
+        self.shard = shard
+        self.outlets = outlets
+        self.state = state
+        self.clock_s = clock_s
+        self.stages: dict[str, Stage] = {}
+        self._at = shard.operator
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        return self.plan.chains[self.shard.operator].operators
+
+    @property
+    def head(self) -> Stage:
+        return self.stages[self.shard.operator]
+
+    def build(
+        self,
+        extras: Mapping[str, Any],
+        counts: Mapping[str, tuple[int, int]],
+        generation: int,
+        store: str,
+        permit: Permit,
+    ) -> None:
+        """Make the operators anew with restored state; sources seek, sinks recover."""
+        self.close()
+        graph = self.plan.graph
+        shards = self.plan.chains[self.shard.operator].shards
+        for name in self.operators:
+            self._at = name
+            kind = graph.nodes[name].kind
+            what: Any = cloudpickle.loads(cloudpickle.dumps(graph.nodes[name].what))
+            routing = next((edge.routing for edge in graph.inputs(name)), None)
+            keying = routing.keying if isinstance(routing, ByKey) else None
+            ctx = Context(
+                name,
+                self.shard.number,
+                shards,
+                self.state.keystore(name, CONTEXT_STATE),
+                keying,
+                graph.nodes[name].on_error,
+                self.clock_s,
+            )
+            stage = Stage(name, ctx)
+            stage.records_in, stage.records_out = counts.get(name, (0, 0))
+            self.stages[name] = stage
+            extra = extras.get(name, {})
+            ctx.skipped = extra.get("skipped", 0)
+            ctx.watermark, ctx.announced = extra.get("watermark", (NO_WATERMARK, NO_WATERMARK))
+            # By its place in the graph: some connectors can be either.
+            if kind is Kind.SOURCE:
+                stage.reader = what.open(self.shard.number, shards)
+                stage.reader.fence(generation)
+                if "offset" in extra:
+                    stage.reader.seek(extra["offset"])
+            elif kind is Kind.SINK:
+                who = SinkShard(graph.name, name, self.shard.number, shards, generation, store)
+                stage.writer = what.open(who)
+                stage.hold(stage.writer.recover(extra.get("transactions", ()), permit))
+            else:
+                bind_state(what, partial(self.state.keystore, name))
+                stage.operator = what
+            dead_letters = graph.nodes[name].dead_letters
+            if dead_letters is not None:
+                who = SinkShard(graph.name, name, self.shard.number, shards, generation, store)
+                hidden = Stage(name + DEAD_LETTERS, ctx, writer=dead_letters.open(who))
+                self.stages[hidden.name] = stage.dead_letters = hidden
+                assert hidden.writer is not None
+                saved = extras.get(hidden.name, {})
+                hidden.hold(hidden.writer.recover(saved.get("transactions", ()), permit))
+        self._link()
+
+    def _link(self) -> None:
+        for number, edge in enumerate(self.plan.graph.edges):
+            if edge.sender in self.stages:
+                target = self.stages[edge.receiver] if self.plan.fused(edge) else None
+                targets = self.stages[edge.sender].targets.setdefault(edge.port, [])
+                targets.append(target if target is not None else self.outlets[number])
+
+    # Work.
+
+    def start(self) -> None:
+        for stage in self.stages.values():
+            if stage.operator is not None:
+                self._at = stage.name
+                stage.operator.on_start(stage.ctx)
+                self._forward_emitted(stage)
+        # Those behind may not have heard the last watermark before the failure.
+        for stage in self.stages.values():
+            self._pass_watermark(stage)
+
+    def process(self, batch: Batch, side: str = "") -> None:
+        """Send a batch that came in at this side through the chain."""
+        if len(batch):
+            self.head.ctx.input = side
+            self._process(self.head, batch)
+
+    def advance(self, watermark: int) -> None:
+        """The inputs have come to this watermark: tell the operators and outlets behind."""
+        self._advance(self.head, watermark)
+
+    @property
+    def timer_at_s(self) -> float:
+        """When an operator next wants to be called."""
+        return min((stage.ctx.wanted_at_s for stage in self.stages.values()), default=math.inf)
+
+    def call_timers(self, now_s: float) -> None:
+        """Call the operators whose time has come."""
+        for stage in self.stages.values():
+            if stage.operator is not None and stage.ctx.wanted_at_s <= now_s:
+                self._at = stage.name
+                stage.ctx.wanted_at_s = math.inf
+                stage.operator.on_timer(now_s, stage.ctx)
+                self._forward_emitted(stage)
+
+    def read(self) -> int | EndOfStream | None:
+        """Read a batch from the source and send it through the chain; how many records it had."""
+        head = self.head
+        assert head.reader is not None
+        self._at = head.name
+        batch = head.reader.read()
+        if head.ctx.on_error != "fail":
+            for rejected in head.reader.take_rejected():
+                head.ctx.leave_out(rejected)
+            self._keep_rejected(head)
+        if batch is None:
+            return None
+        if isinstance(batch, EndOfStream):
+            return END
+        self._forward(head, "out", batch)
+        return len(batch)
+
+    def finish(self) -> None:
+        """No more input: upstream first, so that last records still pass those behind."""
+        for stage in self.stages.values():
+            if stage.operator is not None:
+                if stage.ctx.watermark < END_OF_TIME:
+                    self._tell_watermark(stage, END_OF_TIME)
+                self._at = stage.name
+                stage.operator.on_end(stage.ctx)
+                self._forward_emitted(stage)
+
+    def _process(self, stage: Stage, batch: Batch) -> None:
+        self._at = stage.name
+        stage.records_in += len(batch)
+        if stage.writer is not None:
+            stage.writer.write(batch)
+            stage.records_out += len(batch)
+            return
+        assert stage.operator is not None
+        if stage.ctx.on_error == "fail":
+            stage.operator.process_batch(batch, stage.ctx)
+        else:
+            process_tolerantly(stage.operator, batch, stage.ctx)
+            self._keep_rejected(stage)
+        self._forward_emitted(stage)
+        if stage.ctx.announced > stage.passed:
+            self._pass_watermark(stage)
+
+    def _advance(self, stage: Stage, watermark: int) -> None:
+        if watermark > stage.ctx.watermark:
+            self._tell_watermark(stage, watermark)
+            self._pass_watermark(stage)
+
+    def _tell_watermark(self, stage: Stage, watermark: int) -> None:
+        stage.ctx.watermark = watermark
+        if stage.operator is not None:
+            self._at = stage.name
+            stage.operator.on_watermark(watermark, stage.ctx)
+            self._forward_emitted(stage)
+
+    def _pass_watermark(self, stage: Stage) -> None:
+        """Let those behind a stage know what it promises, if that is news."""
+        watermark = stage.ctx.watermark
+        announces = stage.operator is not None and stage.operator.announces_watermarks
+        if announces and watermark != END_OF_TIME:
+            watermark = stage.ctx.announced
+        if watermark <= stage.passed:
+            return
+        stage.passed = watermark
+        for targets in stage.targets.values():
+            for target in targets:
+                if isinstance(target, Stage):
+                    self._advance(target, watermark)
+                else:
+                    target.advance(watermark)
+
+    def _keep_rejected(self, stage: Stage) -> None:
+        """Dead letters wait for the checkpoint like the output of any other sink."""
+        rejected = stage.ctx.take_rejected()
+        if rejected and stage.dead_letters is not None:
+            assert stage.dead_letters.writer is not None
+            stage.dead_letters.writer.write(list(rejected))
+
+    def _forward_emitted(self, stage: Stage) -> None:
+        for port, batch in stage.ctx.take_emitted():
+            self._forward(stage, port, batch)
+
+    def _forward(self, stage: Stage, port: str, batch: Batch) -> None:
+        stage.records_out += len(batch)
+        for target in stage.targets.get(port, ()):
+            if isinstance(target, Stage):
+                self._process(target, batch)
+            else:
+                target.collect(batch)
+
+    # Checkpoints.
+
+    def prepare(self, checkpoint: int) -> dict[str, Any]:
+        """Close the sinks' transactions; what must be saved besides the key stores."""
+        extras: dict[str, Any] = {}
+        for stage in self.stages.values():
+            if stage.operator is not None:
+                self._at = stage.name
+                stage.operator.before_checkpoint(stage.ctx)
+                if stage.ctx.take_emitted():
+                    raise UserError("before_checkpoint cannot emit; emit while processing records.")
+            if stage.reader is not None:
+                extras[stage.name] = {"offset": stage.reader.offset}
+                stage.offsets.append((checkpoint, stage.reader.offset))
+            elif stage.writer is not None:
+                self._at = stage.name
+                transaction = stage.writer.prepare(checkpoint)
+                if transaction is not None:
+                    stage.pending.append(transaction)
+                if stage.pending:
+                    extras[stage.name] = {"transactions": tuple(stage.pending)}
+            if stage.name not in self.operators:
+                continue
+            if stage.ctx.skipped:
+                extras.setdefault(stage.name, {})["skipped"] = stage.ctx.skipped
+            times = (stage.ctx.watermark, stage.ctx.announced)
+            if times != (NO_WATERMARK, NO_WATERMARK):
+                extras.setdefault(stage.name, {})["watermark"] = times
+        return extras
+
+    def keeping(self, extras: Mapping[str, Any]) -> list[str]:
+        """The operators that would lose something without the state and these extras."""
+        full = {operator for (operator, _), store in self.state.entries().items() if store}
+        for name, extra in extras.items():
+            if name != CHANNELS and extra.keys() & {"offset", "transactions"}:
+                full.add(name.removesuffix(DEAD_LETTERS))
+        return [name for name in self.operators if name in full]
+
+    def unpersisted(self) -> list[Transaction]:
+        return [
+            transaction
+            for stage in self.stages.values()
+            for transaction in stage.pending
+            if transaction.checkpoint not in stage.persisted
+        ]
+
+    def mark_persisted(self, transactions: Sequence[Transaction]) -> None:
+        done = {id(transaction) for transaction in transactions}
+        for stage in self.stages.values():
+            stage.persisted |= {t.checkpoint for t in stage.pending if id(t) in done}
+
+    def committable(self, permit: Permit) -> list[Transaction]:
+        return [
+            transaction
+            for stage in self.stages.values()
+            for transaction in stage.pending
+            if transaction.checkpoint <= permit.checkpoint
+        ]
+
+    def mark_committed(self, permit: Permit) -> None:
+        for stage in self.stages.values():
+            stage.pending = [t for t in stage.pending if t.checkpoint > permit.checkpoint]
+            stage.persisted = {number for number in stage.persisted if number > permit.checkpoint}
+            stage.note_stable(permit.checkpoint)
+
+    def call_hook(self, hook: str, checkpoint: int) -> None:
+        """Call on_checkpoint or on_commit of every operator."""
+        for stage in self.stages.values():
+            if stage.operator is not None:
+                self._at = stage.name
+                getattr(stage.operator, hook)(checkpoint, stage.ctx)
+
+    @property
+    def counts(self) -> dict[str, tuple[int, int]]:
+        return {
+            name: (stage.records_in, stage.records_out)
+            for name, stage in self.stages.items()
+            if name in self.operators
+        }
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """Operator -> records left out, of those that left any out."""
+        return {
+            name: stage.ctx.skipped
+            for name, stage in self.stages.items()
+            if name in self.operators and stage.ctx.skipped
+        }
+
+    def saved_names(self) -> list[str]:
+        """The names under which this chain's extras are saved."""
+        return [*self.operators, *(name + DEAD_LETTERS for name in self.operators)]
+
+    # Ends.
+
+    def stop(self) -> None:
+        """In good order: hooks first."""
+        for stage in self.stages.values():
+            if stage.operator is not None:
+                self._at = stage.name
+                stage.operator.on_stop(stage.ctx)
+        self.close()
+
+    def close(self) -> None:
+        for stage in self.stages.values():
+            if stage.reader is not None:
+                stage.reader.close()
+            if stage.writer is not None:
+                stage.writer.close()
+        self.stages = {}
+
+    def explain(self, error: BaseException) -> EverstreamError:
+        """The error as one that names the operator, the record and the traceback."""
+        if isinstance(error, EverstreamError) and not isinstance(error, UserError):
+            return error
+        stage = self.stages.get(self._at)
+        record = repr(stage.ctx.record) if stage is not None else "None"
+        if len(record) > _SHOWN:
+            record = record[:_SHOWN] + "..."
+        lines = traceback.format_exception(type(error), error, error.__traceback__)
+        theirs = [line for line in lines if not any(own in line.split("\n")[0] for own in _OURS)]
+        return OperatorError(self._at, self.shard.number, record, "".join(theirs))

@@ -1,0 +1,57 @@
+"""Frames that belong to a checkpoint: those that wait at its shard's outputs and inputs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from everstream.core.frames import Frame, FrameKind
+from everstream.core.ids import ChannelId, Generation
+from everstream.runtime.payload import BatchPayload
+from everstream.state.saved import Saved
+
+CHANNELS = "/channels"
+"""Where a checkpoint keeps them; with a slash, so that no operator can have this name."""
+_Saved: TypeAlias = tuple[int, int, bytes | None, int, int]
+
+
+@dataclass
+class ChannelState(Saved, word="channel-state"):
+    """Encoded at once, because an operator may change records once it has seen them."""
+
+    outputs: dict[int, Any] = field(default_factory=dict)
+    """Edge -> what its outlet had not sent."""
+    inputs: dict[str, list[_Saved]] = field(default_factory=dict)
+
+    def add(self, frame: Frame) -> None:
+        encoded = None if frame.payload is None else bytes(frame.payload.encoded)
+        saved = (int(frame.kind), frame.number, encoded, frame.records, frame.watermark)
+        self.inputs.setdefault(str(frame.channel), []).append(saved)
+
+    def waiting(
+        self, inputs: Sequence[ChannelId], generation: Generation
+    ) -> Mapping[ChannelId, list[Frame]]:
+        """The frames as they wait at the inputs after a restore.
+
+        They have no position: nobody sent them in this generation, and nobody gets credit for
+        them.
+        """
+        return {
+            channel: [
+                Frame(
+                    channel,
+                    FrameKind(kind),
+                    generation,
+                    0,
+                    number,
+                    records,
+                    payload=None if encoded is None else BatchPayload(encoded=encoded),
+                    watermark=watermark,
+                )
+                for kind, number, encoded, records, watermark in self.inputs[str(channel)]
+            ]
+            for channel in inputs
+            if str(channel) in self.inputs
+        }
+
+    def __bool__(self) -> bool:
+        return bool(self.inputs) or any(self.outputs.values())

@@ -1,0 +1,75 @@
+"""What a runner leaves to its engine: saving a checkpoint, committing output, and all other I/O.
+
+An `Upload` and a `CommitJob` are made on the shard's thread and performed in the background; they
+share nothing with the shard that it still changes. The `Port` is all a runner knows of the world.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.ids import Generation, ShardId
+from everstream.core.points import Point
+from everstream.pipeline.sink import Permit, Transaction
+from everstream.runtime.message_log import Segment
+from everstream.state.snapshot import Capture as StateCapture
+from everstream.state.store import ObjectRef
+
+
+@dataclass
+class Upload:
+    """A captured checkpoint on its way to the store. Made here, performed in the background."""
+
+    shard: ShardId
+    generation: Generation
+    record: CheckpointRecord
+    capture: StateCapture
+    transactions: list[Transaction]
+    segments: Sequence[Segment] = ()
+    """What the shard has sent up to this checkpoint: durable before it, or it counts for nothing."""
+
+    @property
+    def name(self) -> str:
+        """Where the object goes: no two generations ever share a name."""
+        return (
+            f"{self.shard.operator}-{self.shard.number}/"
+            f"{self.record.number:08d}-{self.generation:x}.ckpt"
+        )
+
+    def perform(
+        self,
+        put: Callable[[str, Any], ObjectRef],
+        reached: Callable[[ShardId, Point], None],
+    ) -> ObjectRef:
+        """Store everything that makes up this checkpoint; the object of the state comes last."""
+        for segment in self.segments:
+            segment.save(put)
+        return put(self.name, self.prepare_in_pieces(reached))
+
+    def prepare(self, reached: Callable[[ShardId, Point], None]) -> bytes:
+        """Make the sinks' records durable and encode the state: the bytes to store."""
+        return b"".join(self.prepare_in_pieces(reached))
+
+    def prepare_in_pieces(self, reached: Callable[[ShardId, Point], None]) -> tuple[bytes, ...]:
+        """The same, without copying large values."""
+        for transaction in self.transactions:
+            transaction.persist()
+        data = self.capture.encode_in_pieces()
+        reached(self.shard, Point.IN_SNAPSHOT)
+        return data
+
+
+@dataclass
+class CommitJob:
+    """Transactions the world may see now."""
+
+    shard: ShardId
+    generation: Generation
+    permit: Permit
+    transactions: list[Transaction]
+
+    def perform(self, reached: Callable[[ShardId, Point], None]) -> None:
+        for transaction in self.transactions:
+            transaction.commit(self.permit)
+            reached(self.shard, Point.IN_COMMIT)

@@ -1,0 +1,198 @@
+"""Outlets: where a shard's output waits for credit and leaves along one edge of the graph.
+
+A receiver grants each of its input channels so many frames; a sender never sends more. Markers
+and ends need no credit but keep their place behind the frames that were produced before them.
+
+Frames that were sent before and are asked for again go ahead of everything else on their channel.
+A channel whose receiver goes back is cut: what is sent there meanwhile is only logged.
+
+A watermark rides on the last frame that waits for a channel. A channel for which none waits gets
+an empty frame as soon as it has credit to spare; until then later watermarks replace it, so a
+slow receiver never makes the others wait for the sake of the time.
+"""
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from everstream.core.frames import Frame, FrameKind
+from everstream.core.ids import ChannelId, Epoch
+from everstream.core.shard import Shard
+from everstream.errors import UserError
+from everstream.pipeline.batch import Batch, joined
+from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
+from everstream.runtime.outlets.items import Item
+
+CREDIT = 8
+"""Frames a receiver takes on a channel before it has processed any."""
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """What an outlet stands between."""
+
+    shard: Shard
+    channels: tuple[ChannelId, ...]
+    send: Callable[[Frame], None]
+    one_frame: bool = False
+    """Each step sends exactly one frame, be it empty: an ordered sink counts on it."""
+    feedback: bool = False
+    """Leads back: it never makes its sender wait, which would be waiting for itself."""
+    log: Callable[[Frame], None] | None = None
+
+
+class Outlet(ABC):
+    """Collects what one step emits, routes it and sends what credit allows."""
+
+    credit = CREDIT
+
+    def __init__(self, wiring: Wiring) -> None:
+        self.shard = wiring.shard
+        self.channels = wiring.channels
+        self.send = wiring.send
+        self.one_frame = wiring.one_frame
+        self.feedback = wiring.feedback
+        self.log = wiring.log
+        self._again: dict[ChannelId, deque[Frame]] = {}
+        """Frames that have their place on the channel and wait for credit to be sent again."""
+        self._cut: set[ChannelId] = set()
+        self._collected: list[Batch] = []
+        self._watermark = NO_WATERMARK
+        self._told: dict[ChannelId, int] = {}
+
+    def collect(self, batch: Batch) -> None:
+        """Part of what this step emits."""
+        self._collected.append(batch)
+
+    def flush(self, ordinal: int) -> None:
+        """The step is over: route what it emitted and send what can be sent."""
+        if self._collected:
+            batches, self._collected = self._collected, []
+            if len(batches) > 1:
+                batches = joined(batches)
+                if self.one_frame and len(batches) > 1:
+                    raise UserError(
+                        "an operator before an ordered sink emitted both rows and objects for "
+                        "one batch; let it emit one kind."
+                    )
+            for batch in batches:
+                self._route(batch, ordinal)
+        elif self.one_frame:
+            self._route([], ordinal)
+        elif self._watermark == NO_WATERMARK:
+            return
+        self.pump()
+
+    def advance(self, watermark: int) -> None:
+        """All that is collected after what waits now is not before this time."""
+        if not self.feedback:
+            self._watermark = watermark
+
+    def flush_outside_step(self) -> None:
+        """What on_start or on_end emitted has no place in the source's order."""
+        if self._collected and self.one_frame:
+            raise UserError(
+                "an operator before an ordered sink emitted from on_start or on_end, from a timer "
+                "or because an input ended; it may emit only while it processes records."
+            )
+        if self._collected or not self.one_frame:
+            self.flush(0)
+
+    def marker(self, epoch: Epoch, overtaking: bool = False) -> None:
+        if overtaking:
+            for channel in self.channels:
+                self._send(channel, (FrameKind.MARKER, epoch, None, 0), last=False)
+            return
+        self._to_all((FrameKind.MARKER, epoch, None, 0))
+        self.pump()
+
+    def end(self) -> None:
+        """Nothing more will come. A cycle's end is for the coordinator to declare."""
+        if self.feedback:
+            return
+        self._told = dict.fromkeys(self.channels, END_OF_TIME)
+        self._to_all((FrameKind.END, 0, None, 0))
+        self.pump()
+
+    def reset(self) -> None:
+        """Forget what waits, and start again with the first credit."""
+        self._collected = []
+        self._again = {}
+        self._cut = set()
+        self._watermark = NO_WATERMARK
+        self._told = dict.fromkeys(self.channels, NO_WATERMARK)
+
+    def _send(self, channel: ChannelId, item: Item, last: bool) -> None:
+        """`last`: no records from before the watermark wait for this channel."""
+        watermark = NO_WATERMARK
+        if last and self._owed(channel):
+            watermark = self._told[channel] = self._watermark
+        frame = self.shard.stamp(channel, *item, watermark)
+        if self.log is not None and frame.kind is not FrameKind.MARKER:
+            self.log(frame)
+        if channel in self._again:
+            self._again[channel].append(frame)
+        elif channel not in self._cut:
+            self.send(frame)
+
+    def cut(self, channel: ChannelId) -> None:
+        """The receiver goes back: nothing reaches it until the channel is opened again."""
+        self._cut.add(channel)
+        self._again.pop(channel, None)
+        self._set_credit(channel, 0)
+
+    def open(self, channel: ChannelId, again: Sequence[Frame]) -> None:
+        """The receiver is back, and has not seen these frames."""
+        self._cut.discard(channel)
+        if again:
+            generation = self.shard.generation_of(channel)
+            self._again[channel] = deque(replace(f, generation=generation) for f in again)
+        self._set_credit(channel, self.credit)
+        self.pump()
+
+    def _send_again(self) -> None:
+        for channel, frames in list(self._again.items()):
+            while frames and (frames[0].kind is FrameKind.END or self._spend(channel)):
+                self.send(frames.popleft())
+            if not frames:
+                del self._again[channel]
+
+    @abstractmethod
+    def queued(self) -> Any:
+        """What waits, as a value that pickles and that `requeue` takes."""
+
+    @abstractmethod
+    def requeue(self, saved: Any) -> None:
+        """Let this wait, ahead of everything to come."""
+
+    @abstractmethod
+    def _set_credit(self, channel: ChannelId, frames: int) -> None: ...
+
+    @abstractmethod
+    def _spend(self, channel: ChannelId) -> bool:
+        """Take one credit of the channel, if it has any."""
+
+    def _owed(self, channel: ChannelId) -> bool:
+        """Whether a channel has not been told the watermark."""
+        return self._watermark > self._told[channel]
+
+    @property
+    @abstractmethod
+    def idle(self) -> bool:
+        """Nothing waits for credit."""
+
+    @abstractmethod
+    def grant(self, channel: ChannelId, frames: int) -> None:
+        """The receiver takes so many more frames."""
+
+    @abstractmethod
+    def pump(self) -> None:
+        """Send what credit allows."""
+
+    @abstractmethod
+    def _route(self, batch: Batch, ordinal: int) -> None: ...
+
+    @abstractmethod
+    def _to_all(self, item: Item) -> None: ...

@@ -1,0 +1,84 @@
+"""An outlet whose records each have their channel."""
+
+from collections import deque
+from typing import Any
+
+from everstream.core.frames import FrameKind
+from everstream.core.ids import ChannelId
+from everstream.pipeline.batch import Batch
+from everstream.pipeline.keys import Keying
+from everstream.runtime.outlets.base import Outlet, Wiring
+from everstream.runtime.outlets.items import EMPTY, Item, from_saved, to_saved
+from everstream.runtime.payload import BatchPayload
+
+
+class DirectOutlet(Outlet):
+    """Each record has its channel: by key, or all of them."""
+
+    def __init__(self, wiring: Wiring, keying: Keying | None = None) -> None:
+        super().__init__(wiring)
+        self.keying = keying
+
+    def reset(self) -> None:
+        super().reset()
+        self._waiting: dict[ChannelId, deque[Item]] = {c: deque() for c in self.channels}
+        self._credit = dict.fromkeys(self.channels, self.credit)
+
+    @property
+    def idle(self) -> bool:
+        return not any(self._waiting.values()) and not self._again
+
+    def grant(self, channel: ChannelId, frames: int) -> None:
+        self._credit[channel] += frames
+
+    def queued(self) -> Any:
+        return {
+            str(channel): [to_saved(item) for item in waiting]
+            for channel, waiting in self._waiting.items()
+            if waiting
+        }
+
+    def requeue(self, saved: Any) -> None:
+        for channel, waiting in self._waiting.items():
+            waiting.extend(from_saved(item) for item in saved.get(str(channel), ()))
+
+    def _set_credit(self, channel: ChannelId, frames: int) -> None:
+        self._credit[channel] = frames
+
+    def _spend(self, channel: ChannelId) -> bool:
+        if not self._credit[channel]:
+            return False
+        self._credit[channel] -= 1
+        return True
+
+    def pump(self) -> None:
+        if self._again:
+            self._send_again()
+        for channel, waiting in self._waiting.items():
+            if channel in self._again:
+                continue
+            while waiting:
+                item = waiting[0]
+                if item[0] is FrameKind.DATA:
+                    if not self._credit[channel]:
+                        break
+                    self._credit[channel] -= 1
+                waiting.popleft()
+                self._send(channel, item, last=not waiting and item[0] is FrameKind.DATA)
+            if self._owed(channel) and not waiting and self._credit[channel] and not self.one_frame:
+                self._credit[channel] -= 1
+                self._send(channel, EMPTY, last=True)
+
+    def _route(self, batch: Batch, ordinal: int) -> None:
+        if self.keying is None:
+            payload = BatchPayload(batch)
+            for waiting in self._waiting.values():
+                waiting.append((FrameKind.DATA, ordinal, payload, len(batch)))
+            return
+        for index, part in self.keying.split(batch, len(self.channels)):
+            item = (FrameKind.DATA, ordinal, BatchPayload(part), len(part))
+            self._waiting[self.channels[index]].append(item)
+
+    def _to_all(self, item: Item) -> None:
+        for waiting in self._waiting.values():
+            waiting.append(item)

@@ -1,0 +1,401 @@
+"""Performs a shard's instructions: everything that needs no I/O of its own.
+
+The runner binds the deciding `Shard` to the working `ChainStages` and outlets. Sending,
+uploading, committing and loading go out through a `Port`, which Spark hosts fill with sockets
+and threads and the simulator with virtual time.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, assert_never
+
+from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.frames import Frame
+from everstream.core.ids import ChannelId, CheckpointNumber, Generation, ShardId
+from everstream.core.instructions import (
+    Advance,
+    Announce,
+    Capture,
+    Close,
+    CloseCapture,
+    Commit,
+    Cut,
+    Deliver,
+    EmitMarkers,
+    Finish,
+    Instruction,
+    LoadState,
+    Produce,
+    RecordArrival,
+    Start,
+    Tell,
+)
+from everstream.core.messages import (
+    Command,
+    EndLoop,
+    Halt,
+    Probe,
+    Progress,
+    Recover,
+    Restore,
+    RestoreFailed,
+    Resume,
+    Shutdown,
+    Stable,
+    StartCheckpoint,
+)
+from everstream.core.plan import Plan
+from everstream.core.points import Point
+from everstream.core.protocols.base import Place, Queues
+from everstream.core.scheme import Scheme
+from everstream.core.shard import Shard
+from everstream.core.status import Status
+from everstream.errors import CorruptObject, EnvironmentFault
+from everstream.pipeline.sink import Permit
+from everstream.pipeline.source import EndOfStream
+from everstream.runtime.chain import ChainStages
+from everstream.runtime.jobs import CommitJob, Upload
+from everstream.runtime.outlets import make_outlets
+from everstream.runtime.port import Port
+from everstream.runtime.sent_frames import SentFrames
+from everstream.runtime.snapshots import Snapshots
+from everstream.state.snapshot import ShardState
+from everstream.state.store import ObjectRef
+
+
+class ShardRunner:
+    """One shard: decides, works, and talks to the rest of the world through its port."""
+
+    def __init__(self, plan: Plan, id: ShardId, scheme: Scheme, port: Port) -> None:
+        inputs, outputs = plan.inputs[id], plan.outputs[id]
+        self.cycle = plan.cycle_of(id)
+        self._cycle_number = plan.cycles.index(self.cycle) if self.cycle else None
+        operators = plan.chains[id.operator].operators
+        ordered = any(plan.graph.nodes[name].ordered for name in operators)
+        self.shard = Shard(
+            id,
+            inputs,
+            outputs,
+            scheme.protocol(Place(id, tuple(inputs), tuple(outputs), self.cycle)),
+            operators=operators,
+            ordered=ordered,
+            feedback=[channel for channel in inputs if plan.feedback(channel)],
+            gaps=scheme.log == "memory",
+        )
+        self.sent = SentFrames(plan, id, scheme, port)
+        self.sides = {channel: plan.graph.edges[channel.edge].side for channel in inputs}
+        self.port = port
+        self.outlets = make_outlets(plan, self.shard, port.send, self.sent.append)
+        for outlet in self.outlets.values():
+            outlet.reset()
+        state = ShardState()
+        self.chain = ChainStages(plan, id, self.outlets, state, port.wall_s)
+        self._snapshots = Snapshots(inputs, self.chain, state, self.outlets, self.sent, port)
+        self.ready_at_s = 0.0
+        """A source that had nothing to give is not asked again before this time."""
+        self.processed = 0
+        """Records that reached this shard in this process: what `--kill ...@10000` counts."""
+        self.dropped = 0
+        """Frames of zombies that were dropped."""
+        self._end_unsaved = False
+        """All input has ended, and the last checkpoint has not been taken."""
+
+    # Commands of the coordinator.
+
+    def on_command(self, command: Command) -> None:
+        """Obey; what concerns the host as a whole is for the host."""
+        match command:
+            case Restore():
+                self._perform(self.shard.on_restore(command))
+            case Halt(generation=generation, shards=shards):
+                if self.shard.id in shards:
+                    self._perform(self.shard.on_halt(generation))
+            case Recover():
+                self._on_recover(command)
+            case Resume():
+                self._on_resume(command)
+            case Probe():
+                self._on_probe(command)
+            case EndLoop(cycle=cycle):
+                if cycle == self._cycle_number:
+                    self._perform(self.shard.on_loop_ended())
+            case StartCheckpoint():
+                self._perform(self.shard.on_start_checkpoint(command))
+            case Stable():
+                self._on_stable(command)
+            case Shutdown():
+                self._perform(self.shard.on_shutdown())
+            case _:
+                assert_never(command)
+
+    def _on_recover(self, command: Recover) -> None:
+        if command.generation <= self.shard.generation:
+            return
+        self.sent.ask(command)
+        instructions = self.shard.on_recover(command)
+        try:
+            if self.shard.id not in command.records:
+                self.sent.find()
+            self._perform(instructions)
+        except CorruptObject as error:
+            self.port.tell(RestoreFailed(self.shard.id, command.generation, str(error)))
+        except Exception as error:
+            self._perform(self.shard.on_failure(self.chain.explain(error)))
+
+    def _on_resume(self, command: Resume) -> None:
+        self._guarded(self._open_again)
+        self._perform(self.shard.on_resume(command.generation))
+        for frame in self.shard.take_early():
+            self._perform(self.shard.on_frame(frame))
+        for outlet in self.outlets.values():
+            self._guarded(outlet.pump)
+        self._save_the_end()
+
+    def _on_probe(self, command: Probe) -> None:
+        """Is anything left to do here, seen from the other shards of the cycle?"""
+        if command.cycle == self._cycle_number:
+            waits = not all(outlet.idle for outlet in self.outlets.values())
+            self.port.tell(self.shard.census(command, self.cycle, waits))
+
+    def _on_stable(self, command: Stable) -> None:
+        self.sent.prune(command.received)
+        numbers = command.numbers
+        number = numbers[self.shard.id] if numbers else CheckpointNumber(command.epoch)
+        self._perform(self.shard.on_stable(number))
+
+    # Everything else that happens to a shard.
+
+    def on_tick(self, now_s: float) -> None:
+        self._perform(self.shard.on_tick(now_s))
+
+    def on_frame(self, frame: Frame) -> None:
+        if self.shard.accepts(frame):
+            self._perform(self.shard.on_frame(frame))
+        else:
+            self.dropped += 1
+
+    def on_grant(self, channel: ChannelId, generation: Generation, frames: int) -> None:
+        if generation == self.shard.generation_of(channel):
+            outlet = self.outlets[channel.edge]
+            outlet.grant(channel, frames)
+            if self.sent.log is not None and self.shard.status is Status.STOPPED:
+                return  # what waits is in the checkpoint it stopped with; sending it is for later
+            self._guarded(outlet.pump)
+            self._save_the_end()
+
+    def on_uploaded(self, upload: Upload, ref: ObjectRef, upload_s: float) -> None:
+        """An upload has become durable."""
+        if upload.generation != self.shard.generation:
+            return
+        self.port.reached(self.shard.id, Point.AFTER_SNAPSHOT)
+        if upload.transactions:
+            self.port.reached(self.shard.id, Point.AFTER_PREPARE)
+        record = self._snapshots.saved(upload, ref, upload_s)
+        self._perform(self.shard.on_durable(upload.generation, record))
+
+    def on_upload_failed(self, upload: Upload, error: Exception) -> None:
+        """An upload failed: without room or connection we go on; anything else is an error."""
+        if upload.generation != self.shard.generation:
+            return
+        if isinstance(error, EnvironmentFault | OSError):
+            self._snapshots.lost(upload)
+            self._perform(self.shard.on_upload_failed(upload.generation, upload.record, str(error)))
+        else:
+            self._perform(self.shard.on_failure(self.chain.explain(error)))
+
+    def on_commit_done(self, job: CommitJob) -> None:
+        if job.generation == self.shard.generation:
+            if job.transactions:
+                self.port.reached(self.shard.id, Point.AFTER_COMMIT)
+            self.chain.mark_committed(job.permit)
+            number = CheckpointNumber(job.permit.checkpoint)
+            self._guarded(self.chain.call_hook, "on_commit", number)
+            self._perform(self.shard.on_committed(job.generation, number))
+
+    def on_commit_failed(self, job: CommitJob, error: Exception) -> None:
+        if job.generation == self.shard.generation:
+            self._perform(self.shard.on_failure(self.chain.explain(error)))
+
+    # Work.
+
+    def can_step(self, now_s: float) -> bool:
+        """There may be work, and room for its output."""
+        return (
+            self.shard.works
+            and (now_s >= self.ready_at_s or self._timer_due())
+            and all(outlet.idle or outlet.feedback for outlet in self.outlets.values())
+        )
+
+    def step(self) -> bool:
+        """Do the next piece of work; False if there was none."""
+        if self._timer_due():
+            self._guarded(self._call_timers)
+            return True
+        instructions = self.shard.step()
+        self._perform(instructions)
+        return bool(instructions)
+
+    def timer_in_s(self) -> float:
+        """How long until an operator can be called that wants to be; for ever if none does."""
+        timer_at_s = self.chain.timer_at_s
+        if timer_at_s == math.inf or not self.can_step(math.inf):
+            return math.inf
+        return timer_at_s - self.port.wall_s()
+
+    def progress(self) -> Progress:
+        ended = self.shard.status in (Status.ENDED, Status.CLOSED)
+        lost = self.shard.lost_frames
+        return Progress(self.shard.id, self.shard.generation, self.chain.counts, ended, lost)
+
+    # Instructions.
+
+    def _perform(self, instructions: Sequence[Instruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case Deliver(frame=frame, watermark=watermark):
+                    self._guarded(self._deliver, frame, watermark)
+                case Advance(watermark=watermark):
+                    self._guarded(self._advance, watermark)
+                case Produce():
+                    self._guarded(self._produce)
+                case Tell(report=report):
+                    self.port.tell(report)
+                case Capture(record=record, queues=queues):
+                    self._guarded(self._capture, record, queues)
+                case RecordArrival(frame=frame):
+                    self._snapshots.add(frame)
+                case CloseCapture():
+                    self.port.upload(self._snapshots.close())
+                case EmitMarkers(epoch=epoch, overtaking=overtaking):
+                    for outlet in self.outlets.values():
+                        self._guarded(outlet.marker, epoch, overtaking)
+                case Cut(channels=channels):
+                    for channel in channels:
+                        self.outlets[channel.edge].cut(channel)
+                case Commit(permit=permit):
+                    self._commit(permit)
+                case Announce(number=number):
+                    self._guarded(self.chain.call_hook, "on_checkpoint", number)
+                case LoadState():
+                    self._load(instruction)
+                case Start():
+                    self._guarded(self._start)
+                case Finish():
+                    self._guarded(self._finish)
+                case Close():
+                    self._guarded(self.chain.stop)
+                case _:
+                    assert_never(instruction)
+            if self.shard.status is Status.FAILED:
+                return
+
+    def _guarded(self, work: Callable[..., None], *arguments: Any) -> None:
+        """User code runs in here: what it raises ends this shard, not the host."""
+        try:
+            work(*arguments)
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            self._perform(self.shard.on_failure(self.chain.explain(error)))
+
+    def _deliver(self, frame: Frame, watermark: int | None) -> None:
+        self.processed += frame.records
+        if frame.payload is not None:
+            self.chain.process(frame.payload.batch, self.sides[frame.channel])
+        if watermark is not None:
+            self.chain.advance(watermark)
+        self._flush(frame.number)
+        if frame.sequence:
+            self.port.grant(frame.channel, 1)
+
+    def _advance(self, watermark: int) -> None:
+        self.chain.advance(watermark)
+        self._flush_outside_step()
+
+    def _timer_due(self) -> bool:
+        timer_at_s = self.chain.timer_at_s
+        return timer_at_s != math.inf and timer_at_s <= self.port.wall_s()
+
+    def _call_timers(self) -> None:
+        self.chain.call_timers(self.port.wall_s())
+        self._flush_outside_step()
+
+    def _produce(self) -> None:
+        reader = self.chain.head.reader
+        assert reader is not None
+        self.sent.before_reading(reader)
+        read = self.chain.read()
+        if read is None:
+            self.ready_at_s = self.port.clock_s() + reader.ready_in_s()
+        elif isinstance(read, EndOfStream):
+            self._perform(self.shard.on_source_ended())
+        else:
+            self.processed += read
+            self._flush(self.shard.next_ordinal())
+
+    def _start(self) -> None:
+        self.chain.start()
+        self._flush_outside_step()
+
+    def _finish(self) -> None:
+        self.chain.finish()
+        for outlet in self.outlets.values():
+            outlet.flush_outside_step()
+            outlet.end()
+        self._end_unsaved = True
+        self._save_the_end()
+
+    def _save_the_end(self) -> None:
+        """Take the last checkpoint once nothing waits that would be sent after it.
+
+        Nobody else's checkpoint could ever agree with one from before: this shard takes no more.
+        Without a log that does not matter, because everybody goes back together.
+        """
+        waits = self.sent.log is not None and not all(o.idle for o in self.outlets.values())
+        if self._end_unsaved and not waits:
+            self._end_unsaved = False
+            self._perform(self.shard.on_finished())
+
+    def _flush(self, ordinal: int) -> None:
+        """A step is over: its output leaves as frames with this ordinal."""
+        for outlet in self.outlets.values():
+            outlet.flush(ordinal)
+
+    def _flush_outside_step(self) -> None:
+        for outlet in self.outlets.values():
+            outlet.flush_outside_step()
+
+    def _capture(self, record: CheckpointRecord, queues: Queues) -> None:
+        self.port.reached(self.shard.id, Point.BEFORE_SNAPSHOT)
+        upload = self._snapshots.take(record, queues, self.shard.generation, self.shard.waiting())
+        if upload is not None:
+            self.port.upload(upload)
+
+    def _open_again(self) -> None:
+        """Everybody is back: send those who have gone back what they have not seen."""
+        for channel, again in self.sent.asked():
+            self.outlets[channel.edge].open(channel, again)
+
+    def _commit(self, permit: Permit) -> None:
+        self.port.commit(
+            CommitJob(
+                self.shard.id,
+                self.shard.generation,
+                permit,
+                self.chain.committable(permit),
+            )
+        )
+
+    def _load(self, order: LoadState) -> None:
+        began_s = self.port.clock_s()
+        self.ready_at_s = 0.0
+        self._end_unsaved = False
+        try:
+            waiting = self._snapshots.restore(order)
+        except CorruptObject as error:
+            self._perform(self.shard.on_load_failed(order.generation, str(error)))
+        except Exception as error:
+            self._perform(self.shard.on_failure(self.chain.explain(error)))
+        else:
+            if order.records:
+                self.port.reached(self.shard.id, Point.IN_RESTORE)
+            restore_s = self.port.clock_s() - began_s
+            self._perform(self.shard.on_loaded(order.generation, restore_s, waiting))

@@ -1,0 +1,128 @@
+"""A shard's checkpoints: how one is taken, and how one is gone back to.
+
+A checkpoint is taken in one step, between two pieces of work: sinks close their transactions, the
+key stores are captured, the log is sealed. What comes of it is an `Upload`, which shares nothing
+with the shard that it still changes. Where frames that are still to arrive belong to it, it stays
+open until the last of them has come.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from everstream.core.checkpoint_record import CheckpointRecord, LogSegment
+from everstream.core.frames import Frame
+from everstream.core.ids import ChannelId, Generation
+from everstream.core.instructions import LoadState
+from everstream.core.protocols.base import Queues
+from everstream.runtime.chain import ChainStages
+from everstream.runtime.channel_state import CHANNELS, ChannelState
+from everstream.runtime.jobs import Upload
+from everstream.runtime.outlets import Outlet
+from everstream.runtime.port import Port
+from everstream.runtime.sent_frames import SentFrames
+from everstream.runtime.state_loading import load_state
+from everstream.state.objects import ObjectRef
+from everstream.state.snapshot import ShardState
+
+
+class Snapshots:
+    """Takes and restores the checkpoints of one shard."""
+
+    def __init__(
+        self,
+        inputs: Sequence[ChannelId],
+        chain: ChainStages,
+        state: ShardState,
+        outlets: Mapping[int, Outlet],
+        sent: SentFrames,
+        port: Port,
+    ) -> None:
+        self._inputs = tuple(inputs)
+        self._chain = chain
+        self._state = state
+        self._outlets = outlets
+        self._sent = sent
+        self._port = port
+        self._open: tuple[Upload, ChannelState] | None = None
+        """A checkpoint that waits for frames that belong to it."""
+
+    def take(
+        self,
+        record: CheckpointRecord,
+        queues: Queues,
+        generation: Generation,
+        waiting: Iterable[Frame],
+    ) -> Upload | None:
+        """The state of this instant; None if it stays open for frames that are to come."""
+        began_s = self._port.clock_s()
+        if self._open is not None:
+            # Its epoch was given up, otherwise no other would have begun.
+            self._state.mark_failed(self._open[0].capture)
+            self._open = None
+        extras = self._chain.prepare(record.number)
+        channels = ChannelState()
+        if queues != "none":
+            channels.outputs = {n: o.queued() for n, o in self._outlets.items() if not o.idle}
+        if queues == "both":
+            for frame in waiting:
+                channels.add(frame)
+        if channels or queues == "both":
+            extras[CHANNELS] = channels
+        capture = self._state.capture(extras)
+        record = replace(
+            record,
+            counts=self._chain.counts,
+            skipped=self._chain.skipped,
+            keeps=tuple(self._chain.keeping(extras)),
+            holds_frames=queues != "none",
+            capture_s=self._port.clock_s() - began_s,
+        )
+        transactions, segments = self._chain.unpersisted(), self._sent.seal()
+        upload = Upload(record.shard, generation, record, capture, transactions, segments)
+        if queues == "both":
+            self._open = (upload, channels)
+            return None
+        return upload
+
+    def add(self, frame: Frame) -> None:
+        """A frame came that belongs to the open checkpoint."""
+        assert self._open is not None
+        self._open[1].add(frame)
+
+    def close(self) -> Upload:
+        """The open checkpoint is whole."""
+        assert self._open is not None
+        (upload, _), self._open = self._open, None
+        return upload
+
+    def saved(self, upload: Upload, ref: ObjectRef, upload_s: float) -> CheckpointRecord:
+        """A checkpoint is durable: its record, with all it takes to go back to it."""
+        chain = self._state.mark_durable(upload.capture, ref)
+        self._chain.mark_persisted(upload.transactions)
+        return replace(
+            upload.record,
+            objects=chain,
+            log=tuple(LogSegment(s.ref, s.last) for s in upload.segments if s.ref is not None),
+            upload_s=upload_s,
+            size_bytes=ref.size_bytes,
+        )
+
+    def lost(self, upload: Upload) -> None:
+        """A checkpoint could not be written; the next one must not build on it."""
+        self._state.mark_failed(upload.capture)
+
+    def restore(self, order: LoadState) -> Mapping[ChannelId, Sequence[Frame]]:
+        """Go back; the frames that wait at the inputs. Raises CorruptObject if it cannot."""
+        self._open = None
+        for outlet in self._outlets.values():
+            outlet.reset()
+        extras = load_state(self._state, self._chain, order.records, self._port.load)
+        channels: ChannelState = extras.pop(CHANNELS, ChannelState())
+        for number, saved in channels.outputs.items():
+            self._outlets[number].requeue(saved)
+        record = order.records[0] if order.records else None
+        self._sent.restore(order.generation, record, self._outlets)
+        self._sent.find()
+        counts = {name: pair for r in order.records for name, pair in r.counts.items()}
+        self._chain.build(extras, counts, order.generation, self._port.store_url, order.permit)
+        return channels.waiting(self._inputs, order.generation)

@@ -1,0 +1,65 @@
+"""The Spark job that the hosts are the tasks of, in a thread of its own: it blocks to the end."""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+
+from pyspark import SparkContext
+
+from everstream.errors import EnvironmentFault, RunFailed
+
+LEAVE_PATIENCE_S = 5.0
+CANCEL_PATIENCE_S = 10.0
+
+
+class HostsJob:
+    """Runs one task for each host."""
+
+    def __init__(
+        self,
+        context: SparkContext,
+        group: str,
+        description: str,
+        hosts: int,
+        task: Callable[[int, Iterable[int]], Iterator[int]],
+    ) -> None:
+        self._context = context
+        self._group = group
+        self._description = description
+        self._hosts = hosts
+        self._task = task
+        self._error: BaseException | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="everstream-job", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def ended(self) -> bool:
+        return self._ended.is_set()
+
+    def failure(self) -> RunFailed:
+        """What it means that the job has ended before the pipeline did."""
+        if self._error is None:
+            return RunFailed("the Spark job ended before the pipeline did")
+        text = str(self._error).strip().splitlines() or [repr(self._error)]
+        cause = next((line for line in text if "Exception" in line or "Error" in line), text[0])
+        return RunFailed(f"the Spark job failed: {cause}", EnvironmentFault(str(self._error)))
+
+    def leave(self, told: bool) -> None:
+        """Hosts that were told that it is over leave by themselves; what does not is cancelled."""
+        if told:
+            self._thread.join(timeout=LEAVE_PATIENCE_S)
+        if self._thread.is_alive():
+            self._context.cancelJobGroup(self._group)
+            self._thread.join(timeout=CANCEL_PATIENCE_S)
+
+    def _run(self) -> None:
+        context, hosts = self._context, self._hosts
+        try:
+            context.setJobGroup(self._group, self._description, True)
+            context.parallelize(range(hosts), hosts).mapPartitionsWithIndex(self._task).collect()
+        except BaseException as error:  # py4j raises many kinds; the driver decides what it means
+            self._error = error
+        finally:
+            self._ended.set()

@@ -1,0 +1,28 @@
+"""Ctrl-C and SIGTERM while a pipeline runs."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from everstream.spark.driver import Driver
+
+
+@contextmanager
+def stopping_on_signals(driver: Driver) -> Iterator[None]:
+    """Ctrl-C and SIGTERM stop with a checkpoint; a second Ctrl-C stops at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        if driver.stop_requested and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        driver.request_stop("Ctrl-C" if number == signal.SIGINT else "SIGTERM")
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,94 @@
+"""Whose run a store is in, as far as this machine can see: a lock that goes with its process.
+
+The lease in the log of manifests makes two drivers safe: only the later one can add anything. The
+lock is for people: it tells a second run that the first is still alive, before it fences it off by
+mistake. The system lets go of it when the process ends, however that happens. For a store that is
+no local folder it lies in the folder for temporary files and is seen on this machine alone.
+"""
+
+import fcntl
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from everstream.errors import UserError
+from everstream.state.folders import make_folders
+
+LOCK = "driver.lock"
+TEXT_BYTES = 4096
+
+
+@contextmanager
+def held(url: str, owner: str, take_over: bool) -> Iterator[None]:
+    """Hold the store for a run of `owner`; a UserError if somebody else's run does.
+
+    With `take_over` whoever had it keeps a lock that nobody looks at any more.
+    """
+    descriptor = _opened(_path(url), take_over)
+    if descriptor is None:
+        yield  # such a store cannot be opened either, and that is said better there
+        return
+    try:
+        if not _lock(descriptor):
+            raise UserError(
+                f"the store '{url}' is in use: {_owner(descriptor)} is running on it. Stop that "
+                "run first, or name another store. To take the store from it say --take-over "
+                "(take_over=True): it can then make nothing stable any more, and ends."
+            )
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, owner.encode()[:TEXT_BYTES], 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def holder_of(url: str) -> str | None:
+    """Who runs on this store, if another process of this machine does."""
+    try:
+        descriptor = os.open(_path(url), os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return None if _lock(descriptor) else _owner(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _path(url: str) -> Path:
+    filesystem, root = fsspec.core.url_to_fs(url)
+    if isinstance(filesystem, LocalFileSystem):
+        return Path(root) / LOCK
+    name = hashlib.sha256(url.encode()).hexdigest()[:32]
+    return Path(tempfile.gettempdir()) / f"everstream-{os.getuid()}-{name}.lock"
+
+
+def _opened(path: Path, anew: bool) -> int | None:
+    try:
+        make_folders(path.parent, path.parent)
+        if anew:
+            path.unlink(missing_ok=True)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return None
+
+
+def _lock(descriptor: int) -> bool:
+    """Whether it is ours now. A filesystem without locks has nobody to tell of."""
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _owner(descriptor: int) -> str:
+    text = os.pread(descriptor, TEXT_BYTES, 0).decode(errors="replace")
+    return f"'{text}'" if text else "another run"

@@ -1,0 +1,167 @@
+"""How values are named in snapshots: by words that stay, not by where a class happens to stand.
+
+A pickle names a class by its module, so a class that moves, of ours or inside a library, would make
+every older store unreadable. Classes of ours that are saved inherit from `Saved` and are named by
+the words in `CLASSES`; arrays and frames are saved as plain bytes with their type. What a pickle
+names is then this module and what Python, and the user, put there. So these hold for ever: the
+name of this module and of the functions `revive`, `nested`, `frame`, `series`, `array`,
+`objects` and `scalar`, what they take, and the words.
+"""
+
+import copyreg
+import importlib
+import io
+import pickle
+from collections import ChainMap
+from collections.abc import Callable
+from typing import Any, ClassVar, Final
+
+import cloudpickle
+import numpy as np
+import polars as pl
+
+from everstream.errors import InternalError
+
+PROTOCOL: Final = 5
+CLASSES: Final = {
+    "block-offset": "everstream.connectors.generate:BlockOffset",
+    "channel-state": "everstream.runtime.channel_state:ChannelState",
+    "file-range": "everstream.connectors.splits:Split",
+    "files-offset": "everstream.connectors.splits:LinesOffset",
+    "key-offset": "everstream.connectors.postgres_source:KeyOffset",
+    "key-range": "everstream.connectors.postgres_source:_KeyRange",
+    "paced-offset": "everstream.connectors.paced:PacedOffset",
+    "part-name": "everstream.connectors.parts:PartName",
+    "part-transaction": "everstream.connectors.parts:PartTransaction",
+    "pending-name": "everstream.connectors.parts:PendingName",
+    "rejected": "everstream.pipeline.rejects:Rejected",
+    "sink-shard": "everstream.pipeline.sink:SinkShard",
+    "table-transaction": "everstream.connectors.tables:TableTransaction",
+}
+"""Word -> where the class stands today. Words are never taken out, nor given to another class."""
+
+
+class Saved:
+    """A class whose instances are saved under a word: `class Split(Saved, word="file-range")`."""
+
+    word: ClassVar[str]
+
+    def __init_subclass__(cls, word: str | None = None, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if word is not None:
+            if CLASSES.get(word) != f"{cls.__module__}:{cls.__qualname__}":
+                raise InternalError(f"{cls.__qualname__} is not in CLASSES as '{word}'")
+            cls.word = word
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (revive, (self.word, self.__getstate__()))
+
+
+def revive(word: str, fields: dict[str, Any]) -> Any:
+    """The instance that was saved under this word."""
+    if word not in CLASSES:
+        raise pickle.UnpicklingError(
+            f"'{word}' is unknown to this Everstream: a newer one has written it"
+        )
+    module, _, name = CLASSES[word].partition(":")
+    kind = getattr(importlib.import_module(module), name)
+    revived = object.__new__(kind)
+    revived.__dict__.update(fields)
+    return revived
+
+
+def nested(data: bytes) -> Any:
+    """A value that was pickled before what it is part of."""
+    return pickle.loads(data)
+
+
+def frame(data: bytes) -> pl.DataFrame:
+    return pl.read_ipc_stream(data)
+
+
+def series(name: str, data: bytes) -> pl.Series:
+    return frame(data).to_series().alias(name)
+
+
+def array(dtype: np.dtype[Any], shape: tuple[int, ...], data: bytes) -> np.ndarray[Any, Any]:
+    return np.frombuffer(data, np.uint8).view(dtype).reshape(shape)
+
+
+def objects(shape: tuple[int, ...], values: list[Any]) -> np.ndarray[Any, Any]:
+    """An array of Python objects."""
+    flat = np.empty(len(values), object)
+    flat[:] = values
+    return flat.reshape(shape)
+
+
+def scalar(dtype: np.dtype[Any], data: bytes) -> Any:
+    """A number of numpy's."""
+    return np.frombuffer(data, dtype)[0]
+
+
+def dumps(value: Any) -> bytes:
+    """Pickle under lasting names; raises one of the errors of the pickle module if it cannot."""
+    buffer = io.BytesIO()
+    dump(value, buffer)
+    return buffer.getvalue()
+
+
+def dump(value: Any, file: Any) -> None:
+    """Pickle into what has a `write`."""
+    pickler = pickle.Pickler(file, PROTOCOL)
+    pickler.dispatch_table = {**copyreg.dispatch_table, **_REDUCERS}
+    pickler.dump(value)
+
+
+def dumps_by_value(value: Any) -> bytes:
+    """As `dumps`; classes that cannot be imported by name (a script's own) go along."""
+    buffer = io.BytesIO()
+    pickler = cloudpickle.Pickler(buffer, PROTOCOL)
+    pickler.dispatch_table = ChainMap(_REDUCERS, pickler.dispatch_table)
+    pickler.dump(value)
+    return buffer.getvalue()
+
+
+Reduced = tuple[Any, ...]
+
+
+def _as_ever(value: Any) -> Reduced:
+    """For the rare kinds that only their library knows how to save."""
+    reduced: Reduced = value.__reduce_ex__(PROTOCOL)
+    return reduced
+
+
+def _frame(value: pl.DataFrame) -> Reduced:
+    if pl.Object in value.dtypes:
+        return _as_ever(value)
+    return frame, (value.write_ipc_stream(None).getvalue(),)
+
+
+def _series(value: pl.Series) -> Reduced:
+    if value.dtype == pl.Object:
+        return _as_ever(value)
+    return series, (value.name, value.to_frame().write_ipc_stream(None).getvalue())
+
+
+def _array(value: np.ndarray[Any, Any]) -> Reduced:
+    if value.dtype == np.dtype(object):
+        return objects, (value.shape, value.reshape(-1).tolist())
+    if value.dtype.hasobject or value.dtype.itemsize == 0:
+        return _as_ever(value)
+    flat: Any = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+    return array, (value.dtype, value.shape, pickle.PickleBuffer(flat))
+
+
+def _scalar(value: np.generic) -> Reduced:
+    return scalar, (value.dtype, value.tobytes())
+
+
+_SCALARS = (np.bool_, np.datetime64, np.timedelta64)
+_REDUCERS: Final[dict[type, Callable[[Any], Reduced]]] = {
+    pl.DataFrame: _frame,
+    pl.Series: _series,
+    np.ndarray: _array,
+    **dict.fromkeys([*_SCALARS, *np.sctypeDict.values()], _scalar),
+}
+for _kind in (np.object_, np.void, np.str_, np.bytes_):
+    del _REDUCERS[_kind]

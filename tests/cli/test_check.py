@@ -1,0 +1,156 @@
+"""Asking beforehand whether a changed pipeline would go on: the answer, and its exit code."""
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import everstream as es
+from everstream.cli import app
+from everstream.cli.load import load_pipeline
+from everstream.cli.options import RunOptions
+from everstream.core.manifest import FORMAT
+from everstream.core.orders import Outcome
+from everstream.errors import UserError
+from everstream.spark import run as running
+from everstream.state.store import CheckpointStore
+from tests.spark.running import Notes
+
+RECORDS, KEYS = 6_000, 7
+PROGRAM = """
+import everstream as es
+
+pipeline = es.Pipeline("counting")
+numbers = pipeline.source(es.Paced(es.Range({records}, batch=50), rate=6_000), name="numbers")
+counts = numbers.key_by(lambda n: n % {keys}).fold(
+    init=int, update=lambda count, _: count + 1, name="{name}", shards=2
+)
+counts.sink(es.JsonLines("{out}"), name="out")
+"""
+
+
+def program(folder: Path, name: str = "count") -> str:
+    path = folder / f"{name}.py"
+    path.write_text(PROGRAM.format(records=RECORDS, keys=KEYS, name=name, out=folder / "out"))
+    return str(path)
+
+
+def run(target: str, store: Path, **options: Any) -> Any:
+    every = es.Coordinated(every="100ms")
+    return load_pipeline(target).run(master="local[2]", store=store, checkpoint=every, **options)
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that was stopped half way: its program, store and output."""
+    folder = tmp_path_factory.mktemp("stopped")
+    result = run(program(folder), folder / "store", until=lambda snapshot: snapshot.epoch >= 2)
+    assert result.outcome is Outcome.STOPPED
+    return folder
+
+
+def check(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, ["check", *map(str, arguments)], env={"COLUMNS": "200"})
+
+
+def test_a_pipeline_fits_its_own_checkpoint(stopped: Path) -> None:
+    said = check(program(stopped), "--store", stopped / "store")
+    assert said.exit_code == 0, said.output
+    assert said.output.count("goes on") == 4, "three operators, and the run"
+
+
+def test_a_renamed_operator_would_be_refused_with_the_fix_and_fits_when_it_is_said(
+    stopped: Path,
+) -> None:
+    total = program(stopped, "total")
+    said = check(total, "--store", stopped / "store")
+    assert said.exit_code == 1
+    assert "--renamed count=total" in said.output and "--drop-state count" in said.output
+    said = check(total, "--store", stopped / "store", "--renamed", "count=total")
+    assert said.exit_code == 0, said.output
+    assert "'total' goes on with the state of 'count'" in said.output
+    said = check(total, "--store", stopped / "store", "--drop-state", "count")
+    assert said.exit_code == 0, said.output
+    assert "new: begins with nothing" in said.output
+
+
+def test_what_cannot_be_read_is_not_called_refused(stopped: Path) -> None:
+    mine = program(stopped)
+    assert check(stopped / "nowhere.py", "--store", stopped / "store").exit_code == 2
+    assert check(mine, "--store", stopped / "nowhere").exit_code == 2
+    assert check(mine, "--store", stopped / "store", "--renamed", "count").exit_code == 2
+    assert check(mine, "--no-such-option").exit_code == 2
+
+
+def test_a_changed_pipeline_is_refused_before_spark_starts_and_leaves_the_store_alone(
+    stopped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr(running, "make_context", never)
+    before = sorted((stopped / "store").rglob("*"))
+    with pytest.raises(UserError, match="--renamed count=total"):
+        run(program(stopped, "total"), stopped / "store")
+    assert sorted((stopped / "store").rglob("*")) == before
+
+
+def test_on_spark_renamed_state_goes_on_exactly_and_is_said(stopped: Path, tmp_path: Path) -> None:
+    shutil.copytree(stopped / "store", tmp_path / "store")
+    notes = Notes()
+    result = run(
+        program(stopped, "total"),
+        tmp_path / "store",
+        renamed={"count": "total"},
+        listener=notes,
+    )
+    assert result.outcome is Outcome.FINISHED
+    assert "'total' goes on with the state of 'count'" in notes.texts
+    shown = Counter(
+        tuple(json.loads(line))
+        for part in (stopped / "out").glob("*.jsonl")
+        for line in part.open()
+    )
+    totals = Counter(n % KEYS for n in range(RECORDS))
+    assert shown == Counter((key, i + 1) for key, n in totals.items() for i in range(n))
+
+
+def test_a_manifest_of_a_newer_format_is_refused_with_what_to_do(
+    stopped: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(stopped / "store", tmp_path / "store")
+    store = CheckpointStore.at(str(tmp_path / "store"))
+    body = {**store.manifests()[0].body, "format": FORMAT + 1}
+    store.append_manifest(store.acquire_lease("a newer one"), body)
+    said = check(program(stopped), "--store", tmp_path / "store")
+    assert said.exit_code == 2
+    assert f"has format {FORMAT + 1}" in said.output and "written by a newer one" in said.output
+
+
+def test_a_manifest_of_the_first_format_is_accepted_with_a_note(
+    stopped: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(stopped / "store", tmp_path / "store")
+    store = CheckpointStore.at(str(tmp_path / "store"))
+    body = {**store.manifests()[0].body}
+    del body["format"], body["described"]
+    body["records"] = [
+        {name: value for name, value in record.items() if name not in ("keeps", "aliases")}
+        for record in body["records"]
+    ]
+    store.append_manifest(store.acquire_lease("an older one"), body)
+    said = check(program(stopped), "--store", tmp_path / "store")
+    assert said.exit_code == 0, said.output
+    assert "written by an older Everstream" in said.output
+
+
+def test_a_driver_that_takes_over_drops_nothing_again() -> None:
+    asked = RunOptions("app.py", renamed=("a=b",), drop_state=("c",))
+    again = RunOptions.from_json(asked.to_json())
+    assert again == asked
+    assert again.once_started().drop_state == ()
+    assert again.once_started().renamings() == {"a": "b"}

@@ -1,0 +1,216 @@
+"""The parts a coordinator is made of, each by itself."""
+
+import pytest
+
+from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.coordinators.committing import Committing
+from everstream.core.coordinators.headway import Headway
+from everstream.core.coordinators.loops import Loops
+from everstream.core.coordinators.membership import Membership
+from everstream.core.coordinators.outbox import Outbox
+from everstream.core.coordinators.restarts import Restarts
+from everstream.core.coordinators.run_state import RunState
+from everstream.core.ids import CheckpointNumber, Generation, ShardId
+from everstream.core.messages import Census, Progress, Shutdown
+from everstream.core.orders import PHASE_MOVES, Note, Phase, Policy, SendTo
+from everstream.errors import ConnectorError, InternalError, RunFailed
+from tests.core.coordinators.coordinating import DOUBLE, H0, H1, NUMBERS, plan
+
+G = Generation(1)
+
+
+# Orders.
+
+
+def test_orders_are_taken_once_and_in_the_order_they_were_given() -> None:
+    outbox = Outbox()
+    outbox.note("first", warning=True)
+    outbox.send(H0, Shutdown())
+    assert outbox.take() == [Note("first", True), SendTo(H0, Shutdown())]
+    assert outbox.take() == []
+
+
+# Membership.
+
+
+def test_everybody_is_here_when_the_last_host_has_joined_and_until_one_is_lost() -> None:
+    hosts = Membership(plan())
+    hosts.join(H0, "here")
+    assert H0 in hosts and H1 not in hosts and not hosts.complete
+    hosts.join(H1, "there")
+    assert hosts.complete and hosts.addresses == {H0: "here", H1: "there"}
+    hosts.leave(H0)
+    assert not hosts.complete and list(hosts) == [H1] and len(hosts) == 1
+
+
+def test_a_host_that_joins_again_has_its_new_address() -> None:
+    hosts = Membership(plan())
+    hosts.join(H0, "before")
+    hosts.join(H0, "after")
+    assert hosts.addresses == {H0: "after"} and len(hosts) == 1
+
+
+def test_what_one_does_with_the_addresses_does_not_change_them() -> None:
+    hosts = Membership(plan())
+    hosts.join(H0, "here")
+    hosts.addresses.clear()
+    assert H0 in hosts
+
+
+def test_only_hosts_that_are_here_are_found_by_their_shards() -> None:
+    made = plan()
+    hosts = Membership(made)
+    home = made.host_of[DOUBLE]
+    assert hosts.of([DOUBLE]) == []
+    hosts.join(home, "here")
+    assert hosts.of([DOUBLE]) == [home] and hosts.of([]) == []
+
+
+# Headway.
+
+
+def test_sources_count_what_they_give_and_others_what_they_take() -> None:
+    headway = Headway(plan())
+    headway.heard(Progress(NUMBERS, G, {"numbers": (0, 30)}))
+    headway.heard(Progress(DOUBLE, G, {"double": (20, 19), "out": (19, 19)}))
+    assert headway.totals() == {"numbers": 30, "double": 20, "out": 19}
+    assert headway.records_read() == 30
+    assert headway.shown() == {"out": 19}
+
+
+def test_the_newest_report_of_a_shard_counts() -> None:
+    headway = Headway(plan())
+    headway.heard(Progress(NUMBERS, G, {"numbers": (0, 30)}))
+    headway.heard(Progress(NUMBERS, G, {"numbers": (0, 40)}))
+    assert headway.records_read() == 40
+
+
+def test_who_goes_back_stands_where_its_checkpoint_is() -> None:
+    headway = Headway(plan())
+    headway.heard(Progress(NUMBERS, G, {"numbers": (0, 30)}, ended=True))
+    headway.heard(Progress(DOUBLE, G, {"double": (20, 20)}))
+    assert headway.sources_ended()
+    record = CheckpointRecord(
+        NUMBERS, CheckpointNumber(1), ("numbers",), counts={"numbers": (0, 9)}
+    )
+    headway.went_back(Generation(2), [(NUMBERS, record), (DOUBLE, None)])
+    assert headway.totals() == {"numbers": 9}
+    assert not headway.sources_ended()
+
+
+def test_frames_known_to_be_lost_are_those_heard_of_or_those_saved_whichever_are_more() -> None:
+    headway = Headway(plan())
+    saved = {DOUBLE: CheckpointRecord(DOUBLE, CheckpointNumber(1), ("double",), lost_frames=2)}
+    assert headway.lost_frames(saved) == 2
+    headway.heard(Progress(DOUBLE, G, {}, lost_frames=3))
+    assert headway.lost_frames(saved) == 3
+
+
+# Restarts.
+
+
+def restarts(**policy: float) -> tuple[Restarts, Headway]:
+    headway = Headway(plan())
+    return Restarts(Policy(**policy), headway), headway  # type: ignore[arg-type]
+
+
+def test_a_failure_too_many_ends_the_run_with_its_cause() -> None:
+    it, _ = restarts(max_restarts=1, restart_window_s=60)
+    cause = ConnectorError("no route")
+    first = it.open("double failed", [DOUBLE], None, 1.0)
+    assert it.too_many(first, None, cause, 1.0) is None
+    second = it.open("double failed", [DOUBLE], None, 2.0)
+    verdict = it.too_many(second, None, cause, 2.0)
+    assert isinstance(verdict, RunFailed) and verdict.cause is cause
+    assert "double failed: more than 1 failures within 60 s" in str(verdict)
+
+
+def test_a_kill_of_our_own_is_free_and_its_report_counts_from_the_kill() -> None:
+    it, _ = restarts(max_restarts=0)
+    it.injected(H0, 5.0)
+    report = it.open("host 0", [NUMBERS], H0, 5.25)
+    assert report.injected and it.too_many(report, H0, None, 5.25) is None
+    assert report.milliseconds()["detected_ms"] == 250.0
+    again = it.open("host 0", [NUMBERS], H0, 6.0)
+    assert not again.injected and it.too_many(again, H0, None, 6.0) is not None
+
+
+def test_a_host_that_cannot_start_uses_up_the_same_budget() -> None:
+    it, _ = restarts(max_restarts=1)
+    assert it.start_failed(H0, ConnectorError("no module"), 1.0) is None
+    verdict = it.start_failed(H0, ConnectorError("no module"), 2.0)
+    assert "host 0 could not start, more than 1 times" in str(verdict)
+
+
+def test_a_failure_is_made_up_for_when_all_have_come_as_far_again() -> None:
+    it, headway = restarts(max_restarts=3)
+    headway.heard(Progress(NUMBERS, G, {"numbers": (0, 30)}))
+    report = it.open("host 0", [NUMBERS], H0, 1.0)
+    headway.went_back(Generation(2), [(NUMBERS, None)])
+    it.book.resumed(report.from_epoch, headway.records_read(), 2.0)
+    headway.heard(Progress(NUMBERS, Generation(2), {"numbers": (0, 29)}))
+    it.progressed(3.0)
+    assert report.caught_up_s is None
+    headway.heard(Progress(NUMBERS, Generation(2), {"numbers": (0, 30)}))
+    it.progressed(4.0)
+    assert report.caught_up_s == 4.0 and report.records_replayed == 30
+
+
+def test_a_second_failure_on_the_way_back_keeps_the_goal_of_the_first() -> None:
+    it, headway = restarts(max_restarts=3)
+    headway.heard(Progress(NUMBERS, G, {"numbers": (0, 30)}))
+    it.open("host 0", [NUMBERS], H0, 1.0)
+    headway.went_back(Generation(2), [(NUMBERS, None)])
+    assert it.open("host 1", [DOUBLE], H1, 2.0).goal == {"numbers": 30}
+
+
+# Committing.
+
+
+def test_the_end_waits_for_the_last_commit_of_every_sink() -> None:
+    other = ShardId("double", 1)
+    it = Committing()
+    assert it.done
+    it.begin([DOUBLE, other])
+    last = CheckpointNumber(7)
+    it.committed(DOUBLE, CheckpointNumber(6), last)
+    assert set(it.waiting) == {DOUBLE, other}, "an earlier commit is not the last"
+    it.committed(DOUBLE, CheckpointNumber(7), last)
+    assert set(it.waiting) == {other} and not it.done
+    it.committed(other, CheckpointNumber(9), last)
+    assert it.done
+
+
+# Loops.
+
+
+def test_each_cycle_is_asked_by_itself_until_its_own_answers_are_in() -> None:
+    a, b = ShardId("a", 0), ShardId("b", 0)
+    it = Loops([(a,), (b,)])
+    first, second = it.questions()
+    assert (first.cycle, second.cycle) == (0, 1)
+    assert it.questions() == [], "nobody is asked twice"
+    assert it.on_census(Census(a, G, first.round, True, 0, 0)) == []
+    (again,) = it.questions()
+    assert again.cycle == 0
+    assert it.on_census(Census(a, G, again.round, True, 0, 0)) == [0]
+    assert it.questions() == [], "the first is over, the second has not answered"
+    it.reset()
+    assert [question.cycle for question in it.questions()] == [0, 1]
+
+
+# Phases.
+
+
+@pytest.mark.parametrize("before", Phase)
+@pytest.mark.parametrize("after", Phase)
+def test_a_run_makes_exactly_the_legal_moves(before: Phase, after: Phase) -> None:
+    run = RunState(plan(), Policy(), G, [])
+    run._phase = before
+    if after in PHASE_MOVES[before]:
+        run._enter(after)
+        assert run.phase is after
+    else:
+        with pytest.raises(InternalError, match=f"from {before.value} to {after.value}"):
+            run._enter(after)
+        assert run.phase is before
