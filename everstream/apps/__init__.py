@@ -1,0 +1,1 @@
+"""The applications of the papers, each in several interfaces, and the life of a benchmark."""
