@@ -1,1 +1,1 @@
-"""The applications of the papers, each in several interfaces, and the life of a benchmark."""
+"""The applications of ResiPipe and SPBench: real programs to measure a stream processor with."""
