@@ -38,6 +38,8 @@ class Job:
     """One run of one application by one driver."""
 
     application: Application
+    reference: str
+    """How a process elsewhere finds the application: its name or its file."""
     folder: Path
     """The input."""
     output: Path

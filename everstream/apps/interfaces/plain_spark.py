@@ -1,11 +1,12 @@
 """PySpark without Everstream: an RDD of positions, mapped by the stages, brought back in order.
 
 As somebody would tune it: more partitions than workers, so that none waits long for the slowest,
-Python processes started before the clock, and results that stream to the driver as partitions end.
+Python processes started before the clock, and all results in one job.
 """
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from everstream.apps.interfaces.gathering import gather
 from everstream.apps.interfaces.job import Done, Job, preloaded
@@ -31,11 +32,12 @@ def plain_spark(job: Job) -> Done:
     partitions = max(1, min(len(spread), job.workers * PARTITIONS_PER_WORKER))
     work = _OnPartition(job.reference, job.folder, job.in_memory, job.clocked)
     chunks = context.parallelize(spread, partitions).mapPartitions(work)
-    return gather(job, items, _streamed(chunks.toLocalIterator(prefetchPartitions=True)))
+    return gather(job, items, _collected(chunks))
 
 
-def _streamed(found: Iterator[Chunk]) -> Iterator[Chunk]:
-    yield from found
+def _collected(chunks: Any) -> Iterator[Chunk]:
+    # In one job: `toLocalIterator` would run one partition after the other.
+    yield from chunks.collect()
 
 
 class _OnPartition:

@@ -34,7 +34,7 @@ class Notes:
 
     def __init__(self, folder: str, part: str) -> None:
         name = f"{part}.{os.getpid()}-{uuid.uuid4().hex[:8]}{ENDING}"
-        self._file = Path(folder, name).open("ab", buffering=0)
+        self._file = Path(folder, name).open("ab", buffering=0)  # noqa: SIM115
         self._rows: list[tuple[int, int, int, int]] = []
         self._flushed = 0
 
@@ -78,21 +78,14 @@ def probed(pipeline: Pipeline, folder: Path) -> Pipeline:
 
 
 def _probe(node: Node, folder: str) -> Any:
-    what = node.what
+    what: Any = node.what
     if node.kind is Kind.SOURCE:
-        assert isinstance(what, Source)
         return _ProbedSource(what, folder, node.name)
-    if node.kind is Kind.SINK:
-        assert isinstance(what, Sink)
-        twin = copy.copy(what)
-        kind = type(what)
-        twin.__class__ = type(kind.__name__, (_ProbedSink, kind), {"__module__": kind.__module__})
-    else:
-        assert isinstance(what, Operator)
-        twin = copy.copy(what)
-        kind = type(what)
-        twin.__class__ = type(kind.__name__, (_Probed, kind), {"__module__": kind.__module__})
-    twin.probe_folder = folder  # type: ignore[union-attr]
+    kind = type(what)
+    first = _ProbedSink if node.kind is Kind.SINK else _Probed
+    twin = copy.copy(what)
+    twin.__class__ = type(kind.__name__, (first, kind), {"__module__": kind.__module__})
+    twin.probe_folder = folder
     return twin
 
 
@@ -108,7 +101,7 @@ class _Probed(Operator):
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         began = time.monotonic_ns()
         super().process_batch(batch, ctx)
-        self._notes.add(began, len(batch), born_ns(ctx, began))
+        self._notes.add(began, len(batch))
 
     def before_checkpoint(self, ctx: Context) -> None:
         self._notes.flush()
