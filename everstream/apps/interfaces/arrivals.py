@@ -34,8 +34,8 @@ class Arrivals:
             # The results are with the writer; what remains are the times.
             self._times.append((Chunk(chunk.span, [], chunk.times), now))
             latency_s = (now - float(chunk.times[:, 0].mean())) * 1e-9
-        if self._job.watch is not None:
-            self._job.watch.done(count, latency_s)
+        if self._job.monitor is not None:
+            self._job.monitor.done(count, latency_s)
         self._job.progress(self._done, self._items)
 
     def stamps(self) -> Stamps | None:

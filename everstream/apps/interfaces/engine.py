@@ -48,6 +48,7 @@ def drive(job: Job, make: Callable[[Path], Pipeline]) -> Done:
             master=f"local[{job.workers + 1}]",
             listener=_Teller(job, source, items),
             max_restarts=max(3, len(job.kills)),
+            monitor=job.monitor,
         )
         ended_s = time.monotonic()
         job.application.finish(job.folder, parts, job.output)
@@ -61,6 +62,7 @@ def drive(job: Job, make: Callable[[Path], Pipeline]) -> Done:
             checkpoints=result.checkpoint_count,
             recoveries=[report.to_json() for report in result.recoveries],
             notes=list(result.notes),
+            monitored=result.monitored,
         )
 
 

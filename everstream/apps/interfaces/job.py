@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import polars as pl
 
 from everstream.apps.application import Application
+from everstream.meters.monitor import Monitor
 from everstream.pipeline.checkpointing import Checkpointing
 
 Array = np.ndarray[Any, np.dtype[np.int64]]
@@ -25,12 +27,6 @@ class Pace(Protocol):
 
     def wait(self) -> int:
         """Return when one more item may be given; when that was, in ns of the steady clock."""
-
-
-class Watch(Protocol):
-    """Somebody who is told what came out, as `es.Monitor` is."""
-
-    def done(self, records: int = 1, latency_s: float | None = None) -> None: ...
 
 
 @dataclass
@@ -54,7 +50,7 @@ class Job:
     clocked: bool = False
     """Whether to take the time of each item in each stage."""
     pace: Pace | None = None
-    watch: Watch | None = None
+    monitor: Monitor | None = None
     progress: Progress = lambda done, total: None
     checkpoint: Checkpointing | None = None
     kills: tuple[str, ...] = ()
@@ -72,8 +68,6 @@ class Stamps:
     """Item by operator: how long each worked on it."""
     ended: Array
     """When its result was with the sink."""
-    paired: bool = True
-    """Whether `ended` belongs to the item by its identity; if not, first in counts as first out."""
 
     @property
     def latency(self) -> Array:
@@ -91,6 +85,8 @@ class Done:
     checkpoints: int = 0
     recoveries: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    monitored: pl.DataFrame = field(default_factory=pl.DataFrame)
+    """What the monitor saw, a row per sample."""
 
     @property
     def items_per_s(self) -> float:

@@ -18,8 +18,8 @@ import numpy as np
 from everstream.connectors.wrapping import Wrapping
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.graph import Graph, Kind, Node
-from everstream.pipeline.operator import Context, Operator
-from everstream.pipeline.sink import Sink, SinkShard, Writer
+from everstream.pipeline.operator import Context, Moment, Operator
+from everstream.pipeline.sink import Sink, SinkShard, Transaction, Writer
 from everstream.pipeline.source import EndOfStream, Reader, Source
 from everstream.pipeline.stream import Pipeline
 
@@ -66,6 +66,13 @@ def read_notes(folder: Path, part: str) -> np.ndarray[Any, Any]:
     return rows[np.argsort(rows["ended"], kind="stable")]
 
 
+def born_ns(moment: Moment) -> int:
+    """When what is being processed came in, by the steady clock; 0 if nobody knows."""
+    if not moment.born_s:
+        return 0
+    return time.monotonic_ns() - int((time.time() - moment.born_s) * 1e9)
+
+
 def probed(pipeline: Pipeline, folder: Path) -> Pipeline:
     """A copy of the pipeline with a clock around every part; the original stays as it is."""
     twin = Pipeline(pipeline.name)
@@ -101,7 +108,7 @@ class _Probed(Operator):
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         began = time.monotonic_ns()
         super().process_batch(batch, ctx)
-        self._notes.add(began, len(batch))
+        self._notes.add(began, len(batch), born_ns(ctx.moment))
 
     def before_checkpoint(self, ctx: Context) -> None:
         self._notes.flush()
@@ -120,18 +127,25 @@ class _ProbedSink(Sink):
     def open(self, who: SinkShard) -> Writer:
         writer = super().open(who)  # type: ignore[safe-super]
         notes = Notes(self.probe_folder, who.operator)
-        write, close = writer.write, writer.close
+        write, prepare, close = writer.write, writer.prepare, writer.close
+        moments: list[Moment] = []
 
         def timed(batch: Batch) -> None:
             began = time.monotonic_ns()
             write(batch)
-            notes.add(began, len(batch))
+            notes.add(began, len(batch), born_ns(moments[0]))
+
+        def preparing(checkpoint: int) -> Transaction | None:
+            notes.flush()
+            return prepare(checkpoint)
 
         def closing() -> None:
             notes.close()
             close()
 
         writer.write, writer.close = timed, closing  # type: ignore[method-assign]
+        writer.prepare = preparing  # type: ignore[method-assign]
+        writer.keep_moment = moments.append  # type: ignore[method-assign]
         return writer
 
 

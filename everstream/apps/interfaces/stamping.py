@@ -19,22 +19,21 @@ from everstream.pipeline.graph import Graph, Kind
 def stamps_of(graph: Graph, folder: Path, items: int) -> Stamps | None:
     """One row per item that came out; None if no part of the pipeline had them all."""
     noted = {node.name: read_notes(folder, node.name) for node in graph.upstream_first()}
-    whole = {name: rows for name, rows in noted.items() if rows["records"].sum() >= items}
+    # A killed source may have read what it did not come to note.
+    whole = {
+        name: rows
+        for name, rows in noted.items()
+        if rows["records"].sum() >= items
+        or (graph.nodes[name].kind is Kind.SOURCE and len(rows) > 0)
+    }
     behind = [node for node in graph.upstream_first() if node.name in whole]
-    if len(behind) < 2 or behind[0].kind is not Kind.SOURCE:
+    if not behind or behind[-1].kind is Kind.SOURCE:
         return None
     last = whole[behind[-1].name]
-    came = _each(last, last["ended"])
-    born = _each(last, last["born"])
-    known = bool((last["born"] > 0).all())
-    if not known:
-        # Without a birth on the frame: first in counts as first out, which the mean does not mind.
-        first = whole[behind[0].name]
-        began = np.sort(_each(first, first["began"]))
-        born = began[-len(came) :] if len(began) >= len(came) else _padded(began, len(came))
+    came, born = _each(last, last["ended"]), _each(last, last["born"])
     names = [node.name for node in behind]
     took = np.stack([_sized(_shares(whole[name]), len(came)) for name in names], axis=1)
-    return Stamps(tuple(names), born, took, came, paired=known)
+    return Stamps(tuple(names), born, took, came)
 
 
 def _each(rows: Any, values: Any) -> Array:
