@@ -6,7 +6,10 @@ from importlib import import_module
 from everstream.apps.application import Application
 from everstream.errors import UserError
 
-NAMES = ("prime",)
+NAMES = (
+    *("prime", "mandelbrot", "compress", "decompress", "eye", "sentiment", "lane", "face"),
+    "ferret",
+)
 
 
 def find(name: str) -> Application:

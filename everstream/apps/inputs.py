@@ -19,6 +19,7 @@ from everstream.apps.application import CLASSES, Application, Tell, checksum
 from everstream.errors import UserError
 
 MANIFEST = "input.json"
+GENERATORS = Path(__file__).parent / "generators"
 
 
 def inputs_root() -> Path:
@@ -33,8 +34,9 @@ def input_folder(application: Application, size: str, tell: Tell | None = None) 
     if size not in CLASSES:
         raise UserError(f"there is no class of inputs '{size}'; there are: {', '.join(CLASSES)}.")
     amount = application.sizes[size]
-    way = f"{amount!r} {inspect.getsource(_module_of(application.make_input))}"
-    folder = inputs_root() / application.name / f"{size}-{_short(way)}"
+    makers = [_module_of(application.make_input).__file__, *sorted(GENERATORS.glob("*.py"))]
+    way = "".join(Path(maker).read_text() for maker in makers)
+    folder = inputs_root() / application.name / f"{size}-{_short(f'{amount!r} {way}')}"
     if not (folder / MANIFEST).exists():
         _make(application, amount, folder, tell or (lambda done, total: None))
     _check(folder)

@@ -34,6 +34,8 @@ def perform(planned: Planned, results: Path, tell: Callable[[str], Tell]) -> Out
         workers=planned.workers,
         batch=planned.batch,
         interval_s=settings.interval_s(),
+        load=settings.load(),
+        catch_up=settings.catch_up,
         in_memory=settings.in_memory,
         clocked=settings.latency,
         monitor=Monitor(period_s) if period_s is not None else None,

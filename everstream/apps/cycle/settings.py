@@ -7,6 +7,7 @@ from typing import Any
 
 from everstream.apps.cycle.ranges import parse_range
 from everstream.apps.interfaces.registry import WITH_CHECKPOINTS
+from everstream.connectors.load import Load
 from everstream.core.registry import named
 from everstream.errors import UserError
 from everstream.pipeline.checkpointing import Checkpointing, Coordinated, seconds
@@ -60,6 +61,11 @@ class Settings:
             raise UserError("give a frequency or a pattern, not both: a pattern has its own.")
         if self.interval_s() < 0:
             raise UserError(f"interval={self.interval}: give a time, or 0s.")
+        if self.interval_s() > 0 and self.load() is None:
+            raise UserError(
+                "an interval gathers items as they come, but here they are all there at once: give "
+                "a frequency or a pattern with it."
+            )
         self.monitor_s()
         self.checkpointing()
         for kill in self.kills:
@@ -76,6 +82,12 @@ class Settings:
 
     def batch_sizes(self, usual: int) -> tuple[int, ...]:
         return (usual,) if self.batch == "auto" else parse_range(self.batch, "batch")
+
+    def load(self) -> Load | None:
+        """How many items a second the source gives; None: all it can."""
+        if self.pattern:
+            return Load.parse(self.pattern)
+        return Load(self.frequency) if self.frequency else None
 
     def interval_s(self) -> float:
         return seconds(self.interval)

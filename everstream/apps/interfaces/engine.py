@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from everstream.apps.interfaces.job import Done, Job
+from everstream.apps.interfaces.loading import loaded
 from everstream.apps.interfaces.preloading import preloaded_sources
 from everstream.apps.interfaces.probes import probed
 from everstream.apps.interfaces.stamping import stamps_of
@@ -36,6 +37,7 @@ def drive(job: Job, make: Callable[[Path], Pipeline]) -> Done:
         pipeline = make(parts)
         if job.in_memory:
             pipeline = preloaded_sources(pipeline)
+        pipeline = loaded(pipeline, job)
         if job.clocked:
             notes.mkdir()
             pipeline = probed(pipeline, notes)

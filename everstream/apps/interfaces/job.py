@@ -8,25 +8,19 @@ per item; so what is compared was measured alike.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from everstream.apps.application import Application
+from everstream.connectors.load import Load
 from everstream.meters.monitor import Monitor
 from everstream.pipeline.checkpointing import Checkpointing
 
 Array = np.ndarray[Any, np.dtype[np.int64]]
 Progress = Callable[[int, int], None]
 """Told how many of how many items are done."""
-
-
-class Pace(Protocol):
-    """When items may be given: asked before each, in the order of the items."""
-
-    def wait(self) -> int:
-        """Return when one more item may be given; when that was, in ns of the steady clock."""
 
 
 @dataclass
@@ -49,7 +43,10 @@ class Job:
     """All items are read before the clock starts, and all results kept until it has stopped."""
     clocked: bool = False
     """Whether to take the time of each item in each stage."""
-    pace: Pace | None = None
+    load: Load | None = None
+    """How many items a second the source gives; None: all it can."""
+    catch_up: bool = False
+    """Whether what could not be given in time is made up for, and its waiting counts."""
     monitor: Monitor | None = None
     progress: Progress = lambda done, total: None
     checkpoint: Checkpointing | None = None

@@ -20,7 +20,7 @@ PARTITIONS_PER_WORKER = 8
 
 
 def plain_spark(job: Job) -> Done:
-    if job.pace is not None:
+    if job.load is not None:
         raise UserError(
             "the interface pyspark gives all items at once: it has no frequency or pattern. Drop "
             "them, or take another interface."
