@@ -8,12 +8,15 @@ import typer
 
 from everstream.cli import (
     advise,
+    apps_exec,
+    apps_reports,
     bench_protocols,
     bench_transactions,
     check,
     checkpoints,
     simulate,
 )
+from everstream.cli.apps import apps
 from everstream.cli.audit import audit
 from everstream.cli.bench import bench
 from everstream.cli.demo import demo
@@ -52,6 +55,9 @@ app.command()(audit)
 bench_transactions.register(bench)
 bench_protocols.register(bench)
 app.add_typer(bench, name="bench")
+apps_exec.register(apps)
+apps_reports.register(apps)
+app.add_typer(apps, name="apps")
 advise.register(app)
 simulate.register(app)
 checkpoints.register(app)

@@ -17,6 +17,9 @@ def report(title: str, outcomes: Sequence[Outcome], tables: Mapping[str, pl.Data
     page = Page(title)
     page.verdict(*verdict(outcomes))
     page.table(*runs_table(outcomes))
+    page.text(
+        "ms, p99 ms: latency of an item. CPU %: of one core. kills: failures survived.", dim=True
+    )
     recoveries = [one for outcome in outcomes for one in outcome.recoveries]
     if recoveries:
         page.text(f"{len(recoveries)} failure(s) were survived; times are from the kill on.")
@@ -65,8 +68,7 @@ def verdict(outcomes: Sequence[Outcome]) -> tuple[str, bool]:
 
 
 def runs_table(outcomes: Sequence[Outcome]) -> tuple[Sequence[str], list[list[str]]]:
-    head = ("run", "items", "time, s", "items/s", "latency, ms", "p99, ms", "CPU, %", "memory, MB",
-            "checkpoints", "failures", "result")  # fmt: skip
+    head = ("run", "items", "s", "items/s", "ms", "p99 ms", "CPU %", "MB", "kills", "result")
     return head, [
         [
             label(one),
@@ -77,7 +79,6 @@ def runs_table(outcomes: Sequence[Outcome]) -> tuple[Sequence[str], list[list[st
             _or_dash(one.latency_p99_ms, ".2f"),
             _or_dash(one.cpu_percent, ".0f"),
             _or_dash(None if one.memory_kb is None else one.memory_kb / 1024, ".0f"),
-            str(one.checkpoints),
             str(len(one.recoveries)),
             {True: "exact", False: "WRONG", None: "not compared"}[one.exact],
         ]
@@ -86,14 +87,11 @@ def runs_table(outcomes: Sequence[Outcome]) -> tuple[Sequence[str], list[list[st
 
 
 def label(outcome: Outcome) -> str:
-    """What tells this run from the others."""
+    """What tells this run from the others: application, interface, workers x batch."""
     planned = outcome.planned
     again = f", repeat {planned.repeat + 1}" if planned.repeat else ""
     application = Path(planned.application).stem
-    return (
-        f"{application}, {planned.interface}, {planned.workers} worker(s), batch {planned.batch}"
-        f"{again}"
-    )
+    return f"{application} {planned.interface}, {planned.workers} x {planned.batch}{again}"
 
 
 def _first_of_each(outcomes: Sequence[Outcome]) -> list[Outcome]:

@@ -37,7 +37,7 @@ def drive(job: Job, make: Callable[[Path], Pipeline]) -> Done:
         pipeline = make(parts)
         if job.in_memory:
             pipeline = preloaded_sources(pipeline)
-        pipeline = loaded(pipeline, job)
+        pipeline = loaded(pipeline, job, items)
         if job.clocked:
             notes.mkdir()
             pipeline = probed(pipeline, notes)

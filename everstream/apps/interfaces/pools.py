@@ -7,11 +7,12 @@ application wants them so. The process that started them gathers and writes.
 
 import multiprocessing
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.pool import Pool, ThreadPool
 from multiprocessing.synchronize import Barrier
 
 from everstream.apps.interfaces.gathering import gather
-from everstream.apps.interfaces.job import Done, Job, preloaded
+from everstream.apps.interfaces.job import Done, Job, farmed, preloaded
 from everstream.apps.interfaces.tasks import tasks
 from everstream.apps.interfaces.work import Chunk, Task, Work
 
@@ -21,6 +22,7 @@ _work: Work | None = None
 
 
 def threads(job: Job) -> Done:
+    job = replace(job, application=farmed(job.application))
     items = preloaded(job.application.items(job.folder), job.in_memory)
     work = Work(items, job.application.stages, job.clocked)
     with ThreadPool(job.workers) as pool:
@@ -28,6 +30,7 @@ def threads(job: Job) -> Done:
 
 
 def processes(job: Job) -> Done:
+    job = replace(job, application=farmed(job.application))
     # Forked, so that nothing is imported or sent twice.
     context = multiprocessing.get_context("fork")
     ready = context.Barrier(job.workers + 1)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from everstream.apps.interfaces.job import Job
+from everstream.apps.interfaces.job import Job, batch_at
 from everstream.apps.interfaces.work import Task
 from everstream.connectors.load import Load
 from everstream.errors import UserError
@@ -21,14 +21,17 @@ AIM_EVERY_NS = 50_000_000
 def tasks(job: Job, items: int) -> Iterator[Task]:
     """All items, in order, each task when its last item may be given."""
     if job.load is None:
-        for start in range(0, items, job.batch):
-            yield Task(range(start, min(start + job.batch, items)))
+        start = 0
+        while start < items:
+            stop = min(start + batch_at(job.batch, job.batch_to, start, items), items)
+            yield Task(range(start, stop))
+            start = stop
         return
     start, began = 0, 0
     for position, given in enumerate(_given(job, job.load, items)):
         if position == start:
             began = given
-        full = position + 1 - start >= job.batch
+        full = position + 1 - start >= batch_at(job.batch, job.batch_to, start, items)
         late = job.interval_s > 0 and time.monotonic_ns() - began >= job.interval_s * 1e9
         if full or late or position + 1 == items:
             yield Task(range(start, position + 1), began)
