@@ -11,6 +11,7 @@ from everstream.apps.cycle.charts import Chart
 STYLE = (
     charts.STYLE
     + """
+a { color: var(--s0) }
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
   max-width: 72rem; margin: 2.5rem auto; padding: 0 1.5rem }
 h1 { font-size: 1.6rem; margin-bottom: .3rem } h2 { font-size: 1.2rem; margin-top: 2.4rem }
@@ -42,6 +43,9 @@ class Page:
 
     def heading(self, text: str) -> None:
         self.parts.append(f"<h2>{escape(text)}</h2>")
+
+    def link(self, to: str, text: str) -> None:
+        self.parts.append(f'<p><a href="{escape(to, quote=True)}">{escape(text)}</a></p>')
 
     def charts(self, some: Sequence[Chart]) -> None:
         drawn = "\n".join(f"<div>{chart.svg()}</div>" for chart in some)
