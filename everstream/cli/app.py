@@ -13,6 +13,7 @@ from everstream.cli import (
     check,
     checkpoints,
     simulate,
+    tune,
 )
 from everstream.cli.audit import audit
 from everstream.cli.bench import bench
@@ -56,6 +57,7 @@ advise.register(app)
 simulate.register(app)
 checkpoints.register(app)
 check.register(app)
+tune.register(app)
 
 
 def main() -> None:
