@@ -15,6 +15,7 @@ from everstream.cli import (
     check,
     checkpoints,
     simulate,
+    tune,
 )
 from everstream.cli.apps import apps
 from everstream.cli.audit import audit
@@ -62,6 +63,7 @@ advise.register(app)
 simulate.register(app)
 checkpoints.register(app)
 check.register(app)
+tune.register(app)
 
 
 def main() -> None:

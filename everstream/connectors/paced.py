@@ -9,7 +9,7 @@ too; only on another machine, or after it was booted, the wall clocks must do.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from everstream.connectors.load import Load, load_of
 from everstream.connectors.timing import Timing
 from everstream.connectors.wrapping import Wrapping
 from everstream.pipeline.batch import Batch, columns_of
+from everstream.pipeline.batching import WRITTEN
 from everstream.pipeline.rejects import Rejected
 from everstream.pipeline.source import EndOfStream, LoadSeen, Reader, Source
 from everstream.pipeline.types import T
@@ -94,6 +95,9 @@ class Paced(Wrapping[T]):
         self._batch = batch
         self._due_column = due
         self._catch_up = catch_up
+
+    def tunable(self) -> dict[str, str]:
+        return {**self._source.tunable(), "pattern": self._load.text or repr(self._load)}
 
     def describe_offsets(self) -> dict[str, Any]:
         return {**super().describe_offsets(), "of": self._source.describe_offsets()}
@@ -229,6 +233,22 @@ class _PacedReader(Reader):
         due_s = self._share.due_s(number, at_s + LONGEST_WAIT_S)
         wait_s = max(due_s, next_frame_s) - at_s
         return min(max(wait_s, SHORTEST_WAIT_S), LONGEST_WAIT_S)
+
+    def tune(self, settings: Mapping[str, str], version: int) -> None:
+        self._inner.tune(settings, version)
+        text = settings.get("pattern")
+        if text is None or version <= self._offset.version:
+            return
+        if text == WRITTEN:
+            text = None
+        if text != self._offset.load:
+            owed = self._owed(self._timing.passed_s())
+            self._share = self._written if text is None else self._shared(Load.parse(text))
+            self._begin()
+            # What is owed from before, and the part of the next record, are due at once.
+            self._offset = replace(self._offset, shift=-owed, load=text)
+            self._last_frame_s = float("-inf")
+        self._offset = replace(self._offset, version=version)
 
     def born_s(self) -> float:
         return self._born_s

@@ -23,6 +23,7 @@ from everstream.pipeline.operator import Context, Moment, bind_state, process_to
 from everstream.pipeline.sink import Permit, SinkShard, Transaction
 from everstream.pipeline.source import END, NO_LOAD, EndOfStream
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
+from everstream.pipeline.tuning import Settings, Tuning, merged, tunable_in
 from everstream.runtime.channel_state import CHANNELS
 from everstream.runtime.outlets import Outlet
 from everstream.runtime.stage import Stage
@@ -57,7 +58,11 @@ class ChainStages:
         self.steady_s = steady_s if steady_s is not None else clock_s
         self.stages: dict[str, Stage] = {}
         self.moment = Moment()
+        self.tuning = Tuning()
+        self.settings: Settings = tunable_in(plan.graph)
+        """What can be tuned, as it is now."""
         self.meter = Meter()
+        self.started = False
         self._at = shard.operator
 
     @property
@@ -118,6 +123,7 @@ class ChainStages:
             else:
                 bind_state(what, partial(self.state.keystore, name))
                 stage.operator = what
+            ctx.settings = self.settings
             dead_letters = graph.nodes[name].dead_letters
             if dead_letters is not None:
                 who = SinkShard(graph.name, name, self.shard.number, shards, generation, store)
@@ -127,6 +133,9 @@ class ChainStages:
                 saved = extras.get(hidden.name, {})
                 hidden.hold(hidden.writer.recover(saved.get("transactions", ()), permit))
         self._link()
+        for stage in self.stages.values():
+            if stage.reader is not None:
+                self._tune(stage)
 
     def _link(self) -> None:
         for number, edge in enumerate(self.plan.graph.edges):
@@ -138,14 +147,40 @@ class ChainStages:
     # Work.
 
     def start(self) -> None:
+        self.started = True
         for stage in self.stages.values():
             if stage.operator is not None:
                 self._at = stage.name
                 stage.operator.on_start(stage.ctx)
+                self._tune(stage)
                 self._forward_emitted(stage)
         # Those behind may not have heard the last watermark before the failure.
         for stage in self.stages.values():
             self._pass_watermark(stage)
+
+    def tune(self, tuning: Tuning) -> None:
+        """Settings have been changed."""
+        self.tuning = tuning
+        self.settings = merged(tunable_in(self.plan.graph), tuning.settings)
+        for stage in self.stages.values():
+            stage.ctx.settings = self.settings
+            if self.started or stage.reader is not None:
+                self._tune(stage)
+                self._forward_emitted(stage)
+
+    def _tune(self, stage: Stage) -> None:
+        changed = self.tuning.settings.get(stage.name)
+        if not changed or stage.name not in self.operators:
+            return
+        self._at = stage.name
+        if stage.reader is not None:
+            stage.reader.tune(changed, self.tuning.version)
+        elif stage.operator is not None:
+            stage.operator.on_tune(changed, stage.ctx)
+
+    def take_tuning(self) -> list[dict[str, str]]:
+        """What operators want to be tuned."""
+        return [wish for stage in self.stages.values() for wish in stage.ctx.take_tuning()]
 
     def process(self, batch: Batch, side: str = "") -> None:
         """Send a batch that came in at this side through the chain."""
@@ -385,6 +420,7 @@ class ChainStages:
             if stage.writer is not None:
                 stage.writer.close()
         self.stages = {}
+        self.started = False
 
     def explain(self, error: BaseException) -> EverstreamError:
         """The error as one that names the operator, the record and the traceback."""

@@ -15,6 +15,7 @@ from everstream.core.messages import Command, Report, Resume, Shutdown
 from everstream.core.points import Point
 from everstream.core.scheme import Scheme
 from everstream.errors import EverstreamError, InternalError
+from everstream.pipeline.tuning import Tuning
 from everstream.runtime.jobs import CommitJob, Upload
 from everstream.runtime.message_log import Segment
 from everstream.runtime.outlets import CREDIT
@@ -142,6 +143,10 @@ class SimulatedHost:
             self.alive = False
         self._wake()
 
+    def on_tune(self, tuning: Tuning) -> None:
+        self._each(lambda runner: runner.on_tune(tuning))
+        self._wake()
+
     def die(self) -> None:
         """SIGKILL: memory is gone; a write under way may be torn, lost, or done unseen."""
         self.alive = False
@@ -236,6 +241,9 @@ class SimulatedHost:
             timer_in_s = min(runner.timer_in_s() for runner in self.runners.values())
             if timer_in_s != math.inf:
                 self.world.scheduler.after(max(0.0, timer_in_s), self._wake)
+            for runner in self.runners.values():
+                if runner.ready_at_s > now_s:
+                    self.world.scheduler.at(runner.ready_at_s, self._wake)
         else:
             self.tell(worked.progress())
             self._step_soon()

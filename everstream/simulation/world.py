@@ -8,7 +8,7 @@ exactly the right output.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -31,6 +31,7 @@ from everstream.core.orders import (
 from everstream.core.plan import Plan, make_plan
 from everstream.core.scheme import ALIGNED, Scheme
 from everstream.errors import InternalError, LeaseLost, StoreError
+from everstream.pipeline.tuning import Tuning, merged, resolved, tunable_in
 from everstream.simulation.checks import Answers, Liveness, Safety
 from everstream.simulation.disk import Operation, SimulatedDisk
 from everstream.simulation.faults import Faults, Moment
@@ -111,6 +112,7 @@ class World:
         self.policy = policy or Policy(
             every_s=every_s, max_restarts=1000, checkpoint_timeout_s=CHECKPOINT_TIMEOUT_S
         )
+        self.tuning = Tuning()
         self.hosts: dict[HostId, SimulatedHost] = {}
         """The living attempts of the living driver; whoever is not in here is a zombie."""
         self.attempts: Counter[HostId] = Counter()
@@ -227,6 +229,8 @@ class World:
                 return
             self.attempts[host] += 1
             started = SimulatedHost(self, host, self.attempts[host], driver, self.scheme)
+            if self.tuning.version:
+                started.on_tune(self.tuning)
             self.hosts[host] = started
             started.to_driver.carry(lambda: self._on_hello(started))
 
@@ -399,6 +403,14 @@ class World:
         self.drivers += 1
         driver = self.drivers
         self._after(0.02, lambda: self._take_over(driver))
+
+    def tune(self, wishes: Mapping[str, str]) -> None:
+        """Settings are changed; hosts that start later are told, too."""
+        changes = resolved(wishes, tunable_in(self.plan.graph))
+        settings = merged(self.tuning.settings, changes)
+        self.tuning = Tuning(self.tuning.version + 1, settings)
+        for host in self.hosts.values():
+            host.on_tune(self.tuning)
 
     def fill_disk(self, for_s: float | None = None) -> None:
         self._fault("disk full")

@@ -9,7 +9,7 @@ readable), when Spark's next attempt says hello, or when it has been silent for 
 import os
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import zmq
@@ -30,7 +30,9 @@ from everstream.core.newest import Newest
 from everstream.core.orders import Discard, EndRun, Note, Order, Phase, SendTo, WriteManifest
 from everstream.core.points import Point
 from everstream.errors import EverstreamError
+from everstream.pipeline.tuning import Tuning, tunable_in
 from everstream.spark.config import RunConfig
+from everstream.spark.control import Control, in_words
 from everstream.spark.endpoints import Address, Doors
 from everstream.spark.host import HostTask
 from everstream.spark.injection import Injector
@@ -47,7 +49,9 @@ from everstream.spark.talk import (
     Noticed,
     ToDriver,
     ToHost,
+    Tune,
     Unreachable,
+    WantsTuning,
 )
 from everstream.state.store import CheckpointStore, Lease
 
@@ -91,6 +95,7 @@ class Driver:
     doors: Doors
     task: Callable[[Address], HostTask]
     """Makes the host task once the control socket's address is known."""
+    store_url: str = ""
 
     def __post_init__(self) -> None:
         self.attempts: dict[HostId, Attempt] = {}
@@ -109,6 +114,15 @@ class Driver:
             on_done=self._manifest_done,
             on_trouble=lambda text: self._note(text, True),
         )
+        self.tuning = Tuning()
+        """The settings that were changed, as all hosts know them."""
+        self.settings: Control | None = None
+        if tunable := tunable_in(self.coordinator.plan.graph):
+            remote = "://" in self.store_url and not self.store_url.startswith("file://")
+            self.settings = Control(
+                self.store.blobs, remote, tunable, lambda text: self._note(text, True)
+            )
+            self._heed_settings()
         self._said_of_peer_s: dict[HostId, float] = {}
         self._stop_reason: str | None = None
         self._patience_s = time.monotonic() + START_PATIENCE_S
@@ -120,6 +134,23 @@ class Driver:
     def request_stop(self, reason: str) -> None:
         """Stop with a checkpoint. Safe from a signal handler or another thread."""
         self._stop_reason = reason
+
+    def tune(self, wishes: Mapping[str, str]) -> None:
+        """Change settings while the run goes on, `batch` or `NAME.batch` -> value. From any thread."""
+        if self.settings is not None:
+            self.settings.tune(wishes)
+        else:
+            self._note(
+                "nothing in this pipeline can be tuned: it has no paced source or batch", True
+            )
+
+    def _heed_settings(self) -> None:
+        news = self.settings.news() if self.settings is not None else None
+        if news is not None:
+            self.tuning = news
+            self._note(f"tuned: {in_words(news.settings)}", False)
+            for attempt in self.attempts.values():
+                self._reply(attempt.identity, Tune(news))
 
     def run(self) -> EndRun:
         control, address = self.doors.listen(zmq.ROUTER, "driver")
@@ -136,11 +167,15 @@ class Driver:
             task=self.task(address),
         )
         self.writer.start()
+        if self.settings is not None:
+            self.settings.start()
         self.job.start()
         try:
             self._loop()
         finally:
             self.writer.stop()
+            if self.settings is not None:
+                self.settings.stop()
             self.job.leave(told=self.end is not None)
             for attempt in self.attempts.values():
                 self._forget_process(attempt)
@@ -181,6 +216,7 @@ class Driver:
 
     def _look_around(self, now_s: float) -> None:
         """What is done now and then: tell how far we are, and see whether that is enough."""
+        self._heed_settings()
         snapshot = self._snapshot()
         self.listener.progress(snapshot)
         if self.pace is not None:
@@ -217,6 +253,8 @@ class Driver:
                     self._said_of_peer_s[peer] = now_s
                     text = f"host {host} has not reached host {peer} for {waited_s:.3g} s"
                     self._note(f"{text}; it keeps trying: check the network between them", True)
+            case WantsTuning(wishes=wishes):
+                self.tune(wishes)
             case Noticed(host=host, text=text):
                 self._note(f"host {host}: {text}", True)
             case HostBroke(host=host, error=error):
@@ -253,6 +291,8 @@ class Driver:
         self.attempts[hello.host] = attempt
         for order in self.injector.for_new_host(hello.host):
             self._reply(identity, order)
+        if self.tuning.version:
+            self._reply(identity, Tune(self.tuning))
         self._obey(self.coordinator.on_host_joined(hello.host, hello.address, now_s))
 
     def _is_current(self, identity: bytes, host: HostId) -> bool:

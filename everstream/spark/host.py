@@ -53,6 +53,8 @@ from everstream.spark.talk import (
     Noticed,
     ToDriver,
     ToHost,
+    Tune,
+    WantsTuning,
 )
 from everstream.spark.wire import Wire
 from everstream.state.store import CheckpointStore, ObjectRef
@@ -289,6 +291,9 @@ class Host:
                 self._die(kill)
             case Nod():
                 pass
+            case Tune(tuning=tuning):
+                for runner in self.runners.values():
+                    runner.on_tune(tuning)
             case _:
                 self._command(message)
 
@@ -306,6 +311,8 @@ class Host:
             self.progress_due_s = now_s + self.progress_every_s
             for runner in self.runners.values():
                 self._say(runner.progress())
+                for wishes in runner.chain.take_tuning():
+                    self._say(WantsTuning(wishes))
             self._check_links(now_s)
 
     def _check_links(self, now_s: float) -> None:

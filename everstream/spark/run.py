@@ -181,6 +181,7 @@ class _Run:
             opened.lease,
             doors,
             lambda address: self._task(address, doors, opened.url),
+            opened.url,
         )
         self.config.listener.started(self.plan, self._total_records())
         try:
