@@ -173,4 +173,5 @@ APPLICATION = Application(
     sequential=sequential,
     pipeline=pipeline,
     result="similar.jsonl",
+    witness="queries",
 )

@@ -52,7 +52,7 @@ class Count(es.Operator):
 def pipeline(folder: Path, parts: Path, *, shards: int = 2, batch: int = 100) -> es.Pipeline:
     prime = es.Pipeline("prime")
     source = prime.source(es.FromList(numbers(folder), batch=batch), name="numbers")
-    found = source.on_demand().map(is_prime, name="is_prime", shards=shards)
+    found = source.map(is_prime, name="is_prime", shards=shards)
     return found.process(Count(), name="count", shards=1).sink(es.JsonLines(parts))
 
 
@@ -76,4 +76,5 @@ APPLICATION = Application(
     result="primes.jsonl",
     gather=gather,
     batch=100,
+    witness="count",
 )

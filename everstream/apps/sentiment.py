@@ -68,7 +68,7 @@ def sequential(folder: Path, output: Path) -> None:
 def pipeline(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> es.Pipeline:
     sentiment = es.Pipeline("sentiment")
     source = sentiment.source(es.FromList(recordings(folder), batch=batch), name="recordings")
-    said = source.on_demand().map(transcribe, name="transcribe", shards=shards)
+    said = source.map(transcribe, name="transcribe", shards=shards)
     return said.map(score, name="score", shards=1).sink(es.JsonLines(parts))
 
 
@@ -82,4 +82,5 @@ APPLICATION = Application(
     sequential=sequential,
     pipeline=pipeline,
     result="sentiment.jsonl",
+    witness="score",
 )
