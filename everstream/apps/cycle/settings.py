@@ -62,7 +62,8 @@ class Settings:
             raise UserError("give a frequency or a pattern, not both: a pattern has its own.")
         if self.interval_s() < 0:
             raise UserError(f"interval={self.interval}: give a time, or 0s.")
-        if self.interval_s() > 0 and self.load() is None:
+        load = self.load()
+        if self.interval_s() > 0 and load is None:
             raise UserError(
                 "an interval gathers items as they come, but here they are all there at once: give "
                 "a frequency or a pattern with it."
