@@ -8,6 +8,7 @@ import typer
 
 from everstream.cli import (
     advise,
+    bench_load,
     bench_protocols,
     bench_transactions,
     check,
@@ -52,6 +53,7 @@ app.command()(demo)
 app.command()(audit)
 bench_transactions.register(bench)
 bench_protocols.register(bench)
+bench_load.register(bench)
 app.add_typer(bench, name="bench")
 advise.register(app)
 simulate.register(app)
