@@ -10,6 +10,7 @@ from everstream.cli import (
     advise,
     apps_exec,
     apps_reports,
+    bench_load,
     bench_protocols,
     bench_transactions,
     check,
@@ -55,6 +56,7 @@ app.command()(demo)
 app.command()(audit)
 bench_transactions.register(bench)
 bench_protocols.register(bench)
+bench_load.register(bench)
 app.add_typer(bench, name="bench")
 apps_exec.register(apps)
 apps_reports.register(apps)

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from everstream.audit.rehearsal import Rehearsal
+from everstream.cli.under_load import loads_of
 from everstream.core.registry import named
 from everstream.errors import UserError
 from everstream.meters.monitor import DEFAULT_PERIOD, Monitor
@@ -37,6 +38,9 @@ class RunOptions:
     checkpoint_timeout: str = "10m"
     kills: tuple[str, ...] = field(default=())
     transport: str = "auto"
+    load: tuple[str, ...] = ()
+    calibrate: str | None = None
+    catch_up: bool = True
     monitor: str | None = None
     monitor_file: str | None = None
     monitor_append: bool = False
@@ -49,6 +53,7 @@ class RunOptions:
         self.checkpointing()
         self.renamings()
         self.watching()
+        loads_of(self.load, self.calibrate)
         if self.timeout is not None and seconds(self.timeout) <= 0:
             raise UserError(f"--timeout {self.timeout}: the time must be positive.")
         if seconds(self.checkpoint_timeout) <= 0:
@@ -99,7 +104,7 @@ class RunOptions:
         if how is not None:
             records = tuple((name, count) for name, count in how["records"])
             how = Rehearsal(how["gate"], how["lasts_s"], records)
-        for name in ("kills", "renamed", "drop_state"):
+        for name in ("kills", "renamed", "drop_state", "load"):
             fields[name] = tuple(fields[name])
         return cls(**fields, rehearsal=how)
 

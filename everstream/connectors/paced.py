@@ -33,8 +33,8 @@ SHORTEST_WAIT_S = 1e-6
 LONGEST_WAIT_S = 1.0
 """A load that gives nothing for long is looked at again after this time."""
 ROUNDING_RECORDS = 1e-6
-LATE_S = 0.01
-"""Without catching up: what is given later than this after it was due was held up."""
+LATE_S = 0.05
+"""Without catching up: what could not be given so long after it was due was held up."""
 ALMOST_NOW_S = 0.05
 """For what was due so lately the rate counts as steady since then."""
 
@@ -96,6 +96,20 @@ class Paced(Wrapping[T]):
         self._due_column = due
         self._catch_up = catch_up
 
+    @classmethod
+    def around(cls, source: Source[T], load: Load, catch_up: bool) -> "Paced[T]":
+        """This source under this load; of one that is paced already, the rest stays as it is."""
+        if not isinstance(source, Paced):
+            return Paced(source, load, catch_up=catch_up)
+        return Paced(
+            source._source,
+            load,
+            clock=source._clock,
+            batch=source._batch,
+            due=source._due_column,
+            catch_up=catch_up,
+        )
+
     def tunable(self) -> dict[str, str]:
         return {**self._source.tunable(), "pattern": self._load.text or repr(self._load)}
 
@@ -151,6 +165,8 @@ class _PacedReader(Reader):
         self._to_skip = 0
         self._last_frame_s = float("-inf")
         self._born_s = 0.0
+        self._is_new = True
+        """Nobody has asked for a record, in this process or one before it."""
         self._inner_is_idle = False
         self._held_rejected: list[Rejected] = []
         self._rejected: list[Rejected] = []
@@ -194,6 +210,7 @@ class _PacedReader(Reader):
         self._held = []
         self._held_rejected, self._rejected = [], []
         self._to_skip = offset.skip
+        self._is_new = False
         self._last_frame_s = float("-inf")
 
     def _shared(self, load: Load) -> _Share:
@@ -216,7 +233,11 @@ class _PacedReader(Reader):
                 # The frame was given to its last record: it counts as read.
                 self._inner_was_given(self._offset.given)
         if not self._catch_up:
+            if self._is_new:  # what passed until everybody was ready is nobody's waiting
+                self._begin()
+                at_s = 0.0
             self._forfeit(at_s)
+        self._is_new = False
         count = min(int(self._owed(at_s) + ROUNDING_RECORDS), self._batch)
         if count < 1 or (count < self._batch and at_s < self._last_frame_s + SMALLEST_FRAME_S):
             return None
@@ -276,11 +297,11 @@ class _PacedReader(Reader):
         return self._share.items(at_s) - self._offset.shift - self._offset.given
 
     def _forfeit(self, at_s: float) -> None:
-        """If the next record was held up, let it be due now, and the others as if it always was."""
-        owed = self._owed(at_s)
-        if owed <= 1 or self._owed(max(0.0, at_s - LATE_S)) < 1:
+        """If the next record was held up, all but it and what was due lately is forfeited."""
+        owed, overdue = self._owed(at_s), self._owed(max(0.0, at_s - LATE_S))
+        if overdue < 1:
             return
-        lost = owed - 1
+        lost = owed - max(1.0, owed - overdue)
         self._offset = replace(
             self._offset,
             shift=self._offset.shift + lost,

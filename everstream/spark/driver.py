@@ -16,7 +16,7 @@ import zmq
 from pyspark import SparkContext
 
 from everstream.core.coordinators.coordinator import Coordinator
-from everstream.core.ids import HostId
+from everstream.core.ids import HostId, ShardId
 from everstream.core.manifest import EpochManifest
 from everstream.core.messages import (
     CheckpointTaken,
@@ -26,6 +26,7 @@ from everstream.core.messages import (
     Restored,
     StartCheckpoint,
 )
+from everstream.core.meter import Meter
 from everstream.core.newest import Newest
 from everstream.core.orders import Discard, EndRun, Note, Order, Phase, SendTo, WriteManifest
 from everstream.core.points import Point
@@ -114,6 +115,8 @@ class Driver:
             on_done=self._manifest_done,
             on_trouble=lambda text: self._note(text, True),
         )
+        self.meters: dict[ShardId, Meter] = {}
+        """What each shard has measured of itself, as it last said."""
         self.tuning = Tuning()
         """The settings that were changed, as all hosts know them."""
         self.settings: Control | None = None
@@ -273,9 +276,10 @@ class Driver:
                         self.running_s = now_s
 
     def _measure(self, report: Report) -> None:
-        monitor = self.config.monitor
-        if monitor is not None and isinstance(report, Progress) and report.meter is not None:
-            monitor.heard(report.shard, report.meter)
+        if isinstance(report, Progress) and report.meter is not None:
+            self.meters[report.shard] = report.meter
+            if self.config.monitor is not None:
+                self.config.monitor.heard(report.shard, report.meter)
 
     def _welcome(self, identity: bytes, hello: Hello, now_s: float) -> None:
         earlier = self.attempts.get(hello.host)

@@ -253,6 +253,7 @@ class _Run:
         result.notes = driver.notes
         result.tally = coordinator.tally
         result.lost_frames = coordinator.lost_frames
+        result.forfeited = sum(meter.forfeited for meter in driver.meters.values())
         if self.config.monitor is not None:
             result.monitored = self.config.monitor.table()
         for text in result.left_out(self.plan.graph):

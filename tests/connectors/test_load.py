@@ -258,23 +258,34 @@ def test_shards_share_a_load() -> None:
 
 
 def stalled(catch_up: bool) -> tuple[list[tuple[float, int]], Reader]:
-    """100 records a second, and nobody asks between 1 and 2 s."""
+    """10 records a second, and nobody asks between 5 and 15 s."""
     clock = Clock()
-    source = es.Paced(es.Range(10**6), 100, clock=clock, catch_up=catch_up)
+    source = es.Paced(es.Range(10**6), 10, clock=clock, catch_up=catch_up)
     reader = source.open(0, 1)
-    seen = polled(reader, clock, 1_001.0)
-    clock.now_s = 1_002.0
-    return [*seen, *polled(reader, clock, 1_003.0)], reader
+    seen = polled(reader, clock, 1_005.0)
+    clock.now_s = 1_015.0
+    return [*seen, *polled(reader, clock, 1_020.0)], reader
 
 
 def test_due_times_make_up_for_a_stall_and_gaps_do_not() -> None:
     caught_up, reader = stalled(True)
-    assert sum(count for _, count in caught_up) == pytest.approx(300, abs=1)
+    assert sum(count for _, count in caught_up) == pytest.approx(200, abs=1)
     assert reader.load().forfeited == 0
     held_up, reader = stalled(False)
-    assert sum(count for _, count in held_up) == pytest.approx(200, abs=2)
+    assert sum(count for _, count in held_up) == pytest.approx(100, abs=2)
     assert max(count for _, count in held_up) == 1, "SPBench gives one, and waits for the next"
     assert reader.load().forfeited == pytest.approx(100, abs=1), "and the report says so"
+
+
+def test_without_catching_up_a_fast_source_may_be_late_by_a_moment_and_no_more() -> None:
+    clock = Clock()
+    reader = es.Paced(es.Range(10**6), 10_000, clock=clock, catch_up=False).open(0, 1)
+    assert reader.read() is None
+    clock.now_s += 0.04
+    assert len(reader.read()) == 400  # type: ignore[arg-type]
+    clock.now_s += 1.0
+    assert len(reader.read()) == pytest.approx(500, abs=1)  # type: ignore[arg-type]
+    assert reader.load().forfeited == pytest.approx(9_500, abs=1)
 
 
 def test_waiting_counts_as_latency_only_where_it_is_caught_up() -> None:
@@ -282,6 +293,7 @@ def test_waiting_counts_as_latency_only_where_it_is_caught_up() -> None:
     for catch_up, born in ((True, 1_005.05), (False, 0.0)):
         clock.now_s = 1_000.0
         reader = es.Paced(es.Range(10**6), 10, clock=clock, catch_up=catch_up).open(0, 1)
+        assert reader.read() is None
         clock.now_s = 1_010.0
         assert reader.read() is not None
         assert reader.born_s() == pytest.approx(born, abs=1e-6)

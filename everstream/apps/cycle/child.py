@@ -6,6 +6,7 @@ ends when its input does: a killed command leaves nothing running.
 """
 
 import json
+import multiprocessing
 import os
 import queue
 import sys
@@ -41,12 +42,14 @@ def main() -> int:
 
 
 def _listen(asked: "queue.SimpleQueue[str]") -> None:
-    # Not through sys.stdin: its lock, held here, would be torn by the fork of a worker.
+    # Not through sys.stdin: its lock, held here, would be torn if a library forks.
     left = b""
     while data := os.read(0, 65536):
         *lines, left = (left + data).split(b"\n")
         for line in lines:
             asked.put(line.decode())
+    for worker in multiprocessing.active_children():
+        worker.kill()
     os._exit(0)
 
 
