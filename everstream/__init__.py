@@ -6,6 +6,7 @@ those who use it.
 
 from typing import TYPE_CHECKING, Any
 
+from everstream.annotations import Stage, ToStream, annotated
 from everstream.connectors import (
     Callback,
     Collect,
@@ -119,10 +120,12 @@ __all__ = [
     "Source",
     "SparkDataFrame",
     "Sqlite",
+    "Stage",
     "StoreError",
     "Stream",
     "Table",
     "TextLines",
+    "ToStream",
     "Transaction",
     "Tumbling",
     "Uncoordinated",
@@ -130,6 +133,7 @@ __all__ = [
     "WindowedStream",
     "Writer",
     "advise",
+    "annotated",
     "avg",
     "count",
     "custom",

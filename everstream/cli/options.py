@@ -36,6 +36,8 @@ class RunOptions:
     checkpoint_timeout: str = "10m"
     kills: tuple[str, ...] = field(default=())
     transport: str = "auto"
+    arguments: tuple[str, ...] = ()
+    """What an annotated function is called with, as in limit=500."""
     rehearsal: Rehearsal | None = None
     """Run the pipeline as an audit does: without its own sinks."""
 
@@ -86,7 +88,7 @@ class RunOptions:
         if how is not None:
             records = tuple((name, count) for name, count in how["records"])
             how = Rehearsal(how["gate"], how["lasts_s"], records)
-        for name in ("kills", "renamed", "drop_state"):
+        for name in ("kills", "renamed", "drop_state", "arguments"):
             fields[name] = tuple(fields[name])
         return cls(**fields, rehearsal=how)
 

@@ -115,7 +115,7 @@ class Pipeline:
         """
         from everstream.spark.run import run
 
-        return run(
+        result = run(
             self,
             checkpoint=checkpoint,
             store=store,
@@ -137,6 +137,11 @@ class Pipeline:
             checkpoint_timeout=checkpoint_timeout,
             transport=transport,
         )
+        self._ended(result)
+        return result
+
+    def _ended(self, result: RunResult) -> None:
+        """A run has come to this; for pipelines that make something of it."""
 
     def _add(
         self,

@@ -98,7 +98,8 @@ def _check_methods(node: Node) -> None:
 def _check_order(graph: Graph, node: Node) -> None:
     """Order holds from a one-shard source over on-demand edges: each frame stays one frame."""
     if node.shards != 1:
-        raise GraphError(node.name, "an ordered sink has one shard", "Say shards=1.")
+        what = f"an ordered {node.kind.value}"
+        raise GraphError(node.name, f"{what} has one shard", "Say shards=1.")
     current = node
     while current.kind is not Kind.SOURCE:
         inputs = graph.inputs(current.name)

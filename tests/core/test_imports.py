@@ -20,6 +20,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "state": {"errors"},
     "pipeline": {"errors", "state"},
     "connectors": WRITING,
+    "annotations": {*WRITING, "connectors"},
     "transactions": WRITING,
     "core": WRITING,
     "runtime": {*WRITING, "core"},
@@ -30,7 +31,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "spark": {*RUNNING, "planning"},
     "audit": {*RUNNING, "spark", "simulation", "inspection"},
     "bench": {*RUNNING, "spark", "simulation", "inspection", "audit", "planning", "transactions"},
-    "cli": {*RUNNING, "spark", "simulation", "inspection", "audit", "planning", "bench"},
+    "cli": {
+        *(*RUNNING, "spark", "simulation", "inspection", "audit", "planning", "bench"),
+        "annotations",
+    },
 }
 """Package -> the packages of ours it may import at the top of a module.
 

@@ -1,0 +1,20 @@
+"""Sequential code with `with` blocks, read with `ast` and turned into a pipeline."""
+
+from everstream.annotations.function import AnnotatedFunction, annotated
+from everstream.annotations.loop import LoopSource
+from everstream.annotations.markers import Stage, ToStream
+from everstream.annotations.problems import AnnotationError
+from everstream.annotations.result import AnnotatedPipeline
+from everstream.annotations.stage import StageOperator, frozen
+
+__all__ = [
+    "AnnotatedFunction",
+    "AnnotatedPipeline",
+    "AnnotationError",
+    "LoopSource",
+    "Stage",
+    "StageOperator",
+    "ToStream",
+    "annotated",
+    "frozen",
+]
