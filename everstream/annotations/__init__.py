@@ -5,12 +5,13 @@ from everstream.annotations.loop import LoopSource
 from everstream.annotations.markers import Stage, ToStream
 from everstream.annotations.problems import AnnotationError
 from everstream.annotations.result import AnnotatedPipeline
-from everstream.annotations.stage import StageOperator, frozen
+from everstream.annotations.stage import InOrder, StageOperator, frozen
 
 __all__ = [
     "AnnotatedFunction",
     "AnnotatedPipeline",
     "AnnotationError",
+    "InOrder",
     "LoopSource",
     "Stage",
     "StageOperator",

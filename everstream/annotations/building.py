@@ -18,7 +18,7 @@ from everstream.annotations.stage import KEYED, RESULT
 
 SUPPORT = (
     *("AnnotatedPipeline", "Collect", "Keyed", "LoopSource", "StageOperator"),
-    *("frozen", "islice"),
+    *("InOrder", "frozen", "islice"),
 )
 """What generated code uses of ours, and of Python's."""
 
@@ -301,6 +301,10 @@ class _Builder:
     def _attached(self, stage: StageBlock, stream: str) -> list[ast.stmt]:
         at = stage.node
         built: list[ast.stmt] = []
+        if stage.sorted_before:
+            options = f"name={f'before-{stage.name}'!r}, ordered=True"
+            text = f"{stream} = {stream}.process({self.support['InOrder']}(), {options})"
+            built += glue(text, at)
         keyed = ""
         if stage.key is not None and stage.replicas != 1:
             key, item = self.words.free("key"), self.words.local("item")["item"]

@@ -79,6 +79,7 @@ class _RegionCheck:
         self._pass_on(come)
         for stage in self.region.stages:
             self._check_order(stage)
+        self._keep_order()
         self._check_given()
 
     def _flow(self, stage: StageBlock) -> Flow:
@@ -195,6 +196,13 @@ class _RegionCheck:
                 continue
             if name in self.owner:
                 raise self._foreign(name, at)
+            if name in self.region.state:
+                raise self.problem(
+                    at,
+                    f"'{name}' is the state of the loop, and a stage assigns it",
+                    "The loop is ahead by then: assign it before the first stage, or use another "
+                    "name here.",
+                )
             if name in self.outer and name not in self.loop.writes:
                 raise self.problem(
                     at,
@@ -329,6 +337,19 @@ class _RegionCheck:
         natural = bool(stage.state) and stage.replicas == 1 and split is None
         stage.kept_in_order = natural if wanted is None else wanted
 
+    def _keep_order(self) -> None:
+        """On the way to an ordered stage, items of several replicas are put in order at once."""
+        until = max((s.number for s in self.region.stages if s.kept_in_order), default=0)
+        before: StageBlock | None = None
+        for stage in self.region.stages:
+            same = before is not None and _replicas(stage) == _replicas(before)
+            if before is not None and stage.number < until and before.replicas != 1 and not same:
+                if stage.replicas == 1:
+                    stage.kept_in_order = True
+                else:
+                    stage.sorted_before = True
+            before = stage
+
     def _check_given(self) -> None:
         region = self.region
         reads = [n for n in self.loop.reads if n in self.outer and n not in region.state]
@@ -398,6 +419,10 @@ def names_in(marked: Region | StageBlock, option: str) -> dict[str, ast.AST]:
     if not isinstance(given, ast.List | ast.Tuple):
         return {}
     return {one.id: one for one in given.elts if isinstance(one, ast.Name)}
+
+
+def _replicas(stage: StageBlock) -> str:
+    return ast.dump(stage.options["replicate"]) if "replicate" in stage.options else ""
 
 
 def leaves_items_out(region: Region) -> bool:

@@ -14,7 +14,7 @@ from everstream.annotations.plain import plain_function
 from everstream.annotations.program import Program
 from everstream.annotations.reading import around, read_function
 from everstream.annotations.result import AnnotatedPipeline
-from everstream.annotations.stage import StageOperator, frozen
+from everstream.annotations.stage import InOrder, StageOperator, frozen
 from everstream.connectors.collect import Collect
 from everstream.errors import UserError
 from everstream.pipeline.operator import Keyed
@@ -24,6 +24,7 @@ R = TypeVar("R")
 OURS: dict[str, Any] = {
     "AnnotatedPipeline": AnnotatedPipeline,
     "Collect": Collect,
+    "InOrder": InOrder,
     "Keyed": Keyed,
     "LoopSource": LoopSource,
     "StageOperator": StageOperator,

@@ -132,8 +132,8 @@ class Pace:
 
 def resumed(over: Iterable[Any], position: int) -> Iterator[Any]:
     """Go over something again, without what was there before this position."""
-    if position and isinstance(over, Sequence):
-        return iter(over[position:])
+    if isinstance(over, Sequence) and position <= len(over):
+        return map(over.__getitem__, range(position, len(over))) if position else iter(over)
     items = iter(over)
     skipped = sum(1 for _ in islice(items, position))
     if skipped < position:

@@ -21,8 +21,10 @@ def check_shared(program: Program, region: Region) -> None:
     """Raise for a change to something that is not the changer's own."""
     loop: list[ast.AST] = [region.head, *region.prologue]
     _check_changes(program, loop, {*region.given}, "es.ToStream")
+    states = {*region.state, *(name for stage in region.stages for name in stage.state)}
     for stage in region.stages:
-        _check_changes(program, list(stage.body), {*stage.given}, "es.Stage")
+        foreign = {*stage.given, *states} - {*stage.state}
+        _check_changes(program, list(stage.body), foreign, "es.Stage")
         if stage.key is not None:
             _check_keyed(program, stage, stage.key)
     everywhere = [*loop, *(statement for stage in region.stages for statement in stage.body)]
@@ -58,7 +60,7 @@ def _check_changes(program: Program, nodes: list[ast.AST], given: set[str], wher
                     inner,
                     f"'{changed.id}' is from before the region and is changed here, in a copy "
                     "that nobody else sees",
-                    f"Say {where}(state=[{changed.id}]).",
+                    f"Say {where}(state=[{changed.id}]); state belongs to one place.",
                 )
 
 

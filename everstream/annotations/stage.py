@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from everstream.annotations.sending import sendable
 from everstream.errors import UserError
+from everstream.pipeline.batch import Batch
 from everstream.pipeline.keys import Keying
 from everstream.pipeline.operator import Context, Operator
 from everstream.state.freezing import is_steady
@@ -98,6 +99,16 @@ class StageOperator(Operator):
     def on_commit(self, checkpoint: int, ctx: Context) -> None:
         if self.snapshot_hook is not None:
             call(self.snapshot_hook, checkpoint)
+
+
+class InOrder(Operator):
+    """Between two farms of different sizes: gives on the items in the order of the loop."""
+
+    record_by_record = True
+    repeatable = True
+
+    def process_batch(self, batch: Batch, ctx: Context) -> None:
+        ctx.emit_batch(batch)
 
 
 def frozen(value: Any) -> Any:

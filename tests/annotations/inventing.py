@@ -13,6 +13,8 @@ class Inventor:
     results: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     """Names that an item has at this place."""
+    fixed: set[str] = field(default_factory=set)
+    """Of these, state of the loop, which stages cannot assign."""
     made: int = 0
     scattered: bool = False
     """Items went to the replica of their key: there is no order any more."""
@@ -63,8 +65,11 @@ class Inventor:
             body.say(2, f"while {item} < limit:")
             body.say(3, f"{item} += 1")
             kept.append(item)
+            body.fixed.add(item)
         else:
-            over = self.chance.choice(["range(limit)", "[m * 7 for m in range(limit)]", "iter(range(limit))"])
+            over = self.chance.choice(
+                ["range(limit)", "[m * 7 for m in range(limit)]", "iter(range(limit))"]
+            )
             body.say(2, f"for {item} in {over}:")
         body.names.append(item)
         if self.chance.random() < 0.4:
@@ -91,7 +96,8 @@ class Inventor:
         replicas = self.chance.randint(1, 3)
         value = self.value()
         if kind == "work":
-            name = self.chance.choice(["", self.names[0]]) or self.fresh("v")
+            name = self.chance.choice(["", self.names[-1]]) or self.fresh("v")
+            name = self.fresh("v") if name in self.fixed else name
             options = f"replicate={replicas}" if replicas > 1 else ""
             self.say(3, f"with es.Stage({options}):")
             if self.chance.random() < 0.3:

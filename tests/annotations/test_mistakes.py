@@ -302,6 +302,18 @@ FUNCTIONS = {
         "'y' does not arrive: it is not among the inputs of es.ToStream",
         "es.ToStream(inputs=[x, y])",
     ),
+    "loop state that a stage assigns": (
+        "@es.annotated\ndef main(x):\n    with es.ToStream(state=[x]):\n        while x:\n"
+        "            x -= 1\n            with es.Stage():\n                x = 7\n",
+        "'x' is the state of the loop, and a stage assigns it",
+        "before the first stage",
+    ),
+    "loop state that a stage changes": (
+        "@es.annotated\ndef main(x):\n    with es.ToStream(state=[x]):\n        while x:\n"
+        "            x.pop()\n            with es.Stage():\n                x.append(7)\n",
+        "'x' is from before the region and is changed here",
+        "state belongs to one place",
+    ),
     "a while loop without state": (
         "@es.annotated\ndef main(x):\n    with es.ToStream():\n        while x:\n            x -= 1\n"
         "            with es.Stage():\n                print(x)\n",
