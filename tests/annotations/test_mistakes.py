@@ -366,7 +366,7 @@ def test_a_function_without_source_is_refused() -> None:
 
 @pytest.mark.parametrize("marker", [es.ToStream, es.Stage])
 def test_markers_outside_an_annotated_function_say_where_they_belong(marker: type) -> None:
-    with pytest.raises(UserError, match="only in a function with @es.annotated"):
+    with pytest.raises(UserError, match=r"only in a function with @es\.annotated"):
         marker()
 
 
