@@ -4,13 +4,12 @@ Even numbers are done at once and primes take longest, so the load is as uneven 
 order of the answers does not matter, and their sum is kept in state.
 """
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import everstream as es
-from everstream.apps.application import Application, Tell
+from everstream.apps.application import Application, Tell, json_line
 from everstream.extras import extra
 
 with extra("apps"):
@@ -36,7 +35,7 @@ def sequential(folder: Path, output: Path) -> None:
     for number in numbers(folder):
         if is_prime(number):
             count += 1
-    output.write_text(f"{json.dumps({'primes': count})}\n")
+    output.write_bytes(json_line({"primes": count}))
 
 
 class Count(es.Operator):

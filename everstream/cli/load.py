@@ -39,13 +39,15 @@ def _load_application(name: str, size: str = "test", *more: str) -> Pipeline:
     """The pipeline of one of our own applications, whose input is made if it is not there."""
     from everstream.apps.catalogue import find
     from everstream.apps.inputs import input_folder
+    from everstream.cli.making import making_progress
 
     if more:
         raise UserError(
             f"'{APPLICATION}{name}:{size}:{':'.join(more)}': write {APPLICATION}NAME:CLASS."
         )
     application = find(name)
-    folder = input_folder(application, size)
+    with making_progress(f"making the input of {name}, class {size}") as tell:
+        folder = input_folder(application, size, tell)
     return application.pipeline(folder, Path(f"{name}-{size}").absolute(), batch=application.batch)
 
 
