@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from everstream.annotations import Stage, ToStream, annotated
 from everstream.connectors import (
+    Binary,
     Callback,
     Collect,
     Console,
@@ -70,6 +71,7 @@ __all__ = [
     "END_OF_TIME",
     "NO_WATERMARK",
     "Advice",
+    "Binary",
     "Callback",
     "Collect",
     "ConnectorError",

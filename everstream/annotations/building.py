@@ -342,7 +342,7 @@ class _Builder:
         number = next(i for i, r in enumerate(self.program.regions) if last in r.stages)
         name = "output" if number == 0 else f"output-{number + 1}"
         given = last.options.get("sink")
-        ordered = ", ordered=True" if last.kept_in_order else ""
+        ordered = ", ordered=True" if last.kept_in_order or last.output_in_order else ""
         holes = {"SINK": given} if given is not None else {}
         sink = "SINK" if given is not None else f"{self.support['Collect']}()"
         return glue(f"{stream}.sink({sink}, name={name!r}{ordered})", last.node, **holes)

@@ -319,13 +319,17 @@ class _RegionCheck:
         said = stage.options.get("ordered")
         if said is not None and not isinstance(said, ast.Constant):
             raise self.problem(said, "ordered= is True or False", "Write it out.")
-        before = [s for s in self.region.stages if s.number < stage.number]
+        last = stage is self.region.stages[-1] and bool(stage.outputs)
+        before = [s for s in self.region.stages if s.number < stage.number + last]
         split = next((s for s in before if s.key is not None and s.replicas != 1), None)
         wanted = bool(said.value) if isinstance(said, ast.Constant) else None
-        if wanted and stage.replicas != 1:
+        if wanted and stage.replicas != 1 and not last:
             assert said is not None
             raise self.problem(
-                said, "an ordered stage has no replicas", "Drop replicate=, or ordered=True."
+                said,
+                "an ordered stage has no replicas",
+                "Drop replicate=, or ordered=True; of a last stage with replicas the outputs can "
+                "be ordered: say outputs=[...].",
             )
         if wanted and split is not None:
             assert said is not None
@@ -335,11 +339,14 @@ class _RegionCheck:
                 "Drop ordered=True, or replicate= there.",
             )
         natural = bool(stage.state) and stage.replicas == 1 and split is None
-        stage.kept_in_order = natural if wanted is None else wanted
+        stage.kept_in_order = natural if wanted is None else wanted and stage.replicas == 1
+        stage.output_in_order = bool(wanted) and stage.replicas != 1
 
     def _keep_order(self) -> None:
         """On the way to an ordered stage, items of several replicas are put in order at once."""
         until = max((s.number for s in self.region.stages if s.kept_in_order), default=0)
+        if self.region.stages[-1].output_in_order:
+            until = self.region.stages[-1].number + 1
         before: StageBlock | None = None
         for stage in self.region.stages:
             same = before is not None and _replicas(stage) == _replicas(before)

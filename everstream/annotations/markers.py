@@ -77,6 +77,7 @@ class Stage(Generic[R]):
         replicas can share the keys.
     replicate: how many shards do this work side by side.
     ordered: items come in the order of the loop; left out, so for a stage with state without key.
+        Of a last stage with replicas, its outputs are put in that order.
     name: what the operator is called; left out, stage-1, stage-2 and so on.
     sink: of the last stage: where its outputs go, if they are not to be collected.
     on_init: called before the first item, in each process; `with es.Stage(on_init=load) as model`

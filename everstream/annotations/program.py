@@ -28,6 +28,8 @@ class StageBlock:
     collected: list[str] = field(default_factory=list)
     """State that is read behind the regions."""
     kept_in_order: bool = False
+    output_in_order: bool = False
+    """Of a last stage with replicas: what it outputs is put in order again."""
     sorted_before: bool = False
     """Items are put in order again before they come: replicas before it, and order behind it."""
 

@@ -223,8 +223,11 @@ class _Reader:
             return []
         if not isinstance(given, ast.List | ast.Tuple):
             raise self.origin.problem(given, f"{option}= takes a list of names", A_NAME)
-        for one in given.elts:
-            if not isinstance(one, ast.Name):
+        for place, one in enumerate(given.elts):
+            said = one.value if isinstance(one, ast.Constant) else None
+            if isinstance(said, str) and said.isidentifier():
+                given.elts[place] = ast.copy_location(ast.Name(said, ast.Load()), one)
+            elif not isinstance(one, ast.Name):
                 raise self.origin.problem(one, f"{option}= takes names only", A_NAME)
         return [one.id for one in given.elts if isinstance(one, ast.Name)]
 

@@ -1,4 +1,4 @@
-"""Finds the pipeline a user names: `FILE.py`, `FILE.py:NAME` or `module:NAME`.
+"""Finds the pipeline a user names: `FILE.py`, `FILE.py:NAME`, `module:NAME`.
 
 What is named is a pipeline, or a function with `@es.annotated`, which takes arguments and gives one.
 A file is loaded as a module, so what stands under `if __name__ == "__main__"` does not run. Its
@@ -25,14 +25,20 @@ from everstream.annotations import AnnotatedFunction, AnnotationError
 from everstream.errors import UserError
 from everstream.pipeline.stream import Pipeline
 
+APPLICATION = "everstream.apps:"
+"""Before the name of an application of ours, and of a class of its inputs if not the smallest."""
+
 
 def load_pipeline(target: str, arguments: Sequence[str] = ()) -> Pipeline:
     """The pipeline that `target` names; a UserError says what to change if there is none.
 
     `arguments`, as in limit=500, are those of an annotated function.
     """
-    module, place, name = load_module(target)
-    found = _choose(module, place, name)
+    found: Pipeline | AnnotatedFunction[..., Any]
+    if target.startswith(APPLICATION):
+        found = _load_application(*target.removeprefix(APPLICATION).split(":"))
+    else:
+        found = _choose(*load_module(target))
     if isinstance(found, AnnotatedFunction):
         return called(found, arguments)
     if arguments:
@@ -80,6 +86,22 @@ def parsed(function: AnnotatedFunction[..., Any], arguments: Sequence[str]) -> d
         missing = " ".join(f"{key}=..." for key in needed)
         raise UserError(f"'{name}' needs arguments: say -- {missing} at the end.")
     return values
+
+
+def _load_application(name: str, size: str = "test", *more: str) -> Pipeline:
+    """The pipeline of one of our own applications, whose input is made if it is not there."""
+    from everstream.apps.catalogue import find
+    from everstream.apps.inputs import input_folder
+    from everstream.cli.making import making_progress
+
+    if more:
+        raise UserError(
+            f"'{APPLICATION}{name}:{size}:{':'.join(more)}': write {APPLICATION}NAME:CLASS."
+        )
+    application = find(name)
+    with making_progress(f"making the input of {name}, class {size}") as tell:
+        folder = input_folder(application, size, tell)
+    return application.pipeline(folder, Path(f"{name}-{size}").absolute(), batch=application.batch)
 
 
 def _split(target: str) -> tuple[str, str | None]:
