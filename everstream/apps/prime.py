@@ -4,13 +4,12 @@ Even numbers are done at once and primes take longest, so the load is as uneven 
 order of the answers does not matter, and their sum is kept in state.
 """
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import everstream as es
-from everstream.apps.application import Application, Tell
+from everstream.apps.application import Application, Tell, json_line
 from everstream.extras import extra
 
 with extra("apps"):
@@ -36,7 +35,7 @@ def sequential(folder: Path, output: Path) -> None:
     for number in numbers(folder):
         if is_prime(number):
             count += 1
-    output.write_text(f"{json.dumps({'primes': count})}\n")
+    output.write_bytes(json_line({"primes": count}))
 
 
 class Count(es.Operator):
@@ -56,6 +55,20 @@ def pipeline(folder: Path, parts: Path, *, shards: int = 2, batch: int = 100) ->
     return found.process(Count(), name="count", shards=1).sink(es.JsonLines(parts))
 
 
+@es.annotated
+def annotated(folder: Path, parts: Path, *, shards: int = 2, batch: int = 100) -> None:
+    count, last = 0, numbers(folder)[-1]
+    with es.ToStream(batch=batch):
+        for number in numbers(folder):
+            with es.Stage(replicate=shards, name="is_prime"):
+                found: Any = is_prime(number)
+            with es.Stage(state=[count], outputs=[found], sink=es.JsonLines(parts), name="count"):
+                count += found
+                if number < last:
+                    continue
+                found = {"primes": count}
+
+
 def make_input(limit: int, folder: Path, tell: Tell) -> None:
     (folder / "limit").write_text(str(limit))
 
@@ -73,6 +86,7 @@ APPLICATION = Application(
     stages=(is_prime,),
     sequential=sequential,
     pipeline=pipeline,
+    annotated=annotated.pipeline,
     result="primes.jsonl",
     gather=gather,
     batch=100,

@@ -8,6 +8,7 @@ import typer
 
 from everstream.cli import (
     advise,
+    annotate,
     apps_exec,
     apps_reports,
     bench_load,
@@ -66,6 +67,7 @@ simulate.register(app)
 checkpoints.register(app)
 check.register(app)
 tune.register(app)
+annotate.register(app)
 
 
 def main() -> None:

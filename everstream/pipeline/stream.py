@@ -118,7 +118,7 @@ class Pipeline:
         """
         from everstream.spark.run import run
 
-        return run(
+        result = run(
             self,
             checkpoint=checkpoint,
             store=store,
@@ -141,6 +141,11 @@ class Pipeline:
             transport=transport,
             monitor=monitor,
         )
+        self._ended(result)
+        return result
+
+    def _ended(self, result: RunResult) -> None:
+        """A run has come to this; for pipelines that make something of it."""
 
     def _add(
         self,

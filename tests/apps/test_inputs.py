@@ -121,6 +121,18 @@ def test_pieces_of_a_file_are_those_between_the_cuts(tmp_path: Path) -> None:
     assert pieces[-1] == b"efgh"
 
 
+def test_a_forked_process_opens_its_own() -> None:
+    @once_per_thread
+    def opened() -> int:
+        return os.getpid()
+
+    assert opened() == os.getpid()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if opened() == os.getpid() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 def test_a_model_is_made_once_in_each_thread() -> None:
     made: list[str] = []
 
