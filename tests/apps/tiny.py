@@ -50,6 +50,7 @@ APPLICATION = Application(
     stages=(square, in_words),
     sequential=sequential,
     pipeline=pipeline,
+    annotated=pipeline,
     result="squares.jsonl",
     batch=7,
 )

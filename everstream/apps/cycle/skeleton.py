@@ -62,6 +62,14 @@ def pipeline(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> e
     return stream.sink(es.JsonLines(parts))
 
 
+@es.annotated
+def annotated(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> None:
+    """The same once more, as a loop whose parts are stages."""
+    with es.ToStream(batch=batch):
+        for item in items(folder):
+{withs}
+
+
 APPLICATION = Application(
     name="{name}",
     title="{title}",
@@ -71,6 +79,7 @@ APPLICATION = Application(
     stages=STAGES,
     sequential=sequential,
     pipeline=pipeline,
+    annotated=annotated.pipeline,
     result="{name}.jsonl",
     batch=10,
 )
@@ -86,7 +95,17 @@ def {name}(item: dict[str, Any]) -> dict[str, Any]:
 
 def skeleton(name: str, stages: list[str]) -> str:
     """The text of a file for an application of this name with these stages."""
-    taken = {"make_input", "items", "sequential", "pipeline", "json", "es", "json_line"}
+    taken = {
+        "make_input",
+        "items",
+        "sequential",
+        "pipeline",
+        "annotated",
+        "item",
+        "json",
+        "es",
+        "json_line",
+    }
     for stage in stages:
         if not stage.isidentifier() or keyword.iskeyword(stage) or stage in taken:
             raise UserError(
@@ -108,4 +127,15 @@ def skeleton(name: str, stages: list[str]) -> str:
         stages="".join(STAGE.format(name=s, factor=n + 2) for n, s in enumerate(stages)),
         stage_names=", ".join(stages) + ("," if len(stages) == 1 else ""),
         maps="\n".join(maps),
+        withs="\n".join(_with(stages, number) for number in range(len(stages))),
     )
+
+
+def _with(stages: list[str], number: int) -> str:
+    """The block of one stage: the first is replicated, the last has the sink."""
+    stage = stages[number]
+    replicate = "replicate=shards, " if number == 0 else ""
+    last = number == len(stages) - 1
+    sink = ", outputs=[item], sink=es.JsonLines(parts)" if last else ""
+    head = f'            with es.Stage({replicate}name="{stage}"{sink}):'
+    return f"{head}\n                item = {stage}(item)"

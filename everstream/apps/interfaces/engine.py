@@ -28,6 +28,12 @@ def everstream(job: Job) -> Done:
     return drive(job, lambda parts: make(job.folder, parts, shards=job.workers, batch=job.batch))
 
 
+def annotated(job: Job) -> Done:
+    """The pipeline that is made of the annotated sequential program."""
+    make = job.application.annotated
+    return drive(job, lambda parts: make(job.folder, parts, shards=job.workers, batch=job.batch))
+
+
 def drive(job: Job, make: Callable[[Path], Pipeline]) -> Done:
     """Run the pipeline that writes its part files into a folder, and make the result of them."""
     items = len(job.application.items(job.folder))

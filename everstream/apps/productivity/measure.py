@@ -26,6 +26,7 @@ FRAME = ("application", "catalogue", "inputs", "lookup", "generators", "running"
 """What is no part of any program: the frame that all applications share, and made inputs."""
 CALL_PLAIN = '\nsequential(Path("input"), Path("output"))\n'
 CALL_PIPELINE = '\npipeline(Path("input"), Path("output")).run()\n'
+CALL_ANNOTATED = '\nannotated.run(folder=Path("input"), parts=Path("output"))\n'
 DRIVERS = {
     "threads": (pools, "threads"),
     "processes": (pools, "processes"),
@@ -56,6 +57,9 @@ def counted(application: Application) -> list[Counted]:
         "sequential": program_of(own, _names(home, [application.sequential])) + CALL_PLAIN,
         "everstream": program_of(own, _names(home, [application.pipeline])) + CALL_PIPELINE,
     }
+    written = [name for name, value in vars(home).items() if _makes(value, application.annotated)]
+    if written:
+        programs["annotated"] = program_of(own, written[:1]) + CALL_ANNOTATED
     for interface, (module, entry) in DRIVERS.items():
         driver = program_of(inspect.getsource(module), [entry])
         programs[interface] = f"{program_of(own, parts)}\n{driver}"
@@ -82,6 +86,11 @@ def _shared(program: str, seen: set[str]) -> Iterator[str]:
             text = program_of(inspect.getsource(import_module(HELPERS + place)), names)
             yield text
             yield from _shared(text, seen)
+
+
+def _makes(value: Any, make: Any) -> bool:
+    """Whether this is the annotated function whose pipelines `make` makes."""
+    return make is not None and getattr(value, "pipeline", None) == make
 
 
 def _names(module: ModuleType, functions: list[Any]) -> list[str]:
