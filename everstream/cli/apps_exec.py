@@ -76,6 +76,7 @@ def register(apps: typer.Typer) -> None:
     apps.command("exec")(execute)
     apps.command()(check)
     apps.command()(compare)
+    apps.command("all")(all_with_kills)
 
 
 def execute(
@@ -113,8 +114,6 @@ def execute(
     """
     from everstream.apps.cycle.execute import execute as perform
     from everstream.apps.cycle.execute import fresh_results
-    from everstream.apps.cycle.report import report, runs_table, verdict
-    from everstream.apps.cycle.tables import write_tables
 
     chosen = _chosen(names, interface, size)
     values = _said(
@@ -126,16 +125,8 @@ def execute(
     chosen = [_with(one, values) for one in chosen]
     folder = out or fresh_results(chosen[0].name if len(chosen) == 1 else "several")
     outcomes = _perform(chosen, folder, quiet, perform)
-    tables = write_tables(outcomes, folder)
     title = chosen[0].name if len(chosen) == 1 else f"{len(chosen)} benchmarks"
-    report(f"Everstream applications: {title}", outcomes, tables).write(folder / "page.html")
-    _print_table(*runs_table(outcomes))
-    text, good = verdict(outcomes)
-    console.print(f"[bold {'green' if good else 'red'}]{text}[/]")
-    console.print(f"tables and page in {folder}", highlight=False, soft_wrap=True)
-    _write(json_file, {"runs": [outcome.to_json() for outcome in outcomes]})
-    if not good:
-        raise typer.Exit(1)
+    _conclude(title, outcomes, folder, json_file)
 
 
 def check(
@@ -222,6 +213,61 @@ def compare(
     console.print(f"tables and page in {folder}", highlight=False, soft_wrap=True)
     _write(json_file, {"sides": [side.to_json() for side in found]})
     if any(side.exact is False for side in found):
+        raise typer.Exit(1)
+
+
+def all_with_kills(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="APPLICATION...", help="Default: all nine.")
+    ] = None,
+    size: Annotated[str, typer.Option("--input", help="Class of the inputs.")] = "small",
+    interface: Annotated[
+        str, typer.Option("--interface", "-i", help="everstream or annotated.")
+    ] = "everstream",
+    every: Annotated[str, typer.Option(help="Time between checkpoints.")] = "1s",
+    json_file: JsonFile = None,
+    out: Out = None,
+) -> None:
+    """All applications, one after the other, with a kill each; what 'make apps' runs.
+
+    The host of each one's first stage is killed once it is at work. Results must be those of the
+    sequential program all the same.
+
+    Example: everstream apps all --input test --out reports/apps
+    """
+    from everstream.apps.catalogue import NAMES
+    from everstream.apps.cycle.execute import execute as perform
+    from everstream.apps.cycle.execute import fresh_results
+    from everstream.apps.cycle.with_kills import with_kills
+
+    with console.status("making inputs"):
+        chosen = with_kills(names or NAMES, size, interface, every)
+    folder = out or fresh_results("all")
+    outcomes = _perform(chosen, folder, False, perform)
+    _conclude("all applications, with a kill each", outcomes, folder, json_file)
+
+
+def _conclude(
+    title: str, outcomes: "Sequence[Outcome]", folder: Path, json_file: Path | None
+) -> None:
+    """Tables, page, a table on the screen, the verdict, and the exit code."""
+    from everstream.apps.cycle.report import report, runs_table, verdict
+    from everstream.apps.cycle.tables import write_tables
+
+    tables = write_tables(outcomes, folder)
+    report(f"Everstream applications: {title}", outcomes, tables).write(folder / "page.html")
+    _print_table(*runs_table(outcomes))
+    text, good = verdict(outcomes)
+    console.print(f"[bold {'green' if good else 'red'}]{text}[/]")
+    for one in outcomes:
+        missing = len(one.planned.settings.kills) - len(one.recoveries)
+        if missing > 0:
+            console.print(
+                f"[yellow]{one.planned.benchmark}: {missing} kill(s) never came to pass[/]"
+            )
+    console.print(f"tables and page in {folder}", highlight=False, soft_wrap=True)
+    _write(json_file, {"runs": [outcome.to_json() for outcome in outcomes]})
+    if not good:
         raise typer.Exit(1)
 
 

@@ -131,3 +131,12 @@ def test_productivity_stands_beside_the_published_tables() -> None:
         if one["interface"] == "everstream"
     ]
     assert ours["lines"] <= 36 and ours["effort"] == pytest.approx(ours["hours"] * 18 * 3600)
+
+
+def test_an_application_is_killed_and_gives_the_sequential_result_all_the_same() -> None:
+    said = apps("all", "prime", "--input", "test", "--every", "100ms", "--json", "all.json")
+    assert "1 result(s), all as the sequential program's" in said
+    assert "never came to pass" not in said
+    (one,) = json.loads(Path("all.json").read_text())["runs"]
+    assert one["exact"] and len(one["recoveries"]) == 1 and one["items"] == 4_998
+    assert one["latency_ms"] > 0 and set(one["operators_ms"]) >= {"numbers", "is_prime"}

@@ -12,12 +12,13 @@ from everstream.apps.cycle.worker import Hear, Worker
 
 
 def planned_runs(benchmarks: Sequence[Benchmark]) -> list[Planned]:
-    """All runs of all benchmarks. Repeats are outermost: a slow minute of the machine then falls
-    on all benchmarks, not on one."""
+    """All runs of all benchmarks. Those of one application are made in turn, repeat by repeat: a
+    slow minute of the machine then falls on all that are compared, not on one."""
     found: list[Planned] = []
     for benchmark in benchmarks:
         found += plan(benchmark, len(found))
-    return sorted(found, key=lambda run: run.repeat)
+    order = list(dict.fromkeys(run.application for run in found))
+    return sorted(found, key=lambda run: (order.index(run.application), run.repeat))
 
 
 def execute(
@@ -25,12 +26,16 @@ def execute(
 ) -> list[Outcome]:
     """Perform all runs; their tables are in `results` then, and this is what they came to."""
     outcomes = []
+    runs = planned_runs(benchmarks)
+    last = {run.benchmark: run for run in runs}
     with ExitStack() as held:
         workers: dict[str, Worker] = {}
-        for run in planned_runs(benchmarks):
+        for run in runs:
             if run.benchmark not in workers:
                 workers[run.benchmark] = held.enter_context(Worker(results, hear))
             outcomes.append(workers[run.benchmark].perform(run))
+            if run is last[run.benchmark]:
+                workers[run.benchmark].close()
     return sorted(outcomes, key=lambda outcome: outcome.planned.number)
 
 

@@ -17,7 +17,7 @@ body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
 h1 { font-size: 1.6rem; margin-bottom: .3rem } h2 { font-size: 1.2rem; margin-top: 2.4rem }
 .verdict { display: inline-block; padding: .45rem 1rem; border-radius: .4rem; font-weight: 600 }
 .good { background: var(--good) } .bad { background: var(--bad) } .dim { color: var(--dim) }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(21rem, 1fr)); gap: 1.4rem }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(26rem, 1fr)); gap: 1.4rem }
 .table { overflow-x: auto } table { border-collapse: collapse; font-size: .92rem }
 td, th { padding: .28rem 1.1rem .28rem 0; text-align: right; border-bottom: 1px solid var(--line);
   font-variant-numeric: tabular-nums; white-space: nowrap }

@@ -28,13 +28,20 @@ def watched_table(run: int, done: Done) -> pl.DataFrame:
     A pipeline's sink may get one record for all items, a sum of them; then the times that were
     taken of the items themselves say how many there were, and how long each was on its way.
     """
-    table = done.monitored.select(
+    table = while_running(done).select(
         pl.lit(run, pl.Int32).alias("run"),
         *(pl.col(theirs).cast(pl.Float64).alias(ours) for ours, theirs in COLUMNS.items()),
     )
     if done.stamps is None or done.monitored["records"][-1] >= done.items:
         return table
     return table.with_columns(_from_stamps(table, done.stamps))
+
+
+def while_running(done: Done) -> pl.DataFrame:
+    """What the monitor saw from when the workers stood ready: Spark's start is not in it."""
+    began_s = done.monitored["elapsed_s"].max() - done.wall_s  # type: ignore[operator]
+    seen = done.monitored.filter(pl.col("elapsed_s") >= began_s)
+    return seen.with_columns((pl.col("elapsed_s") - max(began_s, 0.0)).round(6))
 
 
 def _from_stamps(table: pl.DataFrame, stamps: Stamps) -> list[pl.Series]:

@@ -66,7 +66,13 @@ class Worker:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process; harmless if it has ended."""
         assert self._child.stdin is not None
+        if self._events.closed:
+            return
         self._child.stdin.close()  # which ends it
         try:
             self._child.wait(20)

@@ -77,6 +77,13 @@ def test_items_that_a_sink_sees_only_as_a_sum_are_counted_by_their_times() -> No
     assert table["latency_instant_ms"].to_list() == [None, 1500.0, 1500.0]
     assert table["memory_kb"].to_list() == [1000.0, 3000.0, 2000.0]
     assert table["machine_cpu_percent"].to_list() == [50.0, 60.0, 70.0]
+    assert table["elapsed_s"].to_list() == [0.0, 1.0, 2.0]
+
+
+def test_what_the_monitor_saw_before_the_workers_were_ready_does_not_count() -> None:
+    done = Done(4, 1.0, stamps=stamps(), monitored=pl.DataFrame(SEEN))
+    assert watched_table(0, done)["elapsed_s"].to_list() == [0.0, 1.0]
+    assert outcome_of(outcome(1.0).planned, done, True).memory_kb == 3000
 
 
 def test_tables_are_written_as_csv_and_parquet_and_their_pieces_are_gone(tmp_path: Path) -> None:
