@@ -36,6 +36,7 @@ class RunOptions:
     checkpoint_timeout: str = "10m"
     kills: tuple[str, ...] = field(default=())
     transport: str = "auto"
+    store_key: str | None = None
     rehearsal: Rehearsal | None = None
     """Run the pipeline as an audit does: without its own sinks."""
 

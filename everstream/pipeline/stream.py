@@ -83,6 +83,7 @@ class Pipeline:
         slow_after: str | float = "10s",
         checkpoint_timeout: str | float = "10m",
         transport: str = "auto",
+        store_key: str | os.PathLike[str] | None = None,
     ) -> RunResult:
         """Run on Spark until the sources end or somebody stops it.
 
@@ -107,6 +108,8 @@ class Pipeline:
         slow_after: say so when a checkpoint, a restore or the store takes longer than this.
         checkpoint_timeout: give up a checkpoint that is not complete after so long, and start the next.
         transport: "auto" (unix sockets on one machine, encrypted TCP between machines) or "tcp".
+        store_key: the file with the key that signs the store; default: the one that
+            EVERSTREAM_STORE_KEY_FILE names, or none.
 
         >>> pipeline = es.Pipeline("ten").source(es.Range(10)).collect()
         >>> result = pipeline.run(checkpoint=es.Coordinated(every="5s"), store="checkpoints/")
@@ -136,6 +139,7 @@ class Pipeline:
             slow_after=slow_after,
             checkpoint_timeout=checkpoint_timeout,
             transport=transport,
+            store_key=store_key,
         )
 
     def _add(

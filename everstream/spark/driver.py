@@ -25,6 +25,7 @@ from everstream.core.points import Point
 from everstream.errors import EverstreamError
 from everstream.spark.config import RunConfig
 from everstream.spark.endpoints import Address, Doors
+from everstream.spark.gate import Admission, Gate, Ticket
 from everstream.spark.host import HostTask
 from everstream.spark.injection import Injector
 from everstream.spark.job import HostsJob
@@ -82,8 +83,8 @@ class Driver:
     store: CheckpointStore
     lease: Lease
     doors: Doors
-    task: Callable[[Address], HostTask]
-    """Makes the host task once the control socket's address is known."""
+    task: Callable[[Address, Ticket], HostTask]
+    """Makes the host task once it is known where we listen."""
 
     def __post_init__(self) -> None:
         self.attempts: dict[HostId, Attempt] = {}
@@ -121,12 +122,18 @@ class Driver:
         self.poller = zmq.Poller()
         self.poller.register(control, zmq.POLLIN)
         plan = self.coordinator.plan
+        self.gate = Gate(
+            self.doors,
+            Admission(self.doors.keys, self.config.store_key),
+            lambda host, task: self.job.is_running(host, task),
+        )
+        self.poller.register(self.gate.socket, zmq.POLLIN)
         self.job = HostsJob(
             self.context,
             group=f"everstream-{self.lease.number}-{os.getpid()}",
             description=f"everstream {plan.graph.name}",
             hosts=len(plan.hosts),
-            task=self.task(address),
+            task=self.task(address, self.gate.ticket),
         )
         self.writer.start()
         self.job.start()
@@ -138,6 +145,7 @@ class Driver:
             for attempt in self.attempts.values():
                 self._forget_process(attempt)
             control.close()
+            self.gate.close()
         assert self.end is not None
         return self.end
 
@@ -149,7 +157,10 @@ class Driver:
             events = self.poller.poll(POLL_MS)
             now_s = time.monotonic()
             for waited, _ in events:
-                if waited is not self.control:
+                if waited is self.gate.socket:
+                    for text in self.gate.answer():
+                        self._note(text, True)
+                elif waited is not self.control:
                     self._process_ended(int(waited), now_s)
             self._drain(now_s)
             self.writer.deliver()
@@ -186,10 +197,10 @@ class Driver:
     def _drain(self, now_s: float) -> None:
         while self.end is None:
             try:
-                identity, body = self.control.recv_multipart(zmq.DONTWAIT)
+                identity, *parts = self.control.recv_multipart(zmq.DONTWAIT)
             except zmq.Again:
                 return
-            self._handle(identity, pickle.loads(body), now_s)
+            self._handle(identity, pickle.loads(b"".join(parts)), now_s)
 
     def _handle(self, identity: bytes, message: ToDriver, now_s: float) -> None:
         match message:
