@@ -98,10 +98,6 @@ class CorruptObject(StoreError):
     """An object in the store is missing, torn or does not match its checksum."""
 
 
-class Forged(StoreError):
-    """Something in a signed store was not signed with its key: nothing of it is looked at."""
-
-
 class LeaseLost(StoreError):
     """Another driver has taken over this store; this one must not write any more."""
 

@@ -15,10 +15,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
-from everstream.errors import Forged, LeaseLost, StoreError
+from everstream.errors import LeaseLost, StoreError
 from everstream.state.blobs import Blobs
 from everstream.state.objects import ObjectRef, checksum_of
-from everstream.state.signing import is_signed
+from everstream.state.signing import Forged, is_signed
 
 FOLDER: Final = "manifests/"
 _KEYS: Final = (

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from everstream.errors import Forged, UserError
+from everstream.errors import StoreError, UserError
 from everstream.state.blobs import FsspecBlobs
 from everstream.state.objects import Data, checksum_of, pieces_of
 
@@ -25,6 +25,10 @@ SHORTEST: Final = 32
 _HEAD: Final = re.compile(rb"everstream signed 1 ([0-9a-f]{16}) ([0-9a-f]{64})\n")
 HEAD_BYTES: Final = 102
 MAKE_ONE: Final = "Make one with: (umask 077; openssl rand -hex 32 > store.key)"
+
+
+class Forged(StoreError):
+    """Something in a signed store was not signed with its key: nothing of it is looked at."""
 
 
 class StoreKey:

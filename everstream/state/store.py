@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from everstream.errors import CorruptObject, Forged, InternalError
+from everstream.errors import CorruptObject, InternalError
 from everstream.state.blobs import Blobs
 from everstream.state.landing import Landing, Wait, landing, pause, performed
 from everstream.state.manifests import (
@@ -27,7 +27,7 @@ from everstream.state.manifests import (
     standing,
 )
 from everstream.state.objects import Data, ObjectRef, checksum_of, pieces_of
-from everstream.state.signing import StoreKey, blobs_at
+from everstream.state.signing import Forged, StoreKey, blobs_at
 
 __all__ = ["CheckpointStore", "Holder", "Lease", "Manifest", "ObjectRef", "Skipped", "Survey"]
 

@@ -15,7 +15,7 @@ import zmq
 import everstream as es
 from everstream.core.ids import HostId
 from everstream.errors import EnvironmentFault
-from everstream.spark import endpoints
+from everstream.spark import endpoints, gate
 from everstream.spark.endpoints import PART_BYTES, Doors, RunKeys, in_parts
 from everstream.spark.gate import KNOCK_BYTES, Admission, Gate, Ticket, let_in
 from everstream.spark.job import HostsJob
@@ -70,6 +70,25 @@ def test_a_ticket_is_good_for_one_knock_of_each_task(kept: Kept) -> None:
             kept.knock(captured, task=task)
     told = [text for text in kept.news if "Somebody may have read" in text]
     assert len(told) == 2, "one for each ticket that came again, however often it comes"
+
+
+def test_a_host_whose_answer_was_lost_is_let_in_when_it_knocks_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept = Kept(always_tcp=True)
+    ask, lost = gate._answer_to, []
+
+    def loses_the_first(*knock: Any) -> bytes | None:
+        answer = ask(*knock)
+        lost.append(answer)
+        return None if len(lost) == 1 else answer
+
+    monkeypatch.setattr(gate, "_answer_to", loses_the_first)
+    assert kept.knock(kept.gate.ticket).keys == kept.doors.keys
+    assert len(lost) == 2 and kept.news == []
+    with pytest.raises(EnvironmentFault, match="used before"):
+        kept.knock(kept.gate.ticket)
+    kept.close()
 
 
 def test_nobody_comes_in_for_a_task_that_spark_does_not_run(kept: Kept) -> None:
@@ -214,15 +233,15 @@ def accepted(address: str, claimed_bytes: int, sent_bytes: int) -> int:
 
 def test_a_stranger_is_hung_up_on_before_he_fills_our_memory() -> None:
     doors = Doors(RunKeys.make(), "127.0.0.1", always_tcp=True)
-    gate = Gate(doors, Admission(doors.keys), lambda host, task: False)
+    closed = Gate(doors, Admission(doors.keys), lambda host, task: False)
     inbox, address = doors.listen(zmq.PULL, "inbox")
-    assert address.tcp is not None and gate.ticket.gate.tcp is not None
+    assert address.tcp is not None and closed.ticket.gate.tcp is not None
     huge = 64 << 20
     # What the system keeps on both sides of a connection counts as taken; so more than that is sent.
     assert accepted(address.tcp, huge, huge) < huge // 2
-    assert accepted(gate.ticket.gate.tcp, KNOCK_BYTES + 1, huge) < huge // 2
+    assert accepted(closed.ticket.gate.tcp, KNOCK_BYTES + 1, huge) < huge // 2
     inbox.close()
-    gate.close()
+    closed.close()
     doors.close()
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from everstream.errors import CorruptObject, Forged, StoreError, UserError
+from everstream.errors import CorruptObject, LeaseLost, StoreError, UserError
 from everstream.state.blobs import FsspecBlobs
 from everstream.state.manifests import path_of
-from everstream.state.signing import HEAD_BYTES, KEY_FILE, SignedBlobs, StoreKey
+from everstream.state.signing import HEAD_BYTES, KEY_FILE, Forged, SignedBlobs, StoreKey
 from everstream.state.store import CheckpointStore, ObjectRef
 
 WORD = b"planted-key-0123456789abcdef-0123456789"
@@ -180,8 +180,6 @@ def test_a_new_key_is_taken_up_while_the_old_one_is_still_believed(tmp_path: Pat
 
 
 def test_a_driver_that_finds_something_forged_in_its_slot_ends(tmp_path: Path) -> None:
-    from everstream.errors import LeaseLost
-
     store = CheckpointStore.at(str(tmp_path), StoreKey([WORD]))
     lease = store.acquire_lease("driver")
     FsspecBlobs(str(tmp_path)).create(path_of(2), b"not signed at all")
