@@ -23,6 +23,7 @@ from everstream.pipeline.source import END, EndOfStream
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
 from everstream.runtime.channel_state import CHANNELS
 from everstream.runtime.outlets import Outlet
+from everstream.runtime.recurring import will_recur
 from everstream.runtime.stage import Stage
 from everstream.state.snapshot import ShardState
 
@@ -390,6 +391,7 @@ class ChainStages:
         operator: whose it is, if not of the one at work: output is committed in the background.
         """
         if isinstance(error, EverstreamError) and not isinstance(error, UserError):
+            error.will_recur = will_recur(error)
             return error
         stage = self.stages.get(self._at) if operator is None else None
         record = repr(stage.ctx.record) if stage is not None else "None"
@@ -397,4 +399,6 @@ class ChainStages:
             record = record[:_SHOWN] + "..."
         lines = traceback.format_exception(type(error), error, error.__traceback__)
         theirs = [line for line in lines if not any(own in line.split("\n")[0] for own in _OURS)]
-        return OperatorError(operator or self._at, self.shard.number, record, "".join(theirs))
+        explained = OperatorError(operator or self._at, self.shard.number, record, "".join(theirs))
+        explained.will_recur = will_recur(error)
+        return explained
