@@ -8,7 +8,7 @@ import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import cloudpickle
 
@@ -23,6 +23,7 @@ from everstream.pipeline.source import END, EndOfStream
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
 from everstream.runtime.channel_state import CHANNELS
 from everstream.runtime.outlets import Outlet
+from everstream.runtime.recurring import will_recur
 from everstream.runtime.stage import Stage
 from everstream.state.snapshot import ShardState
 
@@ -33,6 +34,12 @@ CONTEXT_STATE = "ctx.state"
 """Where `ctx.state` is kept; with a dot, so that no declared `Keyed` can have this name."""
 DEAD_LETTERS = "/dead-letters"
 """Ends the name of the hidden stage that keeps an operator's dead letters."""
+
+
+class Place(Protocol):
+    """One number that is written over."""
+
+    def __setitem__(self, index: Literal[0], value: int, /) -> None: ...
 
 
 class ChainStages:
@@ -53,6 +60,8 @@ class ChainStages:
         self.clock_s = clock_s
         self.stages: dict[str, Stage] = {}
         self._at = shard.operator
+        self.place: Place = [0]
+        """Says which of the operators is at work; an engine may put it where others can see it."""
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -74,8 +83,9 @@ class ChainStages:
         self.close()
         graph = self.plan.graph
         shards = self.plan.chains[self.shard.operator].shards
-        for name in self.operators:
+        for number, name in enumerate(self.operators):
             self._at = name
+            self.place[0] = number
             kind = graph.nodes[name].kind
             what: Any = cloudpickle.loads(cloudpickle.dumps(graph.nodes[name].what))
             routing = next((edge.routing for edge in graph.inputs(name)), None)
@@ -89,7 +99,7 @@ class ChainStages:
                 graph.nodes[name].on_error,
                 self.clock_s,
             )
-            stage = Stage(name, ctx)
+            stage = Stage(name, ctx, number=number)
             stage.records_in, stage.records_out = counts.get(name, (0, 0))
             self.stages[name] = stage
             extra = extras.get(name, {})
@@ -111,7 +121,8 @@ class ChainStages:
             dead_letters = graph.nodes[name].dead_letters
             if dead_letters is not None:
                 who = SinkShard(graph.name, name, self.shard.number, shards, generation, store)
-                hidden = Stage(name + DEAD_LETTERS, ctx, writer=dead_letters.open(who))
+                writer = dead_letters.open(who)
+                hidden = Stage(name + DEAD_LETTERS, ctx, number, writer=writer)
                 self.stages[hidden.name] = stage.dead_letters = hidden
                 assert hidden.writer is not None
                 saved = extras.get(hidden.name, {})
@@ -125,12 +136,17 @@ class ChainStages:
                 targets = self.stages[edge.sender].targets.setdefault(edge.port, [])
                 targets.append(target if target is not None else self.outlets[number])
 
+    def _enter(self, stage: Stage) -> None:
+        """From here on this operator has the word: an error, or the end of the process, is its own."""
+        self._at = stage.name
+        self.place[0] = stage.number
+
     # Work.
 
     def start(self) -> None:
         for stage in self.stages.values():
             if stage.operator is not None:
-                self._at = stage.name
+                self._enter(stage)
                 stage.operator.on_start(stage.ctx)
                 self._forward_emitted(stage)
         # Those behind may not have heard the last watermark before the failure.
@@ -156,7 +172,7 @@ class ChainStages:
         """Call the operators whose time has come."""
         for stage in self.stages.values():
             if stage.operator is not None and stage.ctx.wanted_at_s <= now_s:
-                self._at = stage.name
+                self._enter(stage)
                 stage.ctx.wanted_at_s = math.inf
                 stage.operator.on_timer(now_s, stage.ctx)
                 self._forward_emitted(stage)
@@ -165,7 +181,7 @@ class ChainStages:
         """Read a batch from the source and send it through the chain; how many records it had."""
         head = self.head
         assert head.reader is not None
-        self._at = head.name
+        self._enter(head)
         batch = head.reader.read()
         if head.ctx.on_error != "fail":
             for rejected in head.reader.take_rejected():
@@ -184,12 +200,12 @@ class ChainStages:
             if stage.operator is not None:
                 if stage.ctx.watermark < END_OF_TIME:
                     self._tell_watermark(stage, END_OF_TIME)
-                self._at = stage.name
+                self._enter(stage)
                 stage.operator.on_end(stage.ctx)
                 self._forward_emitted(stage)
 
     def _process(self, stage: Stage, batch: Batch) -> None:
-        self._at = stage.name
+        self._enter(stage)
         stage.records_in += len(batch)
         if stage.writer is not None:
             stage.writer.write(batch)
@@ -213,7 +229,7 @@ class ChainStages:
     def _tell_watermark(self, stage: Stage, watermark: int) -> None:
         stage.ctx.watermark = watermark
         if stage.operator is not None:
-            self._at = stage.name
+            self._enter(stage)
             stage.operator.on_watermark(watermark, stage.ctx)
             self._forward_emitted(stage)
 
@@ -259,7 +275,7 @@ class ChainStages:
         extras: dict[str, Any] = {}
         for stage in self.stages.values():
             if stage.operator is not None:
-                self._at = stage.name
+                self._enter(stage)
                 stage.operator.before_checkpoint(stage.ctx)
                 if stage.ctx.take_emitted():
                     raise UserError("before_checkpoint cannot emit; emit while processing records.")
@@ -267,7 +283,7 @@ class ChainStages:
                 extras[stage.name] = {"offset": stage.reader.offset}
                 stage.offsets.append((checkpoint, stage.reader.offset))
             elif stage.writer is not None:
-                self._at = stage.name
+                self._enter(stage)
                 transaction = stage.writer.prepare(checkpoint)
                 if transaction is not None:
                     stage.pending.append(transaction)
@@ -311,6 +327,12 @@ class ChainStages:
             if transaction.checkpoint <= permit.checkpoint
         ]
 
+    def sink_of(self, transactions: Sequence[Transaction]) -> str | None:
+        """The first sink that has one of these transactions."""
+        wanted = {id(transaction) for transaction in transactions}
+        sinks = (s.name for s in self.stages.values() if wanted & {id(t) for t in s.pending})
+        return next(sinks, None)
+
     def mark_committed(self, permit: Permit) -> None:
         for stage in self.stages.values():
             stage.pending = [t for t in stage.pending if t.checkpoint > permit.checkpoint]
@@ -321,7 +343,7 @@ class ChainStages:
         """Call on_checkpoint or on_commit of every operator."""
         for stage in self.stages.values():
             if stage.operator is not None:
-                self._at = stage.name
+                self._enter(stage)
                 getattr(stage.operator, hook)(checkpoint, stage.ctx)
 
     @property
@@ -351,7 +373,7 @@ class ChainStages:
         """In good order: hooks first."""
         for stage in self.stages.values():
             if stage.operator is not None:
-                self._at = stage.name
+                self._enter(stage)
                 stage.operator.on_stop(stage.ctx)
         self.close()
 
@@ -363,14 +385,20 @@ class ChainStages:
                 stage.writer.close()
         self.stages = {}
 
-    def explain(self, error: BaseException) -> EverstreamError:
-        """The error as one that names the operator, the record and the traceback."""
+    def explain(self, error: BaseException, operator: str | None = None) -> EverstreamError:
+        """The error as one that names the operator, the record and the traceback.
+
+        operator: whose it is, if not of the one at work: output is committed in the background.
+        """
         if isinstance(error, EverstreamError) and not isinstance(error, UserError):
+            error.will_recur = will_recur(error)
             return error
-        stage = self.stages.get(self._at)
+        stage = self.stages.get(self._at) if operator is None else None
         record = repr(stage.ctx.record) if stage is not None else "None"
         if len(record) > _SHOWN:
             record = record[:_SHOWN] + "..."
         lines = traceback.format_exception(type(error), error, error.__traceback__)
         theirs = [line for line in lines if not any(own in line.split("\n")[0] for own in _OURS)]
-        return OperatorError(self._at, self.shard.number, record, "".join(theirs))
+        explained = OperatorError(operator or self._at, self.shard.number, record, "".join(theirs))
+        explained.will_recur = will_recur(error)
+        return explained

@@ -54,7 +54,7 @@ from everstream.errors import CorruptObject, EnvironmentFault
 from everstream.pipeline.sink import Permit
 from everstream.pipeline.source import EndOfStream
 from everstream.runtime.chain import ChainStages
-from everstream.runtime.jobs import CommitJob, Upload
+from everstream.runtime.jobs import RAISED, CommitJob, Upload
 from everstream.runtime.outlets import make_outlets
 from everstream.runtime.port import Port
 from everstream.runtime.sent_frames import SentFrames
@@ -139,7 +139,7 @@ class ShardRunner:
             self._perform(instructions)
         except CorruptObject as error:
             self.port.tell(RestoreFailed(self.shard.id, command.generation, str(error)))
-        except Exception as error:
+        except RAISED as error:
             self._perform(self.shard.on_failure(self.chain.explain(error)))
 
     def _on_resume(self, command: Resume) -> None:
@@ -193,7 +193,7 @@ class ShardRunner:
         record = self._snapshots.saved(upload, ref, upload_s)
         self._perform(self.shard.on_durable(upload.generation, record))
 
-    def on_upload_failed(self, upload: Upload, error: Exception) -> None:
+    def on_upload_failed(self, upload: Upload, error: BaseException) -> None:
         """An upload failed: without room or connection we go on; anything else is an error."""
         if upload.generation != self.shard.generation:
             return
@@ -201,7 +201,8 @@ class ShardRunner:
             self._snapshots.lost(upload)
             self._perform(self.shard.on_upload_failed(upload.generation, upload.record, str(error)))
         else:
-            self._perform(self.shard.on_failure(self.chain.explain(error)))
+            sink = self.chain.sink_of(upload.transactions)
+            self._perform(self.shard.on_failure(self.chain.explain(error, sink)))
 
     def on_commit_done(self, job: CommitJob) -> None:
         if job.generation == self.shard.generation:
@@ -212,9 +213,10 @@ class ShardRunner:
             self._guarded(self.chain.call_hook, "on_commit", number)
             self._perform(self.shard.on_committed(job.generation, number))
 
-    def on_commit_failed(self, job: CommitJob, error: Exception) -> None:
+    def on_commit_failed(self, job: CommitJob, error: BaseException) -> None:
         if job.generation == self.shard.generation:
-            self._perform(self.shard.on_failure(self.chain.explain(error)))
+            sink = self.chain.sink_of(job.transactions)
+            self._perform(self.shard.on_failure(self.chain.explain(error, sink)))
 
     # Work.
 
@@ -293,7 +295,7 @@ class ShardRunner:
         """User code runs in here: what it raises ends this shard, not the host."""
         try:
             work(*arguments)
-        except (Exception, SystemExit, KeyboardInterrupt) as error:
+        except RAISED as error:
             self._perform(self.shard.on_failure(self.chain.explain(error)))
 
     def _deliver(self, frame: Frame, watermark: int | None) -> None:
@@ -392,7 +394,7 @@ class ShardRunner:
             waiting = self._snapshots.restore(order)
         except CorruptObject as error:
             self._perform(self.shard.on_load_failed(order.generation, str(error)))
-        except Exception as error:
+        except RAISED as error:
             self._perform(self.shard.on_failure(self.chain.explain(error)))
         else:
             if order.records:

@@ -28,7 +28,8 @@ from everstream.spark.endpoints import Address, Doors
 from everstream.spark.host import HostTask
 from everstream.spark.injection import Injector
 from everstream.spark.job import HostsJob
-from everstream.spark.life_sign import ASK, at_work, how_it_died, is_awake, read_stacks
+from everstream.spark.last_words import Coroner
+from everstream.spark.life_sign import ASK, at_work, is_awake, read_stacks
 from everstream.spark.listener import Snapshot
 from everstream.spark.manifest_writer import ManifestWriter
 from everstream.spark.talk import (
@@ -68,6 +69,9 @@ class Attempt:
     identity: bytes
     heard_s: float
     pidfd: int | None = None
+    peak_bytes: int = 0
+    """The most memory that it has said to have had."""
+    told_to_die: bool = False
     asked_again_s: float = 0.0
     """When a host that lives and says nothing is asked for its stacks again."""
 
@@ -94,6 +98,7 @@ class Driver:
         self.ended_s = 0.0
         self.listener = self.config.listener
         self.injector = Injector(self.config.kills, self.coordinator.plan, self.listener)
+        self.coroner = Coroner(self.coordinator.plan)
         self.pace = self.config.pace()
         self.writer = ManifestWriter(
             self.store,
@@ -195,15 +200,18 @@ class Driver:
         match message:
             case Hello():
                 self._welcome(identity, message, now_s)
-            case Beat(host=host, attempt=number):
+            case Beat(host=host, attempt=number, peak_bytes=peak_bytes):
                 self._reply(identity, Nod())
                 attempt = self.attempts.get(host)
                 if attempt is not None and attempt.hello.attempt == number:
                     attempt.heard_s = now_s
+                    attempt.peak_bytes = peak_bytes
                     attempt.asked_again_s = 0.0
             case KillFired(kill=kill, host=host):
                 self.injector.happening(kill)
                 self.coordinator.on_injected_kill(host, now_s)
+                if host in self.attempts:
+                    self.attempts[host].told_to_die = True
                 self._reply(identity, Nod())
             case Unreachable(host=host, peer=peer, waited_s=waited_s):
                 if now_s >= self._said_of_peer_s.get(peer, 0.0) + waited_s / 2:  # one for all
@@ -253,7 +261,15 @@ class Driver:
     def _process_ended(self, pidfd: int, now_s: float) -> None:
         for host, attempt in list(self.attempts.items()):
             if attempt.pidfd == pidfd:
-                self._lose(host, how_it_died(attempt.hello.address), now_s)
+                self._lose(host, self._how_it_ended(host, attempt), now_s)
+
+    def _how_it_ended(self, host: HostId, attempt: Attempt) -> str:
+        if attempt.told_to_die:
+            return "killed on purpose"
+        assert attempt.pidfd is not None
+        shards = self.coordinator.plan.hosts[host]
+        address = attempt.hello.address
+        return str(self.coroner.examine(address, shards, attempt.pidfd, attempt.peak_bytes))
 
     def _watch_hosts(self, now_s: float) -> None:
         for host, attempt in list(self.attempts.items()):

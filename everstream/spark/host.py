@@ -54,6 +54,7 @@ from everstream.spark.talk import (
     ToDriver,
     ToHost,
 )
+from everstream.spark.whereabouts import Whereabouts
 from everstream.spark.wire import Wire
 from everstream.state.store import CheckpointStore, ObjectRef
 
@@ -120,6 +121,10 @@ class Host:
         self.runners = {
             shard: ShardRunner(self.plan, shard, task.scheme, self) for shard in self.plan.hosts[id]
         }
+        shards = self.plan.hosts[id]
+        self.whereabouts = Whereabouts(self.doors.folder, self.plan, shards)
+        for shard, runner in self.runners.items():
+            runner.chain.place = self.whereabouts.of(shard)
         self.kills: list[KillAfter] = []
         self.kills_at: list[KillAt] = []
         self.times_at: Counter[tuple[ShardId, Point]] = Counter()
@@ -223,7 +228,8 @@ class Host:
     def _step_runners(self) -> bool:
         busy = False
         now_s = self.clock_s()
-        for shard, runner in self.runners.items():
+        for position, (shard, runner) in enumerate(self.runners.items()):
+            self.whereabouts.enter(position)
             runner.on_tick(now_s)
             if runner.can_step(now_s) and runner.step():
                 busy = True
@@ -292,7 +298,8 @@ class Host:
     def _command(self, command: Command) -> None:
         if isinstance(command, Resume):
             self.peers.meet(command.addresses, command.generation, self.clock_s())
-        for runner in self.runners.values():
+        for position, runner in enumerate(self.runners.values()):
+            self.whereabouts.enter(position)
             runner.on_command(command)
         if isinstance(command, Shutdown):
             self.running = False

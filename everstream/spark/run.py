@@ -21,6 +21,7 @@ from everstream.pipeline.checkpointing import Checkpointing, Coordinated, second
 from everstream.pipeline.graph import Kind
 from everstream.pipeline.source import Source
 from everstream.pipeline.stream import Pipeline
+from everstream.runtime.sendable import check_sendable
 from everstream.spark.config import (
     RunConfig,
     always_tcp,
@@ -114,6 +115,7 @@ def run(
     )
     plan = make_plan(pipeline, workers or 1)  # wrong graphs fail here, before Spark starts
     config.check(plan)
+    check_sendable(plan.graph)
     if config.store is not None:
         check_store(config, plan, config.store)
     with store_folder(config.store) as url, held(url, owner_of(pipeline.name), take_over):
