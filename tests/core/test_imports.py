@@ -23,14 +23,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "transactions": WRITING,
     "core": WRITING,
     "runtime": {*WRITING, "core"},
+    "meters": {*WRITING, "core", "extras"},
     "planning": {*WRITING, "core", "extras"},
     "inspection": {*WRITING, "core"},
     "testing": {*WRITING, "core"},
     "simulation": RUNNING,
-    "spark": {*RUNNING, "planning"},
+    "spark": {*RUNNING, "planning", "meters"},
     "audit": {*RUNNING, "spark", "simulation", "inspection"},
     "bench": {*RUNNING, "spark", "simulation", "inspection", "audit", "planning", "transactions"},
-    "cli": {*RUNNING, "spark", "simulation", "inspection", "audit", "planning", "bench"},
+    "cli": {*RUNNING, "spark", "simulation", "inspection", "audit", "planning", "bench", "meters"},
 }
 """Package -> the packages of ours it may import at the top of a module.
 
