@@ -123,6 +123,7 @@ class ChainStages:
             elif kind is Kind.SINK:
                 who = SinkShard(graph.name, name, self.shard.number, shards, generation, store)
                 stage.writer = what.open(who)
+                stage.writer.keep_moment(self.moment)
                 stage.hold(stage.writer.recover(extra.get("transactions", ()), permit))
             else:
                 bind_state(what, partial(self.state.keystore, name))

@@ -31,8 +31,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "spark": {*RUNNING, "planning", "meters"},
     "audit": {*RUNNING, "spark", "simulation", "inspection"},
     "bench": {*RUNNING, "spark", "simulation", "inspection", "audit", "planning", "transactions"},
-    "apps": {"errors", "pipeline"},
-    "cli": {*RUNNING, "spark", "simulation", "inspection", "audit", "planning", "bench", "meters", "apps"},
+    "apps": {*RUNNING, "spark", "meters"},
+    "cli": {
+        *(*RUNNING, "spark", "simulation", "inspection", "audit", "planning", "bench", "apps"),
+        "meters",
+    },
 }
 """Package -> the packages of ours it may import at the top of a module.
 
