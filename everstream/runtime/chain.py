@@ -5,6 +5,7 @@ operator kept in plain attributes can leak from before a failure to after it.
 """
 
 import math
+import pickle
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -16,6 +17,7 @@ from everstream.core.ids import ShardId
 from everstream.core.plan import Plan
 from everstream.errors import EverstreamError, OperatorError, UserError
 from everstream.pipeline.batch import Batch
+from everstream.pipeline.clocks import ForwardClock
 from everstream.pipeline.graph import ByKey, Kind
 from everstream.pipeline.operator import Context, bind_state, process_tolerantly
 from everstream.pipeline.sink import Permit, SinkShard, Transaction
@@ -51,6 +53,8 @@ class ChainStages:
         self.outlets = outlets
         self.state = state
         self.clock_s = clock_s
+        self.now_s = ForwardClock(lambda: self.clock_s())
+        """Processing time: it does not even go back with a generation."""
         self.stages: dict[str, Stage] = {}
         self._at = shard.operator
 
@@ -87,13 +91,14 @@ class ChainStages:
                 self.state.keystore(name, CONTEXT_STATE),
                 keying,
                 graph.nodes[name].on_error,
-                self.clock_s,
+                self.now_s,
             )
             stage = Stage(name, ctx)
             stage.records_in, stage.records_out = counts.get(name, (0, 0))
             self.stages[name] = stage
             extra = extras.get(name, {})
             ctx.skipped = extra.get("skipped", 0)
+            self.now_s.not_before(extra.get("now_s", 0.0))
             ctx.watermark, ctx.announced = extra.get("watermark", (NO_WATERMARK, NO_WATERMARK))
             # By its place in the graph: some connectors can be either.
             if kind is Kind.SOURCE:
@@ -277,6 +282,8 @@ class ChainStages:
                 continue
             if stage.ctx.skipped:
                 extras.setdefault(stage.name, {})["skipped"] = stage.ctx.skipped
+            if stage.ctx.asked_time:
+                extras.setdefault(stage.name, {})["now_s"] = stage.ctx.now_s
             times = (stage.ctx.watermark, stage.ctx.announced)
             if times != (NO_WATERMARK, NO_WATERMARK):
                 extras.setdefault(stage.name, {})["watermark"] = times
@@ -365,12 +372,32 @@ class ChainStages:
 
     def explain(self, error: BaseException) -> EverstreamError:
         """The error as one that names the operator, the record and the traceback."""
-        if isinstance(error, EverstreamError) and not isinstance(error, UserError):
-            return error
+        explained = isinstance(error, EverstreamError) and not isinstance(error, UserError)
+        if explained and _travels(error):
+            return error  # type: ignore[return-value]
         stage = self.stages.get(self._at)
-        record = repr(stage.ctx.record) if stage is not None else "None"
-        if len(record) > _SHOWN:
-            record = record[:_SHOWN] + "..."
+        record = _shown(stage.ctx.record) if stage is not None else "None"
         lines = traceback.format_exception(type(error), error, error.__traceback__)
         theirs = [line for line in lines if not any(own in line.split("\n")[0] for own in _OURS)]
-        return OperatorError(self._at, self.shard.number, record, "".join(theirs))
+        text = "".join(theirs).encode(errors="backslashreplace").decode()
+        return OperatorError(self._at, self.shard.number, record, text)
+
+
+def _travels(error: BaseException) -> bool:
+    """Whether it can be sent to the driver; a class of a user's may add what cannot."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # see `_shown`
+        return False
+    return True
+
+
+def _shown(record: Any) -> str:
+    """A record as text, and not too long; classes of users may fail at that, too."""
+    try:
+        text = repr(record).encode(errors="backslashreplace").decode()
+    except Exception as error:
+        return (
+            f"a {type(record).__name__}, which cannot be shown: {type(error).__name__} in its repr"
+        )
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."

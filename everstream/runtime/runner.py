@@ -50,7 +50,7 @@ from everstream.core.protocols.base import Place, Queues
 from everstream.core.scheme import Scheme
 from everstream.core.shard import Shard
 from everstream.core.status import Status
-from everstream.errors import CorruptObject, EnvironmentFault
+from everstream.errors import CorruptObject, EnvironmentFault, said
 from everstream.pipeline.sink import Permit
 from everstream.pipeline.source import EndOfStream
 from everstream.runtime.chain import ChainStages
@@ -139,7 +139,7 @@ class ShardRunner:
             self._perform(instructions)
         except CorruptObject as error:
             self.port.tell(RestoreFailed(self.shard.id, command.generation, str(error)))
-        except Exception as error:
+        except BaseException as error:  # see `_guarded`
             self._perform(self.shard.on_failure(self.chain.explain(error)))
 
     def _on_resume(self, command: Resume) -> None:
@@ -193,13 +193,15 @@ class ShardRunner:
         record = self._snapshots.saved(upload, ref, upload_s)
         self._perform(self.shard.on_durable(upload.generation, record))
 
-    def on_upload_failed(self, upload: Upload, error: Exception) -> None:
+    def on_upload_failed(self, upload: Upload, error: BaseException) -> None:
         """An upload failed: without room or connection we go on; anything else is an error."""
         if upload.generation != self.shard.generation:
             return
         if isinstance(error, EnvironmentFault | OSError):
             self._snapshots.lost(upload)
-            self._perform(self.shard.on_upload_failed(upload.generation, upload.record, str(error)))
+            self._perform(
+                self.shard.on_upload_failed(upload.generation, upload.record, said(error))
+            )
         else:
             self._perform(self.shard.on_failure(self.chain.explain(error)))
 
@@ -212,7 +214,7 @@ class ShardRunner:
             self._guarded(self.chain.call_hook, "on_commit", number)
             self._perform(self.shard.on_committed(job.generation, number))
 
-    def on_commit_failed(self, job: CommitJob, error: Exception) -> None:
+    def on_commit_failed(self, job: CommitJob, error: BaseException) -> None:
         if job.generation == self.shard.generation:
             self._perform(self.shard.on_failure(self.chain.explain(error)))
 
@@ -240,7 +242,7 @@ class ShardRunner:
         timer_at_s = self.chain.timer_at_s
         if timer_at_s == math.inf or not self.can_step(math.inf):
             return math.inf
-        return timer_at_s - self.port.wall_s()
+        return timer_at_s - self.chain.now_s()
 
     def progress(self) -> Progress:
         ended = self.shard.status in (Status.ENDED, Status.CLOSED)
@@ -293,7 +295,7 @@ class ShardRunner:
         """User code runs in here: what it raises ends this shard, not the host."""
         try:
             work(*arguments)
-        except (Exception, SystemExit, KeyboardInterrupt) as error:
+        except BaseException as error:  # it may even exit, or cancel itself
             self._perform(self.shard.on_failure(self.chain.explain(error)))
 
     def _deliver(self, frame: Frame, watermark: int | None) -> None:
@@ -312,10 +314,10 @@ class ShardRunner:
 
     def _timer_due(self) -> bool:
         timer_at_s = self.chain.timer_at_s
-        return timer_at_s != math.inf and timer_at_s <= self.port.wall_s()
+        return timer_at_s != math.inf and timer_at_s <= self.chain.now_s()
 
     def _call_timers(self) -> None:
-        self.chain.call_timers(self.port.wall_s())
+        self.chain.call_timers(self.chain.now_s())
         self._flush_outside_step()
 
     def _produce(self) -> None:
@@ -392,7 +394,7 @@ class ShardRunner:
             waiting = self._snapshots.restore(order)
         except CorruptObject as error:
             self._perform(self.shard.on_load_failed(order.generation, str(error)))
-        except Exception as error:
+        except BaseException as error:  # see `_guarded`
             self._perform(self.shard.on_failure(self.chain.explain(error)))
         else:
             if order.records:
