@@ -129,7 +129,7 @@ class SimulatedHost:
         final = "its last checkpoint" if upload.record.final else "checkpoint"
         self._event(f"{upload.shard} takes {final} {upload.record.number}")
         self.writing[id(upload)] = upload
-        self._after(self.world.next_upload_s(), lambda: self._upload(upload))
+        self._after(self.world.next_upload_s(upload.record.final), lambda: self._upload(upload))
 
     def save_segment(self, segment: Segment) -> None:
         self._later(self.world.upload_s, lambda: self._save(segment))

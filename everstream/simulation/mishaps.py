@@ -2,12 +2,14 @@
 and code of users that raises whatever it likes."""
 
 from everstream.core.ids import HostId
+from everstream.simulation.checks import Answers
 from everstream.simulation.disk import SimulatedDisk
 from everstream.simulation.driver import SimulatedDriver
 from everstream.simulation.happenings import Happenings
 from everstream.simulation.hosts import SimulatedHost
 from everstream.simulation.oddities import OPERATORS, raise_one
 from everstream.simulation.outside import Outside
+from everstream.state.manifests import FOLDER
 
 SECONDS_SINCE_1970 = 1e9
 """When a simulated run begins, by clocks that nobody has set."""
@@ -19,6 +21,7 @@ class ProcessMishaps(Happenings):
     disk: SimulatedDisk
     driver: SimulatedDriver
     outside: Outside
+    answers: Answers
     hosts: dict[HostId, SimulatedHost]
     everybody: list[SimulatedHost]
     """All hosts that were ever started."""
@@ -72,7 +75,9 @@ class ProcessMishaps(Happenings):
         for host in self.everybody:
             if host.alive:
                 host.die()
+        log = self.disk.list(FOLDER)
         self.disk.lose_unsynced()
+        self.answers.on_power_cut(log, self.disk.list(FOLDER))
         self.outside.lose_unsynced()
         self.after(0.1, self.new_driver().take_over)
 

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import Final, NoReturn, TypeAlias
 
+from everstream.errors import ConnectorError
+
 
 class OddError(Exception):
     """As the libraries of object stores have them: neither an OSError nor one of ours."""
@@ -48,6 +50,14 @@ class MuteOSError(OSError):
     __repr__ = __str__
 
 
+class TheirConnectorError(ConnectorError):
+    """One of ours, to which somebody has added what cannot travel."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.lock = threading.Lock()
+
+
 Make: TypeAlias = Callable[[str], BaseException]
 
 STORES: Final[dict[str, Make]] = {
@@ -74,6 +84,7 @@ OPERATORS: Final[dict[str, Make]] = {
     "a KeyboardInterrupt": KeyboardInterrupt,
     "a SystemExit": SystemExit,
     "a GeneratorExit": GeneratorExit,
+    "one of ours with a lock": TheirConnectorError,
 }
 """What the code of users and the libraries that it calls may raise."""
 

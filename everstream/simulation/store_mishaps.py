@@ -1,5 +1,6 @@
 """What befalls the store of a simulated run: no room, lost answers, late puts, rot, odd errors."""
 
+import math
 from collections.abc import Callable
 from typing import get_args
 
@@ -17,6 +18,7 @@ class StoreMishaps(Happenings):
     upload_s: float
     both_copies: float
     _slow_uploads = 0
+    _hung_uploads = 0
 
     def fill_disk(self, for_s: float | None = None) -> None:
         self.fault("disk full")
@@ -61,8 +63,19 @@ class StoreMishaps(Happenings):
         self.fault("the next upload is slow")
         self._slow_uploads += 1
 
-    def next_upload_s(self) -> float:
-        """How long the next upload takes."""
+    def hang_upload(self) -> None:
+        """The next checkpoint that a shard saves never gets there, and nobody says so.
+
+        Unless it is the shard's last: nothing could take its place, so the run would wait for it.
+        """
+        self.fault("the next upload hangs")
+        self._hung_uploads += 1
+
+    def next_upload_s(self, final: bool) -> float:
+        """How long the next upload takes, of a shard's last checkpoint or another."""
+        if self._hung_uploads and not final:
+            self._hung_uploads -= 1
+            return math.inf
         if not self._slow_uploads:
             return self.scheduler.jitter_s(self.upload_s)
         self._slow_uploads -= 1
