@@ -90,6 +90,9 @@ class FilesBothWays(Source[T], Sink):
         if self._schema is None and self._files.listed:
             self._learn_schema()
 
+    def waits_for(self) -> str | None:
+        return self._files.waits_for()
+
     def start_fresh(self, pipeline: str, operator: str, store: str, replace: bool) -> None:
         self._part_folder().start_fresh(pipeline, operator, replace, store)
 

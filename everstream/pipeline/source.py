@@ -104,6 +104,10 @@ class Source(ABC, Generic[T]):
         """
         return {"source": type(self).__name__}
 
+    def waits_for(self) -> str | None:
+        """What is not there yet although the run can begin, in words; shown when it does."""
+        return None
+
     def before_run(self, pipeline: str, operator: str, store: str, resuming: bool) -> None:
         """Called on the driver before the source is sent to the hosts.
 

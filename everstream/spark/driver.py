@@ -33,6 +33,7 @@ from everstream.spark.last_words import Coroner
 from everstream.spark.life_sign import ASK, at_work, is_awake, read_stacks
 from everstream.spark.listener import Snapshot
 from everstream.spark.manifest_writer import ManifestWriter
+from everstream.spark.operator_logs import Logged, pass_on
 from everstream.spark.stillborn import Births
 from everstream.spark.talk import (
     Beat,
@@ -146,6 +147,7 @@ class Driver:
         finally:
             self.writer.stop()
             self.job.leave(told=self.end is not None)
+            self._hear_last_logs()
             for attempt in self.attempts.values():
                 self._forget_process(attempt)
             control.close()
@@ -202,6 +204,17 @@ class Driver:
                 return
             self._handle(identity, pickle.loads(body), now_s)
 
+    def _hear_last_logs(self) -> None:
+        """What operators logged while the run ended; nothing else that is said now matters."""
+        while True:
+            try:
+                _, body = self.control.recv_multipart(zmq.DONTWAIT)
+            except zmq.Again:
+                return
+            message = pickle.loads(body)
+            if isinstance(message, Logged):
+                pass_on(message)
+
     def _handle(self, identity: bytes, message: ToDriver, now_s: float) -> None:
         match message:
             case Hello():
@@ -226,6 +239,8 @@ class Driver:
                     self._note(f"{text}; it keeps trying: check the network between them", True)
             case Noticed(host=host, text=text):
                 self._note(f"host {host}: {text}", True)
+            case Logged():
+                pass_on(message)
             case HostBroke(host=host, attempt=number, error=error):
                 self._heard[host] = max(number, self._heard.get(host, 0))
                 if self._is_current(identity, host):
