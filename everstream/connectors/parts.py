@@ -25,7 +25,7 @@ from everstream.connectors.files import (
     sync_file,
     sync_folder,
 )
-from everstream.connectors.ownership import Claim, Owner
+from everstream.connectors.ownership import Claim, FolderClaim, Owner
 from everstream.connectors.summing import RunningSum
 from everstream.errors import ConnectorError, InternalError, UserError
 from everstream.pipeline.batch import Batch
@@ -140,7 +140,7 @@ class PartFolder:
         """The wish of a run with this store to write here."""
         self.create()
         path = f"{self.pending_path}/{owner_of(pipeline, operator)}.owner"
-        return Claim(self.fs, self.path, path, Owner.of(pipeline, operator, store))
+        return FolderClaim(self.fs, self.path, path, Owner.of(pipeline, operator, store))
 
     def start_fresh(
         self, pipeline: str, operator: str, replace: bool, store: str | None = None
