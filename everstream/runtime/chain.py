@@ -7,19 +7,21 @@ operator kept in plain attributes can leak from before a failure to after it.
 import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Protocol
 
 import cloudpickle
 
 from everstream.core.ids import ShardId
+from everstream.core.meter import Meter
 from everstream.core.plan import Plan
 from everstream.errors import EverstreamError, OperatorError, UserError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.graph import ByKey, Kind
-from everstream.pipeline.operator import Context, bind_state, process_tolerantly
+from everstream.pipeline.operator import Context, Moment, bind_state, process_tolerantly
 from everstream.pipeline.sink import Permit, SinkShard, Transaction
-from everstream.pipeline.source import END, EndOfStream
+from everstream.pipeline.source import END, NO_LOAD, EndOfStream
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
 from everstream.runtime.channel_state import CHANNELS
 from everstream.runtime.outlets import Outlet
@@ -52,13 +54,17 @@ class ChainStages:
         outlets: Mapping[int, Outlet],
         state: ShardState,
         clock_s: Callable[[], float],
+        steady_s: Callable[[], float] | None = None,
     ) -> None:
         self.plan = plan
         self.shard = shard
         self.outlets = outlets
         self.state = state
         self.clock_s = clock_s
+        self.steady_s = steady_s if steady_s is not None else clock_s
         self.stages: dict[str, Stage] = {}
+        self.moment = Moment()
+        self.meter = Meter()
         self._at = shard.operator
         self.place: Place = [0]
         """Says which of the operators is at work; an engine may put it where others can see it."""
@@ -81,6 +87,7 @@ class ChainStages:
     ) -> None:
         """Make the operators anew with restored state; sources seek, sinks recover."""
         self.close()
+        self.moment.born_s = 0.0
         graph = self.plan.graph
         shards = self.plan.chains[self.shard.operator].shards
         for number, name in enumerate(self.operators):
@@ -98,6 +105,7 @@ class ChainStages:
                 keying,
                 graph.nodes[name].on_error,
                 self.clock_s,
+                self.moment,
             )
             stage = Stage(name, ctx, number=number)
             stage.records_in, stage.records_out = counts.get(name, (0, 0))
@@ -108,12 +116,14 @@ class ChainStages:
             # By its place in the graph: some connectors can be either.
             if kind is Kind.SOURCE:
                 stage.reader = what.open(self.shard.number, shards)
+                stage.reader.keep_time(self.clock_s, self.steady_s)
                 stage.reader.fence(generation)
                 if "offset" in extra:
                     stage.reader.seek(extra["offset"])
             elif kind is Kind.SINK:
                 who = SinkShard(graph.name, name, self.shard.number, shards, generation, store)
                 stage.writer = what.open(who)
+                stage.writer.keep_moment(self.moment)
                 stage.hold(stage.writer.recover(extra.get("transactions", ()), permit))
             else:
                 bind_state(what, partial(self.state.keystore, name))
@@ -191,6 +201,7 @@ class ChainStages:
             return None
         if isinstance(batch, EndOfStream):
             return END
+        self.moment.born_s = head.reader.born_s() or self.clock_s()
         self._forward(head, "out", batch)
         return len(batch)
 
@@ -210,6 +221,7 @@ class ChainStages:
         if stage.writer is not None:
             stage.writer.write(batch)
             stage.records_out += len(batch)
+            self.meter.wrote(len(batch), self.moment.born_s, self.clock_s())
             return
         assert stage.operator is not None
         if stage.ctx.on_error == "fail":
@@ -353,6 +365,17 @@ class ChainStages:
             for name, stage in self.stages.items()
             if name in self.operators
         }
+
+    def read_meter(self) -> Meter:
+        """What was measured here so far, with how the source keeps up with its load."""
+        reader = self.head.reader if self.stages else None
+        load = reader.load() if reader is not None else NO_LOAD
+        return replace(
+            self.meter,
+            target_per_s=load.target_per_s,
+            behind=load.behind,
+            forfeited=load.forfeited,
+        )
 
     @property
     def skipped(self) -> dict[str, int]:

@@ -89,7 +89,7 @@ class ShardRunner:
         for outlet in self.outlets.values():
             outlet.reset()
         state = ShardState()
-        self.chain = ChainStages(plan, id, self.outlets, state, port.wall_s)
+        self.chain = ChainStages(plan, id, self.outlets, state, port.wall_s, port.clock_s)
         self._snapshots = Snapshots(inputs, self.chain, state, self.outlets, self.sent, port)
         self.ready_at_s = 0.0
         """A source that had nothing to give is not asked again before this time."""
@@ -247,7 +247,8 @@ class ShardRunner:
     def progress(self) -> Progress:
         ended = self.shard.status in (Status.ENDED, Status.CLOSED)
         lost = self.shard.lost_frames
-        return Progress(self.shard.id, self.shard.generation, self.chain.counts, ended, lost)
+        counts, meter = self.chain.counts, self.chain.read_meter()
+        return Progress(self.shard.id, self.shard.generation, counts, ended, lost, meter)
 
     # Instructions.
 
@@ -300,6 +301,7 @@ class ShardRunner:
 
     def _deliver(self, frame: Frame, watermark: int | None) -> None:
         self.processed += frame.records
+        self.chain.moment.born_s = frame.born_s
         if frame.payload is not None:
             self.chain.process(frame.payload.batch, self.sides[frame.channel])
         if watermark is not None:
@@ -339,6 +341,7 @@ class ShardRunner:
 
     def _finish(self) -> None:
         self.chain.finish()
+        self.shard.born_s = self.chain.moment.born_s
         for outlet in self.outlets.values():
             outlet.flush_outside_step()
             outlet.end()
@@ -358,10 +361,12 @@ class ShardRunner:
 
     def _flush(self, ordinal: int) -> None:
         """A step is over: its output leaves as frames with this ordinal."""
+        self.shard.born_s = self.chain.moment.born_s
         for outlet in self.outlets.values():
             outlet.flush(ordinal)
 
     def _flush_outside_step(self) -> None:
+        self.shard.born_s = self.chain.moment.born_s
         for outlet in self.outlets.values():
             outlet.flush_outside_step()
 

@@ -19,7 +19,14 @@ from pyspark import SparkContext
 from everstream.core.coordinators.coordinator import Coordinator
 from everstream.core.ids import HostId
 from everstream.core.manifest import EpochManifest
-from everstream.core.messages import CheckpointTaken, Committed, Restored, StartCheckpoint
+from everstream.core.messages import (
+    CheckpointTaken,
+    Committed,
+    Progress,
+    Report,
+    Restored,
+    StartCheckpoint,
+)
 from everstream.core.newest import Newest
 from everstream.core.orders import Discard, EndRun, Note, Order, Phase, SendTo, WriteManifest
 from everstream.core.points import Point
@@ -250,11 +257,17 @@ class Driver:
                     self._obey(self.coordinator.on_start_failed(host, error, now_s))
             case _:
                 if any(attempt.identity == identity for attempt in self.attempts.values()):
+                    self._measure(message)
                     self._obey(self.coordinator.on_report(message, now_s))
                     if type(message) in _REPORTED_AT:
                         self.injector.reached(_REPORTED_AT[type(message)])
                     if self.running_s is None and self.coordinator.phase is Phase.RUNNING:
                         self.running_s = now_s
+
+    def _measure(self, report: Report) -> None:
+        monitor = self.config.monitor
+        if monitor is not None and isinstance(report, Progress) and report.meter is not None:
+            monitor.heard(report.shard, report.meter)
 
     def _welcome(self, identity: bytes, hello: Hello, now_s: float) -> None:
         earlier = self.attempts.get(hello.host)

@@ -60,6 +60,7 @@ from everstream.spark.wire import Wire
 from everstream.state.store import CheckpointStore, ObjectRef
 
 PROGRESS_EVERY_S = 0.1
+"""Or more often, if a monitor samples more often."""
 LARGE_BYTES = 65_536
 """From this size on ZeroMQ sends a payload without copying it."""
 
@@ -77,6 +78,7 @@ class HostTask:
     always_tcp: bool
     driver_timeout_s: float
     slow_after_s: float
+    progress_every_s: float = PROGRESS_EVERY_S
     python_path: list[str] = field(default_factory=list)
     log_levels: dict[str, int] = field(default_factory=dict)
 
@@ -132,6 +134,7 @@ class Host:
         self.kills_at: list[KillAt] = []
         self.times_at: Counter[tuple[ShardId, Point]] = Counter()
         self.running = True
+        self.progress_every_s = task.progress_every_s
         self.progress_due_s = 0.0
         self.life = LifeSign(self.doors, task.driver, task.driver_timeout_s, id, attempt)
         hello = Hello(id, attempt, task_id, os.getpid(), self.doors.machine, self.address)
@@ -245,7 +248,7 @@ class Host:
     def _wait_ms(self) -> int:
         """How long nothing can happen by itself."""
         now_s = self.clock_s()
-        wait_s = PROGRESS_EVERY_S
+        wait_s = self.progress_every_s
         for runner in self.runners.values():
             if runner.ready_at_s > now_s:
                 wait_s = min(wait_s, runner.ready_at_s - now_s)
@@ -312,7 +315,7 @@ class Host:
     def _report_progress(self) -> None:
         now_s = self.clock_s()
         if now_s >= self.progress_due_s:
-            self.progress_due_s = now_s + PROGRESS_EVERY_S
+            self.progress_due_s = now_s + self.progress_every_s
             for runner in self.runners.values():
                 self._say(runner.progress())
             self._say_what_was_logged()

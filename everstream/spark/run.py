@@ -1,11 +1,12 @@
 """`pipeline.run(...)`: from a pipeline and some wishes to a result."""
 
+import math
 import os
 import socket
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 
 import cloudpickle
@@ -17,6 +18,7 @@ from everstream.core.ids import first_generation
 from everstream.core.orders import Outcome
 from everstream.core.plan import Plan, make_plan, spread
 from everstream.errors import EnvironmentFault, RunFailed, StoreError
+from everstream.meters.monitor import Monitor
 from everstream.pipeline.checkpointing import Checkpointing, Coordinated, seconds
 from everstream.pipeline.graph import Kind
 from everstream.pipeline.source import Source
@@ -34,7 +36,7 @@ from everstream.spark.config import (
 from everstream.spark.context import check_context, is_local, make_context, slots
 from everstream.spark.driver import Driver
 from everstream.spark.endpoints import Address, Doors, RunKeys, address_of
-from everstream.spark.host import HostTask
+from everstream.spark.host import PROGRESS_EVERY_S, HostTask
 from everstream.spark.kills import Kill
 from everstream.spark.listener import Listener, Snapshot
 from everstream.spark.opening import (
@@ -76,6 +78,7 @@ def run(
     slow_after: str | float = "10s",
     checkpoint_timeout: str | float = "10m",
     transport: str = "auto",
+    monitor: Monitor | str | None = None,
 ) -> RunResult:
     """Run a pipeline on Spark until its sources end or it is stopped.
 
@@ -99,6 +102,7 @@ def run(
     slow_after: say so when a checkpoint, a restore or the store takes longer than this.
     checkpoint_timeout: give up a checkpoint that is not complete after so long, and start the next.
     transport: "auto" (unix sockets on one machine, encrypted TCP between machines) or "tcp".
+    monitor: an es.Monitor, or how often one is to sample, "100ms".
     """
     began_s = time.monotonic()
     config = RunConfig(
@@ -117,6 +121,7 @@ def run(
         listener=listener or Listener(),
         heartbeat_timeout_s=seconds(heartbeat_timeout),
         always_tcp=always_tcp(transport),
+        monitor=Monitor(monitor) if isinstance(monitor, str) else monitor,
     )
     plan = make_plan(pipeline, workers or 1)  # wrong graphs fail here, before Spark starts
     config.check(plan)
@@ -194,7 +199,7 @@ class _Run:
         )
         self.config.listener.started(self.plan, self._total_records())
         try:
-            with stopping_on_signals(driver):
+            with stopping_on_signals(driver), self.config.monitor or nullcontext():
                 end = driver.run()
         finally:
             doors.close()
@@ -227,6 +232,7 @@ class _Run:
         return address
 
     def _task(self, driver: Address, doors: Doors, url: str) -> HostTask:
+        monitor = self.config.monitor
         return HostTask(
             pickled_plan=cloudpickle.dumps(self.plan),
             scheme=self.config.scheme,
@@ -238,6 +244,7 @@ class _Run:
             driver_timeout_s=self.config.heartbeat_timeout_s,
             slow_after_s=self.config.policy.slow_after_s,
             log_levels=operator_logs.levels(),
+            progress_every_s=min(PROGRESS_EVERY_S, monitor.every_s if monitor else math.inf),
             python_path=[path for path in sys.path if path and os.path.isdir(path)],
         )
 
@@ -261,6 +268,8 @@ class _Run:
         result.notes = driver.notes
         result.tally = coordinator.tally
         result.lost_frames = coordinator.lost_frames
+        if self.config.monitor is not None:
+            result.monitored = self.config.monitor.table()
         for text in result.left_out(self.plan.graph):
             result.notes.append(text)
             self.config.listener.note(text, True)

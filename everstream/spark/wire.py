@@ -13,7 +13,7 @@ from everstream.core.ids import ChannelId, Generation
 from everstream.errors import InternalError
 from everstream.runtime.payload import BatchPayload
 
-_HEADER = struct.Struct("<BIQQQIq")
+_HEADER = struct.Struct("<BIQQQIqd")
 _CREDIT = 255
 MAX_PIGGYBACK_BYTES = 1 << 20
 
@@ -34,6 +34,7 @@ class Wire:
             frame.number,
             frame.records,
             frame.watermark,
+            frame.born_s,
         )
         if frame.piggyback:
             header += frame.piggyback
@@ -42,15 +43,15 @@ class Wire:
     def credit_to_parts(
         self, channel: ChannelId, generation: Generation, frames: int
     ) -> list[bytes]:
-        return [_HEADER.pack(_CREDIT, self.position[channel], generation, 0, frames, 0, 0)]
+        return [_HEADER.pack(_CREDIT, self.position[channel], generation, 0, frames, 0, 0, 0.0)]
 
     def parse(self, parts: list[Any]) -> "Frame | tuple[ChannelId, Generation, int]":
         """A frame, or a grant of credit: channel, generation, frames."""
         header = bytes(parts[0])
         if not _HEADER.size <= len(header) <= _HEADER.size + MAX_PIGGYBACK_BYTES:
             raise InternalError(f"a message has a header of {len(header)} bytes")
-        kind, position, generation, sequence, number, records, watermark = _HEADER.unpack_from(
-            header
+        kind, position, generation, sequence, number, records, watermark, born_s = (
+            _HEADER.unpack_from(header)
         )
         if position >= len(self.channels):
             raise InternalError(f"a message names channel {position} of {len(self.channels)}")
@@ -68,4 +69,5 @@ class Wire:
             header[_HEADER.size :],
             payload,
             watermark,
+            born_s,
         )
