@@ -18,6 +18,7 @@ from urllib.parse import quote
 from everstream.connectors.files import (
     create,
     filesystem_of,
+    is_local,
     make_folders,
     names_in,
     remove,
@@ -242,7 +243,7 @@ class PartTransaction(Transaction, Saved, word="part-transaction"):
         folder, pending = self.place, self.path
         final = folder.path_of(self.part)
         try:
-            if self.written_here:
+            if self.written_here and not is_local(folder.fs):  # a download of all of it
                 self.require_whole(folder.fs.size(pending), self.checksum)
             else:
                 self.require_whole(*_measured(folder.fs, pending))
