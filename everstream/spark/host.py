@@ -42,6 +42,7 @@ from everstream.spark.background import Background
 from everstream.spark.endpoints import Address, Doors, RunKeys, address_towards
 from everstream.spark.life_sign import LifeSign
 from everstream.spark.links import Peers, Watch
+from everstream.spark.operator_logs import LogCollector
 from everstream.spark.talk import (
     Hello,
     HostBroke,
@@ -79,6 +80,7 @@ class HostTask:
     slow_after_s: float
     progress_every_s: float = PROGRESS_EVERY_S
     python_path: list[str] = field(default_factory=list)
+    log_levels: dict[str, int] = field(default_factory=dict)
 
     def __call__(self, partition: int, _: Iterable[int]) -> Iterator[int]:
         """The body of the Spark task."""
@@ -127,6 +129,7 @@ class Host:
         self.whereabouts = Whereabouts(self.doors.folder, self.plan, shards)
         for shard, runner in self.runners.items():
             runner.chain.place = self.whereabouts.of(shard)
+        self.logs = LogCollector(id, self.whereabouts, task.log_levels)
         self.kills: list[KillAfter] = []
         self.kills_at: list[KillAt] = []
         self.times_at: Counter[tuple[ShardId, Point]] = Counter()
@@ -201,12 +204,14 @@ class Host:
         """Until the driver says that it is over."""
         try:
             self._loop()
+            self._say_what_was_logged()
         except Exception as error:
             broken = error
             if not isinstance(error, EverstreamError):
                 story = [line for runner in self.runners.values() for line in runner.shard.story]
                 text = "".join(traceback.format_exception(error))
                 broken = InternalError(f"host {self.id} broke: {text}", story=story)
+            self._say_what_was_logged()
             self._say(HostBroke(self.id, self.attempt, broken))  # type: ignore[arg-type]
             self.to_driver.close(linger_ms=1000)
             raise
@@ -313,6 +318,7 @@ class Host:
             self.progress_due_s = now_s + self.progress_every_s
             for runner in self.runners.values():
                 self._say(runner.progress())
+            self._say_what_was_logged()
             self._check_links(now_s)
 
     def _check_links(self, now_s: float) -> None:
@@ -323,6 +329,11 @@ class Host:
             )
         for report in self.peers.news(now_s):
             self._say(report)
+
+    def _say_what_was_logged(self) -> None:
+        logged = self.logs.take()
+        if logged is not None:
+            self._say(logged)
 
     def _say(self, message: ToDriver) -> None:
         self.control.send(pickle.dumps(message, protocol=5))
@@ -351,12 +362,14 @@ class Host:
 
     def _die(self, kill: int) -> None:
         """The driver must know first, so that it does not ask for the same kill again."""
+        self._say_what_was_logged()
         self._say(KillFired(kill, self.id))
         while not isinstance(pickle.loads(self.control.recv()), Nod):
             pass
         os.kill(os.getpid(), signal.SIGKILL)
 
     def close(self) -> None:
+        self.logs.close()
         self.life.stop()
         self.background.close()
         self.peers.close()

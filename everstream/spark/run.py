@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cloudpickle
 from pyspark import SparkContext
@@ -24,6 +24,7 @@ from everstream.pipeline.graph import Kind
 from everstream.pipeline.source import Source
 from everstream.pipeline.stream import Pipeline
 from everstream.runtime.sendable import check_sendable
+from everstream.spark import operator_logs
 from everstream.spark.config import (
     RunConfig,
     always_tcp,
@@ -45,6 +46,7 @@ from everstream.spark.opening import (
     owner_of,
     store_folder,
 )
+from everstream.spark.progress import watching
 from everstream.spark.result import RunResult, result_of
 from everstream.spark.scratch import sweep
 from everstream.spark.signals import stopping_on_signals
@@ -71,6 +73,7 @@ def run(
     until: Callable[[Snapshot], bool] | None = None,
     kill: Sequence[str | Kill] = (),
     listener: Listener | None = None,
+    progress: bool | None = None,
     heartbeat_timeout: str | float = "10s",
     slow_after: str | float = "10s",
     checkpoint_timeout: str | float = "10m",
@@ -94,8 +97,10 @@ def run(
     until: stop with a checkpoint when this function of the run's Snapshot says so.
     kill: kill hosts on purpose, "OPERATOR[:SHARD]@5s", "@10000" records or "@after-prepare" (see
         everstream.spark.kills); "driver@..." kills this process.
+    progress: show on standard error how the run goes; default: unless there is a listener, or
+        EVERSTREAM_PROGRESS is 0.
     slow_after: say so when a checkpoint, a restore or the store takes longer than this.
-        checkpoint_timeout: give up a checkpoint that is not complete after so long, and start the next.
+    checkpoint_timeout: give up a checkpoint that is not complete after so long, and start the next.
     transport: "auto" (unix sockets on one machine, encrypted TCP between machines) or "tcp".
     monitor: an es.Monitor, or how often one is to sample, "100ms".
     """
@@ -123,7 +128,12 @@ def run(
     check_sendable(plan.graph)
     if config.store is not None:
         check_store(config, plan, config.store)
-    with store_folder(config.store) as url, held(url, owner_of(pipeline.name), take_over):
+    with (
+        watching(pipeline.name, listener, progress) as told,
+        store_folder(config.store) as url,
+        held(url, owner_of(pipeline.name), take_over),
+    ):
+        config = replace(config, listener=told)
         context = _context(config, pipeline.name)
         plan = spread(plan, _hosts(config, context))
         return _Run(config, plan, context, began_s).to_the_end(url)
@@ -153,6 +163,9 @@ class _Run:
             self.config.listener.note(f"{last} epoch {newest.epoch}", False)
         for name, source in self._sources():
             source.before_run(self.plan.graph.name, name, url, newest is not None)
+            missing = source.waits_for()
+            if missing is not None:
+                self.config.listener.note(f"'{name}': {missing}", True)
         opened.tidy(self.config)
         coordinator = self.config.scheme.coordinator(
             self.plan,
@@ -230,6 +243,7 @@ class _Run:
             always_tcp=self.config.always_tcp,
             driver_timeout_s=self.config.heartbeat_timeout_s,
             slow_after_s=self.config.policy.slow_after_s,
+            log_levels=operator_logs.levels(),
             progress_every_s=min(PROGRESS_EVERY_S, monitor.every_s if monitor else math.inf),
             python_path=[path for path in sys.path if path and os.path.isdir(path)],
         )
