@@ -19,10 +19,11 @@ from everstream.pipeline.batch import Batch
 from everstream.pipeline.graph import ByKey, Kind
 from everstream.pipeline.operator import Context, bind_state, process_tolerantly
 from everstream.pipeline.sink import Permit, SinkShard, Transaction
-from everstream.pipeline.source import END, EndOfStream
+from everstream.pipeline.source import EndOfStream
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
 from everstream.runtime.channel_state import CHANNELS
 from everstream.runtime.outlets import Outlet
+from everstream.runtime.rest import Rest
 from everstream.runtime.stage import Stage
 from everstream.state.snapshot import ShardState
 
@@ -53,6 +54,8 @@ class ChainStages:
         self.clock_s = clock_s
         self.stages: dict[str, Stage] = {}
         self._at = shard.operator
+        self._unfinished = False
+        """A batch came in part: what it tells of event time holds when all of it is through."""
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -101,6 +104,7 @@ class ChainStages:
                 stage.reader.fence(generation)
                 if "offset" in extra:
                     stage.reader.seek(extra["offset"])
+                stage.rest = Rest(extra.get("rest"))
             elif kind is Kind.SINK:
                 who = SinkShard(graph.name, name, self.shard.number, shards, generation, store)
                 stage.writer = what.open(who)
@@ -116,6 +120,7 @@ class ChainStages:
                 assert hidden.writer is not None
                 saved = extras.get(hidden.name, {})
                 hidden.hold(hidden.writer.recover(saved.get("transactions", ()), permit))
+        self._unfinished = bool(self.head.rest)
         self._link()
 
     def _link(self) -> None:
@@ -134,14 +139,16 @@ class ChainStages:
                 stage.operator.on_start(stage.ctx)
                 self._forward_emitted(stage)
         # Those behind may not have heard the last watermark before the failure.
-        for stage in self.stages.values():
-            self._pass_watermark(stage)
+        self._pass_watermarks()
 
-    def process(self, batch: Batch, side: str = "") -> None:
-        """Send a batch that came in at this side through the chain."""
+    def process(self, batch: Batch, side: str = "", *, last: bool = True) -> None:
+        """Send a batch that came in at this side through the chain; `last`: not a part of one."""
+        self._unfinished, began = not last, self._unfinished
         if len(batch):
             self.head.ctx.input = side
             self._process(self.head, batch)
+        if began and last:
+            self._pass_watermarks()
 
     def advance(self, watermark: int) -> None:
         """The inputs have come to this watermark: tell the operators and outlets behind."""
@@ -161,8 +168,8 @@ class ChainStages:
                 stage.operator.on_timer(now_s, stage.ctx)
                 self._forward_emitted(stage)
 
-    def read(self) -> int | EndOfStream | None:
-        """Read a batch from the source and send it through the chain; how many records it had."""
+    def read(self) -> Batch | EndOfStream | None:
+        """The next batch of the source."""
         head = self.head
         assert head.reader is not None
         self._at = head.name
@@ -171,12 +178,15 @@ class ChainStages:
             for rejected in head.reader.take_rejected():
                 head.ctx.leave_out(rejected)
             self._keep_rejected(head)
-        if batch is None:
-            return None
-        if isinstance(batch, EndOfStream):
-            return END
-        self._forward(head, "out", batch)
-        return len(batch)
+        return batch
+
+    def forward(self, batch: Batch, *, last: bool = True) -> None:
+        """Send a batch of the source, or a part of one, through the chain."""
+        self._unfinished, began = not last, self._unfinished
+        self._at = self.head.name
+        self._forward(self.head, "out", batch)
+        if began and last:
+            self._pass_watermarks()
 
     def finish(self) -> None:
         """No more input: upstream first, so that last records still pass those behind."""
@@ -217,11 +227,17 @@ class ChainStages:
             stage.operator.on_watermark(watermark, stage.ctx)
             self._forward_emitted(stage)
 
+    def _pass_watermarks(self) -> None:
+        for stage in self.stages.values():
+            self._pass_watermark(stage)
+
     def _pass_watermark(self, stage: Stage) -> None:
         """Let those behind a stage know what it promises, if that is news."""
         watermark = stage.ctx.watermark
         announces = stage.operator is not None and stage.operator.announces_watermarks
         if announces and watermark != END_OF_TIME:
+            if self._unfinished:
+                return
             watermark = stage.ctx.announced
         if watermark <= stage.passed:
             return
@@ -265,6 +281,8 @@ class ChainStages:
                     raise UserError("before_checkpoint cannot emit; emit while processing records.")
             if stage.reader is not None:
                 extras[stage.name] = {"offset": stage.reader.offset}
+                if stage.rest:
+                    extras[stage.name]["rest"] = stage.rest.saved()
                 stage.offsets.append((checkpoint, stage.reader.offset))
             elif stage.writer is not None:
                 self._at = stage.name

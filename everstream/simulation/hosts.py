@@ -91,12 +91,12 @@ class SimulatedHost:
             lambda peer: peer.receive(frame),
         )
 
-    def grant(self, channel: ChannelId, frames: int) -> None:
+    def grant(self, channel: ChannelId, frames: int, most: int) -> None:
         shard = self.runners[channel.receiver].shard
         generation = shard.generation_of(channel)
         self._carry(
             self.world.plan.host_of[channel.sender],
-            lambda peer: peer.runners[channel.sender].on_grant(channel, generation, frames),
+            lambda peer: peer.runners[channel.sender].on_grant(channel, generation, frames, most),
         )
 
     def tell(self, report: Report) -> None:
