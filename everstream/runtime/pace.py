@@ -47,7 +47,9 @@ class Pace:
 
     def note(self, records: int, took_s: float) -> None:
         """A step with so many records took so long."""
-        if not records or (records < self.most and took_s * 8 < self._step_s):
+        if records < self.most and took_s * 8 < self._step_s:
+            return
+        if not records or not self._step_s:
             return
         self._learn(records, took_s)
         share_s = max(self._step_s - self._fixed_s, 4 * self._fixed_s)

@@ -20,6 +20,8 @@ class Outside:
         """By operator and shard: the generation that took over last."""
         self.watch: Callable[[str, int, int], None] | None = None
         """Told of every transaction (operator, shard, checkpoint) that becomes visible."""
+        self.worked_s = 0.0
+        """The virtual time that operators have worked in the step under way."""
 
     def output(self, operator: str) -> list[Any]:
         """Everything an operator has shown, by checkpoint, then shard."""

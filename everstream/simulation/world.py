@@ -31,6 +31,7 @@ from everstream.core.orders import (
 from everstream.core.plan import Plan, make_plan
 from everstream.core.scheme import ALIGNED, Scheme
 from everstream.errors import InternalError, LeaseLost, StoreError
+from everstream.runtime.pace import Pace
 from everstream.simulation.checks import Answers, Liveness, Safety
 from everstream.simulation.disk import Operation, SimulatedDisk
 from everstream.simulation.faults import Faults, Moment
@@ -90,9 +91,11 @@ class World:
         faults: Faults,
         scheme: Scheme = ALIGNED,
         policy: Policy | None = None,
+        pace: Callable[[], Pace] = Pace,
     ) -> None:
         self.seed = seed
         self.scheme = scheme
+        self.pace = pace
         self.scheduler = Scheduler(seed)
         self.upload_s = self.scheduler.random.choice((0.002, 0.01, 0.03))
         self._slow_uploads = 0
@@ -279,7 +282,7 @@ class World:
         )
 
     def _send(self, host: SimulatedHost, command: Command) -> None:
-        host.from_driver.carry(lambda: host.on_command(command) if host.alive else None)
+        host.from_driver.carry(lambda: host.when_free(lambda: host.on_command(command)))
 
     def _start_writing(self, manifest: EpochManifest) -> None:
         number, driver = next(self._numbers), self.drivers
