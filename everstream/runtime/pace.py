@@ -60,15 +60,14 @@ class Pace:
 
     def _learn(self, records: int, took_s: float) -> None:
         expected_s = self._fixed_s + self._each_s * records
-        # Far less than expected: what was known came from a stall, or is over.
-        if not self._known or took_s < expected_s / 2:
+        # Far from what was expected: it has changed, or the machine has stalled. If it was that, the
+        # next step will be far from what is expected now, and all it has cost is a few small ones.
+        if not self._known or not expected_s / 2 <= took_s <= 4 * expected_s:
             self._known = True
             self._fixed_s, self._each_s = 0.0, took_s / records
             self._mean_n, self._mean_s = float(records), took_s
             self._mean_nn, self._mean_ns = float(records * records), records * took_s
             return
-        # A stall of the machine is no news of the operator; a true rise is learned in a few steps.
-        took_s = min(took_s, 4 * expected_s + self._step_s / 50)
         w = _SMOOTHING
         self._mean_n += w * (records - self._mean_n)
         self._mean_s += w * (took_s - self._mean_s)

@@ -17,7 +17,7 @@ from everstream.core.ids import first_generation
 from everstream.core.orders import Outcome
 from everstream.core.plan import Plan, make_plan, spread
 from everstream.errors import EnvironmentFault, RunFailed, StoreError
-from everstream.pipeline.checkpointing import Checkpointing, Coordinated, seconds
+from everstream.pipeline.checkpointing import Checkpointing, Coordinated
 from everstream.pipeline.graph import Kind
 from everstream.pipeline.source import Source
 from everstream.pipeline.stream import Pipeline
@@ -26,6 +26,7 @@ from everstream.spark.config import (
     always_tcp,
     parsed_kills,
     policy_of,
+    positive,
     store_url,
     wishes_of,
 )
@@ -90,8 +91,10 @@ def run(
     until: stop with a checkpoint when this function of the run's Snapshot says so.
     kill: kill hosts on purpose, "OPERATOR[:SHARD]@5s", "@10000" records or "@after-prepare" (see
         everstream.spark.kills); "driver@..." kills this process.
+    heartbeat_timeout: a host that is silent for so long is taken for dead.
     slow_after: say so when a checkpoint, a restore or the store takes longer than this.
-        checkpoint_timeout: give up a checkpoint that is not complete after so long, and start the next.
+    checkpoint_timeout: give up a checkpoint that is not complete after so long, and start the next.
+        The last one of a run is waited for three times as long; then the run fails.
     transport: "auto" (unix sockets on one machine, encrypted TCP between machines) or "tcp".
     """
     began_s = time.monotonic()
@@ -105,11 +108,11 @@ def run(
         master=master,
         spark=spark,
         workers=workers,
-        timeout_s=None if timeout is None else seconds(timeout),
+        timeout_s=None if timeout is None else positive("timeout", timeout),
         until=until,
         kills=parsed_kills(kill),
         listener=listener or Listener(),
-        heartbeat_timeout_s=seconds(heartbeat_timeout),
+        heartbeat_timeout_s=positive("heartbeat_timeout", heartbeat_timeout),
         always_tcp=always_tcp(transport),
     )
     plan = make_plan(pipeline, workers or 1)  # wrong graphs fail here, before Spark starts
