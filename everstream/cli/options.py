@@ -7,6 +7,7 @@ from typing import Any
 from everstream.audit.rehearsal import Rehearsal
 from everstream.core.registry import named
 from everstream.errors import UserError
+from everstream.meters.monitor import DEFAULT_PERIOD, Monitor
 from everstream.pipeline.checkpointing import AUTO, Checkpointing, Coordinated, seconds
 
 DEFAULT_STORES = ".everstream"
@@ -37,6 +38,10 @@ class RunOptions:
     heartbeat_timeout: str = "10s"
     kills: tuple[str, ...] = field(default=())
     transport: str = "auto"
+    monitor: str | None = None
+    monitor_file: str | None = None
+    monitor_append: bool = False
+    """The file has rows of an earlier driver of this command."""
     rehearsal: Rehearsal | None = None
     """Run the pipeline as an audit does: without its own sinks."""
 
@@ -44,6 +49,7 @@ class RunOptions:
         """Raise a UserError for what is wrong whatever the pipeline is."""
         self.checkpointing()
         self.renamings()
+        self.watching()
         times = {
             "--timeout": self.timeout,
             "--checkpoint-timeout": self.checkpoint_timeout,
@@ -76,6 +82,13 @@ class RunOptions:
             said["log"] = self.log
         return replace(protocol.choice, **said)
 
+    def watching(self) -> Monitor | None:
+        """The monitor that --monitor and --monitor-file ask for."""
+        if self.monitor is None and self.monitor_file is None:
+            return None
+        every = self.monitor if self.monitor is not None else DEFAULT_PERIOD
+        return Monitor(every, self.monitor_file, append=self.monitor_append)
+
     def store_of(self, pipeline: str) -> str:
         return self.store if self.store is not None else f"{DEFAULT_STORES}/{pipeline}"
 
@@ -103,7 +116,7 @@ class RunOptions:
 
     def once_started(self) -> "RunOptions":
         """What a driver that takes over is asked for: the store and all in it is its own by then."""
-        return replace(self, fresh=False, take_over=False, drop_state=())
+        return replace(self, fresh=False, take_over=False, drop_state=(), monitor_append=True)
 
     def without_kill(self, kill: str) -> "RunOptions":
         left = list(self.kills)

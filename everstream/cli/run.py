@@ -140,6 +140,18 @@ def run(
         Transport,
         typer.Option(help="auto: unix sockets on one machine, encrypted TCP between machines."),
     ] = Transport.auto,
+    monitor: Annotated[
+        str | None,
+        typer.Option(
+            metavar="100ms",
+            help="Sample throughput, latency, CPU and memory so often, from 50ms on; into "
+            "monitor.csv unless --monitor-file says where.",
+        ),
+    ] = None,
+    monitor_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Where the samples go: a .csv or a .parquet."),
+    ] = None,
 ) -> None:
     """Run a pipeline on Spark until its sources end, Ctrl-C or --timeout.
 
@@ -174,6 +186,8 @@ def run(
         heartbeat_timeout=heartbeat_timeout,
         kills=tuple(kill or ()),
         transport=transport.value,
+        monitor=monitor,
+        monitor_file=_monitor_file(monitor, monitor_file),
     )
     try:
         options.check()
@@ -185,6 +199,12 @@ def run(
         errors.print("nothing was deleted", style="dim")
         raise typer.Exit(FAILED)
     raise typer.Exit(run_supervised(options, json_file))
+
+
+def _monitor_file(monitor: str | None, file: Path | None) -> str | None:
+    if file is None:
+        return None if monitor is None else "monitor.csv"
+    return str(file)
 
 
 def may_delete(options: RunOptions, yes: bool) -> bool:

@@ -184,12 +184,16 @@ class _Numbers:
 class FromList(FromFunction[T]):
     """The records of a list, which travels with the pipeline: for tests and small inputs.
 
+    Any other sequence is not copied: it is sliced as its records are read, wherever that is, so one
+    that knows how to read its items from a file can be of any size.
+
     >>> es.Pipeline("words").source(es.FromList(["to", "be"])).collect().run().collected()
     ['to', 'be']
     """
 
     def __init__(self, records: Iterable[T], batch: int = OBJECTS_PER_BATCH) -> None:
-        kept = list(records)
+        lazy = isinstance(records, Sequence) and not isinstance(records, list)
+        kept: Sequence[T] = records if lazy else list(records)  # type: ignore[assignment]
         super().__init__(_Slice(kept), len(kept), batch)
 
 

@@ -44,6 +44,8 @@ class Frame:
     """None in a data frame: it has no records and is sent for its watermark."""
     watermark: int = NO_WATERMARK
     """After this frame every record on this channel has at least this time, or is late."""
+    born_s: float = 0.0
+    """When what it stems from came in, by the wall clock; 0 if nobody knows any more."""
     start: int = 0
     """Records of it that the operators have had already, where it is delivered in parts."""
 

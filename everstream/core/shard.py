@@ -118,6 +118,8 @@ class Shard:
         self._early: list[Frame] = []
         """Frames of those who have resumed before us, where markers act as they arrive."""
         self._story: deque[str] = deque(maxlen=16)
+        self.born_s = 0.0
+        """When what the next frames stem from came in. For those who read frames; decides nothing."""
 
     # What others may know of a shard.
 
@@ -458,6 +460,7 @@ class Shard:
             self._protocol.piggyback(channel),
             payload,
             watermark,
+            self.born_s,
         )
 
     def _deliver(self, frame: Frame, most: int) -> list[Instruction]:

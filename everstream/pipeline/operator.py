@@ -8,6 +8,7 @@ engine runs it, which protocol checkpoints it, or how many shards it has unless 
 import math
 import time
 from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
 from operator import length_hint
 from typing import Any, Generic, TypeVar, overload
 
@@ -65,6 +66,14 @@ class Keyed(Generic[V]):
         return store
 
 
+@dataclass(slots=True)
+class Moment:
+    """When what is being processed came in: shared by all operators of a chain."""
+
+    born_s: float = 0.0
+    """By the wall clock; 0 if nobody knows. An operator that held records back says it anew."""
+
+
 class Context:
     """What an operator may ask for and do while it runs."""
 
@@ -77,6 +86,7 @@ class Context:
         keying: Keying | None = None,
         on_error: OnError = "fail",
         clock_s: Callable[[], float] = time.time,
+        moment: Moment | None = None,
     ) -> None:
         self.operator = operator
         self.shard = shard
@@ -95,6 +105,7 @@ class Context:
         """The time given to `call_at`."""
         self.on_error = on_error
         self._clock_s = clock_s
+        self.moment = moment if moment is not None else Moment()
         self.skipped = 0
         """Records that were left out so far, also before the last failure."""
         self._rejected: list[Rejected] = []

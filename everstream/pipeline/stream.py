@@ -24,6 +24,7 @@ from everstream.pipeline.types import T, U
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from everstream.meters.monitor import Monitor
     from everstream.spark.kills import Kill
     from everstream.spark.listener import Listener, Snapshot
     from everstream.spark.result import RunResult
@@ -83,6 +84,7 @@ class Pipeline:
         slow_after: str | float = "10s",
         checkpoint_timeout: str | float = "10m",
         transport: str = "auto",
+        monitor: Monitor | str | None = None,
     ) -> RunResult:
         """Run on Spark until the sources end or somebody stops it.
 
@@ -108,6 +110,7 @@ class Pipeline:
         checkpoint_timeout: give up a checkpoint that is not complete after so long, and start the next.
             The last one of a run is waited for three times as long; then the run fails.
         transport: "auto" (unix sockets on one machine, encrypted TCP between machines) or "tcp".
+        monitor: an es.Monitor, or how often one is to sample, "100ms"; see `result.monitored`.
 
         >>> pipeline = es.Pipeline("ten").source(es.Range(10)).collect()
         >>> result = pipeline.run(checkpoint=es.Coordinated(every="5s"), store="checkpoints/")
@@ -137,6 +140,7 @@ class Pipeline:
             slow_after=slow_after,
             checkpoint_timeout=checkpoint_timeout,
             transport=transport,
+            monitor=monitor,
         )
 
     def _add(

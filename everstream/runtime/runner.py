@@ -54,7 +54,7 @@ from everstream.errors import CorruptObject, EnvironmentFault
 from everstream.pipeline.sink import Permit
 from everstream.pipeline.source import EndOfStream
 from everstream.runtime.chain import ChainStages
-from everstream.runtime.jobs import CommitJob, Upload
+from everstream.runtime.jobs import RAISED, CommitJob, Upload
 from everstream.runtime.outlets import make_outlets
 from everstream.runtime.pace import UNLIMITED, Pace
 from everstream.runtime.port import Port
@@ -97,7 +97,7 @@ class ShardRunner:
         for outlet in self.outlets.values():
             outlet.reset()
         state = ShardState()
-        self.chain = ChainStages(plan, id, self.outlets, state, port.wall_s)
+        self.chain = ChainStages(plan, id, self.outlets, state, port.wall_s, port.clock_s)
         self._snapshots = Snapshots(inputs, self.chain, state, self.outlets, self.sent, port)
         self.ready_at_s = 0.0
         """A source that had nothing to give is not asked again before this time."""
@@ -147,7 +147,7 @@ class ShardRunner:
             self._perform(instructions)
         except CorruptObject as error:
             self.port.tell(RestoreFailed(self.shard.id, command.generation, str(error)))
-        except Exception as error:
+        except RAISED as error:
             self._perform(self.shard.on_failure(self.chain.explain(error)))
 
     def _on_resume(self, command: Resume) -> None:
@@ -204,7 +204,7 @@ class ShardRunner:
         record = self._snapshots.saved(upload, ref, upload_s)
         self._perform(self.shard.on_durable(upload.generation, record))
 
-    def on_upload_failed(self, upload: Upload, error: Exception) -> None:
+    def on_upload_failed(self, upload: Upload, error: BaseException) -> None:
         """An upload failed: without room or connection we go on; anything else is an error."""
         if upload.generation != self.shard.generation:
             return
@@ -212,7 +212,8 @@ class ShardRunner:
             self._snapshots.lost(upload)
             self._perform(self.shard.on_upload_failed(upload.generation, upload.record, str(error)))
         else:
-            self._perform(self.shard.on_failure(self.chain.explain(error)))
+            sink = self.chain.sink_of(upload.transactions)
+            self._perform(self.shard.on_failure(self.chain.explain(error, sink)))
 
     def on_commit_done(self, job: CommitJob) -> None:
         if job.generation == self.shard.generation:
@@ -223,9 +224,10 @@ class ShardRunner:
             self._guarded(self.chain.call_hook, "on_commit", number)
             self._perform(self.shard.on_committed(job.generation, number))
 
-    def on_commit_failed(self, job: CommitJob, error: Exception) -> None:
+    def on_commit_failed(self, job: CommitJob, error: BaseException) -> None:
         if job.generation == self.shard.generation:
-            self._perform(self.shard.on_failure(self.chain.explain(error)))
+            sink = self.chain.sink_of(job.transactions)
+            self._perform(self.shard.on_failure(self.chain.explain(error, sink)))
 
     # Work.
 
@@ -262,7 +264,8 @@ class ShardRunner:
     def progress(self) -> Progress:
         ended = self.shard.status in (Status.ENDED, Status.CLOSED)
         lost = self.shard.lost_frames
-        return Progress(self.shard.id, self.shard.generation, self.chain.counts, ended, lost)
+        counts, meter = self.chain.counts, self.chain.read_meter()
+        return Progress(self.shard.id, self.shard.generation, counts, ended, lost, meter)
 
     # Instructions.
 
@@ -310,13 +313,14 @@ class ShardRunner:
         """User code runs in here: what it raises ends this shard, not the host."""
         try:
             work(*arguments)
-        except (Exception, SystemExit, KeyboardInterrupt) as error:
+        except RAISED as error:
             self._perform(self.shard.on_failure(self.chain.explain(error)))
 
     def _deliver(self, frame: Frame, records: int, watermark: int | None) -> None:
         began_s = self.port.clock_s()
         self.processed += records
         last = frame.start + records == frame.records
+        self.chain.moment.born_s = frame.born_s
         if frame.payload is not None:
             batch = frame.payload.batch
             if records < frame.records:
@@ -383,6 +387,7 @@ class ShardRunner:
 
     def _finish(self) -> None:
         self.chain.finish()
+        self.shard.born_s = self.chain.moment.born_s
         for outlet in self.outlets.values():
             outlet.flush_outside_step()
             outlet.end()
@@ -402,10 +407,12 @@ class ShardRunner:
 
     def _flush(self, ordinal: int, records: int) -> None:
         """A step of so many records is over: its output leaves as frames with this ordinal."""
+        self.shard.born_s = self.chain.moment.born_s
         for outlet in self.outlets.values():
             outlet.flush(ordinal, records)
 
     def _flush_outside_step(self) -> None:
+        self.shard.born_s = self.chain.moment.born_s
         for outlet in self.outlets.values():
             outlet.flush_outside_step()
 
@@ -438,7 +445,7 @@ class ShardRunner:
             waiting = self._snapshots.restore(order)
         except CorruptObject as error:
             self._perform(self.shard.on_load_failed(order.generation, str(error)))
-        except Exception as error:
+        except RAISED as error:
             self._perform(self.shard.on_failure(self.chain.explain(error)))
         else:
             if order.records:

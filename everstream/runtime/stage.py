@@ -19,6 +19,8 @@ class Stage:
 
     name: str
     ctx: Context
+    number: int = 0
+    """Its place in the chain."""
     operator: Operator | None = None
     reader: Reader | None = None
     writer: Writer | None = None

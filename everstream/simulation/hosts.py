@@ -23,6 +23,7 @@ from everstream.runtime.runner import ShardRunner
 from everstream.state.objects import ObjectRef
 
 if TYPE_CHECKING:
+    from everstream.simulation.driver import SimulatedDriver
     from everstream.simulation.world import World
 
 
@@ -51,13 +52,18 @@ class SimulatedHost:
     store_url = "simulated://"
 
     def __init__(
-        self, world: "World", id: HostId, attempt: int, driver: int, scheme: Scheme
+        self,
+        world: "World",
+        id: HostId,
+        attempt: int,
+        driver: "SimulatedDriver",
+        scheme: Scheme,
     ) -> None:
         self.world = world
         self.id = id
         self.attempt = attempt
         self.driver = driver
-        """Which driver this host belongs to; to later ones it is a zombie."""
+        """Whom this host belongs to; to later drivers it is a zombie."""
         self.alive = True
         self.step_s = world.scheduler.random.choice((0.0005, 0.002, 0.004))
         """Hosts differ in speed, so that frames pile up before the slow ones."""
@@ -102,7 +108,7 @@ class SimulatedHost:
         )
 
     def tell(self, report: Report) -> None:
-        self.to_driver.carry(lambda: self.world.on_report(self, report))
+        self.to_driver.carry(lambda: self.driver.on_report(self, report))
 
     def upload(self, upload: Upload) -> None:
         final = "its last checkpoint" if upload.record.final else "checkpoint"

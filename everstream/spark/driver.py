@@ -18,7 +18,14 @@ from pyspark import SparkContext
 from everstream.core.coordinators.coordinator import Coordinator
 from everstream.core.ids import HostId
 from everstream.core.manifest import EpochManifest
-from everstream.core.messages import CheckpointTaken, Committed, Restored, StartCheckpoint
+from everstream.core.messages import (
+    CheckpointTaken,
+    Committed,
+    Progress,
+    Report,
+    Restored,
+    StartCheckpoint,
+)
 from everstream.core.newest import Newest
 from everstream.core.orders import Discard, EndRun, Note, Order, Phase, SendTo, WriteManifest
 from everstream.core.points import Point
@@ -28,7 +35,8 @@ from everstream.spark.endpoints import Address, Doors
 from everstream.spark.host import HostTask
 from everstream.spark.injection import Injector
 from everstream.spark.job import HostsJob
-from everstream.spark.life_sign import ASK, at_work, how_it_died, is_awake, read_stacks
+from everstream.spark.last_words import Coroner
+from everstream.spark.life_sign import ASK, at_work, is_awake, read_stacks
 from everstream.spark.listener import Snapshot
 from everstream.spark.manifest_writer import ManifestWriter
 from everstream.spark.talk import (
@@ -68,6 +76,9 @@ class Attempt:
     identity: bytes
     heard_s: float
     pidfd: int | None = None
+    peak_bytes: int = 0
+    """The most memory that it has said to have had."""
+    told_to_die: bool = False
     asked_again_s: float = 0.0
     """When a host that lives and says nothing is asked for its stacks again."""
 
@@ -94,6 +105,7 @@ class Driver:
         self.ended_s = 0.0
         self.listener = self.config.listener
         self.injector = Injector(self.config.kills, self.coordinator.plan, self.listener)
+        self.coroner = Coroner(self.coordinator.plan)
         self.pace = self.config.pace()
         self.writer = ManifestWriter(
             self.store,
@@ -195,15 +207,18 @@ class Driver:
         match message:
             case Hello():
                 self._welcome(identity, message, now_s)
-            case Beat(host=host, attempt=number):
+            case Beat(host=host, attempt=number, peak_bytes=peak_bytes):
                 self._reply(identity, Nod())
                 attempt = self.attempts.get(host)
                 if attempt is not None and attempt.hello.attempt == number:
                     attempt.heard_s = now_s
+                    attempt.peak_bytes = peak_bytes
                     attempt.asked_again_s = 0.0
             case KillFired(kill=kill, host=host):
                 self.injector.happening(kill)
                 self.coordinator.on_injected_kill(host, now_s)
+                if host in self.attempts:
+                    self.attempts[host].told_to_die = True
                 self._reply(identity, Nod())
             case Unreachable(host=host, peer=peer, waited_s=waited_s):
                 if now_s >= self._said_of_peer_s.get(peer, 0.0) + waited_s / 2:  # one for all
@@ -220,11 +235,17 @@ class Driver:
                     self._obey(self.coordinator.on_start_failed(host, error, now_s))
             case _:
                 if any(attempt.identity == identity for attempt in self.attempts.values()):
+                    self._measure(message)
                     self._obey(self.coordinator.on_report(message, now_s))
                     if type(message) in _REPORTED_AT:
                         self.injector.reached(_REPORTED_AT[type(message)])
                     if self.running_s is None and self.coordinator.phase is Phase.RUNNING:
                         self.running_s = now_s
+
+    def _measure(self, report: Report) -> None:
+        monitor = self.config.monitor
+        if monitor is not None and isinstance(report, Progress) and report.meter is not None:
+            monitor.heard(report.shard, report.meter)
 
     def _welcome(self, identity: bytes, hello: Hello, now_s: float) -> None:
         earlier = self.attempts.get(hello.host)
@@ -253,7 +274,15 @@ class Driver:
     def _process_ended(self, pidfd: int, now_s: float) -> None:
         for host, attempt in list(self.attempts.items()):
             if attempt.pidfd == pidfd:
-                self._lose(host, how_it_died(attempt.hello.address), now_s)
+                self._lose(host, self._how_it_ended(host, attempt), now_s)
+
+    def _how_it_ended(self, host: HostId, attempt: Attempt) -> str:
+        if attempt.told_to_die:
+            return "killed on purpose"
+        assert attempt.pidfd is not None
+        shards = self.coordinator.plan.hosts[host]
+        address = attempt.hello.address
+        return str(self.coroner.examine(address, shards, attempt.pidfd, attempt.peak_bytes))
 
     def _watch_hosts(self, now_s: float) -> None:
         for host, attempt in list(self.attempts.items()):

@@ -54,10 +54,12 @@ from everstream.spark.talk import (
     ToDriver,
     ToHost,
 )
+from everstream.spark.whereabouts import Whereabouts
 from everstream.spark.wire import Credit, Wire
 from everstream.state.store import CheckpointStore, ObjectRef
 
 PROGRESS_EVERY_S = 0.1
+"""Or more often, if a monitor samples more often."""
 LARGE_BYTES = 65_536
 """From this size on ZeroMQ sends a payload without copying it."""
 
@@ -75,6 +77,7 @@ class HostTask:
     always_tcp: bool
     driver_timeout_s: float
     slow_after_s: float
+    progress_every_s: float = PROGRESS_EVERY_S
     python_path: list[str] = field(default_factory=list)
 
     def __call__(self, partition: int, _: Iterable[int]) -> Iterator[int]:
@@ -120,10 +123,15 @@ class Host:
         self.runners = {
             shard: ShardRunner(self.plan, shard, task.scheme, self) for shard in self.plan.hosts[id]
         }
+        shards = self.plan.hosts[id]
+        self.whereabouts = Whereabouts(self.doors.folder, self.plan, shards)
+        for shard, runner in self.runners.items():
+            runner.chain.place = self.whereabouts.of(shard)
         self.kills: list[KillAfter] = []
         self.kills_at: list[KillAt] = []
         self.times_at: Counter[tuple[ShardId, Point]] = Counter()
         self.running = True
+        self.progress_every_s = task.progress_every_s
         self.progress_due_s = 0.0
         self.life = LifeSign(self.doors, task.driver, task.driver_timeout_s, id, attempt)
         hello = Hello(id, attempt, task_id, os.getpid(), self.doors.machine, self.address)
@@ -224,7 +232,8 @@ class Host:
     def _step_runners(self) -> bool:
         busy = False
         now_s = self.clock_s()
-        for shard, runner in self.runners.items():
+        for position, (shard, runner) in enumerate(self.runners.items()):
+            self.whereabouts.enter(position)
             runner.on_tick(now_s)
             if runner.can_step(now_s) and runner.step():
                 busy = True
@@ -235,7 +244,7 @@ class Host:
     def _wait_ms(self) -> int:
         """How long nothing can happen by itself."""
         now_s = self.clock_s()
-        wait_s = PROGRESS_EVERY_S
+        wait_s = self.progress_every_s
         for runner in self.runners.values():
             if runner.ready_at_s > now_s:
                 wait_s = min(wait_s, runner.ready_at_s - now_s)
@@ -292,7 +301,8 @@ class Host:
     def _command(self, command: Command) -> None:
         if isinstance(command, Resume):
             self.peers.meet(command.addresses, command.generation, self.clock_s())
-        for runner in self.runners.values():
+        for position, runner in enumerate(self.runners.values()):
+            self.whereabouts.enter(position)
             runner.on_command(command)
         if isinstance(command, Shutdown):
             self.running = False
@@ -300,7 +310,7 @@ class Host:
     def _report_progress(self) -> None:
         now_s = self.clock_s()
         if now_s >= self.progress_due_s:
-            self.progress_due_s = now_s + PROGRESS_EVERY_S
+            self.progress_due_s = now_s + self.progress_every_s
             for runner in self.runners.values():
                 self._say(runner.progress())
             self._check_links(now_s)

@@ -1,11 +1,12 @@
 """`pipeline.run(...)`: from a pipeline and some wishes to a result."""
 
+import math
 import os
 import socket
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 
 import cloudpickle
@@ -17,10 +18,12 @@ from everstream.core.ids import first_generation
 from everstream.core.orders import Outcome
 from everstream.core.plan import Plan, make_plan, spread
 from everstream.errors import EnvironmentFault, RunFailed, StoreError
+from everstream.meters.monitor import Monitor
 from everstream.pipeline.checkpointing import Checkpointing, Coordinated
 from everstream.pipeline.graph import Kind
 from everstream.pipeline.source import Source
 from everstream.pipeline.stream import Pipeline
+from everstream.runtime.sendable import check_sendable
 from everstream.spark.config import (
     RunConfig,
     always_tcp,
@@ -33,7 +36,7 @@ from everstream.spark.config import (
 from everstream.spark.context import check_context, is_local, make_context, slots
 from everstream.spark.driver import Driver
 from everstream.spark.endpoints import Address, Doors, RunKeys, address_of
-from everstream.spark.host import HostTask
+from everstream.spark.host import PROGRESS_EVERY_S, HostTask
 from everstream.spark.kills import Kill
 from everstream.spark.listener import Listener, Snapshot
 from everstream.spark.opening import (
@@ -73,6 +76,7 @@ def run(
     slow_after: str | float = "10s",
     checkpoint_timeout: str | float = "10m",
     transport: str = "auto",
+    monitor: Monitor | str | None = None,
 ) -> RunResult:
     """Run a pipeline on Spark until its sources end or it is stopped.
 
@@ -96,6 +100,7 @@ def run(
     checkpoint_timeout: give up a checkpoint that is not complete after so long, and start the next.
         The last one of a run is waited for three times as long; then the run fails.
     transport: "auto" (unix sockets on one machine, encrypted TCP between machines) or "tcp".
+    monitor: an es.Monitor, or how often one is to sample, "100ms".
     """
     began_s = time.monotonic()
     config = RunConfig(
@@ -114,9 +119,11 @@ def run(
         listener=listener or Listener(),
         heartbeat_timeout_s=positive("heartbeat_timeout", heartbeat_timeout),
         always_tcp=always_tcp(transport),
+        monitor=Monitor(monitor) if isinstance(monitor, str) else monitor,
     )
     plan = make_plan(pipeline, workers or 1)  # wrong graphs fail here, before Spark starts
     config.check(plan)
+    check_sendable(plan.graph)
     if config.store is not None:
         check_store(config, plan, config.store)
     with store_folder(config.store) as url, held(url, owner_of(pipeline.name), take_over):
@@ -182,7 +189,7 @@ class _Run:
         )
         self.config.listener.started(self.plan, self._total_records())
         try:
-            with stopping_on_signals(driver):
+            with stopping_on_signals(driver), self.config.monitor or nullcontext():
                 end = driver.run()
         finally:
             doors.close()
@@ -215,6 +222,7 @@ class _Run:
         return address
 
     def _task(self, driver: Address, doors: Doors, url: str) -> HostTask:
+        monitor = self.config.monitor
         return HostTask(
             pickled_plan=cloudpickle.dumps(self.plan),
             scheme=self.config.scheme,
@@ -225,6 +233,7 @@ class _Run:
             always_tcp=self.config.always_tcp,
             driver_timeout_s=self.config.heartbeat_timeout_s,
             slow_after_s=self.config.policy.slow_after_s,
+            progress_every_s=min(PROGRESS_EVERY_S, monitor.every_s if monitor else math.inf),
             python_path=[path for path in sys.path if path and os.path.isdir(path)],
         )
 
@@ -248,6 +257,8 @@ class _Run:
         result.notes = driver.notes
         result.tally = coordinator.tally
         result.lost_frames = coordinator.lost_frames
+        if self.config.monitor is not None:
+            result.monitored = self.config.monitor.table()
         for text in result.left_out(self.plan.graph):
             result.notes.append(text)
             self.config.listener.note(text, True)

@@ -28,6 +28,8 @@ class Beat:
 
     host: HostId
     attempt: int
+    peak_bytes: int = 0
+    """The most memory that this process has had."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from everstream.core.ids import ChannelId, Generation
 from everstream.errors import InternalError
 from everstream.runtime.payload import BatchPayload
 
-_HEADER = struct.Struct("<BIQQQIq")
+_HEADER = struct.Struct("<BIQQQIqd")
 _CREDIT = 255
 MAX_PIGGYBACK_BYTES = 1 << 20
 
@@ -44,24 +44,23 @@ class Wire:
             frame.number,
             frame.records,
             frame.watermark,
+            frame.born_s,
         )
         if frame.piggyback:
             header += frame.piggyback
         return [header] if frame.payload is None else [header, frame.payload.encoded]
 
     def credit_to_parts(self, credit: Credit) -> list[bytes]:
-        position = self.position[credit.channel]
-        return [
-            _HEADER.pack(_CREDIT, position, credit.generation, 0, credit.frames, credit.most, 0)
-        ]
+        position, generation = self.position[credit.channel], credit.generation
+        return [_HEADER.pack(_CREDIT, position, generation, 0, credit.frames, credit.most, 0, 0.0)]
 
     def parse(self, parts: list[Any]) -> Frame | Credit:
         """A frame, or a grant of credit."""
         header = bytes(parts[0])
         if not _HEADER.size <= len(header) <= _HEADER.size + MAX_PIGGYBACK_BYTES:
             raise InternalError(f"a message has a header of {len(header)} bytes")
-        kind, position, generation, sequence, number, records, watermark = _HEADER.unpack_from(
-            header
+        kind, position, generation, sequence, number, records, watermark, born_s = (
+            _HEADER.unpack_from(header)
         )
         if position >= len(self.channels):
             raise InternalError(f"a message names channel {position} of {len(self.channels)}")
@@ -79,4 +78,5 @@ class Wire:
             header[_HEADER.size :],
             payload,
             watermark,
+            born_s,
         )

@@ -31,9 +31,7 @@ def pipeline(folder: Path, apart: bool) -> es.Pipeline:
 
 
 @pytest.mark.parametrize("apart", [False, True], ids=["fused", "apart"])
-def test_a_stop_under_back_pressure_takes_its_checkpoint(
-    tmp_path: Path, apart: bool
-) -> None:
+def test_a_stop_under_back_pressure_takes_its_checkpoint(tmp_path: Path, apart: bool) -> None:
     notes, store = Notes(), tmp_path / "store"
     stopped = run(
         pipeline(tmp_path, apart),

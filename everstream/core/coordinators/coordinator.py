@@ -319,6 +319,9 @@ class Coordinator:
         if self._paused:
             self._paused.add(failed.shard)
             return
+        if self._run.restarts.repeats.has_seen(failed.error, self._run.stable_epoch):
+            self._end_of_no_use(failed, now_s)
+            return
         pause_s = self._run.restarts.back_off.pause_s(now_s)
         what = f"{failed.shard} failed"
         if not self._survives(what, [failed.shard], None, failed.error, now_s, pause_s):
@@ -327,6 +330,18 @@ class Coordinator:
             self._paused, self._return_at_s = {failed.shard}, now_s + pause_s
         else:
             self._go_back([failed.shard], now_s)
+
+    def _end_of_no_use(self, failed: ShardFailed, now_s: float) -> None:
+        """It was tried again from the checkpoint and came to the same end."""
+        run = self._run
+        what = f"{failed.shard} failed"
+        run.restarts.open(what, [failed.shard], None, now_s)
+        back = f"epoch {run.stable_epoch}" if run.stable_epoch else "the start"
+        message = (
+            f"{what} in the same way again after going back to {back}: it is not tried a third "
+            "time, because it would end like this"
+        )
+        run.end(Outcome.FAILED, RunFailed(message, failed.error))
 
     def _go_back(self, shards: Sequence[ShardId], now_s: float) -> None:
         """With these go those that wait for the end of a pause: nobody can go back past them."""

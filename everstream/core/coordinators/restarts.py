@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from everstream.core.coordinators.headway import Headway
 from everstream.core.coordinators.recovery_report import RecoveryBook, RecoveryReport
+from everstream.core.coordinators.repeats import Repeats
 from everstream.core.coordinators.restart_budget import RestartBudget
 from everstream.core.ids import HostId, ShardId
 from everstream.core.orders import Policy
@@ -46,6 +47,7 @@ class Restarts:
         self._headway = headway
         self._budget = RestartBudget(policy.max_restarts, policy.restart_window_s)
         self.back_off = BackOff()
+        self.repeats = Repeats()
         self._injected: dict[HostId, float] = {}
 
     def injected(self, host: HostId, now_s: float) -> None:
