@@ -252,6 +252,8 @@ class Operator:
     """Whether a batch that failed may be processed again, in pieces: it changes no state."""
     pure = False
     """Whether the same batch always gives the same output: no state, no chance, no clock."""
+    whole_batches = False
+    """Whether its batches must come as its source gave them, however long they take."""
     announces_watermarks = False
     """Whether those behind get the watermark of `ctx.advance_watermark`, not that of the input."""
 

@@ -111,6 +111,7 @@ class Pipeline:
         heartbeat_timeout: a host that is silent for so long is taken for dead.
         slow_after: say so when a checkpoint, a restore or the store takes longer than this.
         checkpoint_timeout: give up a checkpoint that is not complete after so long, and start the next.
+            The last one of a run is waited for three times as long; then the run fails.
         transport: "auto" (unix sockets on one machine, encrypted TCP between machines) or "tcp".
         monitor: an es.Monitor, or how often one is to sample, "100ms"; see `result.monitored`.
 

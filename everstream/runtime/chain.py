@@ -23,11 +23,12 @@ from everstream.pipeline.clocks import ForwardClock
 from everstream.pipeline.graph import ByKey, Kind
 from everstream.pipeline.operator import Context, Moment, bind_state, process_tolerantly
 from everstream.pipeline.sink import Permit, SinkShard, Transaction
-from everstream.pipeline.source import END, NO_LOAD, EndOfStream
+from everstream.pipeline.source import NO_LOAD, EndOfStream
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
 from everstream.runtime.channel_state import CHANNELS
 from everstream.runtime.outlets import Outlet
 from everstream.runtime.recurring import will_recur
+from everstream.runtime.rest import Rest
 from everstream.runtime.stage import Stage
 from everstream.state.snapshot import ShardState
 
@@ -70,6 +71,8 @@ class ChainStages:
         self.moment = Moment()
         self.meter = Meter()
         self._at = shard.operator
+        self._unfinished = False
+        """A batch came in part: what it tells of event time holds when all of it is through."""
         self.place: Place = [0]
         """Says which of the operators is at work; an engine may put it where others can see it."""
 
@@ -125,6 +128,7 @@ class ChainStages:
                 stage.reader.fence(generation)
                 if "offset" in extra:
                     stage.reader.seek(extra["offset"])
+                stage.rest = Rest(extra.get("rest"))
             elif kind is Kind.SINK:
                 who = SinkShard(graph.name, name, self.shard.number, shards, generation, store)
                 stage.writer = what.open(who)
@@ -142,6 +146,7 @@ class ChainStages:
                 assert hidden.writer is not None
                 saved = extras.get(hidden.name, {})
                 hidden.hold(hidden.writer.recover(saved.get("transactions", ()), permit))
+        self._unfinished = bool(self.head.rest)
         self._link()
 
     def _link(self) -> None:
@@ -165,14 +170,16 @@ class ChainStages:
                 stage.operator.on_start(stage.ctx)
                 self._forward_emitted(stage)
         # Those behind may not have heard the last watermark before the failure.
-        for stage in self.stages.values():
-            self._pass_watermark(stage)
+        self._pass_watermarks()
 
-    def process(self, batch: Batch, side: str = "") -> None:
-        """Send a batch that came in at this side through the chain."""
+    def process(self, batch: Batch, side: str = "", *, last: bool = True) -> None:
+        """Send a batch that came in at this side through the chain; `last`: not a part of one."""
+        self._unfinished, began = not last, self._unfinished
         if len(batch):
             self.head.ctx.input = side
             self._process(self.head, batch)
+        if began and last:
+            self._pass_watermarks()
 
     def advance(self, watermark: int) -> None:
         """The inputs have come to this watermark: tell the operators and outlets behind."""
@@ -192,8 +199,8 @@ class ChainStages:
                 stage.operator.on_timer(now_s, stage.ctx)
                 self._forward_emitted(stage)
 
-    def read(self) -> int | EndOfStream | None:
-        """Read a batch from the source and send it through the chain; how many records it had."""
+    def read(self) -> Batch | EndOfStream | None:
+        """The next batch of the source."""
         head = self.head
         assert head.reader is not None
         self._enter(head)
@@ -202,13 +209,17 @@ class ChainStages:
             for rejected in head.reader.take_rejected():
                 head.ctx.leave_out(rejected)
             self._keep_rejected(head)
-        if batch is None:
-            return None
-        if isinstance(batch, EndOfStream):
-            return END
-        self.moment.born_s = head.reader.born_s() or self.clock_s()
-        self._forward(head, "out", batch)
-        return len(batch)
+        if batch is not None and not isinstance(batch, EndOfStream):
+            self.moment.born_s = head.reader.born_s() or self.clock_s()
+        return batch
+
+    def forward(self, batch: Batch, *, last: bool = True) -> None:
+        """Send a batch of the source, or a part of one, through the chain."""
+        self._unfinished, began = not last, self._unfinished
+        self._enter(self.head)
+        self._forward(self.head, "out", batch)
+        if began and last:
+            self._pass_watermarks()
 
     def finish(self) -> None:
         """No more input: upstream first, so that last records still pass those behind."""
@@ -250,11 +261,17 @@ class ChainStages:
             stage.operator.on_watermark(watermark, stage.ctx)
             self._forward_emitted(stage)
 
+    def _pass_watermarks(self) -> None:
+        for stage in self.stages.values():
+            self._pass_watermark(stage)
+
     def _pass_watermark(self, stage: Stage) -> None:
         """Let those behind a stage know what it promises, if that is news."""
         watermark = stage.ctx.watermark
         announces = stage.operator is not None and stage.operator.announces_watermarks
         if announces and watermark != END_OF_TIME:
+            if self._unfinished:
+                return
             watermark = stage.ctx.announced
         if watermark <= stage.passed:
             return
@@ -298,6 +315,8 @@ class ChainStages:
                     raise UserError("before_checkpoint cannot emit; emit while processing records.")
             if stage.reader is not None:
                 extras[stage.name] = {"offset": stage.reader.offset}
+                if stage.rest:
+                    extras[stage.name]["rest"] = stage.rest.saved()
                 stage.offsets.append((checkpoint, stage.reader.offset))
             elif stage.writer is not None:
                 self._enter(stage)

@@ -22,7 +22,7 @@ import cloudpickle
 import zmq
 
 from everstream.core.frames import Frame
-from everstream.core.ids import ChannelId, Generation, HostId, ShardId
+from everstream.core.ids import ChannelId, HostId, ShardId
 from everstream.core.messages import Command, Report, Resume, Shutdown
 from everstream.core.plan import Plan
 from everstream.core.points import Point
@@ -56,7 +56,7 @@ from everstream.spark.talk import (
     ToHost,
 )
 from everstream.spark.whereabouts import Whereabouts
-from everstream.spark.wire import Wire
+from everstream.spark.wire import Credit, Wire
 from everstream.state.store import CheckpointStore, ObjectRef
 
 PROGRESS_EVERY_S = 0.1
@@ -173,13 +173,14 @@ class Host:
         large = len(parts) > 1 and len(parts[1]) >= LARGE_BYTES
         self.peers[host].send_multipart(parts, copy=not large)
 
-    def grant(self, channel: ChannelId, frames: int) -> None:
+    def grant(self, channel: ChannelId, frames: int, most: int) -> None:
         generation = self.runners[channel.receiver].shard.generation_of(channel)
         host = self.plan.host_of[channel.sender]
+        credit = Credit(channel, generation, frames, most)
         if host == self.id:
-            self.local_work.append((channel, generation, frames))
+            self.local_work.append(credit)
         else:
-            self.peers[host].send_multipart(self.wire.credit_to_parts(channel, generation, frames))
+            self.peers[host].send_multipart(self.wire.credit_to_parts(credit))
 
     def tell(self, report: Report) -> None:
         self._say(report)
@@ -267,7 +268,7 @@ class Host:
         while self.local_work:
             self._take_in(self.local_work.popleft())
 
-    def _take_in(self, item: Frame | tuple[ChannelId, Generation, int]) -> None:
+    def _take_in(self, item: Frame | Credit) -> None:
         if isinstance(item, Frame):
             try:
                 self.runners[item.channel.receiver].on_frame(item)
@@ -278,8 +279,7 @@ class Host:
                 for report in self.peers.frames_lost(sender):
                     self._say(report)
         else:
-            channel, generation, frames = item
-            self.runners[channel.sender].on_grant(channel, generation, frames)
+            self.runners[item.channel.sender].on_grant(*item)
 
     def _drain_control(self) -> None:
         while True:

@@ -19,7 +19,7 @@ from everstream.core.orders import Outcome
 from everstream.core.plan import Plan, make_plan, spread
 from everstream.errors import EnvironmentFault, RunFailed, StoreError
 from everstream.meters.monitor import Monitor
-from everstream.pipeline.checkpointing import Checkpointing, Coordinated, seconds
+from everstream.pipeline.checkpointing import Checkpointing, Coordinated
 from everstream.pipeline.graph import Kind
 from everstream.pipeline.source import Source
 from everstream.pipeline.stream import Pipeline
@@ -30,6 +30,7 @@ from everstream.spark.config import (
     always_tcp,
     parsed_kills,
     policy_of,
+    positive,
     store_url,
     wishes_of,
 )
@@ -99,8 +100,10 @@ def run(
         everstream.spark.kills); "driver@..." kills this process.
     progress: show on standard error how the run goes; default: unless there is a listener, or
         EVERSTREAM_PROGRESS is 0.
+    heartbeat_timeout: a host that is silent for so long is taken for dead.
     slow_after: say so when a checkpoint, a restore or the store takes longer than this.
     checkpoint_timeout: give up a checkpoint that is not complete after so long, and start the next.
+        The last one of a run is waited for three times as long; then the run fails.
     transport: "auto" (unix sockets on one machine, encrypted TCP between machines) or "tcp".
     monitor: an es.Monitor, or how often one is to sample, "100ms".
     """
@@ -115,11 +118,11 @@ def run(
         master=master,
         spark=spark,
         workers=workers,
-        timeout_s=None if timeout is None else seconds(timeout),
+        timeout_s=None if timeout is None else positive("timeout", timeout),
         until=until,
         kills=parsed_kills(kill),
         listener=listener or Listener(),
-        heartbeat_timeout_s=seconds(heartbeat_timeout),
+        heartbeat_timeout_s=positive("heartbeat_timeout", heartbeat_timeout),
         always_tcp=always_tcp(transport),
         monitor=Monitor(monitor) if isinstance(monitor, str) else monitor,
     )

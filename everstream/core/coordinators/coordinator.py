@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, assert_never
 
 from everstream.core.checkpoint_record import CheckpointRecord
 from everstream.core.coordinators.keeper import Keeper, Wait
+from everstream.core.coordinators.last_wait import LastWait
 from everstream.core.coordinators.patience import Patience, listed
 from everstream.core.coordinators.recovery_report import RecoveryReport
 from everstream.core.coordinators.run_state import RunState
@@ -58,6 +59,7 @@ class Coordinator:
         self._run = RunState(plan, policy, generation, manifests)
         self._keeper = keeper(self._run)
         self._patience = Patience(policy.slow_after_s)
+        self._last_wait = LastWait(self._run)
         self._stop_by_s: float | None = None
         """When a run that was asked to stop does so without a checkpoint."""
         self._return_at_s = 0.0
@@ -235,6 +237,10 @@ class Coordinator:
         run = self._run
         if self._stop_by_s is not None and now_s >= self._stop_by_s and not run.over:
             self._stop_without_checkpoint()
+            return run.outbox.take()
+        given_up = self._last_wait.given_up(now_s)
+        if given_up is not None:
+            run.end(Outcome.FAILED, given_up)
             return run.outbox.take()
         if run.phase is Phase.RUNNING and run.plan.cycles and run.headway.sources_ended():
             for question in run.loops.questions():
