@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 LIBRARY = Path(everstream.__file__).parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 OPTIONAL = {
-    *("numba", "llvmlite", "matplotlib", "duckdb", "simpy", "psycopg"),
+    *("numba", "llvmlite", "matplotlib", "duckdb", "simpy", "psycopg", "psutil"),
     *("cv2", "skimage", "faiss", "pocketsphinx", "afinn"),
 }
 """What may be imported inside a `with extra(...)` only. llvmlite comes with numba."""
