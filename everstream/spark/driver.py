@@ -42,8 +42,8 @@ from everstream.spark.life_sign import ASK, at_work, is_awake, read_stacks
 from everstream.spark.listener import Snapshot
 from everstream.spark.manifest_writer import ManifestWriter
 from everstream.spark.operator_logs import Logged, pass_on
-from everstream.spark.stillborn import Births
 from everstream.spark.scrubber import Scrubber
+from everstream.spark.stillborn import Births
 from everstream.spark.talk import (
     Beat,
     Hello,
