@@ -37,6 +37,15 @@ def _rebuild(kind: type[EverstreamError], args: tuple[Any, ...], fields: dict[st
     return error
 
 
+def said(error: BaseException) -> str:
+    """What an error of others says of itself, as text that can be shown and stored anywhere."""
+    try:
+        text = str(error)
+    except Exception:  # its class comes from anywhere, and so may what it does
+        text = f"{type(error).__name__}, which cannot be shown"
+    return text.encode(errors="backslashreplace").decode()
+
+
 class UserError(EverstreamError):
     """Something the user wrote is wrong; the message says what to change."""
 

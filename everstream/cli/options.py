@@ -38,6 +38,7 @@ class RunOptions:
     heartbeat_timeout: str = "10s"
     kills: tuple[str, ...] = field(default=())
     transport: str = "auto"
+    store_key: str | None = None
     monitor: str | None = None
     monitor_file: str | None = None
     monitor_append: bool = False

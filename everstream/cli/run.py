@@ -37,6 +37,16 @@ DropState = Annotated[
         "Can be given several times.",
     ),
 ]
+StoreKeyFile = Annotated[
+    str | None,
+    typer.Option(
+        "--store-key",
+        metavar="FILE",
+        envvar="EVERSTREAM_STORE_KEY_FILE",
+        help="File with the key that signs the store: what was not signed with it is refused, so "
+        "that who else can write there cannot run code in here.",
+    ),
+]
 
 
 class Log(Enum):
@@ -140,6 +150,7 @@ def run(
         Transport,
         typer.Option(help="auto: unix sockets on one machine, encrypted TCP between machines."),
     ] = Transport.auto,
+    store_key: StoreKeyFile = None,
     monitor: Annotated[
         str | None,
         typer.Option(
@@ -186,6 +197,7 @@ def run(
         heartbeat_timeout=heartbeat_timeout,
         kills=tuple(kill or ()),
         transport=transport.value,
+        store_key=store_key,
         monitor=monitor,
         monitor_file=_monitor_file(monitor, monitor_file),
     )

@@ -106,6 +106,8 @@ class Context:
         self.on_error = on_error
         self._clock_s = clock_s
         self.moment = moment if moment is not None else Moment()
+        self.asked_time = False
+        """Whether processing time matters here: then a checkpoint says how late it was."""
         self.skipped = 0
         """Records that were left out so far, also before the last failure."""
         self._rejected: list[Rejected] = []
@@ -129,7 +131,11 @@ class Context:
 
     @property
     def now_s(self) -> float:
-        """Processing time: seconds since 1970 by the clock of this machine."""
+        """Processing time: seconds since 1970 by the clock of this machine.
+
+        It never goes back: not when that clock is set back, and not after a failure.
+        """
+        self.asked_time = True
         return self._clock_s()
 
     def advance_watermark(self, watermark: int) -> None:
@@ -144,6 +150,7 @@ class Context:
 
         Wishes are not kept across a crash: say them again in `on_start`.
         """
+        self.asked_time = True
         self.wanted_at_s = min(self.wanted_at_s, time_s)
 
     def reading(self, batch: Batch) -> Iterator[Any]:

@@ -5,6 +5,7 @@ operator kept in plain attributes can leak from before a failure to after it.
 """
 
 import math
+import pickle
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from everstream.core.meter import Meter
 from everstream.core.plan import Plan
 from everstream.errors import EverstreamError, OperatorError, UserError
 from everstream.pipeline.batch import Batch
+from everstream.pipeline.clocks import ForwardClock
 from everstream.pipeline.graph import ByKey, Kind
 from everstream.pipeline.operator import Context, Moment, bind_state, process_tolerantly
 from everstream.pipeline.sink import Permit, SinkShard, Transaction
@@ -63,6 +65,8 @@ class ChainStages:
         self.state = state
         self.clock_s = clock_s
         self.steady_s = steady_s if steady_s is not None else clock_s
+        self.now_s = ForwardClock(lambda: self.clock_s())
+        """Processing time: it does not even go back with a generation."""
         self.stages: dict[str, Stage] = {}
         self.moment = Moment()
         self.meter = Meter()
@@ -107,7 +111,7 @@ class ChainStages:
                 self.state.keystore(name, CONTEXT_STATE),
                 keying,
                 graph.nodes[name].on_error,
-                self.clock_s,
+                self.now_s,
                 self.moment,
             )
             stage = Stage(name, ctx, number=number)
@@ -115,6 +119,7 @@ class ChainStages:
             self.stages[name] = stage
             extra = extras.get(name, {})
             ctx.skipped = extra.get("skipped", 0)
+            self.now_s.not_before(extra.get("now_s", 0.0))
             ctx.watermark, ctx.announced = extra.get("watermark", (NO_WATERMARK, NO_WATERMARK))
             # By its place in the graph: some connectors can be either.
             if kind is Kind.SOURCE:
@@ -227,7 +232,7 @@ class ChainStages:
                 self._forward_emitted(stage)
 
     def _process(self, stage: Stage, batch: Batch) -> None:
-        self._enter(stage)
+        self._at, self.place[0] = stage.name, stage.number  # `_enter`, without the call
         stage.records_in += len(batch)
         if stage.writer is not None:
             stage.writer.write(batch)
@@ -324,6 +329,8 @@ class ChainStages:
                 continue
             if stage.ctx.skipped:
                 extras.setdefault(stage.name, {})["skipped"] = stage.ctx.skipped
+            if stage.ctx.asked_time:
+                extras.setdefault(stage.name, {})["now_s"] = stage.ctx.now_s
             times = (stage.ctx.watermark, stage.ctx.announced)
             if times != (NO_WATERMARK, NO_WATERMARK):
                 extras.setdefault(stage.name, {})["watermark"] = times
@@ -432,15 +439,35 @@ class ChainStages:
 
         operator: whose it is, if not of the one at work: output is committed in the background.
         """
-        if isinstance(error, EverstreamError) and not isinstance(error, UserError):
-            error.will_recur = will_recur(error)
-            return error
+        known = isinstance(error, EverstreamError) and not isinstance(error, UserError)
+        if known and _travels(error):
+            error.will_recur = will_recur(error)  # type: ignore[attr-defined]
+            return error  # type: ignore[return-value]
         stage = self.stages.get(self._at) if operator is None else None
-        record = repr(stage.ctx.record) if stage is not None else "None"
-        if len(record) > _SHOWN:
-            record = record[:_SHOWN] + "..."
+        record = _shown(stage.ctx.record) if stage is not None else "None"
         lines = traceback.format_exception(type(error), error, error.__traceback__)
         theirs = [line for line in lines if not any(own in line.split("\n")[0] for own in _OURS)]
-        explained = OperatorError(operator or self._at, self.shard.number, record, "".join(theirs))
+        text = "".join(theirs).encode(errors="backslashreplace").decode()
+        explained = OperatorError(operator or self._at, self.shard.number, record, text)
         explained.will_recur = will_recur(error)
         return explained
+
+
+def _travels(error: BaseException) -> bool:
+    """Whether it can be sent to the driver; a class of a user's may add what cannot."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # see `_shown`
+        return False
+    return True
+
+
+def _shown(record: Any) -> str:
+    """A record as text, and not too long; classes of users may fail at that, too."""
+    try:
+        text = repr(record).encode(errors="backslashreplace").decode()
+    except Exception as error:
+        return (
+            f"a {type(record).__name__}, which cannot be shown: {type(error).__name__} in its repr"
+        )
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."

@@ -16,9 +16,6 @@ from everstream.runtime.message_log import Segment
 from everstream.state.snapshot import Capture as StateCapture
 from everstream.state.store import ObjectRef
 
-RAISED = (Exception, SystemExit, KeyboardInterrupt)
-"""What a user's code may raise and its shard must answer for: also what means to end the process."""
-
 
 @dataclass
 class Upload:

@@ -45,7 +45,7 @@ class Port(Protocol):
         """A clock that never goes back, for durations and timers."""
 
     def wall_s(self) -> float:
-        """Processing time, as operators see it: seconds since 1970."""
+        """The clock of this machine, in seconds since 1970; it may be set while the run goes on."""
 
     def send(self, frame: Frame) -> None:
         """Carry a frame to its channel's receiver, behind those sent there before."""

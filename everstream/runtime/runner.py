@@ -50,11 +50,11 @@ from everstream.core.protocols.base import Place, Queues
 from everstream.core.scheme import Scheme
 from everstream.core.shard import Shard
 from everstream.core.status import Status
-from everstream.errors import CorruptObject, EnvironmentFault
+from everstream.errors import CorruptObject, EnvironmentFault, said
 from everstream.pipeline.sink import Permit
 from everstream.pipeline.source import EndOfStream
 from everstream.runtime.chain import ChainStages
-from everstream.runtime.jobs import RAISED, CommitJob, Upload
+from everstream.runtime.jobs import CommitJob, Upload
 from everstream.runtime.outlets import make_outlets
 from everstream.runtime.pace import UNLIMITED, Pace
 from everstream.runtime.port import Port
@@ -147,7 +147,7 @@ class ShardRunner:
             self._perform(instructions)
         except CorruptObject as error:
             self.port.tell(RestoreFailed(self.shard.id, command.generation, str(error)))
-        except RAISED as error:
+        except BaseException as error:  # see `_guarded`
             self._perform(self.shard.on_failure(self.chain.explain(error)))
 
     def _on_resume(self, command: Resume) -> None:
@@ -210,7 +210,9 @@ class ShardRunner:
             return
         if isinstance(error, EnvironmentFault | OSError):
             self._snapshots.lost(upload)
-            self._perform(self.shard.on_upload_failed(upload.generation, upload.record, str(error)))
+            self._perform(
+                self.shard.on_upload_failed(upload.generation, upload.record, said(error))
+            )
         else:
             sink = self.chain.sink_of(upload.transactions)
             self._perform(self.shard.on_failure(self.chain.explain(error, sink)))
@@ -259,7 +261,7 @@ class ShardRunner:
         timer_at_s = self.chain.timer_at_s
         if timer_at_s == math.inf or not self.can_step(math.inf):
             return math.inf
-        return timer_at_s - self.port.wall_s()
+        return timer_at_s - self.chain.now_s()
 
     def progress(self) -> Progress:
         ended = self.shard.status in (Status.ENDED, Status.CLOSED)
@@ -313,7 +315,7 @@ class ShardRunner:
         """User code runs in here: what it raises ends this shard, not the host."""
         try:
             work(*arguments)
-        except RAISED as error:
+        except BaseException as error:  # it may even exit, or cancel itself
             self._perform(self.shard.on_failure(self.chain.explain(error)))
 
     def _deliver(self, frame: Frame, records: int, watermark: int | None) -> None:
@@ -348,10 +350,10 @@ class ShardRunner:
 
     def _timer_due(self) -> bool:
         timer_at_s = self.chain.timer_at_s
-        return timer_at_s != math.inf and timer_at_s <= self.port.wall_s()
+        return timer_at_s != math.inf and timer_at_s <= self.chain.now_s()
 
     def _call_timers(self) -> None:
-        self.chain.call_timers(self.port.wall_s())
+        self.chain.call_timers(self.chain.now_s())
         self._flush_outside_step()
 
     def _produce(self, most: int) -> None:
@@ -445,7 +447,7 @@ class ShardRunner:
             waiting = self._snapshots.restore(order)
         except CorruptObject as error:
             self._perform(self.shard.on_load_failed(order.generation, str(error)))
-        except RAISED as error:
+        except BaseException as error:  # see `_guarded`
             self._perform(self.shard.on_failure(self.chain.explain(error)))
         else:
             if order.records:

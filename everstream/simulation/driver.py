@@ -73,6 +73,7 @@ class SimulatedDriver:
             world.attempts[host] += 1
             started = SimulatedHost(world, host, world.attempts[host], self, world.scheme)
             world.hosts[host] = started
+            world.everybody.append(started)
             started.to_driver.carry(lambda: self._on_hello(started))
 
         world.after(0.05, start)

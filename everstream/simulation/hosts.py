@@ -5,16 +5,17 @@ sent still arrives; what was sent to it is gone.
 """
 
 import math
+import pickle
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import ChannelId, HostId, ShardId
-from everstream.core.messages import Command, Report, Resume, Shutdown
+from everstream.core.messages import Command, Report, Resume, ShardFailed, Shutdown
 from everstream.core.points import Point
 from everstream.core.scheme import Scheme
-from everstream.errors import EverstreamError, InternalError
+from everstream.errors import EnvironmentFault, InternalError, said
 from everstream.runtime.jobs import CommitJob, Upload
 from everstream.runtime.message_log import Segment
 from everstream.runtime.outlets import CREDIT
@@ -46,6 +47,20 @@ class Link:
         scheduler.at(arrival_s, deliver)
 
 
+class TroubledRunner(ShardRunner):
+    """A runner in whose operators, sources and hooks something may go wrong at any call."""
+
+    port: "SimulatedHost"
+
+    def _guarded(self, work: Callable[..., None], *arguments: Any) -> None:
+        super()._guarded(self._troubled, work, *arguments)
+
+    def _troubled(self, work: Callable[..., None], *arguments: Any) -> None:
+        self.port.world.trouble()
+        work(*arguments)
+        self.port.world.trouble()
+
+
 class SimulatedHost:
     """One attempt of one Spark task."""
 
@@ -71,7 +86,9 @@ class SimulatedHost:
         """A step of slow operators goes on until then, and nothing interrupts it."""
         self.writing: dict[int, Upload] = {}
         plan = world.plan
-        self.runners = {s: ShardRunner(plan, s, scheme, self, world.pace()) for s in plan.hosts[id]}
+        self.runners = {
+            s: TroubledRunner(plan, s, scheme, self, world.pace()) for s in plan.hosts[id]
+        }
         self.peers: dict[HostId, SimulatedHost] = {}
         self.links: dict[SimulatedHost, Link] = {}
         self.to_driver = Link(world, world.driver_link_s)
@@ -86,7 +103,7 @@ class SimulatedHost:
         return self.world.scheduler.now_s + self.world.outside.worked_s
 
     def wall_s(self) -> float:
-        return self.clock_s()
+        return self.world.wall_s(self.id) + self.world.outside.worked_s
 
     def send(self, frame: Frame) -> None:
         if self.world.watchers:
@@ -108,13 +125,15 @@ class SimulatedHost:
         )
 
     def tell(self, report: Report) -> None:
-        self.to_driver.carry(lambda: self.driver.on_report(self, report))
+        # What cannot travel must not be found out on Spark.
+        carried = pickle.loads(pickle.dumps(report)) if isinstance(report, ShardFailed) else report
+        self.to_driver.carry(lambda: self.driver.on_report(self, carried))
 
     def upload(self, upload: Upload) -> None:
         final = "its last checkpoint" if upload.record.final else "checkpoint"
         self._event(f"{upload.shard} takes {final} {upload.record.number}")
         self.writing[id(upload)] = upload
-        self._after(self.world.next_upload_s(), lambda: self._upload(upload))
+        self._after(self.world.next_upload_s(upload.record.final), lambda: self._upload(upload))
 
     def save_segment(self, segment: Segment) -> None:
         self._later(self.world.upload_s, lambda: self._save(segment))
@@ -156,7 +175,7 @@ class SimulatedHost:
         for upload in self.writing.values():
             try:
                 data = upload.prepare(self.reached)
-            except EverstreamError:
+            except BaseException:  # whoever would have heard of it is dead
                 continue
             ref = ObjectRef.of(upload.name, data)
             path = f"objects/{ref.name}.{ref.checksum}"
@@ -201,15 +220,15 @@ class SimulatedHost:
         runner = self.runners[upload.shard]
         try:
             ref = upload.perform(self.world.store.put, self.reached)
-        except (EverstreamError, OSError) as error:
-            self._event(f"{upload.shard} cannot save {upload.record.number}: {error}")
+        except BaseException as error:  # as in a thread of a real host
+            self._event(f"{upload.shard} cannot save {upload.record.number}: {said(error)}")
             runner.on_upload_failed(upload, error)
         else:
             self._event(f"{upload.shard} has saved {upload.record.number}")
             runner.on_uploaded(upload, ref, 0.0)
 
     def _save(self, segment: Segment) -> None:
-        with suppress(OSError, EverstreamError):  # the next checkpoint tries again
+        with suppress(EnvironmentFault):  # the next checkpoint tries again
             segment.save(self.world.store.put)
 
     def _commit(self, job: CommitJob) -> None:
@@ -218,7 +237,7 @@ class SimulatedHost:
             self._event(f"{job.shard} commits up to {job.permit.checkpoint}")
         try:
             job.perform(self.reached)
-        except EverstreamError as error:
+        except BaseException as error:  # see above
             runner.on_commit_failed(job, error)
         else:
             runner.on_commit_done(job)
@@ -248,9 +267,11 @@ class SimulatedHost:
         worked = next((runner for runner in ready if runner.step()), None)
         if worked is None:
             self._asleep = True
-            timer_in_s = min(runner.timer_in_s() for runner in self.runners.values())
-            if timer_in_s != math.inf:
-                self.world.scheduler.after(max(0.0, timer_in_s), self._wake)
+            waits_s = [runner.timer_in_s() for runner in self.runners.values()]
+            readies_s = (runner.ready_at_s - now_s for runner in self.runners.values())
+            wake_in_s = min(*waits_s, *(ready_s for ready_s in readies_s if ready_s > 0), math.inf)
+            if wake_in_s != math.inf:
+                self.world.scheduler.after(max(0.0, wake_in_s), self._wake)
         else:
             self.tell(worked.progress())
             outside = self.world.outside

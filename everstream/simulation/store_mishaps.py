@@ -1,5 +1,6 @@
 """What befalls the store of a simulated run: no room, lost answers, late puts, rot, odd errors."""
 
+import math
 from collections.abc import Callable
 from typing import get_args
 
@@ -15,7 +16,9 @@ class StoreMishaps(Happenings):
 
     disk: SimulatedDisk
     upload_s: float
+    both_copies: float
     _slow_uploads = 0
+    _hung_uploads = 0
 
     def fill_disk(self, for_s: float | None = None) -> None:
         self.fault("disk full")
@@ -60,8 +63,19 @@ class StoreMishaps(Happenings):
         self.fault("the next upload is slow")
         self._slow_uploads += 1
 
-    def next_upload_s(self) -> float:
-        """How long the next upload takes."""
+    def hang_upload(self) -> None:
+        """The next checkpoint that a shard saves never gets there, and nobody says so.
+
+        Unless it is the shard's last: nothing could take its place, so the run would wait for it.
+        """
+        self.fault("the next upload hangs")
+        self._hung_uploads += 1
+
+    def next_upload_s(self, final: bool) -> float:
+        """How long the next upload takes, of a shard's last checkpoint or another."""
+        if self._hung_uploads and not final:
+            self._hung_uploads -= 1
+            return math.inf
         if not self._slow_uploads:
             return self.scheduler.jitter_s(self.upload_s)
         self._slow_uploads -= 1
@@ -76,7 +90,7 @@ class StoreMishaps(Happenings):
         self.disk.odd[operation] += 1
 
     def rot_object(self, path: str | None = None) -> None:
-        """An object rots, often its copy as well; where a path is given, always.
+        """An object is changed or gone, sometimes its copy as well; where a path is given, always.
 
         Often one of the newest: those only one checkpoint needs, so there is one to go back to.
         """
@@ -86,9 +100,17 @@ class StoreMishaps(Happenings):
             by_number = sorted(objects, key=lambda path: path.rpartition("/")[2])
             among = by_number[-3:] if self.scheduler.random.random() < 0.5 else objects
             chosen = self.scheduler.random.choice(among)
-            self.fault(f"rot {chosen}")
-            self.disk.rot(chosen)
             copy = chosen.replace("objects/", "copies/", 1)
-            if copy in self.disk.files and (path or self.scheduler.random.random() < 0.7):
-                self.fault(f"rot {copy}")
-                self.disk.rot(copy)
+            both = path or self.scheduler.random.random() < self.both_copies
+            if both and self.disk.files.get(copy):
+                self._rot(copy)
+            elif self.scheduler.random.random() < 0.5 and self.disk.files.get(copy):
+                chosen = copy
+            self._rot(chosen)
+
+    def _rot(self, path: str) -> None:
+        self.fault(f"rot {path}")
+        if self.scheduler.random.random() < 0.3:
+            del self.disk.files[path]
+        else:
+            self.disk.rot(path)

@@ -13,7 +13,7 @@ from itertools import count
 from everstream.core.coordinators.coordinator import Coordinator
 from everstream.core.ids import HostId
 from everstream.core.manifest import EpochManifest
-from everstream.core.orders import Policy
+from everstream.core.orders import Outcome, Policy
 from everstream.core.plan import Plan, make_plan
 from everstream.core.scheme import ALIGNED, Scheme
 from everstream.errors import InternalError
@@ -62,7 +62,7 @@ class World(ProcessMishaps, StoreMishaps):
         self.driver_link_s = chance.choice((0.001, 0.01))
         self.disk = SimulatedDisk(chance)
         self.disk.watch = self._on_created
-        self.outside = OutsideSink.worlds[seed] = Outside()
+        self.outside = OutsideSink.worlds[seed] = Outside(chance)
         in_memory = scheme.log == "memory"
         self.safety = Safety(
             shape, self.outside, scheme.exactly_once or in_memory, may_lose=in_memory
@@ -75,7 +75,12 @@ class World(ProcessMishaps, StoreMishaps):
         )
         self.hosts: dict[HostId, SimulatedHost] = {}
         """The living attempts of the living driver; whoever is not in here is a zombie."""
+        self.everybody: list[SimulatedHost] = []
         self.attempts: Counter[HostId] = Counter()
+        self.clock_ahead_s = dict.fromkeys(map(HostId, range(len(self.plan.hosts))), 0.0)
+        self.outside.wall_s = lambda: self.wall_s(HostId(0))
+        self.operator_trouble: list[str] = []
+        self.both_copies = faults.both_copies
         self.drivers = 0
         self.numbers = count(1)
         """What tells manifests apart."""
@@ -110,6 +115,10 @@ class World(ProcessMishaps, StoreMishaps):
         while self.outcome is None or any(host.alive for host in self.hosts.values()):
             unsafe = self.safety.violations or self.answers.violations
             if unsafe or not self.scheduler.step():
+                return
+            if self.outside.refused and self.outcome is None:
+                # It would try this a few times more, and stop.
+                self.outcome, self.history.refused = Outcome.FAILED, True
                 return
             violation = self.liveness.violation(self.scheduler.steps)
             if violation is not None:

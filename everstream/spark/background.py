@@ -19,7 +19,7 @@ from typing import Any
 from everstream.core.ids import ShardId
 from everstream.core.points import Point
 from everstream.errors import EnvironmentFault, InternalError
-from everstream.runtime.jobs import RAISED, CommitJob, Upload
+from everstream.runtime.jobs import CommitJob, Upload
 from everstream.runtime.message_log import Segment
 from everstream.state.store import CheckpointStore
 
@@ -51,7 +51,7 @@ class Background:
             began_s = time.monotonic()
             try:
                 ref = job.perform(self.store.put, self.reached)
-            except RAISED as error:  # whatever it is, the shard's main thread must hear of it
+            except BaseException as error:  # whatever it is, the main thread must hear of it
                 self.post(lambda error=error: failed(job, error))  # type: ignore[misc]
             else:
                 took_s = time.monotonic() - began_s
@@ -81,7 +81,7 @@ class Background:
         def work() -> None:
             try:
                 job.perform(self.reached)
-            except RAISED as error:  # see above
+            except BaseException as error:  # see above
                 self.post(lambda error=error: failed(job, error))  # type: ignore[misc]
             else:
                 self.post(lambda: done(job))

@@ -9,6 +9,7 @@ readable), when Spark's next attempt says hello, or when it has been silent for 
 import os
 import pickle
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -32,6 +33,7 @@ from everstream.core.points import Point
 from everstream.errors import EverstreamError
 from everstream.spark.config import RunConfig
 from everstream.spark.endpoints import Address, Doors
+from everstream.spark.gate import Admission, Gate, Ticket
 from everstream.spark.host import HostTask
 from everstream.spark.injection import Injector
 from everstream.spark.job import HostsJob
@@ -39,6 +41,8 @@ from everstream.spark.last_words import Coroner
 from everstream.spark.life_sign import ASK, at_work, is_awake, read_stacks
 from everstream.spark.listener import Snapshot
 from everstream.spark.manifest_writer import ManifestWriter
+from everstream.spark.operator_logs import Logged, pass_on
+from everstream.spark.stillborn import Births
 from everstream.spark.talk import (
     Beat,
     Hello,
@@ -93,8 +97,8 @@ class Driver:
     store: CheckpointStore
     lease: Lease
     doors: Doors
-    task: Callable[[Address], HostTask]
-    """Makes the host task once the control socket's address is known."""
+    task: Callable[[Address, Ticket], HostTask]
+    """Makes the host task once it is known where we listen."""
 
     def __post_init__(self) -> None:
         self.attempts: dict[HostId, Attempt] = {}
@@ -114,6 +118,8 @@ class Driver:
             on_done=self._manifest_done,
             on_trouble=lambda text: self._note(text, True),
         )
+        self._heard: dict[HostId, int] = {}
+        """The newest attempt of each host that has said anything."""
         self._said_of_peer_s: dict[HostId, float] = {}
         self._stop_reason: str | None = None
         self._patience_s = time.monotonic() + START_PATIENCE_S
@@ -133,12 +139,20 @@ class Driver:
         self.poller = zmq.Poller()
         self.poller.register(control, zmq.POLLIN)
         plan = self.coordinator.plan
+        self.gate = Gate(
+            self.doors,
+            Admission(self.doors.keys, self.config.store_key),
+            lambda host, task: self.job.is_running(host, task),
+        )
+        self.poller.register(self.gate.socket, zmq.POLLIN)
+        group = f"everstream-{uuid.uuid4().hex}"  # no other run of this process has it
+        self.births = Births(self.context, group)
         self.job = HostsJob(
             self.context,
-            group=f"everstream-{self.lease.number}-{os.getpid()}",
+            group=group,
             description=f"everstream {plan.graph.name}",
             hosts=len(plan.hosts),
-            task=self.task(address),
+            task=self.task(address, self.gate.ticket),
         )
         self.writer.start()
         self.job.start()
@@ -147,9 +161,11 @@ class Driver:
         finally:
             self.writer.stop()
             self.job.leave(told=self.end is not None)
+            self._hear_last_logs()
             for attempt in self.attempts.values():
                 self._forget_process(attempt)
             control.close()
+            self.gate.close()
         assert self.end is not None
         return self.end
 
@@ -161,7 +177,10 @@ class Driver:
             events = self.poller.poll(POLL_MS)
             now_s = time.monotonic()
             for waited, _ in events:
-                if waited is not self.control:
+                if waited is self.gate.socket:
+                    for text in self.gate.answer():
+                        self._note(text, True)
+                elif waited is not self.control:
                     self._process_ended(int(waited), now_s)
             self._drain(now_s)
             self.writer.deliver()
@@ -198,10 +217,21 @@ class Driver:
     def _drain(self, now_s: float) -> None:
         while self.end is None:
             try:
-                identity, body = self.control.recv_multipart(zmq.DONTWAIT)
+                identity, *parts = self.control.recv_multipart(zmq.DONTWAIT)
             except zmq.Again:
                 return
-            self._handle(identity, pickle.loads(body), now_s)
+            self._handle(identity, pickle.loads(b"".join(parts)), now_s)
+
+    def _hear_last_logs(self) -> None:
+        """What operators logged while the run ended; nothing else that is said now matters."""
+        while True:
+            try:
+                _, *parts = self.control.recv_multipart(zmq.DONTWAIT)
+            except zmq.Again:
+                return
+            message = pickle.loads(b"".join(parts))
+            if isinstance(message, Logged):
+                pass_on(message)
 
     def _handle(self, identity: bytes, message: ToDriver, now_s: float) -> None:
         match message:
@@ -227,7 +257,10 @@ class Driver:
                     self._note(f"{text}; it keeps trying: check the network between them", True)
             case Noticed(host=host, text=text):
                 self._note(f"host {host}: {text}", True)
-            case HostBroke(host=host, error=error):
+            case Logged():
+                pass_on(message)
+            case HostBroke(host=host, attempt=number, error=error):
+                self._heard[host] = max(number, self._heard.get(host, 0))
                 if self._is_current(identity, host):
                     self._note(str(error), True)
                     self._lose(host, "broke", now_s)
@@ -259,6 +292,7 @@ class Driver:
             except OSError:
                 attempt.pidfd = None  # gone already, or not allowed: heartbeats will tell
         self.attempts[hello.host] = attempt
+        self._heard[hello.host] = max(hello.attempt, self._heard.get(hello.host, 0))
         for order in self.injector.for_new_host(hello.host):
             self._reply(identity, order)
         self._obey(self.coordinator.on_host_joined(hello.host, hello.address, now_s))
@@ -297,6 +331,8 @@ class Driver:
             # Spark does not know; it starts the task again once it was told to kill it.
             self.context._jsc.sc().killTaskAttempt(task, True, "silent")
         missing = len(self.coordinator.plan.hosts) - len(self.attempts)
+        if missing:
+            self._look_for_stillborn(now_s)
         if missing and now_s > self._patience_s and not self.job.ended:
             self._patience_s = now_s + START_PATIENCE_S
             self._note(
@@ -304,6 +340,11 @@ class Driver:
                 "cluster may have too few free slots; stop other jobs or use fewer --workers",
                 True,
             )
+
+    def _look_for_stillborn(self, now_s: float) -> None:
+        for lost in self.births.failed(self._heard, now_s):
+            self._heard[lost.host] = max(lost.attempt, self._heard.get(lost.host, 0))
+            self._obey(self.coordinator.on_start_failed(lost.host, lost.error, now_s))
 
     def _say_what_keeps_it(self, host: HostId, attempt: Attempt, now_s: float) -> None:
         """Its process lives and says nothing: something holds Python's interpreter lock."""

@@ -160,7 +160,7 @@ class Coordinator:
         run = self._run
         if not run.over:
             run.outbox.note(f"host {host} could not start: {error.message}", True)
-            too_many = run.restarts.start_failed(host, error, now_s)
+            too_many = run.restarts.start_failed(host, error, run.stable_epoch, now_s)
             if too_many is not None:
                 run.end(Outcome.FAILED, too_many)
         return run.outbox.take()
