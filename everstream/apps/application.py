@@ -53,6 +53,8 @@ class Application:
     sequential: Callable[[Path, Path], None]
     """The program without any parallelism, from the folder of an input to the result file."""
     pipeline: MakePipeline
+    annotated: MakePipeline
+    """The pipeline that is made of the annotated sequential program."""
     result: str
     """The name of the result file."""
     ordered: bool = False

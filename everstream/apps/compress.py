@@ -39,6 +39,14 @@ def pipeline(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> e
     return streams.sink(es.Binary(parts), ordered=True)
 
 
+@es.annotated
+def annotated(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> None:
+    with es.ToStream(batch=batch):
+        for block in blocks(folder):
+            with es.Stage(replicate=shards, outputs=[block], ordered=True, sink=es.Binary(parts)):
+                block = compress(block)
+
+
 APPLICATION = Application(
     name="compress",
     title="bzip2, compressing",
@@ -48,6 +56,7 @@ APPLICATION = Application(
     stages=(compress,),
     sequential=sequential,
     pipeline=pipeline,
+    annotated=annotated.pipeline,
     result="text.txt.bz2",
     ordered=True,
     encode=bytes,

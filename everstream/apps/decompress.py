@@ -42,6 +42,14 @@ def pipeline(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> e
     return blocks.sink(es.Binary(parts), ordered=True)
 
 
+@es.annotated
+def annotated(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> None:
+    with es.ToStream(batch=batch):
+        for stream in streams(folder):
+            with es.Stage(replicate=shards, outputs=[stream], ordered=True, sink=es.Binary(parts)):
+                stream = decompress(stream)
+
+
 def make_input(megabytes: int, folder: Path, tell: Tell) -> None:
     make_text(megabytes, folder, tell)
     compress.sequential(folder, folder / "text.txt.bz2")
@@ -57,6 +65,7 @@ APPLICATION = Application(
     stages=(decompress,),
     sequential=sequential,
     pipeline=pipeline,
+    annotated=annotated.pipeline,
     result="text.txt",
     ordered=True,
     encode=bytes,

@@ -67,6 +67,15 @@ def pipeline(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> e
     return marked.sink(es.Binary(parts, encode=jpeg), ordered=True)
 
 
+@es.annotated
+def annotated(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> None:
+    video = es.Binary(parts, encode=jpeg)
+    with es.ToStream(batch=batch):
+        for frame in frames(folder):
+            with es.Stage(replicate=shards, outputs=[frame], ordered=True, sink=video):
+                frame = mark_eyes(frame)
+
+
 APPLICATION = Application(
     name="eye",
     title="eyes in a video",
@@ -76,6 +85,7 @@ APPLICATION = Application(
     stages=(mark_eyes,),
     sequential=sequential,
     pipeline=pipeline,
+    annotated=annotated.pipeline,
     result="eyes.mjpeg",
     ordered=True,
     encode=jpeg,

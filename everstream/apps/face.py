@@ -84,6 +84,17 @@ def pipeline(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> e
     return marked.sink(es.Binary(parts, encode=jpeg), ordered=True)
 
 
+@es.annotated
+def annotated(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> None:
+    video = es.Binary(parts, encode=jpeg)
+    with es.ToStream(batch=batch):
+        for frame in frames(folder):
+            with es.Stage(replicate=shards, name="detect"):
+                scene = detect(frame)
+            with es.Stage(replicate=shards, outputs=[frame], ordered=True, sink=video):
+                frame = recognise(scene)
+
+
 APPLICATION = Application(
     name="face",
     title="people in a video",
@@ -93,6 +104,7 @@ APPLICATION = Application(
     stages=(detect, recognise),
     sequential=sequential,
     pipeline=pipeline,
+    annotated=annotated.pipeline,
     result="people.mjpeg",
     ordered=True,
     encode=jpeg,

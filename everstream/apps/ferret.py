@@ -144,6 +144,16 @@ def pipeline(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> e
     return stream.on_demand().map(rank, name="rank", shards=shards).sink(es.JsonLines(parts))
 
 
+@es.annotated
+def annotated(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> None:
+    with es.ToStream(batch=batch):
+        for path in queries(folder):
+            with es.Stage(replicate=shards, name="extract"):
+                found: Any = extract(segment(path))
+            with es.Stage(replicate=shards, outputs=[found], sink=es.JsonLines(parts)):
+                found = rank(query(found))
+
+
 def make_input(amount: Amount, folder: Path, tell: Tell) -> None:
     """`collection/` with its index, and `queries/`: other pictures of the same kinds."""
     kinds = amount.collection // KIND_SIZE
@@ -172,6 +182,7 @@ APPLICATION = Application(
     stages=(segment, extract, query, rank),
     sequential=sequential,
     pipeline=pipeline,
+    annotated=annotated.pipeline,
     result="similar.jsonl",
     witness="queries",
 )

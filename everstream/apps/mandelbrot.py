@@ -78,6 +78,14 @@ def pipeline(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> e
     return rows.sink(es.Binary(parts), ordered=True)
 
 
+@es.annotated
+def annotated(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> None:
+    with es.ToStream(batch=batch):
+        for line in lines(folder):
+            with es.Stage(replicate=shards, outputs=[line], ordered=True, sink=es.Binary(parts)):
+                line = pixels(line)
+
+
 def make_input(view: dict[str, int], folder: Path, tell: Tell) -> None:
     (folder / "view.json").write_text(json.dumps(view))
 
@@ -91,6 +99,7 @@ APPLICATION = Application(
     stages=(pixels,),
     sequential=sequential,
     pipeline=pipeline,
+    annotated=annotated.pipeline,
     result="mandelbrot.pgm",
     ordered=True,
     encode=bytes,

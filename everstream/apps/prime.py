@@ -55,6 +55,20 @@ def pipeline(folder: Path, parts: Path, *, shards: int = 2, batch: int = 100) ->
     return found.process(Count(), name="count", shards=1).sink(es.JsonLines(parts))
 
 
+@es.annotated
+def annotated(folder: Path, parts: Path, *, shards: int = 2, batch: int = 100) -> None:
+    count, last = 0, numbers(folder)[-1]
+    with es.ToStream(batch=batch):
+        for number in numbers(folder):
+            with es.Stage(replicate=shards, name="is_prime"):
+                found: Any = is_prime(number)
+            with es.Stage(state=[count], outputs=[found], sink=es.JsonLines(parts), name="count"):
+                count += found
+                if number < last:
+                    continue
+                found = {"primes": count}
+
+
 def make_input(limit: int, folder: Path, tell: Tell) -> None:
     (folder / "limit").write_text(str(limit))
 
@@ -72,6 +86,7 @@ APPLICATION = Application(
     stages=(is_prime,),
     sequential=sequential,
     pipeline=pipeline,
+    annotated=annotated.pipeline,
     result="primes.jsonl",
     gather=gather,
     batch=100,

@@ -71,6 +71,16 @@ def pipeline(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> e
     return said.map(score, name="score", shards=1).sink(es.JsonLines(parts))
 
 
+@es.annotated
+def annotated(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> None:
+    with es.ToStream(batch=batch):
+        for path in recordings(folder):
+            with es.Stage(replicate=shards, name="transcribe"):
+                said = transcribe(path)
+            with es.Stage(outputs=[said], sink=es.JsonLines(parts), name="score"):
+                said = score(said)
+
+
 APPLICATION = Application(
     name="sentiment",
     title="how pleased speakers are",
@@ -80,6 +90,7 @@ APPLICATION = Application(
     stages=(transcribe, score),
     sequential=sequential,
     pipeline=pipeline,
+    annotated=annotated.pipeline,
     result="sentiment.jsonl",
     witness="score",
 )

@@ -42,6 +42,7 @@ from everstream.spark.life_sign import ASK, at_work, is_awake, read_stacks
 from everstream.spark.listener import Snapshot
 from everstream.spark.manifest_writer import ManifestWriter
 from everstream.spark.operator_logs import Logged, pass_on
+from everstream.spark.scrubber import Scrubber
 from everstream.spark.stillborn import Births
 from everstream.spark.talk import (
     Beat,
@@ -120,6 +121,15 @@ class Driver:
         )
         self._heard: dict[HostId, int] = {}
         """The newest attempt of each host that has said anything."""
+        self.scrubber = Scrubber(
+            self.store,
+            kept=lambda: [
+                ref
+                for manifest in tuple(self.coordinator.manifests)
+                for record in manifest.records.values()
+                for ref in record.all_objects
+            ],
+        )
         self._said_of_peer_s: dict[HostId, float] = {}
         self._stop_reason: str | None = None
         self._patience_s = time.monotonic() + START_PATIENCE_S
@@ -155,11 +165,13 @@ class Driver:
             task=self.task(address, self.gate.ticket),
         )
         self.writer.start()
+        self.scrubber.start()
         self.job.start()
         try:
             self._loop()
         finally:
             self.writer.stop()
+            self.scrubber.stop()
             self.job.leave(told=self.end is not None)
             self._hear_last_logs()
             for attempt in self.attempts.values():
@@ -207,6 +219,8 @@ class Driver:
         """What is done now and then: tell how far we are, and see whether that is enough."""
         snapshot = self._snapshot()
         self.listener.progress(snapshot)
+        for text in self.scrubber.found():
+            self._note(text, True)
         if self.pace is not None:
             self._note_pace(self.pace.on_recoveries(self.coordinator.recoveries, now_s))
         if self.config.until is not None and self.config.until(snapshot):
