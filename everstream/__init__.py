@@ -7,6 +7,7 @@ those who use it.
 from typing import TYPE_CHECKING, Any
 
 from everstream.connectors import (
+    Binary,
     Callback,
     Collect,
     Console,
@@ -71,6 +72,7 @@ __all__ = [
     "END_OF_TIME",
     "NO_WATERMARK",
     "Advice",
+    "Binary",
     "Callback",
     "Collect",
     "ConnectorError",

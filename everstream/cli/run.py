@@ -116,6 +116,15 @@ def run(
         str,
         typer.Option(metavar="10m", help="Give up a checkpoint that takes longer, and go on."),
     ] = "10m",
+    heartbeat_timeout: Annotated[
+        str,
+        typer.Option(
+            metavar="10s",
+            help="Take a host for dead that is silent for so long, and start it again. Longer where "
+            "functions hold Python's interpreter lock for seconds, shorter to notice a dead machine "
+            "sooner.",
+        ),
+    ] = "10s",
     kill: Annotated[
         list[str] | None,
         typer.Option(
@@ -197,6 +206,7 @@ def run(
         max_restarts=max_restarts,
         timeout=timeout,
         checkpoint_timeout=checkpoint_timeout,
+        heartbeat_timeout=heartbeat_timeout,
         kills=tuple(kill or ()),
         transport=transport.value,
         load=tuple(load or ()),

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from everstream.errors import InternalError, UserError
+from everstream.errors import InternalError, UserError, said
 from everstream.pipeline.batch import Batch
 from everstream.state.freezing import dumps_after
 
@@ -65,7 +65,7 @@ def _pickled(batch: list[Any]) -> bytes:
         return dumps_after(_PICKLED, batch)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise UserError(
-            f"records that go to another shard must pickle, and these do not: {error}. "
+            f"records that go to another shard must pickle, and these do not: {said(error)}. "
             "Turn them into plain values with a map."
         ) from error
 

@@ -22,7 +22,7 @@ import cloudpickle
 import zmq
 
 from everstream.core.frames import Frame
-from everstream.core.ids import ChannelId, Generation, HostId, ShardId
+from everstream.core.ids import ChannelId, HostId, ShardId
 from everstream.core.messages import Command, Report, Resume, Shutdown
 from everstream.core.plan import Plan
 from everstream.core.points import Point
@@ -42,6 +42,7 @@ from everstream.spark.background import Background
 from everstream.spark.endpoints import Address, Doors, RunKeys, address_towards
 from everstream.spark.life_sign import LifeSign
 from everstream.spark.links import Peers, Watch
+from everstream.spark.operator_logs import LogCollector
 from everstream.spark.talk import (
     Hello,
     HostBroke,
@@ -56,7 +57,8 @@ from everstream.spark.talk import (
     Tune,
     WantsTuning,
 )
-from everstream.spark.wire import Wire
+from everstream.spark.whereabouts import Whereabouts
+from everstream.spark.wire import Credit, Wire
 from everstream.state.store import CheckpointStore, ObjectRef
 
 PROGRESS_EVERY_S = 0.1
@@ -80,6 +82,7 @@ class HostTask:
     slow_after_s: float
     progress_every_s: float = PROGRESS_EVERY_S
     python_path: list[str] = field(default_factory=list)
+    log_levels: dict[str, int] = field(default_factory=dict)
 
     def __call__(self, partition: int, _: Iterable[int]) -> Iterator[int]:
         """The body of the Spark task."""
@@ -124,6 +127,11 @@ class Host:
         self.runners = {
             shard: ShardRunner(self.plan, shard, task.scheme, self) for shard in self.plan.hosts[id]
         }
+        shards = self.plan.hosts[id]
+        self.whereabouts = Whereabouts(self.doors.folder, self.plan, shards)
+        for shard, runner in self.runners.items():
+            runner.chain.place = self.whereabouts.of(shard)
+        self.logs = LogCollector(id, self.whereabouts, task.log_levels)
         self.kills: list[KillAfter] = []
         self.kills_at: list[KillAt] = []
         self.times_at: Counter[tuple[ShardId, Point]] = Counter()
@@ -167,13 +175,14 @@ class Host:
         large = len(parts) > 1 and len(parts[1]) >= LARGE_BYTES
         self.peers[host].send_multipart(parts, copy=not large)
 
-    def grant(self, channel: ChannelId, frames: int) -> None:
+    def grant(self, channel: ChannelId, frames: int, most: int) -> None:
         generation = self.runners[channel.receiver].shard.generation_of(channel)
         host = self.plan.host_of[channel.sender]
+        credit = Credit(channel, generation, frames, most)
         if host == self.id:
-            self.local_work.append((channel, generation, frames))
+            self.local_work.append(credit)
         else:
-            self.peers[host].send_multipart(self.wire.credit_to_parts(channel, generation, frames))
+            self.peers[host].send_multipart(self.wire.credit_to_parts(credit))
 
     def tell(self, report: Report) -> None:
         self._say(report)
@@ -198,12 +207,14 @@ class Host:
         """Until the driver says that it is over."""
         try:
             self._loop()
+            self._say_what_was_logged()
         except Exception as error:
             broken = error
             if not isinstance(error, EverstreamError):
                 story = [line for runner in self.runners.values() for line in runner.shard.story]
                 text = "".join(traceback.format_exception(error))
                 broken = InternalError(f"host {self.id} broke: {text}", story=story)
+            self._say_what_was_logged()
             self._say(HostBroke(self.id, self.attempt, broken))  # type: ignore[arg-type]
             self.to_driver.close(linger_ms=1000)
             raise
@@ -228,7 +239,8 @@ class Host:
     def _step_runners(self) -> bool:
         busy = False
         now_s = self.clock_s()
-        for shard, runner in self.runners.items():
+        for position, (shard, runner) in enumerate(self.runners.items()):
+            self.whereabouts.enter(position)
             runner.on_tick(now_s)
             if runner.can_step(now_s) and runner.step():
                 busy = True
@@ -258,7 +270,7 @@ class Host:
         while self.local_work:
             self._take_in(self.local_work.popleft())
 
-    def _take_in(self, item: Frame | tuple[ChannelId, Generation, int]) -> None:
+    def _take_in(self, item: Frame | Credit) -> None:
         if isinstance(item, Frame):
             try:
                 self.runners[item.channel.receiver].on_frame(item)
@@ -269,8 +281,7 @@ class Host:
                 for report in self.peers.frames_lost(sender):
                     self._say(report)
         else:
-            channel, generation, frames = item
-            self.runners[channel.sender].on_grant(channel, generation, frames)
+            self.runners[item.channel.sender].on_grant(*item)
 
     def _drain_control(self) -> None:
         while True:
@@ -300,7 +311,8 @@ class Host:
     def _command(self, command: Command) -> None:
         if isinstance(command, Resume):
             self.peers.meet(command.addresses, command.generation, self.clock_s())
-        for runner in self.runners.values():
+        for position, runner in enumerate(self.runners.values()):
+            self.whereabouts.enter(position)
             runner.on_command(command)
         if isinstance(command, Shutdown):
             self.running = False
@@ -313,6 +325,7 @@ class Host:
                 self._say(runner.progress())
                 for wishes in runner.chain.take_tuning():
                     self._say(WantsTuning(wishes))
+            self._say_what_was_logged()
             self._check_links(now_s)
 
     def _check_links(self, now_s: float) -> None:
@@ -323,6 +336,11 @@ class Host:
             )
         for report in self.peers.news(now_s):
             self._say(report)
+
+    def _say_what_was_logged(self) -> None:
+        logged = self.logs.take()
+        if logged is not None:
+            self._say(logged)
 
     def _say(self, message: ToDriver) -> None:
         self.control.send(pickle.dumps(message, protocol=5))
@@ -351,12 +369,14 @@ class Host:
 
     def _die(self, kill: int) -> None:
         """The driver must know first, so that it does not ask for the same kill again."""
+        self._say_what_was_logged()
         self._say(KillFired(kill, self.id))
         while not isinstance(pickle.loads(self.control.recv()), Nod):
             pass
         os.kill(os.getpid(), signal.SIGKILL)
 
     def close(self) -> None:
+        self.logs.close()
         self.life.stop()
         self.background.close()
         self.peers.close()

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cloudpickle
 from pyspark import SparkContext
@@ -19,15 +19,18 @@ from everstream.core.orders import Outcome
 from everstream.core.plan import Plan, make_plan, spread
 from everstream.errors import EnvironmentFault, RunFailed, StoreError
 from everstream.meters.monitor import Monitor
-from everstream.pipeline.checkpointing import Checkpointing, Coordinated, seconds
+from everstream.pipeline.checkpointing import Checkpointing, Coordinated
 from everstream.pipeline.graph import Kind
 from everstream.pipeline.source import Source
 from everstream.pipeline.stream import Pipeline
+from everstream.runtime.sendable import check_sendable
+from everstream.spark import operator_logs
 from everstream.spark.config import (
     RunConfig,
     always_tcp,
     parsed_kills,
     policy_of,
+    positive,
     store_url,
     wishes_of,
 )
@@ -44,6 +47,7 @@ from everstream.spark.opening import (
     owner_of,
     store_folder,
 )
+from everstream.spark.progress import watching
 from everstream.spark.result import RunResult, result_of
 from everstream.spark.scratch import sweep
 from everstream.spark.signals import stopping_on_signals
@@ -70,6 +74,7 @@ def run(
     until: Callable[[Snapshot], bool] | None = None,
     kill: Sequence[str | Kill] = (),
     listener: Listener | None = None,
+    progress: bool | None = None,
     heartbeat_timeout: str | float = "10s",
     slow_after: str | float = "10s",
     checkpoint_timeout: str | float = "10m",
@@ -93,8 +98,12 @@ def run(
     until: stop with a checkpoint when this function of the run's Snapshot says so.
     kill: kill hosts on purpose, "OPERATOR[:SHARD]@5s", "@10000" records or "@after-prepare" (see
         everstream.spark.kills); "driver@..." kills this process.
+    progress: show on standard error how the run goes; default: unless there is a listener, or
+        EVERSTREAM_PROGRESS is 0.
+    heartbeat_timeout: a host that is silent for so long is taken for dead.
     slow_after: say so when a checkpoint, a restore or the store takes longer than this.
-        checkpoint_timeout: give up a checkpoint that is not complete after so long, and start the next.
+    checkpoint_timeout: give up a checkpoint that is not complete after so long, and start the next.
+        The last one of a run is waited for three times as long; then the run fails.
     transport: "auto" (unix sockets on one machine, encrypted TCP between machines) or "tcp".
     monitor: an es.Monitor, or how often one is to sample, "100ms".
     """
@@ -109,19 +118,25 @@ def run(
         master=master,
         spark=spark,
         workers=workers,
-        timeout_s=None if timeout is None else seconds(timeout),
+        timeout_s=None if timeout is None else positive("timeout", timeout),
         until=until,
         kills=parsed_kills(kill),
         listener=listener or Listener(),
-        heartbeat_timeout_s=seconds(heartbeat_timeout),
+        heartbeat_timeout_s=positive("heartbeat_timeout", heartbeat_timeout),
         always_tcp=always_tcp(transport),
         monitor=Monitor(monitor) if isinstance(monitor, str) else monitor,
     )
     plan = make_plan(pipeline, workers or 1)  # wrong graphs fail here, before Spark starts
     config.check(plan)
+    check_sendable(plan.graph)
     if config.store is not None:
         check_store(config, plan, config.store)
-    with store_folder(config.store) as url, held(url, owner_of(pipeline.name), take_over):
+    with (
+        watching(pipeline.name, listener, progress) as told,
+        store_folder(config.store) as url,
+        held(url, owner_of(pipeline.name), take_over),
+    ):
+        config = replace(config, listener=told)
         context = _context(config, pipeline.name)
         plan = spread(plan, _hosts(config, context))
         return _Run(config, plan, context, began_s).to_the_end(url)
@@ -151,6 +166,9 @@ class _Run:
             self.config.listener.note(f"{last} epoch {newest.epoch}", False)
         for name, source in self._sources():
             source.before_run(self.plan.graph.name, name, url, newest is not None)
+            missing = source.waits_for()
+            if missing is not None:
+                self.config.listener.note(f"'{name}': {missing}", True)
         opened.tidy(self.config)
         coordinator = self.config.scheme.coordinator(
             self.plan,
@@ -229,6 +247,7 @@ class _Run:
             always_tcp=self.config.always_tcp,
             driver_timeout_s=self.config.heartbeat_timeout_s,
             slow_after_s=self.config.policy.slow_after_s,
+            log_levels=operator_logs.levels(),
             progress_every_s=min(PROGRESS_EVERY_S, monitor.every_s if monitor else math.inf),
             python_path=[path for path in sys.path if path and os.path.isdir(path)],
         )

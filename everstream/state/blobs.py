@@ -19,7 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.spec import AbstractFileSystem
 
-from everstream.errors import EverstreamError, InternalError, NotStored, StoreError
+from everstream.errors import EverstreamError, InternalError, NotStored, StoreError, said
 from everstream.state.localdisk import LocalDisk, NothingPut
 from everstream.state.objects import Data, checksum_of, pieces_of
 
@@ -131,9 +131,12 @@ def store_errors(what: str, passing: tuple[type[OSError], ...] = ()) -> Iterator
         if isinstance(error, passing):
             raise
         kind = NotStored if isinstance(error, NothingPut) else StoreError
-        raise kind(f"cannot {what}: {error.strerror or error}. {_advice(error)}") from error
-    except Exception as error:
-        cause = f"{type(error).__module__}.{type(error).__qualname__}: {error}"
+        why = error.strerror or said(error) or type(error).__name__
+        raise kind(f"cannot {what}: {why}. {_advice(error)}") from error
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:  # a cancelled request, say, is no Exception
+        cause = f"{type(error).__module__}.{type(error).__qualname__}: {said(error)}"
         raise StoreError(f"cannot {what}: {cause}. {_REACHABLE}") from error
 
 
