@@ -66,6 +66,13 @@ class Application:
     batch: int = 1
     """Items that travel together, unless somebody says otherwise."""
 
+    witness: str = "binary"
+    """An operator or sink of the pipeline that has one shard, through which all items go."""
+
+    def kill_halfway(self, folder: Path) -> str:
+        """A kill that every run on this input comes to, in the words of `run(kill=[...])`."""
+        return f"{self.witness}@{max(len(self.items(folder)) // 2, 1)}"
+
     def write(self, folder: Path, results: Iterable[Any], output: Path) -> None:
         """Write the result file from the results of all items, for any way of computing them."""
         pieces = (self.encode(result) for result in self.gather(results))

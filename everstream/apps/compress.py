@@ -35,8 +35,8 @@ def sequential(folder: Path, output: Path) -> None:
 def pipeline(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> es.Pipeline:
     bzip2 = es.Pipeline("compress")
     source = bzip2.source(es.FromList(blocks(folder), batch=batch), name="blocks")
-    streams = source.on_demand().map(compress, name="compress", shards=shards)
-    return streams.on_demand().sink(es.Binary(parts), ordered=True)
+    streams = source.map(compress, name="compress", shards=shards)
+    return streams.sink(es.Binary(parts), ordered=True)
 
 
 APPLICATION = Application(

@@ -38,8 +38,8 @@ def sequential(folder: Path, output: Path) -> None:
 def pipeline(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> es.Pipeline:
     bunzip2 = es.Pipeline("decompress")
     source = bunzip2.source(es.FromList(streams(folder), batch=batch), name="streams")
-    blocks = source.on_demand().map(decompress, name="decompress", shards=shards)
-    return blocks.on_demand().sink(es.Binary(parts), ordered=True)
+    blocks = source.map(decompress, name="decompress", shards=shards)
+    return blocks.sink(es.Binary(parts), ordered=True)
 
 
 def make_input(megabytes: int, folder: Path, tell: Tell) -> None:

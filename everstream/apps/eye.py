@@ -63,8 +63,8 @@ def sequential(folder: Path, output: Path) -> None:
 def pipeline(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> es.Pipeline:
     eye = es.Pipeline("eye")
     source = eye.source(es.FromList(frames(folder), batch=batch), name="frames")
-    marked = source.on_demand().map(mark_eyes, name="mark_eyes", shards=shards)
-    return marked.on_demand().sink(es.Binary(parts, encode=jpeg), ordered=True)
+    marked = source.map(mark_eyes, name="mark_eyes", shards=shards)
+    return marked.sink(es.Binary(parts, encode=jpeg), ordered=True)
 
 
 APPLICATION = Application(

@@ -79,9 +79,9 @@ def sequential(folder: Path, output: Path) -> None:
 def pipeline(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> es.Pipeline:
     face = es.Pipeline("face")
     source = face.source(es.FromList(frames(folder), batch=batch), name="frames")
-    found = source.on_demand().map(detect, name="detect", shards=shards)
+    found = source.map(detect, name="detect", shards=shards)
     marked = found.map(recognise, name="recognise", shards=shards)
-    return marked.on_demand().sink(es.Binary(parts, encode=jpeg), ordered=True)
+    return marked.sink(es.Binary(parts, encode=jpeg), ordered=True)
 
 
 APPLICATION = Application(

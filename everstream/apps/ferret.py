@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import everstream as es
-from everstream.apps.application import Application, Tell
+from everstream.apps.application import Application, Tell, json_line
 from everstream.apps.generators.pictures import make_pictures
 from everstream.apps.models import once_per_thread
 from everstream.extras import extra
@@ -132,7 +132,7 @@ def collection(folder: str) -> Collection:
 
 def sequential(folder: Path, output: Path) -> None:
     answers = [rank(query(extract(segment(path)))) for path in queries(folder)]
-    output.write_text("".join(sorted(f"{json.dumps(answer)}\n" for answer in answers)))
+    output.write_bytes(b"".join(sorted(map(json_line, answers))))
 
 
 def pipeline(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> es.Pipeline:
@@ -173,4 +173,5 @@ APPLICATION = Application(
     sequential=sequential,
     pipeline=pipeline,
     result="similar.jsonl",
+    witness="queries",
 )

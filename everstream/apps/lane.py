@@ -101,10 +101,10 @@ def sequential(folder: Path, output: Path) -> None:
 def pipeline(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> es.Pipeline:
     lane = es.Pipeline("lane")
     source = lane.source(es.FromList(frames(folder), batch=batch), name="frames")
-    stream: es.Stream[Any] = source.on_demand()
+    stream: es.Stream[Any] = source
     for stage in STAGES:
         stream = stream.map(stage, name=stage.__name__, shards=shards)
-    return stream.on_demand().sink(es.Binary(parts, encode=jpeg), ordered=True)
+    return stream.sink(es.Binary(parts, encode=jpeg), ordered=True)
 
 
 APPLICATION = Application(

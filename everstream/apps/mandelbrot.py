@@ -74,8 +74,8 @@ def sequential(folder: Path, output: Path) -> None:
 def pipeline(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> es.Pipeline:
     mandelbrot = es.Pipeline("mandelbrot")
     source = mandelbrot.source(es.FromList(lines(folder), batch=batch), name="lines")
-    rows = source.on_demand().map(pixels, name="pixels", shards=shards)
-    return rows.on_demand().sink(es.Binary(parts), ordered=True)
+    rows = source.map(pixels, name="pixels", shards=shards)
+    return rows.sink(es.Binary(parts), ordered=True)
 
 
 def make_input(view: dict[str, int], folder: Path, tell: Tell) -> None:

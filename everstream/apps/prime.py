@@ -4,13 +4,12 @@ Even numbers are done at once and primes take longest, so the load is as uneven 
 order of the answers does not matter, and their sum is kept in state.
 """
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import everstream as es
-from everstream.apps.application import Application, Tell
+from everstream.apps.application import Application, Tell, json_line
 from everstream.extras import extra
 
 with extra("apps"):
@@ -36,7 +35,7 @@ def sequential(folder: Path, output: Path) -> None:
     for number in numbers(folder):
         if is_prime(number):
             count += 1
-    output.write_text(f"{json.dumps({'primes': count})}\n")
+    output.write_bytes(json_line({"primes": count}))
 
 
 class Count(es.Operator):
@@ -52,7 +51,7 @@ class Count(es.Operator):
 def pipeline(folder: Path, parts: Path, *, shards: int = 2, batch: int = 100) -> es.Pipeline:
     prime = es.Pipeline("prime")
     source = prime.source(es.FromList(numbers(folder), batch=batch), name="numbers")
-    found = source.on_demand().map(is_prime, name="is_prime", shards=shards)
+    found = source.map(is_prime, name="is_prime", shards=shards)
     return found.process(Count(), name="count", shards=1).sink(es.JsonLines(parts))
 
 
@@ -76,4 +75,5 @@ APPLICATION = Application(
     result="primes.jsonl",
     gather=gather,
     batch=100,
+    witness="count",
 )

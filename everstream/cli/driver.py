@@ -75,6 +75,7 @@ def run_and_tell(options: RunOptions, tell: Callable[[Event], None]) -> None:
             kill=kills,
             listener=teller,
             transport=options.transport,
+            store_key=options.store_key,
             monitor=options.watching(),
         )
         tell(Finished(result.to_json()))

@@ -1,4 +1,4 @@
-"""Finds the pipeline a user names: `FILE.py`, `FILE.py:NAME` or `module:NAME`.
+"""Finds the pipeline a user names: `FILE.py`, `FILE.py:NAME`, `module:NAME`.
 
 A file is loaded as a module, so what stands under `if __name__ == "__main__"` does not run. Its
 functions and classes then travel to the hosts by value: no other machine has to have the file.
@@ -18,16 +18,37 @@ import cloudpickle
 from everstream.errors import UserError
 from everstream.pipeline.stream import Pipeline
 
+APPLICATION = "everstream.apps:"
+"""Before the name of an application of ours, and of a class of its inputs if not the smallest."""
+
 
 def load_pipeline(target: str) -> Pipeline:
     """The pipeline that `target` names; a UserError says what to change if there is none."""
     place, name = _split(target)
+    if target.startswith(APPLICATION):
+        return _load_application(*target.removeprefix(APPLICATION).split(":"))
     if place.endswith(".py") or os.sep in place:
         module = _load_file(Path(place))
     else:
         module = _load_module(place)
     cloudpickle.register_pickle_by_value(module)
     return _choose(module, place, name)
+
+
+def _load_application(name: str, size: str = "test", *more: str) -> Pipeline:
+    """The pipeline of one of our own applications, whose input is made if it is not there."""
+    from everstream.apps.catalogue import find
+    from everstream.apps.inputs import input_folder
+    from everstream.cli.making import making_progress
+
+    if more:
+        raise UserError(
+            f"'{APPLICATION}{name}:{size}:{':'.join(more)}': write {APPLICATION}NAME:CLASS."
+        )
+    application = find(name)
+    with making_progress(f"making the input of {name}, class {size}") as tell:
+        folder = input_folder(application, size, tell)
+    return application.pipeline(folder, Path(f"{name}-{size}").absolute(), batch=application.batch)
 
 
 def _split(target: str) -> tuple[str, str | None]:

@@ -42,6 +42,7 @@ class RunOptions:
     load: tuple[str, ...] = ()
     calibrate: str | None = None
     catch_up: bool = True
+    store_key: str | None = None
     monitor: str | None = None
     monitor_file: str | None = None
     monitor_append: bool = False

@@ -37,6 +37,16 @@ DropState = Annotated[
         "Can be given several times.",
     ),
 ]
+StoreKeyFile = Annotated[
+    str | None,
+    typer.Option(
+        "--store-key",
+        metavar="FILE",
+        envvar="EVERSTREAM_STORE_KEY_FILE",
+        help="File with the key that signs the store: what was not signed with it is refused, so "
+        "that who else can write there cannot run code in here.",
+    ),
+]
 
 
 class Log(Enum):
@@ -163,6 +173,7 @@ def run(
             help="With --load: make up for what could not be given in time; or, as SPBench, do not.",
         ),
     ] = True,
+    store_key: StoreKeyFile = None,
     monitor: Annotated[
         str | None,
         typer.Option(
@@ -212,6 +223,7 @@ def run(
         load=tuple(load or ()),
         calibrate=calibrate,
         catch_up=catch_up,
+        store_key=store_key,
         monitor=monitor,
         monitor_file=_monitor_file(monitor, monitor_file),
     )

@@ -85,6 +85,7 @@ class Pipeline:
         slow_after: str | float = "10s",
         checkpoint_timeout: str | float = "10m",
         transport: str = "auto",
+        store_key: str | os.PathLike[str] | None = None,
         monitor: Monitor | str | None = None,
     ) -> RunResult:
         """Run on Spark until the sources end or somebody stops it.
@@ -113,6 +114,8 @@ class Pipeline:
         checkpoint_timeout: give up a checkpoint that is not complete after so long, and start the next.
             The last one of a run is waited for three times as long; then the run fails.
         transport: "auto" (unix sockets on one machine, encrypted TCP between machines) or "tcp".
+        store_key: the file with the key that signs the store; default: the one that
+            EVERSTREAM_STORE_KEY_FILE names, or none.
         monitor: an es.Monitor, or how often one is to sample, "100ms"; see `result.monitored`.
 
         >>> pipeline = es.Pipeline("ten").source(es.Range(10)).collect()
@@ -144,6 +147,7 @@ class Pipeline:
             slow_after=slow_after,
             checkpoint_timeout=checkpoint_timeout,
             transport=transport,
+            store_key=store_key,
             monitor=monitor,
         )
 

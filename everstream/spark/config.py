@@ -17,6 +17,7 @@ from everstream.pipeline.checkpointing import Checkpointing, Coordinated, second
 from everstream.spark.autopace import AutoPace
 from everstream.spark.kills import Kill
 from everstream.spark.listener import Listener, Snapshot
+from everstream.state.signing import StoreKey
 
 Duration = str | float
 """As a user gives it: "5s", or seconds."""
@@ -41,6 +42,7 @@ class RunConfig:
     listener: Listener
     heartbeat_timeout_s: float
     always_tcp: bool
+    store_key: StoreKey | None
     monitor: Monitor | None
 
     @property

@@ -36,6 +36,7 @@ from everstream.pipeline.tuning import Tuning, tunable_in
 from everstream.spark.config import RunConfig
 from everstream.spark.control import Control, in_words
 from everstream.spark.endpoints import Address, Doors
+from everstream.spark.gate import Admission, Gate, Ticket
 from everstream.spark.host import HostTask
 from everstream.spark.injection import Injector
 from everstream.spark.job import HostsJob
@@ -101,8 +102,8 @@ class Driver:
     store: CheckpointStore
     lease: Lease
     doors: Doors
-    task: Callable[[Address], HostTask]
-    """Makes the host task once the control socket's address is known."""
+    task: Callable[[Address, Ticket], HostTask]
+    """Makes the host task once it is known where we listen."""
     store_url: str = ""
 
     def __post_init__(self) -> None:
@@ -172,6 +173,12 @@ class Driver:
         self.poller = zmq.Poller()
         self.poller.register(control, zmq.POLLIN)
         plan = self.coordinator.plan
+        self.gate = Gate(
+            self.doors,
+            Admission(self.doors.keys, self.config.store_key),
+            lambda host, task: self.job.is_running(host, task),
+        )
+        self.poller.register(self.gate.socket, zmq.POLLIN)
         group = f"everstream-{uuid.uuid4().hex}"  # no other run of this process has it
         self.births = Births(self.context, group)
         self.job = HostsJob(
@@ -179,7 +186,7 @@ class Driver:
             group=group,
             description=f"everstream {plan.graph.name}",
             hosts=len(plan.hosts),
-            task=self.task(address),
+            task=self.task(address, self.gate.ticket),
         )
         self.writer.start()
         if self.settings is not None:
@@ -196,6 +203,7 @@ class Driver:
             for attempt in self.attempts.values():
                 self._forget_process(attempt)
             control.close()
+            self.gate.close()
         assert self.end is not None
         return self.end
 
@@ -207,7 +215,10 @@ class Driver:
             events = self.poller.poll(POLL_MS)
             now_s = time.monotonic()
             for waited, _ in events:
-                if waited is not self.control:
+                if waited is self.gate.socket:
+                    for text in self.gate.answer():
+                        self._note(text, True)
+                elif waited is not self.control:
                     self._process_ended(int(waited), now_s)
             self._drain(now_s)
             self.writer.deliver()
@@ -245,19 +256,19 @@ class Driver:
     def _drain(self, now_s: float) -> None:
         while self.end is None:
             try:
-                identity, body = self.control.recv_multipart(zmq.DONTWAIT)
+                identity, *parts = self.control.recv_multipart(zmq.DONTWAIT)
             except zmq.Again:
                 return
-            self._handle(identity, pickle.loads(body), now_s)
+            self._handle(identity, pickle.loads(b"".join(parts)), now_s)
 
     def _hear_last_logs(self) -> None:
         """What operators logged while the run ended; nothing else that is said now matters."""
         while True:
             try:
-                _, body = self.control.recv_multipart(zmq.DONTWAIT)
+                _, *parts = self.control.recv_multipart(zmq.DONTWAIT)
             except zmq.Again:
                 return
-            message = pickle.loads(body)
+            message = pickle.loads(b"".join(parts))
             if isinstance(message, Logged):
                 pass_on(message)
 

@@ -39,7 +39,8 @@ from everstream.runtime.message_log import Segment
 from everstream.runtime.payload import warm_up
 from everstream.runtime.runner import ShardRunner
 from everstream.spark.background import Background
-from everstream.spark.endpoints import Address, Doors, RunKeys, address_towards
+from everstream.spark.endpoints import Address, Doors, address_towards, in_parts
+from everstream.spark.gate import Ticket, let_in
 from everstream.spark.life_sign import LifeSign
 from everstream.spark.links import Peers, Watch
 from everstream.spark.operator_logs import LogCollector
@@ -74,7 +75,8 @@ class HostTask:
     pickled_plan: bytes
     scheme: Scheme
     driver: Address
-    keys: RunKeys
+    ticket: Ticket
+    """To get the keys of the run with; they are not in here, because others may read it."""
     store_url: str
     over_tcp: bool
     always_tcp: bool
@@ -107,13 +109,20 @@ class Host:
         self.id = id
         self.attempt = attempt
         self.store_url = task.store_url
-        self.store = CheckpointStore.at(task.store_url)
-        self.store.on_damage = lambda text: self._say(Noticed(id, text))
         interface = None
         if task.over_tcp:
             interface = address_towards(task.driver.host)
+        admission = let_in(
+            task.ticket,
+            id,
+            task_id,
+            always_tcp=task.always_tcp,
+            patience_s=task.driver_timeout_s,
+        )
+        self.store = CheckpointStore.at(task.store_url, admission.store_key)
+        self.store.on_damage = lambda text: self._say(Noticed(id, text))
         self.doors = Doors(
-            task.keys, interface, always_tcp=task.always_tcp, silence_s=task.driver_timeout_s
+            admission.keys, interface, always_tcp=task.always_tcp, silence_s=task.driver_timeout_s
         )
         identity = f"{id}/{attempt}".encode()
         self.to_driver = Watch(self.doors, zmq.DEALER, task.driver, identity)
@@ -173,6 +182,8 @@ class Host:
             return
         parts = self.wire.frame_to_parts(frame)
         large = len(parts) > 1 and len(parts[1]) >= LARGE_BYTES
+        if large and self.peers.over_network(host):
+            parts = [parts[0], *in_parts(parts[1])]
         self.peers[host].send_multipart(parts, copy=not large)
 
     def grant(self, channel: ChannelId, frames: int, most: int) -> None:
@@ -276,7 +287,7 @@ class Host:
                 self.runners[item.channel.receiver].on_frame(item)
             except FramesLost:
                 sender = self.plan.host_of[item.channel.sender]
-                if not self.peers.can_lose(sender):
+                if not self.peers.over_network(sender):
                     raise
                 for report in self.peers.frames_lost(sender):
                     self._say(report)
@@ -343,7 +354,7 @@ class Host:
             self._say(logged)
 
     def _say(self, message: ToDriver) -> None:
-        self.control.send(pickle.dumps(message, protocol=5))
+        self.control.send_multipart(in_parts(pickle.dumps(message, protocol=5)))
 
     # Kills we were asked for.
 

@@ -34,9 +34,10 @@ from everstream.spark.config import (
     store_url,
     wishes_of,
 )
-from everstream.spark.context import check_context, is_local, make_context, slots
+from everstream.spark.context import check_context, exposure, is_local, make_context, slots
 from everstream.spark.driver import Driver
 from everstream.spark.endpoints import Address, Doors, RunKeys, address_of
+from everstream.spark.gate import Ticket
 from everstream.spark.host import PROGRESS_EVERY_S, HostTask
 from everstream.spark.kills import Kill
 from everstream.spark.listener import Listener, Snapshot
@@ -52,6 +53,7 @@ from everstream.spark.result import RunResult, result_of
 from everstream.spark.scratch import sweep
 from everstream.spark.signals import stopping_on_signals
 from everstream.state.holding import held
+from everstream.state.signing import StoreKey
 
 DEFAULT = Coordinated()
 
@@ -79,6 +81,7 @@ def run(
     slow_after: str | float = "10s",
     checkpoint_timeout: str | float = "10m",
     transport: str = "auto",
+    store_key: str | os.PathLike[str] | None = None,
     monitor: Monitor | str | None = None,
 ) -> RunResult:
     """Run a pipeline on Spark until its sources end or it is stopped.
@@ -105,6 +108,8 @@ def run(
     checkpoint_timeout: give up a checkpoint that is not complete after so long, and start the next.
         The last one of a run is waited for three times as long; then the run fails.
     transport: "auto" (unix sockets on one machine, encrypted TCP between machines) or "tcp".
+    store_key: the file with the key that signs the store, so that whoever else can write there cannot
+        run code in here; default: the one that EVERSTREAM_STORE_KEY_FILE names, or none.
     monitor: an es.Monitor, or how often one is to sample, "100ms".
     """
     began_s = time.monotonic()
@@ -124,6 +129,7 @@ def run(
         listener=listener or Listener(),
         heartbeat_timeout_s=positive("heartbeat_timeout", heartbeat_timeout),
         always_tcp=always_tcp(transport),
+        store_key=None if store is None else StoreKey.given(store_key),
         monitor=Monitor(monitor) if isinstance(monitor, str) else monitor,
     )
     plan = make_plan(pipeline, workers or 1)  # wrong graphs fail here, before Spark starts
@@ -198,7 +204,7 @@ class _Run:
             opened.store,
             opened.lease,
             doors,
-            lambda address: self._task(address, doors, opened.url),
+            lambda address, ticket: self._task(address, ticket, doors, opened.url),
             opened.url,
         )
         self.config.listener.started(self.plan, self._total_records())
@@ -235,13 +241,13 @@ class _Run:
             )
         return address
 
-    def _task(self, driver: Address, doors: Doors, url: str) -> HostTask:
+    def _task(self, driver: Address, ticket: Ticket, doors: Doors, url: str) -> HostTask:
         monitor = self.config.monitor
         return HostTask(
             pickled_plan=cloudpickle.dumps(self.plan),
             scheme=self.config.scheme,
             driver=driver,
-            keys=doors.keys,
+            ticket=ticket,
             store_url=url,
             over_tcp=doors.interface is not None,
             always_tcp=self.config.always_tcp,
@@ -283,10 +289,15 @@ class _Run:
 
 def _context(config: RunConfig, pipeline: str) -> SparkContext:
     if config.spark is None:
-        return make_context(config.master, f"everstream {pipeline}")
-    for warning in check_context(config.spark.sparkContext):
-        config.listener.note(warning, True)
-    return config.spark.sparkContext
+        context = make_context(config.master, f"everstream {pipeline}")
+    else:
+        context = config.spark.sparkContext
+        for warning in check_context(context):
+            config.listener.note(warning, True)
+    exposed = exposure(context)
+    if exposed is not None:
+        config.listener.note(exposed, True)
+    return context
 
 
 def _hosts(config: RunConfig, context: SparkContext) -> int:

@@ -1,7 +1,7 @@
 """How frames and credit look on the wire between two hosts.
 
 A message is a fixed header, followed for data by the payload in a part of its own, so that large
-batches are neither copied nor touched on their way. Both sides know the plan: a channel is its
+batches are neither copied nor touched on their way; very large ones cross a network in several parts. Both sides know the plan: a channel is its
 position in it.
 """
 
@@ -67,7 +67,7 @@ class Wire:
         channel = self.channels[position]
         if kind == _CREDIT:
             return Credit(channel, Generation(generation), number, records)
-        payload = BatchPayload(encoded=parts[1]) if len(parts) > 1 else None
+        payload = BatchPayload(encoded=_joined(parts[1:])) if len(parts) > 1 else None
         return Frame(
             channel,
             FrameKind(kind),
@@ -80,3 +80,8 @@ class Wire:
             watermark,
             born_s,
         )
+
+
+def _joined(parts: list[Any]) -> Any:
+    """A payload comes in one part, unless it is too large for the network."""
+    return parts[0] if len(parts) == 1 else b"".join(bytes(part) for part in parts)

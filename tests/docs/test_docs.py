@@ -78,6 +78,7 @@ def run_block(
 def _in_a_folder_with_books(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(ROOT / "examples" / "books", tmp_path / "books")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EVERSTREAM_INPUTS", str(tmp_path / "inputs"))
 
 
 def programs_without_a_test_of_their_own() -> list[tuple[str, int]]:
