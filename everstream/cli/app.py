@@ -10,11 +10,13 @@ import typer
 from everstream.cli import (
     advise,
     annotate,
+    bench_load,
     bench_protocols,
     bench_transactions,
     check,
     checkpoints,
     simulate,
+    tune,
 )
 from everstream.cli.audit import audit
 from everstream.cli.bench import bench
@@ -54,12 +56,14 @@ app.command()(demo)
 app.command()(audit)
 bench_transactions.register(bench)
 bench_protocols.register(bench)
+bench_load.register(bench)
 app.add_typer(bench, name="bench")
 advise.register(app)
 simulate.register(app)
 checkpoints.register(app)
 check.register(app)
 annotate.register(app)
+tune.register(app)
 
 
 def main() -> None:

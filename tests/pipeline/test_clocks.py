@@ -207,7 +207,7 @@ def test_how_old_an_epoch_is_does_not_come_from_the_clock_of_another_driver() ->
 
 
 WALL_CLOCK = {
-    "connectors/paced.py": "behind a ForwardClock",
+    "connectors/timing.py": "only where no steady clock is known to both processes",
     "pipeline/clocks.py": "the ForwardClock itself",
     "pipeline/operator.py": "for contexts in tests; a chain gives its own",
     "spark/host.py": "behind a ForwardClock",
