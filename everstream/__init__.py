@@ -7,6 +7,7 @@ those who use it.
 from typing import TYPE_CHECKING, Any
 
 from everstream.connectors import (
+    Binary,
     Callback,
     Collect,
     Console,
@@ -44,6 +45,7 @@ from everstream.errors import (
 )
 from everstream.extras import MissingExtra
 from everstream.inspection import read_state, read_tables
+from everstream.meters.monitor import Monitor
 from everstream.pipeline.aggregates import avg, count, custom, max, min, sum, top_k
 from everstream.pipeline.checkpointing import Coordinated, Induced, Uncoordinated
 from everstream.pipeline.keyed import KeyedStream
@@ -69,6 +71,7 @@ __all__ = [
     "END_OF_TIME",
     "NO_WATERMARK",
     "Advice",
+    "Binary",
     "Callback",
     "Collect",
     "ConnectorError",
@@ -96,6 +99,7 @@ __all__ = [
     "LeaseLost",
     "Listener",
     "MissingExtra",
+    "Monitor",
     "NotStored",
     "Operator",
     "OperatorError",

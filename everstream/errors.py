@@ -13,6 +13,9 @@ from typing import Any
 class EverstreamError(Exception):
     """The root of all errors Everstream raises on purpose."""
 
+    will_recur = False
+    """The same work would end in the same error again: trying once more is enough to know."""
+
     def __init__(self, message: str, *, story: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.message = message

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from everstream.cli.options import RunOptions
-from everstream.cli.run import DropState, Renamed, Target, say_error
+from everstream.cli.run import DropState, Renamed, StoreKeyFile, Target, say_error
 from everstream.errors import EverstreamError, UserError
 
 FITS, REFUSED, UNREADABLE = 0, 1, 2
@@ -34,6 +34,7 @@ def check(
     ] = None,
     renamed: Renamed = None,
     drop_state: DropState = None,
+    store_key: StoreKeyFile = None,
 ) -> None:
     """Compare a pipeline with the checkpoint in a store: what goes on, and what would be refused.
 
@@ -47,7 +48,12 @@ def check(
     Exit codes: 0 a run would go on; 1 it would be refused; 2 wrong usage, or the pipeline or the
     store cannot be read.
     """
-    options = RunOptions(target, renamed=tuple(renamed or ()), drop_state=tuple(drop_state or ()))
+    options = RunOptions(
+        target,
+        renamed=tuple(renamed or ()),
+        drop_state=tuple(drop_state or ()),
+        store_key=store_key,
+    )
     try:
         raise typer.Exit(FITS if compared(options, store) else REFUSED)
     except EverstreamError as error:
@@ -68,7 +74,10 @@ def compared(options: RunOptions, store: str | None) -> bool:
     pipeline = load_pipeline(options.target)
     where = store if store is not None else options.store_of(pipeline.name)
     plan = make_plan(pipeline, 1)
-    found = [EpochManifest.from_json(entry.body) for entry in open_store(where).manifests()]
+    found = [
+        EpochManifest.from_json(entry.body)
+        for entry in open_store(where, options.store_key).manifests()
+    ]
     console = Console()
     if not found:
         console.print(f"No checkpoint in {where} yet: a run begins with nothing.", markup=False)

@@ -21,6 +21,7 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
+from everstream.cli.run import StoreKeyFile
 from everstream.errors import EverstreamError, UserError
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def checkpoints(
         ),
     ] = False,
     as_json: JsonFlag = False,
+    store_key: StoreKeyFile = None,
 ) -> None:
     """List the checkpoints in a store: when, how big, how long, complete or not and why.
 
@@ -74,7 +76,7 @@ def checkpoints(
 
     verify = verify or repair
     with _errors_in_one_line():
-        opened = open_store(store)
+        opened = open_store(store, store_key)
         errors = Console(stderr=True)
         with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
             progress.add_task("verifying" if verify else "reading", total=None)
@@ -102,6 +104,7 @@ def state(
     csv: Annotated[
         Path | None, typer.Option("--csv", metavar="FILE", help="Write the rows here as CSV.")
     ] = None,
+    store_key: StoreKeyFile = None,
 ) -> None:
     """Show an operator's state in a checkpoint as a table, over all its shards.
 
@@ -121,7 +124,7 @@ def state(
             raise UserError("--json and --csv: choose one of them.")
         # The classes of values are often in a module beside the pipeline.
         sys.path.insert(0, os.getcwd())
-        frame = read_state(store, operator, epoch)
+        frame = read_state(store, operator, epoch, store_key=store_key)
     limit = SHOWN_ROWS if limit is None and csv is None and not as_json else limit
     shown = frame if limit is None else frame.head(limit)
     if as_json:
@@ -151,6 +154,7 @@ def rewind(
     store: StoreArgument,
     to: Annotated[int, typer.Option("--to", min=0, help="The epoch to go back to.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    store_key: StoreKeyFile = None,
 ) -> None:
     """Make an older checkpoint the current one: the next run goes on from there.
 
@@ -172,7 +176,7 @@ def rewind(
         pause(trouble)
 
     with _errors_in_one_line():
-        opened = open_store(store)
+        opened = open_store(store, store_key)
         target, current = check_rewind(opened, to)
         if not yes:
             typer.confirm(

@@ -1,5 +1,6 @@
 """Sources and sinks: where a pipeline's records come from and where they go."""
 
+from everstream.connectors.binary import Binary
 from everstream.connectors.collect import Collect
 from everstream.connectors.csv_files import Csv
 from everstream.connectors.generate import FromFunction, FromGenerator, FromList, Range
@@ -16,6 +17,7 @@ from everstream.connectors.sqlite import Sqlite
 from everstream.connectors.text import TextLines
 
 __all__ = [
+    "Binary",
     "Callback",
     "Collect",
     "Console",

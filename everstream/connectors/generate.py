@@ -163,7 +163,11 @@ class Range(FromFunction[T]):
         if batch is None:
             batch = OBJECTS_PER_BATCH if column is None else ROWS_PER_BATCH
         super().__init__(_Numbers(start, column), max(stop - start, 0), batch)
+        self._column = column
         self._start = start
+
+    def column_names(self) -> list[str] | None:
+        return None if self._column is None else [self._column]
 
     def describe_offsets(self) -> dict[str, Any]:
         return {**super().describe_offsets(), "start": self._start}
@@ -184,12 +188,16 @@ class _Numbers:
 class FromList(FromFunction[T]):
     """The records of a list, which travels with the pipeline: for tests and small inputs.
 
+    Any other sequence is not copied: it is sliced as its records are read, wherever that is, so one
+    that knows how to read its items from a file can be of any size.
+
     >>> es.Pipeline("words").source(es.FromList(["to", "be"])).collect().run().collected()
     ['to', 'be']
     """
 
     def __init__(self, records: Iterable[T], batch: int = OBJECTS_PER_BATCH) -> None:
-        kept = list(records)
+        lazy = isinstance(records, Sequence) and not isinstance(records, list)
+        kept: Sequence[T] = records if lazy else list(records)  # type: ignore[assignment]
         super().__init__(_Slice(kept), len(kept), batch)
 
 

@@ -18,6 +18,7 @@ from everstream.core.manifest import EpochManifest, still_valid
 from everstream.errors import StoreError, UserError
 from everstream.state.blobs import FsspecBlobs
 from everstream.state.objects import ObjectRef
+from everstream.state.signing import StoreKey
 from everstream.state.store import CheckpointStore, Holder, Manifest, Survey
 
 _OBJECT = re.compile(r"(?P<operator>.+)-(?P<number>\d+)/(?P<epoch>\d{8,})-[0-9a-f]+\.ckpt")
@@ -116,12 +117,17 @@ class Overview:
         }
 
 
-def open_store(store: str | os.PathLike[str]) -> CheckpointStore:
-    """The store in this folder or under this URL; a UserError if there is none. Creates nothing."""
+def open_store(
+    store: str | os.PathLike[str], store_key: str | os.PathLike[str] | None = None
+) -> CheckpointStore:
+    """The store in this folder or under this URL; a UserError if there is none. Creates nothing.
+
+    store_key: the key file of a signed store, if EVERSTREAM_STORE_KEY_FILE does not name it.
+    """
     url = os.fspath(store)
     if "://" not in url and not Path(url).is_dir():
         raise UserError(f"there is no store '{url}': no such folder.")
-    return CheckpointStore.at(url)
+    return CheckpointStore.at(url, StoreKey.given(store_key))
 
 
 def survey_of(store: CheckpointStore) -> tuple[Survey, Holder]:

@@ -50,8 +50,11 @@ class Port(Protocol):
     def send(self, frame: Frame) -> None:
         """Carry a frame to its channel's receiver, behind those sent there before."""
 
-    def grant(self, channel: ChannelId, frames: int) -> None:
-        """Tell the channel's sender (`on_grant`) that its receiver takes so many more frames."""
+    def grant(self, channel: ChannelId, frames: int, most: int) -> None:
+        """Tell the channel's sender (`on_grant`) that its receiver takes so many more frames.
+
+        And that they should have `most` records each; 0 if it takes them as they come.
+        """
 
     def tell(self, report: Report) -> None:
         """Carry a report to the coordinator, behind those told before."""

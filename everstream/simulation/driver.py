@@ -133,7 +133,7 @@ class SimulatedDriver:
         )
 
     def _send(self, host: SimulatedHost, command: Command) -> None:
-        host.from_driver.carry(lambda: host.on_command(command) if host.alive else None)
+        host.from_driver.carry(lambda: host.when_free(lambda: host.on_command(command)))
 
     # Manifests.
 

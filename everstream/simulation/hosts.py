@@ -82,9 +82,13 @@ class SimulatedHost:
         self.alive = True
         self.step_s = world.scheduler.random.choice((0.0005, 0.002, 0.004))
         """Hosts differ in speed, so that frames pile up before the slow ones."""
+        self.busy_until_s = 0.0
+        """A step of slow operators goes on until then, and nothing interrupts it."""
         self.writing: dict[int, Upload] = {}
         plan = world.plan
-        self.runners = {s: TroubledRunner(plan, s, scheme, self) for s in plan.hosts[id]}
+        self.runners = {
+            s: TroubledRunner(plan, s, scheme, self, world.pace()) for s in plan.hosts[id]
+        }
         self.peers: dict[HostId, SimulatedHost] = {}
         self.links: dict[SimulatedHost, Link] = {}
         self.to_driver = Link(world, world.driver_link_s)
@@ -96,10 +100,10 @@ class SimulatedHost:
     # What the runners need.
 
     def clock_s(self) -> float:
-        return self.world.scheduler.now_s
+        return self.world.scheduler.now_s + self.world.outside.worked_s
 
     def wall_s(self) -> float:
-        return self.world.wall_s(self.id)
+        return self.world.wall_s(self.id) + self.world.outside.worked_s
 
     def send(self, frame: Frame) -> None:
         if self.world.watchers:
@@ -112,12 +116,12 @@ class SimulatedHost:
             lambda peer: peer.receive(frame),
         )
 
-    def grant(self, channel: ChannelId, frames: int) -> None:
+    def grant(self, channel: ChannelId, frames: int, most: int) -> None:
         shard = self.runners[channel.receiver].shard
         generation = shard.generation_of(channel)
         self._carry(
             self.world.plan.host_of[channel.sender],
-            lambda peer: peer.runners[channel.sender].on_grant(channel, generation, frames),
+            lambda peer: peer.runners[channel.sender].on_grant(channel, generation, frames, most),
         )
 
     def tell(self, report: Report) -> None:
@@ -202,7 +206,14 @@ class SimulatedHost:
         self._after(self.world.scheduler.jitter_s(typical_s), work)
 
     def _after(self, delay_s: float, work: Callable[[], None]) -> None:
-        self.world.scheduler.after(delay_s, lambda: work() if self.alive else None)
+        self.world.scheduler.after(delay_s, lambda: self.when_free(work))
+
+    def when_free(self, work: Callable[[], None]) -> None:
+        """Now, or when the step under way is over; never if the host is dead by then."""
+        if self.busy_until_s > self.world.scheduler.now_s:
+            self.world.scheduler.at(self.busy_until_s, lambda: self.when_free(work))
+        elif self.alive:
+            work()
 
     def _upload(self, upload: Upload) -> None:
         self.writing.pop(id(upload), None)
@@ -233,13 +244,13 @@ class SimulatedHost:
 
     def _step_soon(self) -> None:
         delay_s = self.world.scheduler.random.expovariate(1 / self.step_s)
-        self.world.scheduler.after(delay_s, self._step)
+        free_s = max(0.0, self.busy_until_s - self.world.scheduler.now_s)
+        self.world.scheduler.after(free_s + delay_s, self._step)
 
     def _tick(self) -> None:
-        if self.alive:
-            now_s = self.world.scheduler.now_s
-            self._each(lambda runner: runner.on_tick(now_s))
-            self.world.scheduler.after(TICK_S, self._tick)
+        now_s = self.world.scheduler.now_s
+        self._each(lambda runner: runner.on_tick(now_s))
+        self._after(TICK_S, self._tick)
 
     def _wake(self) -> None:
         """Something came: there may be work again."""
@@ -263,13 +274,18 @@ class SimulatedHost:
                 self.world.scheduler.after(max(0.0, wake_in_s), self._wake)
         else:
             self.tell(worked.progress())
+            outside = self.world.outside
+            worked_s, outside.worked_s = outside.worked_s, 0.0
+            self.busy_until_s = now_s + worked_s
             self._step_soon()
 
 
 def _arrive(host: SimulatedHost, deliver: Callable[[SimulatedHost], None]) -> None:
-    if host.alive:
+    def arrived() -> None:
         deliver(host)
         host._wake()
+
+    host.when_free(arrived)
 
 
 def _shown(command: Command) -> str:

@@ -41,6 +41,8 @@ class Outside:
         """The clock of the machine that the sources read."""
         self._chance = chance or random.Random(0)
         self._unsynced: dict[tuple[Place, Any], list[Any] | None] = {}
+        self.worked_s = 0.0
+        """The virtual time that operators have worked in the step under way."""
 
     def output(self, operator: str) -> list[Any]:
         """Everything an operator has shown, by checkpoint, then shard."""

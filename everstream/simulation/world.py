@@ -7,6 +7,7 @@ exactly the right output, or stop and say that what it needs is damaged.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from itertools import count
 
 from everstream.core.coordinators.coordinator import Coordinator
@@ -16,6 +17,7 @@ from everstream.core.orders import Outcome, Policy
 from everstream.core.plan import Plan, make_plan
 from everstream.core.scheme import ALIGNED, Scheme
 from everstream.errors import InternalError
+from everstream.runtime.pace import Pace
 from everstream.simulation.checks import Answers, Safety
 from everstream.simulation.disk import SimulatedDisk
 from everstream.simulation.driver import SimulatedDriver
@@ -49,11 +51,13 @@ class World(ProcessMishaps, StoreMishaps):
         faults: Faults,
         scheme: Scheme = ALIGNED,
         policy: Policy | None = None,
+        pace: Callable[[], Pace] = Pace,
     ) -> None:
         super().__init__(Scheduler(seed), History(seed, shape.name))
         chance = self.scheduler.random
         self.seed = seed
         self.scheme = scheme
+        self.pace = pace
         self.upload_s = chance.choice((0.002, 0.01, 0.03))
         self.driver_link_s = chance.choice((0.001, 0.01))
         self.disk = SimulatedDisk(chance)

@@ -51,9 +51,7 @@ class Background:
             began_s = time.monotonic()
             try:
                 ref = job.perform(self.store.put, self.reached)
-            except (
-                BaseException
-            ) as error:  # whatever it is, the shard's main thread must hear of it
+            except BaseException as error:  # whatever it is, the main thread must hear of it
                 self.post(lambda error=error: failed(job, error))  # type: ignore[misc]
             else:
                 took_s = time.monotonic() - began_s

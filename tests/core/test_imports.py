@@ -23,18 +23,23 @@ MAY_IMPORT: dict[str, set[str]] = {
     "transactions": WRITING,
     "core": WRITING,
     "runtime": {*WRITING, "core"},
+    "meters": {*WRITING, "core", "extras"},
     "planning": {*WRITING, "core", "extras"},
     "inspection": {*WRITING, "core"},
     "testing": {*WRITING, "core"},
     "simulation": RUNNING,
-    "spark": {*RUNNING, "planning"},
+    "spark": {*RUNNING, "planning", "meters"},
     "audit": {*RUNNING, "spark", "simulation", "inspection"},
     "bench": {*RUNNING, "spark", "simulation", "inspection", "audit", "planning", "transactions"},
-    "cli": {*RUNNING, "spark", "simulation", "inspection", "audit", "planning", "bench"},
+    "apps": {*RUNNING, "spark", "meters"},
+    "cli": {
+        *(*RUNNING, "spark", "simulation", "inspection", "audit", "planning", "bench", "apps"),
+        "meters",
+    },
 }
 """Package -> the packages of ours it may import at the top of a module.
 
-`cli, bench → audit → spark, simulation, inspection → runtime → core → pipeline, state`."""
+`cli, bench, apps → audit → spark, simulation, inspection → runtime → core → pipeline, state`."""
 
 LAZY = {
     *(("pipeline", "spark"), ("pipeline", "connectors"), ("pipeline", "transactions")),
@@ -43,7 +48,7 @@ LAZY = {
 """Inside a function only: `pipeline.run()`, `.collect()`, `.transact()` and `read_tables` reach
 for what performs them."""
 
-WRITTEN_AS_A_USER_WOULD = {"bench"}
+WRITTEN_AS_A_USER_WOULD = {"bench", "apps"}
 """May `import everstream as es`: all others would go round in a circle."""
 
 PERFORMING = {

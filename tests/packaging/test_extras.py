@@ -17,7 +17,7 @@ from everstream.extras import MissingExtra, extra
 ROOT = Path(__file__).parents[2]
 LIBRARY = Path(everstream.__file__).parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-OPTIONAL = {"numba", "llvmlite", "matplotlib", "duckdb", "simpy", "psycopg"}
+OPTIONAL = {"numba", "llvmlite", "matplotlib", "duckdb", "simpy", "psycopg", "psutil"}
 """What may be imported inside a `with extra(...)` only. llvmlite comes with numba."""
 
 WITHOUT = f"""

@@ -1,0 +1,1 @@
+"""The applications of ResiPipe and SPBench: real programs to measure a stream processor with."""

@@ -1,0 +1,63 @@
+"""Decompresses a `.bz2` file of many streams, each of which begins with the same ten bytes.
+
+Streams are found by those bytes without decompressing anything, so they can be decompressed at the
+same time; in order, they are the text again.
+"""
+
+import bz2
+import mmap
+import re
+from pathlib import Path
+
+import everstream as es
+from everstream.apps import compress
+from everstream.apps.application import Application, Tell
+from everstream.apps.generators.text import make_text
+from everstream.apps.slices import Pieces
+
+STREAM_BEGINS = re.compile(rb"BZh91AY&SY")
+
+
+def streams(folder: Path) -> Pieces:
+    compressed = folder / "text.txt.bz2"
+    with compressed.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
+        begins = [found.start() for found in STREAM_BEGINS.finditer(data)]
+        return Pieces(str(compressed), [*begins, len(data)])
+
+
+def decompress(stream: bytes) -> bytes:
+    return bz2.decompress(stream)
+
+
+def sequential(folder: Path, output: Path) -> None:
+    with output.open("wb") as text:
+        for stream in streams(folder):
+            text.write(decompress(stream))
+
+
+def pipeline(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> es.Pipeline:
+    bunzip2 = es.Pipeline("decompress")
+    source = bunzip2.source(es.FromList(streams(folder), batch=batch), name="streams")
+    blocks = source.on_demand().map(decompress, name="decompress", shards=shards)
+    return blocks.on_demand().sink(es.Binary(parts), ordered=True)
+
+
+def make_input(megabytes: int, folder: Path, tell: Tell) -> None:
+    make_text(megabytes, folder, tell)
+    compress.sequential(folder, folder / "text.txt.bz2")
+    (folder / "text.txt").unlink()
+
+
+APPLICATION = Application(
+    name="decompress",
+    title="bzip2, decompressing",
+    sizes=compress.MEGABYTES,
+    make_input=make_input,
+    items=streams,
+    stages=(decompress,),
+    sequential=sequential,
+    pipeline=pipeline,
+    result="text.txt",
+    ordered=True,
+    encode=bytes,
+)

@@ -1,0 +1,79 @@
+"""Counts the primes below a limit by brute force: every number is divided by all before it.
+
+Even numbers are done at once and primes take longest, so the load is as uneven as it can be. The
+order of the answers does not matter, and their sum is kept in state.
+"""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import everstream as es
+from everstream.apps.application import Application, Tell
+from everstream.extras import extra
+
+with extra("apps"):
+    from numba import njit
+
+LIMITS = {"test": 5_000, "small": 50_000, "medium": 500_000, "large": 1_000_000, "huge": 2_000_000}
+
+
+@njit(cache=True)
+def is_prime(number: int) -> bool:
+    divisor = 2
+    while divisor < number and number % divisor != 0:
+        divisor += 1
+    return divisor == number
+
+
+def numbers(folder: Path) -> range:
+    return range(2, int((folder / "limit").read_text()))
+
+
+def sequential(folder: Path, output: Path) -> None:
+    count = 0
+    for number in numbers(folder):
+        if is_prime(number):
+            count += 1
+    output.write_text(f"{json.dumps({'primes': count})}\n")
+
+
+class Count(es.Operator):
+    """Keeps the number of primes in state, and tells it in the end."""
+
+    def process_batch(self, batch: list[bool], ctx: es.Context) -> None:  # type: ignore[override]
+        ctx.state.put("primes", ctx.state.get("primes", 0) + sum(batch))
+
+    def on_end(self, ctx: es.Context) -> None:
+        ctx.emit({"primes": ctx.state.get("primes", 0)})
+
+
+def pipeline(folder: Path, parts: Path, *, shards: int = 2, batch: int = 100) -> es.Pipeline:
+    prime = es.Pipeline("prime")
+    source = prime.source(es.FromList(numbers(folder), batch=batch), name="numbers")
+    found = source.on_demand().map(is_prime, name="is_prime", shards=shards)
+    return found.process(Count(), name="count", shards=1).sink(es.JsonLines(parts))
+
+
+def make_input(limit: int, folder: Path, tell: Tell) -> None:
+    (folder / "limit").write_text(str(limit))
+
+
+def gather(results: Iterable[bool]) -> list[dict[str, Any]]:
+    return [{"primes": sum(results)}]
+
+
+APPLICATION = Application(
+    name="prime",
+    title="primes by brute force",
+    sizes=LIMITS,
+    make_input=make_input,
+    items=numbers,
+    stages=(is_prime,),
+    sequential=sequential,
+    pipeline=pipeline,
+    result="primes.jsonl",
+    gather=gather,
+    batch=100,
+)
