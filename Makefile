@@ -22,10 +22,12 @@ demo: $(READY)  ## A pipeline on Spark, a worker killed, its recovery, the verdi
 
 test: $(READY)  ## Run all tests (about 8 minutes on 2 cores)
 	@scripts/postgres.sh || [ $$? -eq 3 ]
+	@scripts/flite.sh || [ $$? -eq 3 ]
 	@$(BIN)/python -m pytest -n 3 --dist loadfile -m "not long" tests
 
 test-long: $(READY)  ## Run the long tests too
 	@scripts/postgres.sh || [ $$? -eq 3 ]
+	@scripts/flite.sh || [ $$? -eq 3 ]
 	@$(BIN)/python -m pytest tests
 
 check: $(READY)  ## Check format, lint and types

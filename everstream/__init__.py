@@ -6,6 +6,7 @@ those who use it.
 
 from typing import TYPE_CHECKING, Any
 
+from everstream.annotations import Stage, ToStream, annotated
 from everstream.connectors import (
     Binary,
     Callback,
@@ -123,10 +124,12 @@ __all__ = [
     "Source",
     "SparkDataFrame",
     "Sqlite",
+    "Stage",
     "StoreError",
     "Stream",
     "Table",
     "TextLines",
+    "ToStream",
     "Transaction",
     "Tumbling",
     "Uncoordinated",
@@ -134,6 +137,7 @@ __all__ = [
     "WindowedStream",
     "Writer",
     "advise",
+    "annotated",
     "avg",
     "count",
     "custom",

@@ -9,6 +9,7 @@ import typer
 
 from everstream.cli import (
     advise,
+    annotate,
     bench_protocols,
     bench_transactions,
     check,
@@ -58,6 +59,7 @@ advise.register(app)
 simulate.register(app)
 checkpoints.register(app)
 check.register(app)
+annotate.register(app)
 
 
 def main() -> None:

@@ -48,17 +48,14 @@ def run_and_tell(options: RunOptions, tell: Callable[[Event], None]) -> None:
     """Run to the end; whatever the end is, the last event says it."""
     teller = Teller(tell)
     try:
-        from everstream.spark.run import run
-
-        pipeline = load_pipeline(options.target)
+        pipeline = load_pipeline(options.target, options.arguments)
         if options.rehearsal is not None:
             pipeline = rehearsed(pipeline, options.rehearsal)
         store = options.store_of(pipeline.name)
         checkpoint = options.checkpointing()
         kills = [Kill.parse(kill) for kill in options.kills]
         tell(Opened(pipeline.name, store, options.checkpoint))
-        result = run(
-            pipeline,
+        result = pipeline.run(
             checkpoint=checkpoint,
             store=store,
             fresh=options.fresh,

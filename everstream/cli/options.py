@@ -43,6 +43,8 @@ class RunOptions:
     monitor_file: str | None = None
     monitor_append: bool = False
     """The file has rows of an earlier driver of this command."""
+    arguments: tuple[str, ...] = ()
+    """What an annotated function is called with, as in limit=500."""
     rehearsal: Rehearsal | None = None
     """Run the pipeline as an audit does: without its own sinks."""
 
@@ -103,7 +105,7 @@ class RunOptions:
         if how is not None:
             records = tuple((name, count) for name, count in how["records"])
             how = Rehearsal(how["gate"], how["lasts_s"], records)
-        for name in ("kills", "renamed", "drop_state"):
+        for name in ("kills", "renamed", "drop_state", "arguments"):
             fields[name] = tuple(fields[name])
         return cls(**fields, rehearsal=how)
 

@@ -19,7 +19,19 @@ LOGGING = [protocol.name for protocol in PROTOCOLS.values() if protocol.logs]
 
 
 Target = Annotated[
-    str, typer.Argument(metavar="PIPELINE", help="FILE.py, FILE.py:NAME or module:NAME")
+    str,
+    typer.Argument(
+        metavar="PIPELINE",
+        help="FILE.py, FILE.py:NAME or module:NAME; a pipeline, or a function with @es.annotated",
+    ),
+]
+Arguments = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[-- NAME=VALUE ...]",
+        help="For a function with @es.annotated: its arguments, as in -- limit=500000",
+        show_default=False,
+    ),
 ]
 Renamed = Annotated[
     list[str] | None,
@@ -61,6 +73,7 @@ class Transport(Enum):
 
 def run(
     target: Target,
+    arguments: Arguments = None,
     master: Annotated[
         str, typer.Option(help="Spark master: local[4], spark://host:7077, ...")
     ] = "local[*]",
@@ -200,6 +213,7 @@ def run(
         store_key=store_key,
         monitor=monitor,
         monitor_file=_monitor_file(monitor, monitor_file),
+        arguments=tuple(arguments or ()),
     )
     try:
         options.check()

@@ -184,6 +184,10 @@ class Context:
         if self.on_error == "dead_letter":
             self._rejected.append(rejected)
 
+    def skip(self, record: Any, error: Exception) -> None:
+        """Leave a record out, and count it, whatever `on_error` says."""
+        self.leave_out(Rejected(record, describe(error)))
+
     def take_rejected(self) -> list[Rejected]:
         """The dead letters since the last call. For engines."""
         rejected, self._rejected = self._rejected, []
@@ -254,6 +258,8 @@ class Operator:
     """Whether the same batch always gives the same output: no state, no chance, no clock."""
     whole_batches = False
     """Whether its batches must come as its source gave them, however long they take."""
+    record_by_record = False
+    """Whether `process_batch` gives the same wherever a batch begins and ends."""
     announces_watermarks = False
     """Whether those behind get the watermark of `ctx.advance_watermark`, not that of the input."""
 

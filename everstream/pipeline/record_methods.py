@@ -164,8 +164,11 @@ class RecordMethods(StreamBase[T]):
         name: str | None = None,
         shards: int | None = None,
         on_error: OnError = "fail",
+        ordered: bool = False,
     ) -> Stream:
         """Add an operator of your own: an instance of a subclass of es.Operator.
+
+        Ordered: it has one shard, and gets records in the order the source gave them.
 
         >>> class Countdown(es.Operator):
         ...     def process(self, record, ctx):
@@ -180,7 +183,10 @@ class RecordMethods(StreamBase[T]):
                 f"process() takes an instance of a subclass of es.Operator, not {operator!r}. "
                 "For a plain function use map, flat_map or map_batches."
             )
-        return self._then(base_name(operator), operator, Options(name, shards, on_error))
+        if ordered:
+            shards = 1 if shards is None else shards
+        options = Options(name, shards, on_error)
+        return self._then(base_name(operator), operator, options, ordered)
 
     def transact(
         self,

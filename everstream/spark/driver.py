@@ -119,6 +119,8 @@ class Driver:
             on_done=self._manifest_done,
             on_trouble=lambda text: self._note(text, True),
         )
+        self._heard: dict[HostId, int] = {}
+        """The newest attempt of each host that has said anything."""
         self.scrubber = Scrubber(
             self.store,
             kept=lambda: [
@@ -128,8 +130,6 @@ class Driver:
                 for ref in record.all_objects
             ],
         )
-        self._heard: dict[HostId, int] = {}
-        """The newest attempt of each host that has said anything."""
         self._said_of_peer_s: dict[HostId, float] = {}
         self._stop_reason: str | None = None
         self._patience_s = time.monotonic() + START_PATIENCE_S

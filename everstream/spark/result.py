@@ -22,6 +22,9 @@ from everstream.pipeline.sink import Sink
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+SHOWN = 1_000
+"""So much of what a function returns goes into the JSON of a result."""
+
 
 @dataclass
 class RunResult:
@@ -68,6 +71,8 @@ class RunResult:
     """Frames that died with a log in memory."""
     monitored: pl.DataFrame = field(default_factory=pl.DataFrame)
     """What the run's monitor saw, a row per sample; no rows without one."""
+    returned: Any = None
+    """What an annotated function returns, if the pipeline was made from one and has finished."""
 
     @property
     def records_in(self) -> int:
@@ -135,6 +140,7 @@ class RunResult:
             "recoveries": [report.to_json() for report in self.recoveries],
             "notes": self.notes,
             "store": self.store,
+            **({} if self.returned is None else {"returned": _shortened(repr(self.returned))}),
         }
 
     def left_out(self, graph: Graph) -> list[str]:
@@ -187,6 +193,10 @@ def result_of(
         skipped=dict(skipped),
         outputs=outputs,
     )
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= SHOWN else text[:SHOWN] + "..."
 
 
 def checkpoint_json(manifest: EpochManifest) -> dict[str, Any]:
