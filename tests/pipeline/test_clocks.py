@@ -212,6 +212,7 @@ WALL_CLOCK = {
     "pipeline/operator.py": "for contexts in tests; a chain gives its own",
     "spark/host.py": "behind a ForwardClock",
     "spark/manifest_writer.py": "shown beside a checkpoint",
+    "spark/operator_logs.py": "shown beside a line of a log",
 }
 """Where the clock of the machine is looked at, and why a wrong one does no harm there."""
 
