@@ -188,6 +188,19 @@ class _Builder:
                 after += glue(f"{w['ctx']}.state.put({kept!r}, {kept})", at)
         if stage.resource is not None:
             before += glue(f"{stage.resource} = {w['self']}.resource", at)
+        at_once = self._at_once(stage)
+        if at_once is not None:
+            text = f"{w['ctx']}.emit_batch([RECORD for TARGET in {w['ctx']}.reading({w['batch']})])"
+            made = glue(text, at, RECORD=at_once)
+            for node in (inner for one in made for inner in ast.walk(one)):
+                if isinstance(node, ast.comprehension):
+                    node.target = packed(stage.inputs, at, ast.Store())
+            return glue(
+                f"def process_batch({w['self']}, {w['batch']}, {w['ctx']}):\n    BEFORE\n    MADE",
+                at,
+                BEFORE=before,
+                MADE=made,
+            )
         turn: list[ast.stmt] = list(stage.body)
         gives = bool(stage.outputs) or self._feeds(stage)
         if gives:
@@ -218,6 +231,23 @@ class _Builder:
             LOOP=loop,
             AFTER=after,
         )
+
+    def _at_once(self, stage: StageBlock) -> ast.expr | None:
+        """The record that goes on, if the stage only computes one value of it: a list of them is
+        made faster than it is filled."""
+        body = stage.body[0]
+        if len(stage.body) > 1 or stage.state or "on_error" in stage.options:
+            return None
+        if not isinstance(body, ast.Assign | ast.AnnAssign) or body.value is None:
+            return None
+        target = body.targets[0] if isinstance(body, ast.Assign) else body.target
+        if isinstance(body, ast.Assign) and len(body.targets) > 1:
+            return None
+        if not isinstance(target, ast.Name) or stage.outputs.count(target.id) != 1:
+            return None
+        if any(isinstance(node, ast.NamedExpr) for node in ast.walk(body.value)):
+            return None
+        return _Putting(target.id, body.value).put(packed(stage.outputs, stage.node))
 
     def _unpacked(self, stage: StageBlock, item: str) -> list[ast.stmt]:
         if not stage.inputs:
@@ -378,6 +408,21 @@ class _Breaks(ast.NodeTransformer):
         return node
 
     visit_While = visit_For
+
+
+class _Putting(ast.NodeTransformer):
+    """Puts an expression in the place of a name in a record."""
+
+    def __init__(self, name: str, value: ast.expr) -> None:
+        self.name = name
+        self.value = value
+
+    def put(self, record: ast.expr) -> ast.expr:
+        made: ast.expr = self.visit(record)
+        return made
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self.value if node.id == self.name else node
 
 
 class _Freezing(ast.NodeTransformer):
