@@ -46,6 +46,7 @@ from everstream.errors import (
 )
 from everstream.extras import MissingExtra
 from everstream.inspection import read_state, read_tables
+from everstream.meters.monitor import Monitor
 from everstream.pipeline.aggregates import avg, count, custom, max, min, sum, top_k
 from everstream.pipeline.checkpointing import Coordinated, Induced, Uncoordinated
 from everstream.pipeline.keyed import KeyedStream
@@ -99,6 +100,7 @@ __all__ = [
     "LeaseLost",
     "Listener",
     "MissingExtra",
+    "Monitor",
     "NotStored",
     "Operator",
     "OperatorError",

@@ -1,5 +1,6 @@
 """Puts the subcommands together into one `everstream` command."""
 
+import os
 import sys
 from importlib.metadata import version
 from typing import Annotated
@@ -45,6 +46,7 @@ def everstream(
     ] = False,
 ) -> None:
     """Stream processing on Spark that survives failure, and can prove it."""
+    os.environ.setdefault("EVERSTREAM_PROGRESS", "0")  # commands have screens of their own
 
 
 app.command()(run)

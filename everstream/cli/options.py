@@ -7,6 +7,7 @@ from typing import Any
 from everstream.audit.rehearsal import Rehearsal
 from everstream.core.registry import named
 from everstream.errors import UserError
+from everstream.meters.monitor import DEFAULT_PERIOD, Monitor
 from everstream.pipeline.checkpointing import AUTO, Checkpointing, Coordinated, seconds
 
 DEFAULT_STORES = ".everstream"
@@ -34,8 +35,14 @@ class RunOptions:
     max_restarts: int = 3
     timeout: str | None = None
     checkpoint_timeout: str = "10m"
+    heartbeat_timeout: str = "10s"
     kills: tuple[str, ...] = field(default=())
     transport: str = "auto"
+    store_key: str | None = None
+    monitor: str | None = None
+    monitor_file: str | None = None
+    monitor_append: bool = False
+    """The file has rows of an earlier driver of this command."""
     arguments: tuple[str, ...] = ()
     """What an annotated function is called with, as in limit=500."""
     rehearsal: Rehearsal | None = None
@@ -45,12 +52,15 @@ class RunOptions:
         """Raise a UserError for what is wrong whatever the pipeline is."""
         self.checkpointing()
         self.renamings()
-        if self.timeout is not None and seconds(self.timeout) <= 0:
-            raise UserError(f"--timeout {self.timeout}: the time must be positive.")
-        if seconds(self.checkpoint_timeout) <= 0:
-            raise UserError(
-                f"--checkpoint-timeout {self.checkpoint_timeout}: the time must be positive."
-            )
+        self.watching()
+        times = {
+            "--timeout": self.timeout,
+            "--checkpoint-timeout": self.checkpoint_timeout,
+            "--heartbeat-timeout": self.heartbeat_timeout,
+        }
+        for option, time in times.items():
+            if time is not None and seconds(time) <= 0:
+                raise UserError(f"{option} {time}: the time must be positive.")
 
     def checkpointing(self) -> Checkpointing | None:
         protocol = named(self.checkpoint)
@@ -74,6 +84,13 @@ class RunOptions:
         if self.log is not None:
             said["log"] = self.log
         return replace(protocol.choice, **said)
+
+    def watching(self) -> Monitor | None:
+        """The monitor that --monitor and --monitor-file ask for."""
+        if self.monitor is None and self.monitor_file is None:
+            return None
+        every = self.monitor if self.monitor is not None else DEFAULT_PERIOD
+        return Monitor(every, self.monitor_file, append=self.monitor_append)
 
     def store_of(self, pipeline: str) -> str:
         return self.store if self.store is not None else f"{DEFAULT_STORES}/{pipeline}"
@@ -102,7 +119,7 @@ class RunOptions:
 
     def once_started(self) -> "RunOptions":
         """What a driver that takes over is asked for: the store and all in it is its own by then."""
-        return replace(self, fresh=False, take_over=False, drop_state=())
+        return replace(self, fresh=False, take_over=False, drop_state=(), monitor_append=True)
 
     def without_kill(self, kill: str) -> "RunOptions":
         left = list(self.kills)

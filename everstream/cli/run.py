@@ -49,6 +49,16 @@ DropState = Annotated[
         "Can be given several times.",
     ),
 ]
+StoreKeyFile = Annotated[
+    str | None,
+    typer.Option(
+        "--store-key",
+        metavar="FILE",
+        envvar="EVERSTREAM_STORE_KEY_FILE",
+        help="File with the key that signs the store: what was not signed with it is refused, so "
+        "that who else can write there cannot run code in here.",
+    ),
+]
 
 
 class Log(Enum):
@@ -129,6 +139,15 @@ def run(
         str,
         typer.Option(metavar="10m", help="Give up a checkpoint that takes longer, and go on."),
     ] = "10m",
+    heartbeat_timeout: Annotated[
+        str,
+        typer.Option(
+            metavar="10s",
+            help="Take a host for dead that is silent for so long, and start it again. Longer where "
+            "functions hold Python's interpreter lock for seconds, shorter to notice a dead machine "
+            "sooner.",
+        ),
+    ] = "10s",
     kill: Annotated[
         list[str] | None,
         typer.Option(
@@ -144,6 +163,19 @@ def run(
         Transport,
         typer.Option(help="auto: unix sockets on one machine, encrypted TCP between machines."),
     ] = Transport.auto,
+    store_key: StoreKeyFile = None,
+    monitor: Annotated[
+        str | None,
+        typer.Option(
+            metavar="100ms",
+            help="Sample throughput, latency, CPU and memory so often, from 50ms on; into "
+            "monitor.csv unless --monitor-file says where.",
+        ),
+    ] = None,
+    monitor_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Where the samples go: a .csv or a .parquet."),
+    ] = None,
 ) -> None:
     """Run a pipeline on Spark until its sources end, Ctrl-C or --timeout.
 
@@ -175,8 +207,12 @@ def run(
         max_restarts=max_restarts,
         timeout=timeout,
         checkpoint_timeout=checkpoint_timeout,
+        heartbeat_timeout=heartbeat_timeout,
         kills=tuple(kill or ()),
         transport=transport.value,
+        store_key=store_key,
+        monitor=monitor,
+        monitor_file=_monitor_file(monitor, monitor_file),
         arguments=tuple(arguments or ()),
     )
     try:
@@ -189,6 +225,12 @@ def run(
         errors.print("nothing was deleted", style="dim")
         raise typer.Exit(FAILED)
     raise typer.Exit(run_supervised(options, json_file))
+
+
+def _monitor_file(monitor: str | None, file: Path | None) -> str | None:
+    if file is None:
+        return None if monitor is None else "monitor.csv"
+    return str(file)
 
 
 def may_delete(options: RunOptions, yes: bool) -> bool:

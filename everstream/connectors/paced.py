@@ -3,7 +3,8 @@
 Record number k of a shard is due k / rate after the start. The start is when the shard first
 opened the source, and it is part of the offset: after a failure the source catches up with all
 that became due in the meantime, as a live feed would, so that a measured latency counts the time
-the pipeline was down.
+the pipeline was down. A clock that is set back holds nothing up: records go on being due from where
+they were.
 """
 
 import time
@@ -18,6 +19,7 @@ from everstream.connectors.checks import at_least_one
 from everstream.connectors.wrapping import Wrapping
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch, columns_of
+from everstream.pipeline.clocks import ForwardClock
 from everstream.pipeline.rejects import Rejected
 from everstream.pipeline.source import EndOfStream, Reader, Source
 from everstream.pipeline.types import T
@@ -75,7 +77,8 @@ class Paced(Wrapping[T]):
     def open(self, shard: int, shards: int) -> Reader:
         inner = self._source.open(shard, shards)
         rate = self._rate / shards
-        return _PacedReader(inner, rate, self._clock, self._batch, self._due_column)
+        clock = ForwardClock(self._clock)
+        return _PacedReader(inner, rate, clock, self._batch, self._due_column)
 
 
 class _PacedReader(Reader):
@@ -83,7 +86,7 @@ class _PacedReader(Reader):
         self,
         inner: Reader,
         rate: float,
-        clock: Callable[[], float],
+        clock: ForwardClock,
         batch: int,
         due_column: str | None,
     ) -> None:
@@ -113,6 +116,7 @@ class _PacedReader(Reader):
     def seek(self, offset: PacedOffset) -> None:
         self._inner.seek(offset.inner)
         self._offset = offset
+        self._clock.not_before(offset.start_s + offset.given / self._rate)
         self._held = []
         self._held_rejected, self._rejected = [], []
         self._to_skip = offset.skip

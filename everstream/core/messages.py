@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from everstream.core.checkpoint_record import CheckpointRecord
 from everstream.core.ids import CheckpointNumber, Epoch, Generation, HostId, ShardId
+from everstream.core.meter import Meter
 from everstream.errors import EverstreamError
 
 # Commands: from the coordinator.
@@ -216,6 +217,8 @@ class Progress:
     ended: bool = False
     lost_frames: int = 0
     """Frames sent to it that nobody could send again."""
+    meter: Meter | None = None
+    """What it has measured of itself in this process."""
 
 
 ShardReport: TypeAlias = (

@@ -8,6 +8,7 @@ engine runs it, which protocol checkpoints it, or how many shards it has unless 
 import math
 import time
 from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
 from operator import length_hint
 from typing import Any, Generic, TypeVar, overload
 
@@ -65,6 +66,14 @@ class Keyed(Generic[V]):
         return store
 
 
+@dataclass(slots=True)
+class Moment:
+    """When what is being processed came in: shared by all operators of a chain."""
+
+    born_s: float = 0.0
+    """By the wall clock; 0 if nobody knows. An operator that held records back says it anew."""
+
+
 class Context:
     """What an operator may ask for and do while it runs."""
 
@@ -77,6 +86,7 @@ class Context:
         keying: Keying | None = None,
         on_error: OnError = "fail",
         clock_s: Callable[[], float] = time.time,
+        moment: Moment | None = None,
     ) -> None:
         self.operator = operator
         self.shard = shard
@@ -95,6 +105,9 @@ class Context:
         """The time given to `call_at`."""
         self.on_error = on_error
         self._clock_s = clock_s
+        self.moment = moment if moment is not None else Moment()
+        self.asked_time = False
+        """Whether processing time matters here: then a checkpoint says how late it was."""
         self.skipped = 0
         """Records that were left out so far, also before the last failure."""
         self._rejected: list[Rejected] = []
@@ -118,7 +131,11 @@ class Context:
 
     @property
     def now_s(self) -> float:
-        """Processing time: seconds since 1970 by the clock of this machine."""
+        """Processing time: seconds since 1970 by the clock of this machine.
+
+        It never goes back: not when that clock is set back, and not after a failure.
+        """
+        self.asked_time = True
         return self._clock_s()
 
     def advance_watermark(self, watermark: int) -> None:
@@ -133,6 +150,7 @@ class Context:
 
         Wishes are not kept across a crash: say them again in `on_start`.
         """
+        self.asked_time = True
         self.wanted_at_s = min(self.wanted_at_s, time_s)
 
     def reading(self, batch: Batch) -> Iterator[Any]:
@@ -238,6 +256,8 @@ class Operator:
     """Whether a batch that failed may be processed again, in pieces: it changes no state."""
     pure = False
     """Whether the same batch always gives the same output: no state, no chance, no clock."""
+    whole_batches = False
+    """Whether its batches must come as its source gave them, however long they take."""
     record_by_record = False
     """Whether `process_batch` gives the same wherever a batch begins and ends."""
     announces_watermarks = False

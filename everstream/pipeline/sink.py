@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any, NoReturn, final
 
 from everstream.pipeline.batch import Batch
+from everstream.pipeline.operator import Moment
 from everstream.state.saved import Saved
 
 
@@ -81,6 +82,12 @@ class Transaction(ABC):
 
 class Writer(ABC):
     """One shard's hand on a sink."""
+
+    def keep_moment(self, moment: Moment) -> None:
+        """Called once, before `write`: tells, while that runs, when what it is given came in.
+
+        For writers that measure.
+        """
 
     @abstractmethod
     def write(self, batch: Batch) -> None:

@@ -7,6 +7,8 @@ offset must hold all that is needed to go on (also which files belong to this sh
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Generic
 
 from everstream.pipeline.batch import Batch
@@ -20,6 +22,21 @@ class EndOfStream:
 
 END = EndOfStream()
 """What `Reader.read` returns when the source has nothing more, ever."""
+
+
+@dataclass(frozen=True)
+class LoadSeen:
+    """How a source keeps up with what it is to give."""
+
+    target_per_s: float = 0.0
+    """0 if it gives what it can."""
+    behind: float = 0.0
+    """Records that are due and not given yet."""
+    forfeited: float = 0.0
+    """Records whose time has passed and that are not made up for."""
+
+
+NO_LOAD = LoadSeen()
 
 
 class Reader(ABC):
@@ -50,6 +67,21 @@ class Reader(ABC):
     def ready_in_s(self) -> float:
         """After a `read` that returned None: how long the engine may wait before it asks again."""
         return 0.05
+
+    def keep_time(self, wall_s: Callable[[], float], steady_s: Callable[[], float]) -> None:
+        """Called once, before `seek` and `read`: the engine's clocks, which may be virtual.
+
+        `wall_s` is seconds since 1970, `steady_s` never goes back nor jumps. For readers that
+        depend on the time.
+        """
+
+    def born_s(self) -> float:
+        """After a `read`: when its records came in, by the wall clock; 0 for just now."""
+        return 0.0
+
+    def load(self) -> LoadSeen:
+        """How a paced reader keeps up; asked for several times a second."""
+        return NO_LOAD
 
     def take_rejected(self) -> list[Rejected]:
         """What was left out since the last call, before the present offset.
@@ -103,6 +135,14 @@ class Source(ABC, Generic[T]):
         folder, table or address is read. As given here: the class.
         """
         return {"source": type(self).__name__}
+
+    def column_names(self) -> list[str] | None:
+        """The columns of its rows, once it was checked; None if it does not know, or has none."""
+        return None
+
+    def waits_for(self) -> str | None:
+        """What is not there yet although the run can begin, in words; shown when it does."""
+        return None
 
     def before_run(self, pipeline: str, operator: str, store: str, resuming: bool) -> None:
         """Called on the driver before the source is sent to the hosts.

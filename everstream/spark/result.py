@@ -69,6 +69,8 @@ class RunResult:
     """The checkpoints of single shards."""
     lost_frames: int = 0
     """Frames that died with a log in memory."""
+    monitored: pl.DataFrame = field(default_factory=pl.DataFrame)
+    """What the run's monitor saw, a row per sample; no rows without one."""
     returned: Any = None
     """What an annotated function returns, if the pipeline was made from one and has finished."""
 

@@ -7,6 +7,7 @@ from everstream.core.ids import HostId, ShardId
 from everstream.core.messages import Command, Report
 from everstream.core.points import Point
 from everstream.errors import EverstreamError
+from everstream.spark.operator_logs import Logged
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Beat:
 
     host: HostId
     attempt: int
+    peak_bytes: int = 0
+    """The most memory that this process has had."""
 
 
 @dataclass(frozen=True)
@@ -98,5 +101,5 @@ class Nod:
 ToHost: TypeAlias = Command | KillAfter | KillAt | KillNow | Nod
 """Everything a host hears from the driver."""
 
-ToDriver: TypeAlias = Report | Hello | Beat | HostBroke | Unreachable | Noticed | KillFired
+ToDriver: TypeAlias = Report | Hello | Beat | HostBroke | Unreachable | Noticed | Logged | KillFired
 """Everything the driver hears from a host."""

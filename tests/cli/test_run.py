@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from everstream.meters.sheet import read_sheet
 from tests.cli.commands import Command
 
 pytestmark = pytest.mark.timeout(900)  # many processes start; on a busy machine that takes long
@@ -254,3 +255,18 @@ def test_a_killed_command_leaves_no_process_behind(tmp_path: Path) -> None:
     command.wait_for("output", lambda: any(tmp_path.glob("out/*.jsonl")))
     command.process.kill()
     command.wait_until_all_gone()
+
+
+def test_a_monitor_goes_on_in_its_file_when_the_driver_was_killed(tmp_path: Path) -> None:
+    program = tmp_path / "watched.py"
+    program.write_text(
+        "import everstream as es\n"
+        "pipeline = es.Pipeline('watched')\n"
+        "pipeline.source(es.Paced(es.Range(6_000), rate=4_000)).collect()\n"
+    )
+    options = ["--monitor", "50ms", "--monitor-file", "run.csv", "--every", "200ms"]
+    command = Command("run", "watched.py", *options, "--kill", "driver@500ms", cwd=tmp_path)
+    assert command.end() == 0, command.output
+    rows = read_sheet(tmp_path / "run.csv")
+    assert rows["process"].n_unique() == 2, "one driver after the other"
+    assert rows["records"].max() > 0  # type: ignore[operator]

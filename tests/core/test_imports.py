@@ -24,17 +24,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "transactions": WRITING,
     "core": WRITING,
     "runtime": {*WRITING, "core"},
+    "meters": {*WRITING, "core", "extras"},
     "planning": {*WRITING, "core", "extras"},
     "inspection": {*WRITING, "core"},
     "testing": {*WRITING, "core"},
     "simulation": RUNNING,
-    "spark": {*RUNNING, "planning"},
+    "spark": {*RUNNING, "planning", "meters"},
     "audit": {*RUNNING, "spark", "simulation", "inspection"},
     "bench": {*RUNNING, "spark", "simulation", "inspection", "audit", "planning", "transactions"},
-    "apps": {"errors", "pipeline"},
+    "apps": {*RUNNING, "spark", "meters"},
     "cli": {
         *(*RUNNING, "spark", "simulation", "inspection", "audit", "planning", "bench", "apps"),
-        "annotations",
+        *("meters", "annotations"),
     },
 }
 """Package -> the packages of ours it may import at the top of a module.

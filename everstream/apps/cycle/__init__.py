@@ -1,0 +1,1 @@
+"""The life of a benchmark: made, configured, executed, measured, compared, thrown away."""

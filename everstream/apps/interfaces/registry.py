@@ -1,0 +1,34 @@
+"""All interfaces by name, and what each of them can do."""
+
+import difflib
+
+from everstream.apps.interfaces.engine import everstream
+from everstream.apps.interfaces.job import Driver
+from everstream.apps.interfaces.plain_spark import plain_spark
+from everstream.apps.interfaces.pools import processes, threads
+from everstream.apps.interfaces.sequential import sequential
+from everstream.errors import UserError
+
+DRIVERS: dict[str, Driver] = {
+    "sequential": sequential,
+    "threads": threads,
+    "processes": processes,
+    "everstream": everstream,
+    "pyspark": plain_spark,
+}
+INTERFACES = tuple(DRIVERS)
+WITH_CHECKPOINTS = {"everstream"}
+"""Those that take checkpoints and survive kills."""
+
+
+def driver_of(interface: str) -> Driver:
+    """The driver of this name; a UserError names the one that was meant."""
+    check_interface(interface)
+    return DRIVERS[interface]
+
+
+def check_interface(interface: str) -> None:
+    if interface not in DRIVERS:
+        near = difflib.get_close_matches(interface, INTERFACES, n=1)
+        meant = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(INTERFACES)}."
+        raise UserError(f"there is no interface '{interface}'; {meant}")

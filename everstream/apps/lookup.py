@@ -1,0 +1,55 @@
+"""Finds an application: one of ours by its name, or somebody's own by the path of its file."""
+
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+import cloudpickle
+
+from everstream.apps.application import Application
+from everstream.apps.catalogue import find
+from everstream.errors import EverstreamError, UserError
+
+ATTRIBUTE = "APPLICATION"
+
+
+def application_at(reference: str) -> Application:
+    """The application of this name, or the one that a file `FILE.py` defines."""
+    if not reference.endswith(".py"):
+        return find(reference)
+    path = Path(reference).resolve()
+    application = getattr(_module(path), ATTRIBUTE, None)
+    if not isinstance(application, Application):
+        raise UserError(
+            f"'{path}' defines no {ATTRIBUTE} = Application(...): see how a new one is made with "
+            "'everstream apps new'."
+        )
+    return application
+
+
+def _module(path: Path) -> ModuleType:
+    name = f"everstream_application_{path.stem}"
+    known = sys.modules.get(name)
+    if known is not None and known.__file__ == str(path):
+        return known
+    if not path.is_file():
+        raise UserError(f"there is no file '{path}', where an application was.")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except EverstreamError:
+        del sys.modules[name]
+        raise
+    except Exception as error:
+        del sys.modules[name]
+        lines = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+        line = lines[-1].lineno if lines else getattr(error, "lineno", None)
+        where = f"{path}, line {line}" if line else str(path)
+        raise UserError(f"{where}: {type(error).__name__}: {error}") from error
+    cloudpickle.register_pickle_by_value(module)  # no host has to have the file
+    return module
