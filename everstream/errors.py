@@ -13,6 +13,9 @@ from typing import Any
 class EverstreamError(Exception):
     """The root of all errors Everstream raises on purpose."""
 
+    will_recur = False
+    """The same work would end in the same error again: trying once more is enough to know."""
+
     def __init__(self, message: str, *, story: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.message = message
@@ -32,6 +35,15 @@ def _rebuild(kind: type[EverstreamError], args: tuple[Any, ...], fields: dict[st
     error.args = args
     error.__dict__.update(fields)
     return error
+
+
+def said(error: BaseException) -> str:
+    """What an error of others says of itself, as text that can be shown and stored anywhere."""
+    try:
+        text = str(error)
+    except Exception:  # its class comes from anywhere, and so may what it does
+        text = f"{type(error).__name__}, which cannot be shown"
+    return text.encode(errors="backslashreplace").decode()
 
 
 class UserError(EverstreamError):

@@ -2,7 +2,7 @@
 
 Spark's Python workers can import the tests, wherever the process that starts Spark stands. Its
 Java processes live for seconds and are started by the dozen, so they do not spend their time on
-compiling for a long life, which halves the time until they are ready. What is deprecated in
+compiling for a long life, which halves the time until they are ready. Runs are quiet. What is deprecated in
 Everstream itself is an error.
 """
 
@@ -15,6 +15,7 @@ _ROOT = str(Path(__file__).parents[1])
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [_ROOT, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
 )
+os.environ["EVERSTREAM_PROGRESS"] = "0"
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 

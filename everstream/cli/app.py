@@ -1,5 +1,6 @@
 """Puts the subcommands together into one `everstream` command."""
 
+import os
 import sys
 from importlib.metadata import version
 from typing import Annotated
@@ -50,6 +51,7 @@ def everstream(
     ] = False,
 ) -> None:
     """Stream processing on Spark that survives failure, and can prove it."""
+    os.environ.setdefault("EVERSTREAM_PROGRESS", "0")  # commands have screens of their own
 
 
 app.command()(run)
@@ -66,8 +68,8 @@ advise.register(app)
 simulate.register(app)
 checkpoints.register(app)
 check.register(app)
-tune.register(app)
 annotate.register(app)
+tune.register(app)
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from everstream.cli.options import RunOptions
-from everstream.cli.run import Arguments, DropState, Renamed, Target, say_error
+from everstream.cli.run import Arguments, DropState, Renamed, StoreKeyFile, Target, say_error
 from everstream.errors import EverstreamError, UserError
 
 FITS, REFUSED, UNREADABLE = 0, 1, 2
@@ -35,6 +35,7 @@ def check(
     ] = None,
     renamed: Renamed = None,
     drop_state: DropState = None,
+    store_key: StoreKeyFile = None,
 ) -> None:
     """Compare a pipeline with the checkpoint in a store: what goes on, and what would be refused.
 
@@ -52,6 +53,7 @@ def check(
         target,
         renamed=tuple(renamed or ()),
         drop_state=tuple(drop_state or ()),
+        store_key=store_key,
         arguments=tuple(arguments or ()),
     )
     try:
@@ -74,7 +76,10 @@ def compared(options: RunOptions, store: str | None) -> bool:
     pipeline = load_pipeline(options.target, options.arguments)
     where = store if store is not None else options.store_of(pipeline.name)
     plan = make_plan(pipeline, 1)
-    found = [EpochManifest.from_json(entry.body) for entry in open_store(where).manifests()]
+    found = [
+        EpochManifest.from_json(entry.body)
+        for entry in open_store(where, options.store_key).manifests()
+    ]
     console = Console()
     if not found:
         console.print(f"No checkpoint in {where} yet: a run begins with nothing.", markup=False)

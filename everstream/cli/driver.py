@@ -68,9 +68,11 @@ def run_and_tell(options: RunOptions, tell: Callable[[Event], None]) -> None:
             workers=options.workers,
             max_restarts=options.max_restarts,
             checkpoint_timeout=options.checkpoint_timeout,
+            heartbeat_timeout=options.heartbeat_timeout,
             kill=kills,
             listener=teller,
             transport=options.transport,
+            store_key=options.store_key,
             monitor=options.watching(),
         )
         tell(Finished(result.to_json()))

@@ -10,6 +10,7 @@ from everstream.core.plan import make_plan
 from everstream.errors import UserError
 from everstream.spark.config import store_url
 from everstream.spark.opening import sinks_of
+from everstream.state.signing import StoreKey
 from everstream.state.store import CheckpointStore
 
 
@@ -19,7 +20,7 @@ def would_be_deleted(options: RunOptions) -> list[str]:
     url = store_url(options.store_of(graph.name))
     assert url is not None
     found = []
-    checkpoints = len(CheckpointStore.at(url).survey().manifests)
+    checkpoints = len(CheckpointStore.at(url, StoreKey.given(options.store_key)).survey().manifests)
     if checkpoints:
         found.append(f"{checkpoints} checkpoint(s) in the store '{url}'")
     for operator, sink in sinks_of(graph):

@@ -36,11 +36,13 @@ class RunOptions:
     max_restarts: int = 3
     timeout: str | None = None
     checkpoint_timeout: str = "10m"
+    heartbeat_timeout: str = "10s"
     kills: tuple[str, ...] = field(default=())
     transport: str = "auto"
     load: tuple[str, ...] = ()
     calibrate: str | None = None
     catch_up: bool = True
+    store_key: str | None = None
     monitor: str | None = None
     monitor_file: str | None = None
     monitor_append: bool = False
@@ -56,12 +58,14 @@ class RunOptions:
         self.renamings()
         self.watching()
         loads_of(self.load, self.calibrate)
-        if self.timeout is not None and seconds(self.timeout) <= 0:
-            raise UserError(f"--timeout {self.timeout}: the time must be positive.")
-        if seconds(self.checkpoint_timeout) <= 0:
-            raise UserError(
-                f"--checkpoint-timeout {self.checkpoint_timeout}: the time must be positive."
-            )
+        times = {
+            "--timeout": self.timeout,
+            "--checkpoint-timeout": self.checkpoint_timeout,
+            "--heartbeat-timeout": self.heartbeat_timeout,
+        }
+        for option, time in times.items():
+            if time is not None and seconds(time) <= 0:
+                raise UserError(f"{option} {time}: the time must be positive.")
 
     def checkpointing(self) -> Checkpointing | None:
         protocol = named(self.checkpoint)

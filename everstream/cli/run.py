@@ -49,6 +49,16 @@ DropState = Annotated[
         "Can be given several times.",
     ),
 ]
+StoreKeyFile = Annotated[
+    str | None,
+    typer.Option(
+        "--store-key",
+        metavar="FILE",
+        envvar="EVERSTREAM_STORE_KEY_FILE",
+        help="File with the key that signs the store: what was not signed with it is refused, so "
+        "that who else can write there cannot run code in here.",
+    ),
+]
 
 
 class Log(Enum):
@@ -129,6 +139,15 @@ def run(
         str,
         typer.Option(metavar="10m", help="Give up a checkpoint that takes longer, and go on."),
     ] = "10m",
+    heartbeat_timeout: Annotated[
+        str,
+        typer.Option(
+            metavar="10s",
+            help="Take a host for dead that is silent for so long, and start it again. Longer where "
+            "functions hold Python's interpreter lock for seconds, shorter to notice a dead machine "
+            "sooner.",
+        ),
+    ] = "10s",
     kill: Annotated[
         list[str] | None,
         typer.Option(
@@ -167,6 +186,7 @@ def run(
             help="With --load: make up for what could not be given in time; or, as SPBench, do not.",
         ),
     ] = True,
+    store_key: StoreKeyFile = None,
     monitor: Annotated[
         str | None,
         typer.Option(
@@ -210,11 +230,13 @@ def run(
         max_restarts=max_restarts,
         timeout=timeout,
         checkpoint_timeout=checkpoint_timeout,
+        heartbeat_timeout=heartbeat_timeout,
         kills=tuple(kill or ()),
         transport=transport.value,
         load=tuple(load or ()),
         calibrate=calibrate,
         catch_up=catch_up,
+        store_key=store_key,
         monitor=monitor,
         monitor_file=_monitor_file(monitor, monitor_file),
         arguments=tuple(arguments or ()),

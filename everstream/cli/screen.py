@@ -4,7 +4,6 @@ Screens are told events and show them. They never decide anything, and nothing w
 """
 
 import time
-from collections import deque
 
 from rich.console import Console
 from rich.markup import escape
@@ -12,30 +11,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Ta
 from rich.text import Text
 
 from everstream.cli.events import EpochStable, Event, Noted, Opened, Progressed, Started
-from everstream.core.orders import Phase
-
-RATE_OVER_S = 2.0
-LINE_EVERY_S = 2.0
-
-
-class Rate:
-    """Records per second over the last seconds."""
-
-    def __init__(self) -> None:
-        self._seen: deque[tuple[float, int]] = deque()
-
-    def add(self, at_s: float, records: int) -> None:
-        if self._seen and records < self._seen[-1][1]:
-            self._seen.clear()  # a rollback: what was read twice would count as negative
-        self._seen.append((at_s, records))
-        while at_s - self._seen[0][0] > RATE_OVER_S:
-            self._seen.popleft()
-
-    def per_s(self) -> float:
-        if len(self._seen) < 2:
-            return 0.0
-        (from_s, before), (to_s, now) = self._seen[0], self._seen[-1]
-        return (now - before) / (to_s - from_s) if to_s > from_s else 0.0
+from everstream.spark.progress import LinePace, Rate, stamp, status
 
 
 class Screen:
@@ -45,8 +21,7 @@ class Screen:
         self.console = console
         self.rate = Rate()
         self.total: int | None = None
-        self._line_due_s = 0.0
-        self._phase: Phase | None = None
+        self._pace = LinePace()
 
     def __enter__(self) -> "Screen":
         return self
@@ -71,7 +46,8 @@ class Screen:
                 self.epoch(event)
 
     def line(self, markup: str) -> None:
-        self.console.print(markup, highlight=False, soft_wrap=True)
+        stamped = f"[dim]{stamp(self.console)}[/dim] {markup}"
+        self.console.print(stamped, highlight=False, soft_wrap=True)
 
     def passing(self, text: str) -> None:
         """A line that the user's own program printed."""
@@ -86,18 +62,8 @@ class Screen:
         pass
 
     def progressed(self, event: Progressed) -> None:
-        now_s, phase = time.monotonic(), event.snapshot.phase
-        if phase is not self._phase or now_s >= self._line_due_s:
-            self._phase, self._line_due_s = phase, now_s + LINE_EVERY_S
-            self.line(self.status(event))
-
-    def status(self, event: Progressed) -> str:
-        snapshot = event.snapshot
-        words = [snapshot.phase.value, f"{snapshot.records_read:,} records"]
-        if self.total:
-            words.append(f"{snapshot.records_read / self.total:.0%}")
-        words += [f"{self.rate.per_s():,.0f} records/s", f"epoch {snapshot.epoch}"]
-        return ", ".join(words)
+        if self._pace.is_due(event.snapshot, time.monotonic()):
+            self.line(status(event.snapshot, self.rate, self.total))
 
 
 class _Percentage(ProgressColumn):

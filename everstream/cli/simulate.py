@@ -1,4 +1,4 @@
-"""`everstream simulate`: run the queueing model, reproduce the CCRR study, measure the kernel."""
+"""`everstream simulate`: the queueing model, the CCRR study, the kernel, and runs full of faults."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from everstream.cli.simulate_faults import faults
+
 if TYPE_CHECKING:
     from everstream.planning.grid import Row, Task
     from everstream.planning.model import Checkpoints, Failures, Model, Result
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 simulate_app = typer.Typer(
     help="Simulate checkpoints and failures before you run them.", no_args_is_help=True
 )
+simulate_app.command("faults")(faults)
 
 
 def register(app: typer.Typer) -> None:

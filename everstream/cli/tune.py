@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from everstream.cli.checkpoints import JsonFlag, StoreArgument, errors_in_one_line
+from everstream.cli.run import StoreKeyFile
 from everstream.errors import UserError
 from everstream.pipeline.batching import WRITTEN
 
@@ -32,6 +33,7 @@ def tune(
         typer.Option("--reset", help="First go back to the settings in the program."),
     ] = False,
     as_json: JsonFlag = False,
+    store_key: StoreKeyFile = None,
 ) -> None:
     """Change load and batches of a pipeline while it runs; it goes on with them after a restart.
 
@@ -49,7 +51,7 @@ def tune(
     from everstream.state.control import read_settings, read_tunable, record_settings
 
     with errors_in_one_line():
-        blobs = open_store(store).blobs
+        blobs = open_store(store, store_key).blobs
         tunable = read_tunable(blobs)
         if tunable is None:
             raise UserError(

@@ -90,6 +90,12 @@ class FilesBothWays(Source[T], Sink):
         if self._schema is None and self._files.listed:
             self._learn_schema()
 
+    def column_names(self) -> list[str] | None:
+        return None if self._schema is None else list(self._schema)
+
+    def waits_for(self) -> str | None:
+        return self._files.waits_for()
+
     def start_fresh(self, pipeline: str, operator: str, store: str, replace: bool) -> None:
         self._part_folder().start_fresh(pipeline, operator, replace, store)
 

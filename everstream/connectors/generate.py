@@ -163,7 +163,11 @@ class Range(FromFunction[T]):
         if batch is None:
             batch = OBJECTS_PER_BATCH if column is None else ROWS_PER_BATCH
         super().__init__(_Numbers(start, column), max(stop - start, 0), batch)
+        self._column = column
         self._start = start
+
+    def column_names(self) -> list[str] | None:
+        return None if self._column is None else [self._column]
 
     def describe_offsets(self) -> dict[str, Any]:
         return {**super().describe_offsets(), "start": self._start}

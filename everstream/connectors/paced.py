@@ -173,11 +173,11 @@ class _PacedReader(Reader):
 
     def _begin(self) -> None:
         """The load begins now."""
-        start_s, steady_s = self._timing.start()
+        start_s = self._timing.start()
         self._offset = replace(
             self._offset,
             start_s=start_s,
-            steady_s=steady_s,
+            steady_s=self._timing.steady_start_s,
             clock=self._timing.name,
             given=0,
         )

@@ -18,6 +18,7 @@ from urllib.parse import quote
 from everstream.connectors.files import (
     create,
     filesystem_of,
+    is_local,
     make_folders,
     names_in,
     remove,
@@ -25,7 +26,7 @@ from everstream.connectors.files import (
     sync_file,
     sync_folder,
 )
-from everstream.connectors.ownership import Claim, Owner
+from everstream.connectors.ownership import Claim, FolderClaim, Owner
 from everstream.connectors.summing import RunningSum
 from everstream.errors import ConnectorError, InternalError, UserError
 from everstream.pipeline.batch import Batch
@@ -140,7 +141,7 @@ class PartFolder:
         """The wish of a run with this store to write here."""
         self.create()
         path = f"{self.pending_path}/{owner_of(pipeline, operator)}.owner"
-        return Claim(self.fs, self.path, path, Owner.of(pipeline, operator, store))
+        return FolderClaim(self.fs, self.path, path, Owner.of(pipeline, operator, store))
 
     def start_fresh(
         self, pipeline: str, operator: str, replace: bool, store: str | None = None
@@ -242,7 +243,7 @@ class PartTransaction(Transaction, Saved, word="part-transaction"):
         folder, pending = self.place, self.path
         final = folder.path_of(self.part)
         try:
-            if self.written_here:
+            if self.written_here and not is_local(folder.fs):  # a download of all of it
                 self.require_whole(folder.fs.size(pending), self.checksum)
             else:
                 self.require_whole(*_measured(folder.fs, pending))

@@ -62,7 +62,7 @@ class _PostgresDatabase(Database):
 class _PostgresSession(Session):
     mark = "%s"
     locking = " FOR UPDATE"
-    own_commit_columns = "id bigserial PRIMARY KEY, committed_at timestamptz NOT NULL DEFAULT now()"
+    numbering = "bigserial PRIMARY KEY"
 
     def __init__(self, cursor: Any) -> None:
         self._cursor = cursor

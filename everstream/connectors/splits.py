@@ -300,6 +300,16 @@ class FileSet:
             self.refresh()
         return self._files or []
 
+    def waits_for(self) -> str | None:
+        """What a source that follows has not found; an empty folder is nothing special."""
+        if not self.follow or self.exists() or self.fs.isdir(self.path):
+            return None
+        missing = "no file matches" if is_pattern(self.path) else "there is no"
+        return (
+            f"{missing} '{self.path}' yet: the run waits for it. If that is not meant, check the "
+            "path; relative paths start at the folder the program was started in"
+        )
+
     def check(self) -> None:
         """List the files now; a UserError if they cannot be read as lines."""
         self.refresh()

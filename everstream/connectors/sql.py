@@ -1,21 +1,42 @@
 """What the table sinks ask of a database, and the SQL that is the same in every one.
 
-A database that is to be written to fills in `Session` and `Database`; how rows, commits and fences
+A database that is to be written to fills in `Session` and `Database`; how rows and writers
 make exactly-once output is told in `tables`.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import polars as pl
 
+from everstream.connectors.ownership import Owner
+from everstream.errors import UserError
 from everstream.pipeline.sink import SinkShard
 
 TOKEN = "_everstream"
-COMMITS = "_everstream_commits"
-FENCES = "_everstream_fences"
+"""The column that says which writer wrote a row, and with which checkpoint."""
+WRITERS = "_everstream_writers"
+OWNERS = "_everstream_owners"
+EARLIER = "_everstream_commits"
+"""A table that had a row for each commit: what it says cannot be gone on with."""
+CHECKPOINTS = 1 << 40
+"""So many checkpoints a writer can commit; its number times this is where its tokens begin."""
+
+
+@dataclass(frozen=True)
+class Writing:
+    """A shard as the database knows it."""
+
+    number: int
+    generation: int
+    committed: int
+    """The newest checkpoint whose rows are in. Commits of a shard come in order, so all before are."""
+
+    def token(self, checkpoint: int) -> int:
+        return self.number * CHECKPOINTS + checkpoint
 
 
 def quoted(name: str) -> str:
@@ -47,8 +68,8 @@ class Session(ABC):
     """How a parameter is written."""
     locking = ""
     """What makes a SELECT lock its rows."""
-    own_commit_columns: ClassVar[str]
-    """The columns of the table of commits that the database fills in, with `id` among them."""
+    numbering: ClassVar[str]
+    """The type of a column that the database numbers by itself, and never gives a number twice."""
 
     @abstractmethod
     def query(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -79,20 +100,25 @@ class Session(ABC):
         return self.query(sql.replace("?", self.mark), values)
 
     def set_up(self) -> None:
-        """Make the tables of commits and fences if they are not there."""
-        if self.columns_of(COMMITS) and self.columns_of(FENCES):
+        """Make the tables of writers and owners if they are not there."""
+        if self.columns_of(WRITERS) and self.columns_of(OWNERS):
             return
+        if self.columns_of(EARLIER):
+            raise UserError(
+                f"this database has the table {EARLIER} of an earlier version, whose rows cannot "
+                "be found any more. Use another database; or drop that table and the tables that "
+                "were written, and start over with --fresh, which deletes the output."
+            )
         self.one_at_a_time()
-        owner = "target text NOT NULL, pipeline text NOT NULL, operator text NOT NULL"
+        whose = "target text NOT NULL, pipeline text NOT NULL, operator text NOT NULL"
         self.query(
-            f"CREATE TABLE IF NOT EXISTS {COMMITS} ({self.own_commit_columns}, {owner}, "
-            "shard integer NOT NULL, checkpoint bigint NOT NULL, "
-            "UNIQUE (target, pipeline, operator, shard, checkpoint))"
+            f"CREATE TABLE IF NOT EXISTS {WRITERS} (id {self.numbering}, {whose}, shard integer "
+            "NOT NULL, generation bigint NOT NULL, committed bigint NOT NULL, "
+            "UNIQUE (target, pipeline, operator, shard))"
         )
         self.query(
-            f"CREATE TABLE IF NOT EXISTS {FENCES} ({owner}, "
-            "shard integer NOT NULL, generation bigint NOT NULL, "
-            "PRIMARY KEY (target, pipeline, operator, shard))"
+            f"CREATE TABLE IF NOT EXISTS {OWNERS} ({whose}, store text NOT NULL, "
+            "identity text NOT NULL, host text NOT NULL, PRIMARY KEY (target, pipeline, operator))"
         )
 
     def create(self, table: str, schema: pl.Schema, keys: Sequence[str], token: bool) -> None:
@@ -107,68 +133,79 @@ class Session(ABC):
             columns.append(f"PRIMARY KEY ({', '.join(map(quoted_column, keys))})")
         self.query(f"CREATE TABLE IF NOT EXISTS {quoted(table)} ({', '.join(columns)})")
 
-    def add_token(self, table: str, who: SinkShard, checkpoint: int) -> int:
-        """Note that a checkpoint's rows are in; the token's number."""
-        rows = self.run(
-            f"INSERT INTO {COMMITS} (target, pipeline, operator, shard, checkpoint) "
-            "VALUES (?, ?, ?, ?, ?) RETURNING id",
-            (*_own(table, who), who.shard, checkpoint),
-        )
-        return int(rows[0][0])
-
-    def has_token(self, table: str, who: SinkShard, checkpoint: int) -> bool:
-        sql = f"SELECT 1 FROM {COMMITS} WHERE {_OWN} AND shard = ? AND checkpoint = ?"
-        return bool(self.run(sql, (*_own(table, who), who.shard, checkpoint)))
-
-    def fence(self, table: str, who: SinkShard) -> int | None:
-        """The newest generation of this shard; locks the answer until the transaction ends."""
-        sql = f"SELECT generation FROM {FENCES} WHERE {_OWN} AND shard = ?{self.locking}"
-        found = self.run(sql, (*_own(table, who), who.shard))
-        return int(found[0][0]) if found else None
-
-    def set_fence(self, table: str, who: SinkShard) -> None:
+    def writing(self, table: str, who: SinkShard) -> Writing:
+        """What is known of this shard; nobody else can change it until the transaction ends."""
+        own = (*_own(table, who), who.shard)
         self.run(
-            f"INSERT INTO {FENCES} (target, pipeline, operator, shard, generation) "
-            "VALUES (?, ?, ?, ?, ?) ON CONFLICT (target, pipeline, operator, shard) "
-            "DO UPDATE SET generation = excluded.generation",
-            (*_own(table, who), who.shard, who.generation),
+            f"INSERT INTO {WRITERS} (target, pipeline, operator, shard, generation, committed) "
+            "VALUES (?, ?, ?, ?, 0, 0) ON CONFLICT (target, pipeline, operator, shard) DO NOTHING",
+            own,
         )
+        found = self.run(
+            f"SELECT id, generation, committed FROM {WRITERS} WHERE {_OWN} AND shard = ?"
+            + self.locking,
+            own,
+        )
+        return Writing(*map(int, found[0]))
 
-    def remove_after(self, table: str, who: SinkShard, checkpoint: int) -> None:
+    def take_over(self, writing: Writing, generation: int) -> None:
+        """What an older generation still tries is refused from here on."""
+        self.run(f"UPDATE {WRITERS} SET generation = ? WHERE id = ?", (generation, writing.number))
+
+    def note_committed(self, writing: Writing, checkpoint: int) -> None:
+        self.run(f"UPDATE {WRITERS} SET committed = ? WHERE id = ?", (checkpoint, writing.number))
+
+    def remove_after(self, table: str, writing: Writing, checkpoint: int) -> None:
         """Take back what a shard committed after a checkpoint."""
-        chosen = f"{_OWN} AND shard = ? AND checkpoint > ?"
-        self._remove(table, chosen, (*_own(table, who), who.shard, checkpoint))
+        if TOKEN in self.columns_of(table):
+            self.run(
+                f"DELETE FROM {quoted(table)} WHERE {TOKEN} > ? AND {TOKEN} < ?",
+                (writing.token(checkpoint), writing.token(CHECKPOINTS)),
+            )
+        if writing.committed > checkpoint:
+            self.note_committed(writing, checkpoint)
 
     def remove_all(self, table: str, pipeline: str, operator: str) -> None:
         """Take back everything of an operator, and forget who wrote it."""
-        self._remove(table, _OWN, (table, pipeline, operator))
-        self.run(f"DELETE FROM {FENCES} WHERE {_OWN}", (table, pipeline, operator))
+        own = (table, pipeline, operator)
+        if TOKEN in self.columns_of(table):
+            self.run(f"DELETE FROM {quoted(table)} WHERE {_WRITTEN}", own)
+        self.run(f"DELETE FROM {WRITERS} WHERE {_OWN}", own)
 
-    def count_tokens(self, table: str, pipeline: str, operator: str) -> int:
-        sql = f"SELECT count(*) FROM {COMMITS} WHERE {_OWN}"
-        return int(self.run(sql, (table, pipeline, operator))[0][0])
+    def has_committed(self, table: str, pipeline: str, operator: str) -> bool:
+        sql = f"SELECT 1 FROM {WRITERS} WHERE {_OWN} AND committed > 0"
+        return bool(self.run(sql, (table, pipeline, operator)))
 
     def count_rows(self, table: str, pipeline: str, operator: str) -> int:
         """How many rows `remove_all` would take back."""
-        if TOKEN not in self.columns_of(table) or not self.columns_of(COMMITS):
+        if TOKEN not in self.columns_of(table) or not self.columns_of(WRITERS):
             return 0
-        sql = (
-            f"SELECT count(*) FROM {quoted(table)} WHERE {TOKEN} IN "
-            f"(SELECT id FROM {COMMITS} WHERE {_OWN})"
-        )
+        sql = f"SELECT count(*) FROM {quoted(table)} WHERE {_WRITTEN}"
         return int(self.run(sql, (table, pipeline, operator))[0][0])
 
-    def _remove(self, table: str, chosen: str, values: Sequence[Any]) -> None:
-        if TOKEN in self.columns_of(table):
-            self.run(
-                f"DELETE FROM {quoted(table)} WHERE {TOKEN} IN "
-                f"(SELECT id FROM {COMMITS} WHERE {chosen})",
-                values,
-            )
-        self.run(f"DELETE FROM {COMMITS} WHERE {chosen}", values)
+    def owner(self, table: str, pipeline: str, operator: str) -> Owner | None:
+        sql = f"SELECT store, identity, host FROM {OWNERS} WHERE {_OWN}"
+        found = self.run(sql, (table, pipeline, operator))
+        return Owner(pipeline, operator, *found[0]) if found else None
+
+    def set_owner(self, table: str, owner: Owner) -> bool:
+        """Note whose output it is; False if somebody is noted already."""
+        columns = asdict(owner)
+        names, marks = ", ".join(columns), ", ".join("?" * len(columns))
+        made = self.run(
+            f"INSERT INTO {OWNERS} (target, {names}) VALUES (?, {marks}) "
+            "ON CONFLICT (target, pipeline, operator) DO NOTHING RETURNING 1",
+            (table, *columns.values()),
+        )
+        return bool(made)
+
+    def remove_owner(self, table: str, pipeline: str, operator: str) -> None:
+        self.run(f"DELETE FROM {OWNERS} WHERE {_OWN}", (table, pipeline, operator))
 
 
 _OWN = "target = ? AND pipeline = ? AND operator = ?"
+_WRITTEN = f"{TOKEN} / {CHECKPOINTS} IN (SELECT id FROM {WRITERS} WHERE {_OWN})"
+"""Of a row: one of an operator's shards wrote it."""
 
 
 def _own(table: str, who: SinkShard) -> tuple[str, str, str]:

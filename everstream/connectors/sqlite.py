@@ -114,7 +114,7 @@ def _roll_back(connection: sqlite3.Connection) -> None:
 
 
 class _SqliteSession(Session):
-    own_commit_columns = "id INTEGER PRIMARY KEY AUTOINCREMENT"
+    numbering = "INTEGER PRIMARY KEY AUTOINCREMENT"
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection

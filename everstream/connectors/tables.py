@@ -1,14 +1,16 @@
 """Exactly-once and keyed-upsert output to database tables, whatever the database.
 
 Exactly-once: rows wait as part files in the run's store, as durable as the checkpoint they belong
-to. A commit inserts them and a token (pipeline, operator, shard, checkpoint) in one transaction;
-a token that is there already means that it was done before. Each row carries the number of its
-token in the column `_everstream`, so that recovery to an older checkpoint finds the rows to take
-back. A table of fences, read and locked by every transaction, holds the newest generation of each
-shard: what an older one still tries, even in the middle of a commit, is refused by the database.
+to. The database has a row for each shard (pipeline, operator, shard), which every transaction
+reads and locks: with the newest checkpoint it has committed, so that nothing goes in twice, and with
+its newest generation, so that what an older one still tries, even in the middle of a commit, is
+refused by the database. A commit inserts rows and moves that checkpoint on in one transaction, and
+commits of one shard come in order: nothing piles up, however long a pipeline runs. Each row carries
+the shard's number and the checkpoint in the column `_everstream`, so that recovery to an older
+checkpoint finds the rows to take back.
 
 Upsert: rows replace those with the same key at once; records that come again after a failure
-change nothing. The fence keeps a writer that was replaced from putting old values back.
+change nothing. The generation keeps a writer that was replaced from putting old values back.
 """
 
 from collections.abc import Sequence
@@ -20,13 +22,14 @@ import polars as pl
 from everstream.connectors.encoding import decode, encode
 from everstream.connectors.files import remove
 from everstream.connectors.frames import Columns
+from everstream.connectors.ownership import Claim, Owner
 from everstream.connectors.parts import (
     PartFolder,
     PartTransaction,
     PartWriter,
     PendingName,
 )
-from everstream.connectors.sql import TOKEN, Database, Session, quoted
+from everstream.connectors.sql import OWNERS, TOKEN, Database, Session, Writing, quoted
 from everstream.connectors.summing import sum_of
 from everstream.errors import ConnectorError, InternalError, UserError
 from everstream.pipeline.batch import Batch
@@ -74,19 +77,27 @@ class TableSink(Sink):
             raise UserError(f"table '{self._table}' has no column {', '.join(missing)}.")
 
     def start_fresh(self, pipeline: str, operator: str, store: str, replace: bool) -> None:
-        if not self._database.exists():
-            return
         with self._database.session(self._table) as session:
             session.set_up()
-            tokens = session.count_tokens(self._table, pipeline, operator)
-            if tokens and not replace:
+            claim = self._claim(session, pipeline, operator, store)
+            claim.check()
+            if session.has_committed(self._table, pipeline, operator) and not replace:
                 raise UserError(
                     f"table '{self._table}' already holds rows of pipeline '{pipeline}', operator "
-                    f"'{operator}', from an earlier run ({tokens} commits). Name another table, or "
-                    "say --fresh, which deletes them."
+                    f"'{operator}', from an earlier run. Name another table, or say --fresh, which "
+                    "deletes them."
                 )
+            claim.take()
             session.remove_all(self._table, pipeline, operator)
         _waiting(store, operator).start_fresh(pipeline, operator, replace)
+
+    def before_resume(self, pipeline: str, operator: str, store: str) -> None:
+        with self._database.session(self._table) as session:
+            session.set_up()
+            self._claim(session, pipeline, operator, store).keep()
+
+    def _claim(self, session: Session, pipeline: str, operator: str, store: str) -> Claim:
+        return TableClaim(session, self._table, Owner.of(pipeline, operator, store))
 
     def left_behind(self, pipeline: str, operator: str, store: str) -> str | None:
         if not self._database.exists():
@@ -100,18 +111,43 @@ def _waiting(store: str, operator: str) -> PartFolder:
     return PartFolder.in_store(store, "waiting", operator, ENDING)
 
 
-def _refuse_if_replaced(session: Session, table: str, who: SinkShard) -> None:
-    newest = session.fence(table, who)
-    if newest is not None and newest > who.generation:
+class TableClaim(Claim):
+    """To a table, within a transaction of its database."""
+
+    kind = "table"
+
+    def __init__(self, session: Session, table: str, owner: Owner) -> None:
+        super().__init__(f"table '{table}'", owner)
+        self._session = session
+        self._table = table
+
+    def read(self) -> Owner | None:
+        return self._session.owner(self._table, self.owner.pipeline, self.owner.operator)
+
+    def create(self) -> bool:
+        return self._session.set_owner(self._table, self.owner)
+
+    def remove(self) -> None:
+        self._session.remove_owner(self._table, self.owner.pipeline, self.owner.operator)
+
+    def how_to_free(self) -> str:
+        return f"remove its row from the table {OWNERS}"
+
+
+def _writing(session: Session, table: str, who: SinkShard) -> Writing:
+    """The shard as the database knows it, unless it has been replaced."""
+    writing = session.writing(table, who)
+    if writing.generation > who.generation:
         raise ConnectorError(
-            f"generation {newest} of shard {who.shard} of '{who.operator}' has taken over table "
+            f"generation {writing.generation} of shard {who.shard} of '{who.operator}' has taken over table "
             f"'{table}'; generation {who.generation} must stop."
         )
+    return writing
 
 
 @dataclass
 class TableTransaction(Transaction, Saved, word="table-transaction"):
-    """Rows in a part file that go into the table together with their token.
+    """Rows in a part file that go into the table together with the note that they are in.
 
     Pickles without its database: a checkpoint must hold no password, and the password may have
     changed, or the database moved. `recover` gives it the sink's own.
@@ -145,15 +181,15 @@ class TableTransaction(Transaction, Saved, word="table-transaction"):
         waiting = self._rows()
         with self.database.session(self.table) as session:
             session.set_up()
-            _refuse_if_replaced(session, self.table, self.who)
-            if not session.has_token(self.table, self.who, self.checkpoint):
+            writing = _writing(session, self.table, self.who)
+            if writing.committed < self.checkpoint:
                 if waiting is None:
                     raise ConnectorError(
                         f"the rows of checkpoint {self.checkpoint} for table '{self.table}' are "
                         f"neither in it nor in '{self.part.path}'. Someone removed that file: put "
                         "it back, or start over with --fresh, which deletes the rows there are."
                     )
-                self._insert(session, waiting)
+                self._insert(session, waiting, writing)
         remove(self.part.place.fs, self.part.path)
 
     def _rows(self) -> pl.DataFrame | None:
@@ -168,11 +204,11 @@ class TableTransaction(Transaction, Saved, word="table-transaction"):
         frames = [batch for batch in decode(data) if isinstance(batch, pl.DataFrame)]
         return pl.concat(frames)
 
-    def _insert(self, session: Session, frame: pl.DataFrame) -> None:
+    def _insert(self, session: Session, frame: pl.DataFrame, writing: Writing) -> None:
         session.create(self.table, frame.schema, (), token=True)
         _check_columns(session, self.table, [*frame.columns, TOKEN])
-        token = session.add_token(self.table, self.who, self.checkpoint)
-        session.insert(self.table, frame, token)
+        session.insert(self.table, frame, writing.token(self.checkpoint))
+        session.note_committed(writing, self.checkpoint)
 
 
 def _check_columns(session: Session, table: str, wanted: Sequence[str]) -> None:
@@ -205,9 +241,9 @@ class _TableWriter(PartWriter):
     def recover(self, transactions: Sequence[Transaction], permit: Permit) -> Sequence[Transaction]:
         with self._database.session(self._table) as session:
             session.set_up()
-            _refuse_if_replaced(session, self._table, self._who)
-            session.set_fence(self._table, self._who)
-            session.remove_after(self._table, self._who, permit.checkpoint)
+            writing = _writing(session, self._table, self._who)
+            session.take_over(writing, self._who.generation)
+            session.remove_after(self._table, writing, permit.checkpoint)
         return super().recover(transactions, permit)
 
     def _bound(self, transaction: Transaction) -> Transaction:
@@ -262,8 +298,8 @@ class _UpsertWriter(Writer):
     def recover(self, transactions: Sequence[Transaction], permit: Permit) -> Sequence[Transaction]:
         with self._database.session(self._table) as session:
             session.set_up()
-            _refuse_if_replaced(session, self._table, self._who)
-            session.set_fence(self._table, self._who)
+            writing = _writing(session, self._table, self._who)
+            session.take_over(writing, self._who.generation)
         return ()
 
     def close(self) -> None:
@@ -279,6 +315,6 @@ class _UpsertWriter(Writer):
                 session.set_up()
                 session.create(self._table, frame.schema, self._keys, token=False)
                 _check_columns(session, self._table, frame.columns)
-            _refuse_if_replaced(session, self._table, self._who)
+            _writing(session, self._table, self._who)
             session.upsert(self._table, frame, self._keys)
         self._created = True

@@ -64,6 +64,9 @@ class TextLines(Source[str]):
     def check(self) -> None:
         self._files.check()
 
+    def waits_for(self) -> str | None:
+        return self._files.waits_for()
+
 
 class _TextReader(LinesReader):
     advice = "Name the right encoding, for example encoding='latin-1'."

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+from everstream.pipeline.clocks import ForwardClock
+
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -25,12 +27,14 @@ class Timing:
     """
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
-        """`clock`: the only one there is, for tests; the engine's are then not used."""
+        """`clock`: the only one there is, and it may be set; the engine's are then not used."""
         self._fixed = clock is not None
-        self._wall_s = clock or time.time
-        self._steady_s = clock or time.monotonic
-        self.name = clock_name()
-        self.steady_start_s = 0.0
+        self._wall_s: Callable[[], float] = time.time
+        self._steady_s: Callable[[], float] = time.monotonic
+        if clock is not None:
+            self._wall_s = self._steady_s = ForwardClock(clock)
+        self.name = "" if self._fixed else clock_name()
+        self._start_s = 0.0
         self.start()
 
     def use(self, wall_s: Callable[[], float], steady_s: Callable[[], float]) -> bool:
@@ -39,23 +43,29 @@ class Timing:
             self._wall_s, self._steady_s = wall_s, steady_s
         return not self._fixed
 
-    def start(self) -> tuple[float, float]:
-        """It begins now: by the wall clock, and by the steady one."""
-        self.steady_start_s = self._steady_s()
-        return self._wall_s(), self.steady_start_s
+    @property
+    def steady_start_s(self) -> float | None:
+        """The start by the steady clock, if others know that clock, too."""
+        return self._start_s if self.name else None
+
+    def start(self) -> float:
+        """It begins now; when that is by the wall clock."""
+        self._start_s = self._steady_s()
+        return self._wall_s()
 
     def resume(
         self, start_s: float, steady_start_s: float | None, name: str, passed_s: float
     ) -> float:
         """It began then; the start by the wall clock as it is now."""
         if steady_start_s is not None and name and name == self.name:
-            self.steady_start_s = steady_start_s
+            self._start_s = steady_start_s
             return start_s
         wall_s = self._wall_s()
-        passed_s = max(wall_s - start_s, passed_s)
-        self.steady_start_s = self._steady_s() - passed_s
-        return wall_s - passed_s
+        if wall_s < start_s + passed_s:
+            start_s = wall_s - passed_s
+        self._start_s = self._steady_s() - (wall_s - start_s)
+        return start_s
 
     def passed_s(self) -> float:
         """Seconds since the start."""
-        return max(0.0, self._steady_s() - self.steady_start_s)
+        return max(0.0, self._steady_s() - self._start_s)

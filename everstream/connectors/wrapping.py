@@ -23,3 +23,6 @@ class Wrapping(Source[T]):
 
     def before_run(self, pipeline: str, operator: str, store: str, resuming: bool) -> None:
         self._source.before_run(pipeline, operator, store, resuming)
+
+    def waits_for(self) -> str | None:
+        return self._source.waits_for()

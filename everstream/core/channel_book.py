@@ -57,7 +57,9 @@ class ChannelBook:
         self._arrived[channel] = frame.sequence
 
     def receive(self, frame: Frame) -> None:
-        """A frame is given to the operators."""
+        """A frame, or the first part of one, is given to the operators."""
+        if frame.begun:
+            return
         received = self._received[frame.channel]
         if self._gaps:
             self.lost_frames += frame.sequence - received - 1 + stands_for_a_lost_one(frame)

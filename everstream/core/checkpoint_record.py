@@ -87,9 +87,13 @@ class CheckpointRecord:
         return alias + slash + rest if alias else None
 
     def to_json(self) -> dict[str, Any]:
-        body = asdict(self)
-        body["shard"] = str(self.shard)
-        return body
+        # Not `asdict`, which copies all there is: a driver does this for every shard and epoch.
+        return {
+            **vars(self),
+            "shard": str(self.shard),
+            "objects": [ref.to_json() for ref in self.objects],
+            "log": [segment.to_json() for segment in self.log],
+        }
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> "CheckpointRecord":

@@ -46,6 +46,21 @@ class Frame:
     """After this frame every record on this channel has at least this time, or is late."""
     born_s: float = 0.0
     """When what it stems from came in, by the wall clock; 0 if nobody knows any more."""
+    start: int = 0
+    """Records of it that the operators have had already, where it is delivered in parts."""
+
+    @property
+    def begun(self) -> bool:
+        """It belongs to the shard it waits at, and nobody will send it again.
+
+        It was received in part, or lay in a checkpoint.
+        """
+        return self.start > 0 or (self.sequence == 0 and self.kind is FrameKind.DATA)
+
+
+def even_part(records: int, most: int) -> int:
+    """How many records to take first of so many, at most so many at once, in parts of one size."""
+    return -(-records // -(-records // most))
 
 
 def stands_for_a_lost_one(frame: Frame) -> bool:

@@ -27,9 +27,14 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Give the frame's batch to the operators, then give its channel back one credit."""
+    """Give the frame's batch to the operators, then give its channel back one credit.
+
+    Or only a part of it; then the rest goes back to the shard (`on_cut`) to be delivered later.
+    """
 
     frame: Frame
+    records: int
+    """From the frame's `start` on."""
     watermark: int | None = None
     """With this frame the lowest watermark of all inputs has come to here."""
 
@@ -43,7 +48,10 @@ class Advance:
 
 @dataclass(frozen=True, slots=True)
 class Produce:
-    """Read the next batch from the source."""
+    """Go on with what was read from the source, or read the next batch."""
+
+    most: int
+    """Records to take at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What a manifest says: which checkpoints form an epoch, and what each shard restores from."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from everstream.core.checkpoint_record import CheckpointRecord, LogKind
@@ -58,7 +58,7 @@ class EpochManifest:
             "log": self.log,
             "described": self.described,
             "records": [record.to_json() for record in self.records.values()],
-            "objects": [asdict(ref) for ref in objects.values()],
+            "objects": [ref.to_json() for ref in objects.values()],
         }
 
     @classmethod

@@ -4,7 +4,7 @@ Operators joined by a plain edge between equal shard counts are fused into a cha
 runs them all, no channel between. A chain is named by its first operator.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -13,6 +13,7 @@ from everstream.core.recovery_line import Link, cycles
 from everstream.errors import UserError
 from everstream.pipeline.describing import Description, described
 from everstream.pipeline.graph import Broadcast, Edge, Graph, Kind, OnDemand
+from everstream.pipeline.operator import Operator
 from everstream.pipeline.stream import Pipeline, planned_shards
 from everstream.pipeline.validate import validate
 
@@ -112,14 +113,30 @@ class Plan:
 
     def order_matters(self) -> set[str]:
         """The operators whose output ends in an ordered sink: one frame in, one frame out."""
-        ordered = {node.name for node in self.graph.nodes.values() if node.ordered}
-        waiting = list(ordered)
+        return self._leading_to(node.name for node in self.graph.nodes.values() if node.ordered)
+
+    def in_order(self, shard: ShardId) -> bool:
+        return bool(self.order_matters().intersection(self.chains[shard.operator].operators))
+
+    def may_cut(self, shard: ShardId) -> bool:
+        """Whether its batches may be cut: nobody here or behind wants them whole."""
+        whole = self._leading_to(
+            node.name
+            for node in self.graph.nodes.values()
+            if isinstance(node.what, Operator) and node.what.whole_batches
+        )
+        return whole.isdisjoint(self.chains[shard.operator].operators)
+
+    def _leading_to(self, operators: Iterable[str]) -> set[str]:
+        """These operators, and all from which records go there."""
+        found = set(operators)
+        waiting = list(found)
         while waiting:
             for edge in self.graph.inputs(waiting.pop()):
-                if edge.sender not in ordered:
-                    ordered.add(edge.sender)
+                if edge.sender not in found:
+                    found.add(edge.sender)
                     waiting.append(edge.sender)
-        return ordered
+        return found
 
 
 def spread(plan: Plan, hosts: int) -> Plan:

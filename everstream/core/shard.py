@@ -10,14 +10,16 @@ of work; everything else reacts to something that happened. A shard that failed 
 coordinator to restore it.
 """
 
+import sys
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import assert_never
 
 from everstream.core.channel_book import ChannelBook
 from everstream.core.checkpoint_record import CheckpointRecord
-from everstream.core.frames import Frame, FrameKind, Payload
+from everstream.core.frames import Frame, FrameKind, Payload, even_part
 from everstream.core.ids import NO_CHECKPOINT, ChannelId, CheckpointNumber, Generation, ShardId
 from everstream.core.input_times import InputTimes
 from everstream.core.instructions import (
@@ -69,7 +71,12 @@ from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
 
 
 class Shard:
-    """Decides for one shard. `ordered`: deliver frames in the order of their ordinals."""
+    """Decides for one shard.
+
+    `ordered`: deliver frames in the order of their ordinals. `cuts`: a frame may be delivered in
+    parts. From the first part on it counts as received, and its rest is state of this shard, which
+    is in every checkpoint that is taken before it is done.
+    """
 
     def __init__(
         self,
@@ -82,12 +89,14 @@ class Shard:
         ordered: bool = False,
         feedback: Collection[ChannelId] = (),
         gaps: bool = False,
+        cuts: bool = False,
     ) -> None:
         self.id = id
         self._operators = operators or (id.operator,)
         self._inputs = tuple(inputs)
         self._protocol = protocol
         self._ordered = ordered
+        self._cuts = cuts
         self._feedback = frozenset(feedback)
         self._status = Status.NEW
         self._halted = False
@@ -196,8 +205,9 @@ class Shard:
             return []
         self._channels.begin(command.generation, [*inputs, *outputs])
         for channel in inputs:
-            # Whoever sent these sends them again, or never sent them.
-            self._inboxes[channel].clear()
+            # Whoever sent these sends them again, or never sent them. Only what was begun is ours.
+            begun = [replace(f, sequence=0) for f in self._inboxes[channel] if f.begun]
+            self._inboxes[channel] = deque(begun)
             self._channels.forget_waiting(channel)
         return [Cut(tuple(outputs)), Tell(Rewired(self.id, command.generation))]
 
@@ -392,12 +402,15 @@ class Shard:
 
     # What a shard does next.
 
-    def step(self) -> list[Instruction]:
-        """The next piece of work, at most one delivery or one read; none only if there is none."""
+    def step(self, most: int = sys.maxsize) -> list[Instruction]:
+        """The next piece of work, at most one delivery or one read; none only if there is none.
+
+        `most`: the records it may have, where it can be cut.
+        """
         if self._status is not Status.RUNNING or self._halted:
             return []
         if not self._inputs:
-            return [Produce()]
+            return [Produce(most)]
         instructions: list[Instruction] = []
         for offset in range(len(self._inputs)):
             channel = self._order[(self._turn + offset) % len(self._inputs)]
@@ -412,12 +425,20 @@ class Shard:
                     instructions += self._perform(self._protocol.on_consumed(frame))
                     continue
                 if frame.kind is FrameKind.END:
-                    instructions += self._deliver(frame)
+                    instructions += self._deliver(frame, most)
                     continue
                 if not self._feedback:
                     self._turn = (self._turn + offset + 1) % len(self._inputs)
-                return instructions + self._deliver(frame)
+                return instructions + self._deliver(frame, most)
         return instructions
+
+    def on_cut(self, frame: Frame, records: int) -> None:
+        """So many records of a frame were delivered; the rest of it comes next on its channel.
+
+        What rode along has been heeded, and its watermark is for when all of it is done.
+        """
+        rest = replace(frame, start=frame.start + records, piggyback=b"")
+        self._inboxes[frame.channel].appendleft(rest)
 
     def stamp(
         self,
@@ -442,16 +463,17 @@ class Shard:
             self.born_s,
         )
 
-    def _deliver(self, frame: Frame) -> list[Instruction]:
+    def _deliver(self, frame: Frame, most: int) -> list[Instruction]:
         instructions = self._perform(self._protocol.checkpoint_first(frame))
         self._channels.receive(frame)
         self._protocol.on_delivered(frame)
         if frame.kind is FrameKind.DATA:
+            left = frame.records - frame.start
+            if self._cuts and left > most:
+                return [*instructions, Deliver(frame, even_part(left, most))]
             self._ordinal = max(frame.number + 1, self._ordinal)
-            return [
-                *instructions,
-                Deliver(frame, self._times.heard(frame.channel, frame.watermark)),
-            ]
+            watermark = self._times.heard(frame.channel, frame.watermark)
+            return [*instructions, Deliver(frame, left, watermark)]
         self._channels.ended.add(frame.channel)
         watermark = self._times.heard(frame.channel, END_OF_TIME)
         if self._channels.all_ended:

@@ -33,7 +33,11 @@ _LARGEST_EXACT_FLOAT: Final = 2**53
 
 @overload
 def read_state(
-    store: str | os.PathLike[str], operator: str, epoch: int | None = None
+    store: str | os.PathLike[str],
+    operator: str,
+    epoch: int | None = None,
+    *,
+    store_key: str | os.PathLike[str] | None = None,
 ) -> pl.DataFrame: ...
 @overload
 def read_state(
@@ -42,6 +46,7 @@ def read_state(
     epoch: int | None = None,
     *,
     spark: "SparkSession",
+    store_key: str | os.PathLike[str] | None = None,
 ) -> "SparkFrame": ...
 def read_state(
     store: str | os.PathLike[str],
@@ -49,18 +54,20 @@ def read_state(
     epoch: int | None = None,
     *,
     spark: "SparkSession | None" = None,
+    store_key: str | os.PathLike[str] | None = None,
 ) -> "pl.DataFrame | SparkFrame":
     """The state of an operator in a checkpoint, over all its shards; safe while a run is going on.
 
     store: the folder or URL that was given to the run.
     epoch: which checkpoint; the current one if not given.
     spark: give a Spark DataFrame of this session instead of a Polars one.
+    store_key: the key file of a signed store, if EVERSTREAM_STORE_KEY_FILE does not name it.
 
     The columns are shard, state (the name of the declared state; "offset" for a source, "pending"
     for the transactions of a sink), key and value. A column whose values are not all of one plain
     type holds text: their repr, with strings as they are.
     """
-    found = state_of(open_store(store), operator, epoch)
+    found = state_of(open_store(store, store_key), operator, epoch)
     return found if spark is None else spark.createDataFrame(found.to_arrow())
 
 

@@ -11,13 +11,19 @@ from everstream.pipeline.stream import Pipeline
 
 
 def read_tables(
-    store: str | os.PathLike[str], pipeline: Pipeline, operator: str, epoch: int | None = None
+    store: str | os.PathLike[str],
+    pipeline: Pipeline,
+    operator: str,
+    epoch: int | None = None,
+    *,
+    store_key: str | os.PathLike[str] | None = None,
 ) -> dict[str, pl.DataFrame]:
     """The tables that transactions share, as of a checkpoint; safe while a run is going on.
 
     store: the folder or URL that was given to the run.
     operator: the name of the `transact` operator in the pipeline.
     epoch: which checkpoint; the current one if not given.
+    store_key: the key file of a signed store, if EVERSTREAM_STORE_KEY_FILE does not name it.
 
     Per table, by name: the keys that were written, in order, and a column per number of the value.
     """
@@ -29,5 +35,5 @@ def read_tables(
         raise UserError(
             f"'{operator}' runs no transactions; those that do: {', '.join(names) or 'none'}."
         )
-    rows = rows_of(open_store(store), operator, epoch)
+    rows = rows_of(open_store(store, store_key), operator, epoch)
     return tables_in(node.what, {key: value for _, _, key, value in rows})

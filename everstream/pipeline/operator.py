@@ -106,6 +106,8 @@ class Context:
         self.on_error = on_error
         self._clock_s = clock_s
         self.moment = moment if moment is not None else Moment()
+        self.asked_time = False
+        """Whether processing time matters here: then a checkpoint says how late it was."""
         self.skipped = 0
         """Records that were left out so far, also before the last failure."""
         self.settings: Mapping[str, Mapping[str, str]] = {}
@@ -132,7 +134,11 @@ class Context:
 
     @property
     def now_s(self) -> float:
-        """Processing time: seconds since 1970 by the clock of this machine."""
+        """Processing time: seconds since 1970 by the clock of this machine.
+
+        It never goes back: not when that clock is set back, and not after a failure.
+        """
+        self.asked_time = True
         return self._clock_s()
 
     def advance_watermark(self, watermark: int) -> None:
@@ -147,6 +153,7 @@ class Context:
 
         Wishes are not kept across a crash: say them again in `on_start`.
         """
+        self.asked_time = True
         self.wanted_at_s = min(self.wanted_at_s, time_s)
 
     def tune(
@@ -279,6 +286,8 @@ class Operator:
     """Whether a batch that failed may be processed again, in pieces: it changes no state."""
     pure = False
     """Whether the same batch always gives the same output: no state, no chance, no clock."""
+    whole_batches = False
+    """Whether its batches must come as its source gave them, however long they take."""
     record_by_record = False
     """Whether `process_batch` gives the same wherever a batch begins and ends."""
     announces_watermarks = False

@@ -146,6 +146,14 @@ class Source(ABC, Generic[T]):
         """
         return {"source": type(self).__name__}
 
+    def column_names(self) -> list[str] | None:
+        """The columns of its rows, once it was checked; None if it does not know, or has none."""
+        return None
+
+    def waits_for(self) -> str | None:
+        """What is not there yet although the run can begin, in words; shown when it does."""
+        return None
+
     def before_run(self, pipeline: str, operator: str, store: str, resuming: bool) -> None:
         """Called on the driver before the source is sent to the hosts.
 

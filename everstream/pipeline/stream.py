@@ -80,10 +80,12 @@ class Pipeline:
         until: Callable[[Snapshot], bool] | None = None,
         kill: Sequence[str | Kill] = (),
         listener: Listener | None = None,
+        progress: bool | None = None,
         heartbeat_timeout: str | float = "10s",
         slow_after: str | float = "10s",
         checkpoint_timeout: str | float = "10m",
         transport: str = "auto",
+        store_key: str | os.PathLike[str] | None = None,
         monitor: Monitor | str | None = None,
     ) -> RunResult:
         """Run on Spark until the sources end or somebody stops it.
@@ -105,10 +107,15 @@ class Pipeline:
         kill: kill hosts on purpose, "OPERATOR[:SHARD]@5s", "@10000" records or "@after-prepare"
             (see es.Kill); "driver@..." kills this process.
         listener: an es.Listener that is told how the run goes.
+        progress: show on standard error how the run goes; default: unless there is a listener, or
+            EVERSTREAM_PROGRESS is 0.
         heartbeat_timeout: a host that is silent for so long is taken for dead.
         slow_after: say so when a checkpoint, a restore or the store takes longer than this.
         checkpoint_timeout: give up a checkpoint that is not complete after so long, and start the next.
+            The last one of a run is waited for three times as long; then the run fails.
         transport: "auto" (unix sockets on one machine, encrypted TCP between machines) or "tcp".
+        store_key: the file with the key that signs the store; default: the one that
+            EVERSTREAM_STORE_KEY_FILE names, or none.
         monitor: an es.Monitor, or how often one is to sample, "100ms"; see `result.monitored`.
 
         >>> pipeline = es.Pipeline("ten").source(es.Range(10)).collect()
@@ -135,10 +142,12 @@ class Pipeline:
             until=until,
             kill=kill,
             listener=listener,
+            progress=progress,
             heartbeat_timeout=heartbeat_timeout,
             slow_after=slow_after,
             checkpoint_timeout=checkpoint_timeout,
             transport=transport,
+            store_key=store_key,
             monitor=monitor,
         )
         self._ended(result)

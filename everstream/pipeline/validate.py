@@ -3,6 +3,7 @@
 import inspect
 
 from everstream.errors import GraphError
+from everstream.pipeline.columns import check_columns
 from everstream.pipeline.graph import Broadcast, ByKey, Edge, Graph, Kind, Node, OnDemand
 from everstream.pipeline.operator import Operator
 from everstream.pipeline.sink import Sink
@@ -35,6 +36,7 @@ def validate(graph: Graph) -> None:
     for node in graph.nodes.values():
         if isinstance(node.what, Source | Sink):
             node.what.check()
+    check_columns(graph)
 
 
 def _check_reached(graph: Graph, node: Node) -> None:

@@ -5,11 +5,12 @@ operator kept in plain attributes can leak from before a failure to after it.
 """
 
 import math
+import pickle
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import cloudpickle
 
@@ -18,14 +19,17 @@ from everstream.core.meter import Meter
 from everstream.core.plan import Plan
 from everstream.errors import EverstreamError, OperatorError, UserError
 from everstream.pipeline.batch import Batch
+from everstream.pipeline.clocks import ForwardClock
 from everstream.pipeline.graph import ByKey, Kind
 from everstream.pipeline.operator import Context, Moment, bind_state, process_tolerantly
 from everstream.pipeline.sink import Permit, SinkShard, Transaction
-from everstream.pipeline.source import END, NO_LOAD, EndOfStream
+from everstream.pipeline.source import NO_LOAD, EndOfStream
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
 from everstream.pipeline.tuning import Settings, Tuning, merged, tunable_in
 from everstream.runtime.channel_state import CHANNELS
 from everstream.runtime.outlets import Outlet
+from everstream.runtime.recurring import will_recur
+from everstream.runtime.rest import Rest
 from everstream.runtime.stage import Stage
 from everstream.state.snapshot import ShardState
 
@@ -36,6 +40,12 @@ CONTEXT_STATE = "ctx.state"
 """Where `ctx.state` is kept; with a dot, so that no declared `Keyed` can have this name."""
 DEAD_LETTERS = "/dead-letters"
 """Ends the name of the hidden stage that keeps an operator's dead letters."""
+
+
+class Place(Protocol):
+    """One number that is written over."""
+
+    def __setitem__(self, index: Literal[0], value: int, /) -> None: ...
 
 
 class ChainStages:
@@ -56,6 +66,8 @@ class ChainStages:
         self.state = state
         self.clock_s = clock_s
         self.steady_s = steady_s if steady_s is not None else clock_s
+        self.now_s = ForwardClock(lambda: self.clock_s())
+        """Processing time: it does not even go back with a generation."""
         self.stages: dict[str, Stage] = {}
         self.moment = Moment()
         self.tuning = Tuning()
@@ -64,6 +76,10 @@ class ChainStages:
         self.meter = Meter()
         self.started = False
         self._at = shard.operator
+        self._unfinished = False
+        """A batch came in part: what it tells of event time holds when all of it is through."""
+        self.place: Place = [0]
+        """Says which of the operators is at work; an engine may put it where others can see it."""
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -86,8 +102,9 @@ class ChainStages:
         self.moment.born_s = 0.0
         graph = self.plan.graph
         shards = self.plan.chains[self.shard.operator].shards
-        for name in self.operators:
+        for number, name in enumerate(self.operators):
             self._at = name
+            self.place[0] = number
             kind = graph.nodes[name].kind
             what: Any = cloudpickle.loads(cloudpickle.dumps(graph.nodes[name].what))
             routing = next((edge.routing for edge in graph.inputs(name)), None)
@@ -99,14 +116,15 @@ class ChainStages:
                 self.state.keystore(name, CONTEXT_STATE),
                 keying,
                 graph.nodes[name].on_error,
-                self.clock_s,
+                self.now_s,
                 self.moment,
             )
-            stage = Stage(name, ctx)
+            stage = Stage(name, ctx, number=number)
             stage.records_in, stage.records_out = counts.get(name, (0, 0))
             self.stages[name] = stage
             extra = extras.get(name, {})
             ctx.skipped = extra.get("skipped", 0)
+            self.now_s.not_before(extra.get("now_s", 0.0))
             ctx.watermark, ctx.announced = extra.get("watermark", (NO_WATERMARK, NO_WATERMARK))
             # By its place in the graph: some connectors can be either.
             if kind is Kind.SOURCE:
@@ -115,6 +133,7 @@ class ChainStages:
                 stage.reader.fence(generation)
                 if "offset" in extra:
                     stage.reader.seek(extra["offset"])
+                stage.rest = Rest(extra.get("rest"))
             elif kind is Kind.SINK:
                 who = SinkShard(graph.name, name, self.shard.number, shards, generation, store)
                 stage.writer = what.open(who)
@@ -127,11 +146,13 @@ class ChainStages:
             dead_letters = graph.nodes[name].dead_letters
             if dead_letters is not None:
                 who = SinkShard(graph.name, name, self.shard.number, shards, generation, store)
-                hidden = Stage(name + DEAD_LETTERS, ctx, writer=dead_letters.open(who))
+                writer = dead_letters.open(who)
+                hidden = Stage(name + DEAD_LETTERS, ctx, number, writer=writer)
                 self.stages[hidden.name] = stage.dead_letters = hidden
                 assert hidden.writer is not None
                 saved = extras.get(hidden.name, {})
                 hidden.hold(hidden.writer.recover(saved.get("transactions", ()), permit))
+        self._unfinished = bool(self.head.rest)
         self._link()
         for stage in self.stages.values():
             if stage.reader is not None:
@@ -144,19 +165,23 @@ class ChainStages:
                 targets = self.stages[edge.sender].targets.setdefault(edge.port, [])
                 targets.append(target if target is not None else self.outlets[number])
 
+    def _enter(self, stage: Stage) -> None:
+        """From here on this operator has the word: an error, or the end of the process, is its own."""
+        self._at = stage.name
+        self.place[0] = stage.number
+
     # Work.
 
     def start(self) -> None:
         self.started = True
         for stage in self.stages.values():
             if stage.operator is not None:
-                self._at = stage.name
+                self._enter(stage)
                 stage.operator.on_start(stage.ctx)
                 self._tune(stage)
                 self._forward_emitted(stage)
         # Those behind may not have heard the last watermark before the failure.
-        for stage in self.stages.values():
-            self._pass_watermark(stage)
+        self._pass_watermarks()
 
     def tune(self, tuning: Tuning) -> None:
         """Settings have been changed."""
@@ -172,7 +197,7 @@ class ChainStages:
         changed = self.tuning.settings.get(stage.name)
         if not changed or stage.name not in self.operators:
             return
-        self._at = stage.name
+        self._enter(stage)
         if stage.reader is not None:
             stage.reader.tune(changed, self.tuning.version)
         elif stage.operator is not None:
@@ -182,11 +207,14 @@ class ChainStages:
         """What operators want to be tuned."""
         return [wish for stage in self.stages.values() for wish in stage.ctx.take_tuning()]
 
-    def process(self, batch: Batch, side: str = "") -> None:
-        """Send a batch that came in at this side through the chain."""
+    def process(self, batch: Batch, side: str = "", *, last: bool = True) -> None:
+        """Send a batch that came in at this side through the chain; `last`: not a part of one."""
+        self._unfinished, began = not last, self._unfinished
         if len(batch):
             self.head.ctx.input = side
             self._process(self.head, batch)
+        if began and last:
+            self._pass_watermarks()
 
     def advance(self, watermark: int) -> None:
         """The inputs have come to this watermark: tell the operators and outlets behind."""
@@ -201,28 +229,32 @@ class ChainStages:
         """Call the operators whose time has come."""
         for stage in self.stages.values():
             if stage.operator is not None and stage.ctx.wanted_at_s <= now_s:
-                self._at = stage.name
+                self._enter(stage)
                 stage.ctx.wanted_at_s = math.inf
                 stage.operator.on_timer(now_s, stage.ctx)
                 self._forward_emitted(stage)
 
-    def read(self) -> int | EndOfStream | None:
-        """Read a batch from the source and send it through the chain; how many records it had."""
+    def read(self) -> Batch | EndOfStream | None:
+        """The next batch of the source."""
         head = self.head
         assert head.reader is not None
-        self._at = head.name
+        self._enter(head)
         batch = head.reader.read()
         if head.ctx.on_error != "fail":
             for rejected in head.reader.take_rejected():
                 head.ctx.leave_out(rejected)
             self._keep_rejected(head)
-        if batch is None:
-            return None
-        if isinstance(batch, EndOfStream):
-            return END
-        self.moment.born_s = head.reader.born_s() or self.clock_s()
-        self._forward(head, "out", batch)
-        return len(batch)
+        if batch is not None and not isinstance(batch, EndOfStream):
+            self.moment.born_s = head.reader.born_s() or self.clock_s()
+        return batch
+
+    def forward(self, batch: Batch, *, last: bool = True) -> None:
+        """Send a batch of the source, or a part of one, through the chain."""
+        self._unfinished, began = not last, self._unfinished
+        self._enter(self.head)
+        self._forward(self.head, "out", batch)
+        if began and last:
+            self._pass_watermarks()
 
     def finish(self) -> None:
         """No more input: upstream first, so that last records still pass those behind."""
@@ -230,12 +262,12 @@ class ChainStages:
             if stage.operator is not None:
                 if stage.ctx.watermark < END_OF_TIME:
                     self._tell_watermark(stage, END_OF_TIME)
-                self._at = stage.name
+                self._enter(stage)
                 stage.operator.on_end(stage.ctx)
                 self._forward_emitted(stage)
 
     def _process(self, stage: Stage, batch: Batch) -> None:
-        self._at = stage.name
+        self._at, self.place[0] = stage.name, stage.number  # `_enter`, without the call
         stage.records_in += len(batch)
         if stage.writer is not None:
             stage.writer.write(batch)
@@ -260,15 +292,21 @@ class ChainStages:
     def _tell_watermark(self, stage: Stage, watermark: int) -> None:
         stage.ctx.watermark = watermark
         if stage.operator is not None:
-            self._at = stage.name
+            self._enter(stage)
             stage.operator.on_watermark(watermark, stage.ctx)
             self._forward_emitted(stage)
+
+    def _pass_watermarks(self) -> None:
+        for stage in self.stages.values():
+            self._pass_watermark(stage)
 
     def _pass_watermark(self, stage: Stage) -> None:
         """Let those behind a stage know what it promises, if that is news."""
         watermark = stage.ctx.watermark
         announces = stage.operator is not None and stage.operator.announces_watermarks
         if announces and watermark != END_OF_TIME:
+            if self._unfinished:
+                return
             watermark = stage.ctx.announced
         if watermark <= stage.passed:
             return
@@ -306,15 +344,17 @@ class ChainStages:
         extras: dict[str, Any] = {}
         for stage in self.stages.values():
             if stage.operator is not None:
-                self._at = stage.name
+                self._enter(stage)
                 stage.operator.before_checkpoint(stage.ctx)
                 if stage.ctx.take_emitted():
                     raise UserError("before_checkpoint cannot emit; emit while processing records.")
             if stage.reader is not None:
                 extras[stage.name] = {"offset": stage.reader.offset}
+                if stage.rest:
+                    extras[stage.name]["rest"] = stage.rest.saved()
                 stage.offsets.append((checkpoint, stage.reader.offset))
             elif stage.writer is not None:
-                self._at = stage.name
+                self._enter(stage)
                 transaction = stage.writer.prepare(checkpoint)
                 if transaction is not None:
                     stage.pending.append(transaction)
@@ -324,6 +364,8 @@ class ChainStages:
                 continue
             if stage.ctx.skipped:
                 extras.setdefault(stage.name, {})["skipped"] = stage.ctx.skipped
+            if stage.ctx.asked_time:
+                extras.setdefault(stage.name, {})["now_s"] = stage.ctx.now_s
             times = (stage.ctx.watermark, stage.ctx.announced)
             if times != (NO_WATERMARK, NO_WATERMARK):
                 extras.setdefault(stage.name, {})["watermark"] = times
@@ -358,6 +400,12 @@ class ChainStages:
             if transaction.checkpoint <= permit.checkpoint
         ]
 
+    def sink_of(self, transactions: Sequence[Transaction]) -> str | None:
+        """The first sink that has one of these transactions."""
+        wanted = {id(transaction) for transaction in transactions}
+        sinks = (s.name for s in self.stages.values() if wanted & {id(t) for t in s.pending})
+        return next(sinks, None)
+
     def mark_committed(self, permit: Permit) -> None:
         for stage in self.stages.values():
             stage.pending = [t for t in stage.pending if t.checkpoint > permit.checkpoint]
@@ -368,7 +416,7 @@ class ChainStages:
         """Call on_checkpoint or on_commit of every operator."""
         for stage in self.stages.values():
             if stage.operator is not None:
-                self._at = stage.name
+                self._enter(stage)
                 getattr(stage.operator, hook)(checkpoint, stage.ctx)
 
     @property
@@ -409,7 +457,7 @@ class ChainStages:
         """In good order: hooks first."""
         for stage in self.stages.values():
             if stage.operator is not None:
-                self._at = stage.name
+                self._enter(stage)
                 stage.operator.on_stop(stage.ctx)
         self.close()
 
@@ -422,14 +470,40 @@ class ChainStages:
         self.stages = {}
         self.started = False
 
-    def explain(self, error: BaseException) -> EverstreamError:
-        """The error as one that names the operator, the record and the traceback."""
-        if isinstance(error, EverstreamError) and not isinstance(error, UserError):
-            return error
-        stage = self.stages.get(self._at)
-        record = repr(stage.ctx.record) if stage is not None else "None"
-        if len(record) > _SHOWN:
-            record = record[:_SHOWN] + "..."
+    def explain(self, error: BaseException, operator: str | None = None) -> EverstreamError:
+        """The error as one that names the operator, the record and the traceback.
+
+        operator: whose it is, if not of the one at work: output is committed in the background.
+        """
+        known = isinstance(error, EverstreamError) and not isinstance(error, UserError)
+        if known and _travels(error):
+            error.will_recur = will_recur(error)  # type: ignore[attr-defined]
+            return error  # type: ignore[return-value]
+        stage = self.stages.get(self._at) if operator is None else None
+        record = _shown(stage.ctx.record) if stage is not None else "None"
         lines = traceback.format_exception(type(error), error, error.__traceback__)
         theirs = [line for line in lines if not any(own in line.split("\n")[0] for own in _OURS)]
-        return OperatorError(self._at, self.shard.number, record, "".join(theirs))
+        text = "".join(theirs).encode(errors="backslashreplace").decode()
+        explained = OperatorError(operator or self._at, self.shard.number, record, text)
+        explained.will_recur = will_recur(error)
+        return explained
+
+
+def _travels(error: BaseException) -> bool:
+    """Whether it can be sent to the driver; a class of a user's may add what cannot."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # see `_shown`
+        return False
+    return True
+
+
+def _shown(record: Any) -> str:
+    """A record as text, and not too long; classes of users may fail at that, too."""
+    try:
+        text = repr(record).encode(errors="backslashreplace").decode()
+    except Exception as error:
+        return (
+            f"a {type(record).__name__}, which cannot be shown: {type(error).__name__} in its repr"
+        )
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."

@@ -23,8 +23,12 @@ class ChannelState(Saved, word="channel-state"):
     inputs: dict[str, list[_Saved]] = field(default_factory=dict)
 
     def add(self, frame: Frame) -> None:
-        encoded = None if frame.payload is None else bytes(frame.payload.encoded)
-        saved = (int(frame.kind), frame.number, encoded, frame.records, frame.watermark)
+        payload = frame.payload
+        if payload is not None and frame.start:
+            payload = BatchPayload(payload.batch[frame.start :])
+        encoded = None if payload is None else bytes(payload.encoded)
+        left = frame.records - frame.start
+        saved = (int(frame.kind), frame.number, encoded, left, frame.watermark)
         self.inputs.setdefault(str(frame.channel), []).append(saved)
 
     def waiting(

@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from everstream.errors import InternalError, UserError
+from everstream.errors import InternalError, UserError, said
 from everstream.pipeline.batch import Batch
 from everstream.state.freezing import dumps_apart
 
@@ -70,7 +70,7 @@ def _pickled(batch: list[Any]) -> Any:
         return _joined(memoryview(encoded)[len(_PICKLED) :], apart) if apart else encoded
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise UserError(
-            f"records that go to another shard must pickle, and these do not: {error}. "
+            f"records that go to another shard must pickle, and these do not: {said(error)}. "
             "Turn them into plain values with a map."
         ) from error
 
@@ -88,8 +88,11 @@ def _joined(pickled: memoryview, apart: list[memoryview]) -> Any:
     whole = memoryview(buffer).cast("B")
     _COUNT.pack_into(whole, 0, _APART, len(pieces))
     struct.pack_into(f"<{len(lengths)}Q", whole, _COUNT.size, *lengths)
+    end = _COUNT.size + 8 * len(lengths)
     for place, piece in zip(places, pieces, strict=True):
-        whole[place : place + piece.nbytes] = piece
+        whole[end:place] = bytes(place - end)  # what was in this memory before is nobody's business
+        end = place + piece.nbytes
+        whole[place:end] = piece
     return buffer
 
 

@@ -45,13 +45,16 @@ class Port(Protocol):
         """A clock that never goes back, for durations and timers."""
 
     def wall_s(self) -> float:
-        """Processing time, as operators see it: seconds since 1970."""
+        """The clock of this machine, in seconds since 1970; it may be set while the run goes on."""
 
     def send(self, frame: Frame) -> None:
         """Carry a frame to its channel's receiver, behind those sent there before."""
 
-    def grant(self, channel: ChannelId, frames: int) -> None:
-        """Tell the channel's sender (`on_grant`) that its receiver takes so many more frames."""
+    def grant(self, channel: ChannelId, frames: int, most: int) -> None:
+        """Tell the channel's sender (`on_grant`) that its receiver takes so many more frames.
+
+        And that they should have `most` records each; 0 if it takes them as they come.
+        """
 
     def tell(self, report: Report) -> None:
         """Carry a report to the coordinator, behind those told before."""

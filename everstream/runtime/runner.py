@@ -50,13 +50,14 @@ from everstream.core.protocols.base import Place, Queues
 from everstream.core.scheme import Scheme
 from everstream.core.shard import Shard
 from everstream.core.status import Status
-from everstream.errors import CorruptObject, EnvironmentFault
+from everstream.errors import CorruptObject, EnvironmentFault, said
 from everstream.pipeline.sink import Permit
 from everstream.pipeline.source import EndOfStream
 from everstream.pipeline.tuning import Tuning
 from everstream.runtime.chain import ChainStages
 from everstream.runtime.jobs import CommitJob, Upload
 from everstream.runtime.outlets import make_outlets
+from everstream.runtime.pace import UNLIMITED, Pace
 from everstream.runtime.port import Port
 from everstream.runtime.sent_frames import SentFrames
 from everstream.runtime.snapshots import Snapshots
@@ -67,12 +68,15 @@ from everstream.state.store import ObjectRef
 class ShardRunner:
     """One shard: decides, works, and talks to the rest of the world through its port."""
 
-    def __init__(self, plan: Plan, id: ShardId, scheme: Scheme, port: Port) -> None:
+    def __init__(
+        self, plan: Plan, id: ShardId, scheme: Scheme, port: Port, pace: Pace | None = None
+    ) -> None:
         inputs, outputs = plan.inputs[id], plan.outputs[id]
         self.cycle = plan.cycle_of(id)
         self._cycle_number = plan.cycles.index(self.cycle) if self.cycle else None
         operators = plan.chains[id.operator].operators
         ordered = any(plan.graph.nodes[name].ordered for name in operators)
+        cuts = plan.may_cut(id)
         self.shard = Shard(
             id,
             inputs,
@@ -82,7 +86,11 @@ class ShardRunner:
             ordered=ordered,
             feedback=[channel for channel in inputs if plan.feedback(channel)],
             gaps=scheme.log == "memory",
+            cuts=cuts and not plan.in_order(id),
         )
+        self.pace = (pace or Pace()) if cuts else Pace(0.0)
+        """How many records a step has."""
+        self._wishes = cuts
         self.sent = SentFrames(plan, id, scheme, port)
         self.sides = {channel: plan.graph.edges[channel.edge].side for channel in inputs}
         self.port = port
@@ -142,7 +150,7 @@ class ShardRunner:
             self._perform(instructions)
         except CorruptObject as error:
             self.port.tell(RestoreFailed(self.shard.id, command.generation, str(error)))
-        except Exception as error:
+        except BaseException as error:  # see `_guarded`
             self._perform(self.shard.on_failure(self.chain.explain(error)))
 
     def _on_resume(self, command: Resume) -> None:
@@ -177,10 +185,13 @@ class ShardRunner:
         else:
             self.dropped += 1
 
-    def on_grant(self, channel: ChannelId, generation: Generation, frames: int) -> None:
+    def on_grant(
+        self, channel: ChannelId, generation: Generation, frames: int, most: int = 0
+    ) -> None:
         if generation == self.shard.generation_of(channel):
             outlet = self.outlets[channel.edge]
             outlet.grant(channel, frames)
+            outlet.wish(channel, most)
             if self.sent.log is not None and self.shard.status is Status.STOPPED:
                 return  # what waits is in the checkpoint it stopped with; sending it is for later
             self._guarded(outlet.pump)
@@ -196,15 +207,18 @@ class ShardRunner:
         record = self._snapshots.saved(upload, ref, upload_s)
         self._perform(self.shard.on_durable(upload.generation, record))
 
-    def on_upload_failed(self, upload: Upload, error: Exception) -> None:
+    def on_upload_failed(self, upload: Upload, error: BaseException) -> None:
         """An upload failed: without room or connection we go on; anything else is an error."""
         if upload.generation != self.shard.generation:
             return
         if isinstance(error, EnvironmentFault | OSError):
             self._snapshots.lost(upload)
-            self._perform(self.shard.on_upload_failed(upload.generation, upload.record, str(error)))
+            self._perform(
+                self.shard.on_upload_failed(upload.generation, upload.record, said(error))
+            )
         else:
-            self._perform(self.shard.on_failure(self.chain.explain(error)))
+            sink = self.chain.sink_of(upload.transactions)
+            self._perform(self.shard.on_failure(self.chain.explain(error, sink)))
 
     def on_commit_done(self, job: CommitJob) -> None:
         if job.generation == self.shard.generation:
@@ -215,9 +229,10 @@ class ShardRunner:
             self._guarded(self.chain.call_hook, "on_commit", number)
             self._perform(self.shard.on_committed(job.generation, number))
 
-    def on_commit_failed(self, job: CommitJob, error: Exception) -> None:
+    def on_commit_failed(self, job: CommitJob, error: BaseException) -> None:
         if job.generation == self.shard.generation:
-            self._perform(self.shard.on_failure(self.chain.explain(error)))
+            sink = self.chain.sink_of(job.transactions)
+            self._perform(self.shard.on_failure(self.chain.explain(error, sink)))
 
     # Work.
 
@@ -237,16 +252,22 @@ class ShardRunner:
         if self._timer_due():
             self._guarded(self._call_timers)
             return True
-        instructions = self.shard.step()
+        instructions = self.shard.step(self._most())
         self._perform(instructions)
         return bool(instructions)
+
+    def _most(self) -> int:
+        """Records the next step may have: for its own sake, and for those behind."""
+        if not self._wishes:
+            return UNLIMITED
+        return min(self.pace.take(), *(outlet.most for outlet in self.outlets.values()), UNLIMITED)
 
     def timer_in_s(self) -> float:
         """How long until an operator can be called that wants to be; for ever if none does."""
         timer_at_s = self.chain.timer_at_s
         if timer_at_s == math.inf or not self.can_step(math.inf):
             return math.inf
-        return timer_at_s - self.port.wall_s()
+        return timer_at_s - self.chain.now_s()
 
     def on_tune(self, tuning: Tuning) -> None:
         """Settings have been changed: heeded with the next step, so also by a source that waits."""
@@ -270,12 +291,12 @@ class ShardRunner:
     def _perform(self, instructions: Sequence[Instruction]) -> None:
         for instruction in instructions:
             match instruction:
-                case Deliver(frame=frame, watermark=watermark):
-                    self._guarded(self._deliver, frame, watermark)
+                case Deliver(frame=frame, records=records, watermark=watermark):
+                    self._guarded(self._deliver, frame, records, watermark)
                 case Advance(watermark=watermark):
                     self._guarded(self._advance, watermark)
-                case Produce():
-                    self._guarded(self._produce)
+                case Produce(most=most):
+                    self._guarded(self._produce, most)
                 case Tell(report=report):
                     self.port.tell(report)
                 case Capture(record=record, queues=queues):
@@ -311,19 +332,34 @@ class ShardRunner:
         """User code runs in here: what it raises ends this shard, not the host."""
         try:
             work(*arguments)
-        except (Exception, SystemExit, KeyboardInterrupt) as error:
+        except BaseException as error:  # it may even exit, or cancel itself
             self._perform(self.shard.on_failure(self.chain.explain(error)))
 
-    def _deliver(self, frame: Frame, watermark: int | None) -> None:
-        self.processed += frame.records
+    def _deliver(self, frame: Frame, records: int, watermark: int | None) -> None:
+        began_s = self.port.clock_s()
+        self.processed += records
+        last = frame.start + records == frame.records
         self.chain.moment.born_s = frame.born_s
         if frame.payload is not None:
-            self.chain.process(frame.payload.batch, self.sides[frame.channel])
+            batch = frame.payload.batch
+            if records < frame.records:
+                batch = batch[frame.start : frame.start + records]
+            self.chain.process(batch, self.sides[frame.channel], last=last)
         if watermark is not None:
             self.chain.advance(watermark)
-        self._flush(frame.number)
-        if frame.sequence:
-            self.port.grant(frame.channel, 1)
+        self._flush(frame.number, records)
+        self.pace.note(records, self.port.clock_s() - began_s)
+        if not last:
+            self.shard.on_cut(frame, records)
+        elif frame.sequence:
+            self.port.grant(frame.channel, 1, self._wished())
+
+    def _wished(self) -> int:
+        """The size of frames this shard wants; 0 if it takes them as they come."""
+        if not self._wishes:
+            return 0
+        wished = min(self.pace.fits, *(outlet.most for outlet in self.outlets.values()), UNLIMITED)
+        return wished if wished < UNLIMITED else 0
 
     def _advance(self, watermark: int) -> None:
         self.chain.advance(watermark)
@@ -331,24 +367,38 @@ class ShardRunner:
 
     def _timer_due(self) -> bool:
         timer_at_s = self.chain.timer_at_s
-        return timer_at_s != math.inf and timer_at_s <= self.port.wall_s()
+        return timer_at_s != math.inf and timer_at_s <= self.chain.now_s()
 
     def _call_timers(self) -> None:
-        self.chain.call_timers(self.port.wall_s())
+        self.chain.call_timers(self.chain.now_s())
         self._flush_outside_step()
 
-    def _produce(self) -> None:
-        reader = self.chain.head.reader
-        assert reader is not None
-        self.sent.before_reading(reader)
-        read = self.chain.read()
-        if read is None:
-            self.ready_at_s = self.port.clock_s() + reader.ready_in_s()
-        elif isinstance(read, EndOfStream):
+    def _produce(self, most: int) -> None:
+        rest = self.chain.head.rest
+        if rest or self._read():
+            began_s = self.port.clock_s()
+            start = rest.start
+            part = rest.take(most)
+            self.sent.before_forwarding(start, len(part))
+            self.chain.forward(part, last=not rest)
+            self.processed += len(part)
+            self._flush(self.shard.next_ordinal(), len(part))
+            self.pace.note(len(part), self.port.clock_s() - began_s)
+
+    def _read(self) -> bool:
+        """Whether the source had a batch."""
+        head = self.chain.head
+        assert head.reader is not None
+        self.sent.before_reading(head.reader)
+        batch = self.chain.read()
+        if batch is None:
+            self.ready_at_s = self.port.clock_s() + head.reader.ready_in_s()
+        elif isinstance(batch, EndOfStream):
             self._perform(self.shard.on_source_ended())
         else:
-            self.processed += read
-            self._flush(self.shard.next_ordinal())
+            head.rest.fill(batch)
+            return True
+        return False
 
     def _start(self) -> None:
         self.chain.start()
@@ -374,11 +424,11 @@ class ShardRunner:
             self._end_unsaved = False
             self._perform(self.shard.on_finished())
 
-    def _flush(self, ordinal: int) -> None:
-        """A step is over: its output leaves as frames with this ordinal."""
+    def _flush(self, ordinal: int, records: int) -> None:
+        """A step of so many records is over: its output leaves as frames with this ordinal."""
         self.shard.born_s = self.chain.moment.born_s
         for outlet in self.outlets.values():
-            outlet.flush(ordinal)
+            outlet.flush(ordinal, records)
 
     def _flush_outside_step(self) -> None:
         self.shard.born_s = self.chain.moment.born_s
@@ -414,7 +464,7 @@ class ShardRunner:
             waiting = self._snapshots.restore(order)
         except CorruptObject as error:
             self._perform(self.shard.on_load_failed(order.generation, str(error)))
-        except Exception as error:
+        except BaseException as error:  # see `_guarded`
             self._perform(self.shard.on_failure(self.chain.explain(error)))
         else:
             if order.records:

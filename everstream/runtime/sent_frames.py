@@ -54,6 +54,11 @@ class SentFrames:
         if isinstance(self.log, SourceLog):
             self.log.reading_at(reader.offset)
 
+    def before_forwarding(self, start: int, records: int) -> None:
+        """And which of the records it has read it makes its frames of."""
+        if isinstance(self.log, SourceLog):
+            self.log.forwarding(start, records)
+
     def seal(self) -> Sequence[Segment]:
         """Everything sent so far, for a checkpoint to name."""
         return () if self.log is None else self.log.seal()

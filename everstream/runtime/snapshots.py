@@ -63,9 +63,10 @@ class Snapshots:
         channels = ChannelState()
         if queues != "none":
             channels.outputs = {n: o.queued() for n, o in self._outlets.items() if not o.idle}
-        if queues == "both":
+        if queues != "none":
             for frame in waiting:
-                channels.add(frame)
+                if queues == "both" or frame.begun:
+                    channels.add(frame)
         if channels or queues == "both":
             extras[CHANNELS] = channels
         capture = self._state.capture(extras)

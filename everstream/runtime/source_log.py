@@ -1,12 +1,13 @@
 """A log for source shards that holds no records: the source is its own log.
 
 What a source gave at an offset it gives again, and stages without state, chance or clock make the
-same of it again. So instead of a frame's bytes its offset is logged, some ten bytes, and a frame
-that is asked for again is read again. Whether that is sound for a shard is decided from its plan;
+same of it again. So instead of a frame's bytes its offset is logged, and which records of the batch
+there it was made of: some ten bytes. A frame that is asked for again is read again. Whether that is sound for a shard is decided from its plan;
 for all others the bytes themselves are logged.
 """
 
 import pickle
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -32,6 +33,8 @@ from everstream.state.snapshot import ShardState
 _BYTES = b"bytes".ljust(64)
 _PLACE = b"place"
 """What a logged payload is; as long as a boundary, so that Arrow data behind it stays aligned."""
+_PART = struct.Struct("<IQQ")
+"""The how-manieth frame, made of the records of the batch from where on, and how many."""
 
 
 def reads_again(plan: Plan, shard: ShardId) -> bool:
@@ -67,11 +70,16 @@ class SourceLog(DurableLog):
         super().__init__(shard, plan.outputs[shard], load)
         self._plan = plan
         self._origin: bytes | None = None
+        self._part = (0, 0)
         self._count: dict[ChannelId, int] = {}
 
     def reading_at(self, offset: Any) -> None:
         """What is appended from now on was read at this offset."""
         self._origin = dumps(offset)
+
+    def forwarding(self, start: int, records: int) -> None:
+        """What is appended from now on was made of so many records of the batch, from `start` on."""
+        self._part = (start, records)
         self._count = {}
 
     def append(self, frame: Frame) -> None:
@@ -84,7 +92,7 @@ class SourceLog(DurableLog):
         else:
             index = self._count.get(frame.channel, 0)
             self._count[frame.channel] = index + 1
-            logged = _PLACE + index.to_bytes(4, "little") + self._origin
+            logged = _PLACE + _PART.pack(index, *self._part) + self._origin
         super().append(replace(frame, payload=BatchPayload(encoded=logged)))
 
     def restore(
@@ -112,7 +120,7 @@ class _ReadAgain:
         self._caught = {channel.edge: _Catch() for channel in plan.outputs[shard]}
         self._chain = ChainStages(plan, shard, self._caught, ShardState(), lambda: 0.0)  # type: ignore[arg-type]
         self._chain.build({}, {}, 0, "", permit(0))
-        self._read_at: bytes | None = None
+        self._made_of: bytes | None = None
 
     def frame(self, place: Frame) -> Frame:
         assert place.payload is not None
@@ -120,9 +128,11 @@ class _ReadAgain:
         if told[: len(_BYTES)] == _BYTES:
             return replace(place, payload=BatchPayload(encoded=told[len(_BYTES) :]))
         told = told[len(_PLACE) :]
-        index, origin = int.from_bytes(told[:4], "little"), bytes(told[4:])
-        if origin != self._read_at:
-            self._read(origin)
+        index, start, records = _PART.unpack_from(told)
+        made_of = bytes(told[4:])
+        if made_of != self._made_of:
+            self._make(bytes(told[_PART.size :]), start, records)
+            self._made_of = made_of
         parts = self._parts(place.channel)
         if index >= len(parts) or len(parts[index]) != place.records:
             raise CorruptObject(
@@ -131,15 +141,16 @@ class _ReadAgain:
             )
         return replace(place, payload=BatchPayload(parts[index]))
 
-    def _read(self, origin: bytes) -> None:
+    def _make(self, origin: bytes, start: int, records: int) -> None:
         for catch in self._caught.values():
             catch.batches = []
         reader = self._chain.head.reader
         assert reader is not None
         reader.seek(pickle.loads(origin))
-        if isinstance(self._chain.read(), EndOfStream | None):
+        batch = self._chain.read()
+        if isinstance(batch, EndOfStream | None) or len(batch) < start + records:
             raise CorruptObject("a source has nothing where it gave records before.")
-        self._read_at = origin
+        self._chain.forward(batch[start : start + records])
 
     def _parts(self, channel: ChannelId) -> list[Batch]:
         batches = joined(self._caught[channel.edge].batches)

@@ -10,6 +10,7 @@ from everstream.pipeline.sink import Transaction, Writer
 from everstream.pipeline.source import Reader
 from everstream.pipeline.times import NO_WATERMARK
 from everstream.runtime.outlets import Outlet
+from everstream.runtime.rest import Rest
 
 
 @dataclass
@@ -18,6 +19,8 @@ class Stage:
 
     name: str
     ctx: Context
+    number: int = 0
+    """Its place in the chain."""
     operator: Operator | None = None
     reader: Reader | None = None
     writer: Writer | None = None
@@ -32,6 +35,8 @@ class Stage:
     """A source's: checkpoint, offset, of those that may become stable."""
     stable_offsets: list[Any] = field(default_factory=list)
     """The offsets of the stable checkpoints one can still go back to, oldest first."""
+    rest: Rest = field(default_factory=Rest)
+    """A source's: what was read and is not processed."""
     dead_letters: "Stage | None" = None
     passed: int = NO_WATERMARK
     """The watermark that was passed on to those behind."""

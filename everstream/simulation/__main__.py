@@ -7,9 +7,10 @@ import typer
 from everstream.core.registry import PROTOCOLS
 from everstream.errors import GraphError, UserError
 from everstream.pipeline.checkpointing import KeptLog
-from everstream.simulation.faults import NO_FAULTS, Faults
+from everstream.simulation.faults import NO_FAULTS, STORM, Faults
 from everstream.simulation.schemes import policy_for, scheme_for
 from everstream.simulation.shapes import shape_for
+from everstream.simulation.storm import has_cycle
 from everstream.simulation.world import History, World
 
 app = typer.Typer(add_completion=False)
@@ -23,6 +24,10 @@ def replay(
     protocol: Annotated[str, typer.Option(help=f"One of {', '.join(PROTOCOLS)}.")] = "aligned",
     log: Annotated[str, typer.Option(help="Where logs are kept: durable or memory.")] = "durable",
     cycles: Annotated[bool, typer.Option(help="A shape with a feedback edge.")] = False,
+    storm: Annotated[
+        bool,
+        typer.Option(help="Everything goes wrong at once, as in `everstream simulate faults`."),
+    ] = False,
 ) -> None:
     """Simulate one run in virtual time and say whether its output was right.
 
@@ -30,6 +35,7 @@ def replay(
 
         python -m everstream.simulation 4711 --trace
         python -m everstream.simulation 4711 --protocol hmnr --cycles --trace
+        python -m everstream.simulation 4711 --protocol hmnr --storm --trace
 
     Ends with exit code 1 if the run was not right.
     """
@@ -39,9 +45,9 @@ def replay(
         scheme = scheme_for(protocol, seed, log=log)  # type: ignore[arg-type]
     except UserError as error:
         raise typer.BadParameter(error.message) from error
-    shape = shape_for(seed, cycles=cycles)
-    policy = policy_for(protocol)
-    world = World(seed, shape, Faults() if faults else NO_FAULTS, scheme, policy)
+    chosen = (STORM if storm else Faults()) if faults else NO_FAULTS
+    shape = shape_for(seed, cycles=cycles or (storm and has_cycle(protocol, seed)), clocks=storm)
+    world = World(seed, shape, chosen, scheme, policy_for(protocol))
     try:
         scheme.check(world.plan)
     except GraphError as error:

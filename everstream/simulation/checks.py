@@ -50,6 +50,8 @@ class Safety:
 
         `own_numbers`: each shard counts its checkpoints by itself.
         """
+        if manifest.epoch == NO_EPOCH < self.stable:
+            self._violated(f"the run starts over although epoch {self.stable} was stable")
         self.stable = max(self.stable, manifest.epoch)
         if own_numbers:
             for record in manifest.records.values():
@@ -118,6 +120,11 @@ class Answers:
             self.given_up.add(number)
             if number in self.there:
                 self._violated(number, "was given up, and is in the store")
+
+    def on_power_cut(self, before: list[str], after: list[str]) -> None:
+        """The entries of the log: the newest has been told to somebody as being there."""
+        if before and before[-1:] != after[-1:]:
+            self.violations.append(f"answers: a power cut took {before[-1]}")
 
     def _violated(self, number: int, how: str) -> None:
         self.violations.append(f"answers: manifest {number} {how}")

@@ -1,8 +1,11 @@
-"""A store that fails: writes can be torn, lost or late, errors of any kind, and objects can rot.
+"""A store that fails: writes torn, lost, late or not synced, errors of any kind, objects that rot.
 
 Each write happens in one virtual instant, but a crash can hit the instant itself: then the file
 is missing, or cut short, or whole although nobody was told. A put can also time out and land much
 later, when whoever wrote it may be dead; a create that finds the name taken then changes nothing.
+
+What was written is seen at once, but lasts only when its folder has been synced: a power cut may
+take back any change since then. As on a real disk, writes are synced and deletions are not.
 """
 
 import random
@@ -12,16 +15,13 @@ from functools import partial
 from typing import Literal, TypeAlias
 
 from everstream.errors import NotStored
+from everstream.simulation.oddities import STORES, raise_one
 from everstream.state.blobs import store_errors
 from everstream.state.objects import Data, checksum_of, pieces_of
 
 
 class DiskFull(NotStored):
     """There is no room, for a while."""
-
-
-class OddError(Exception):
-    """As the libraries of object stores have them: neither an OSError nor one of ours."""
 
 
 Operation: TypeAlias = Literal["put", "read", "delete"]
@@ -38,14 +38,16 @@ class SimulatedDisk:
         self.delayed: dict[str, Callable[[str, Callable[[], None]], None]] = {}
         """Prefix -> who is given the next put of such a path, to do it later."""
         self.odd: Counter[Operation] = Counter()
-        """How many of the next operations raise an error of a kind of its own."""
+        """How many of the next operations raise an error of any kind."""
         self.watch: Callable[[str, bytes], None] | None = None
         """Told of everything that was created."""
+        self._unsynced: dict[str, bytes | None] = {}
+        """Path -> what a power cut may bring back (None: nothing was there)."""
 
     def write(self, path: str, data: Data) -> None:
         whole = b"".join(pieces_of(data))
         with store_errors(f"write '{path}'"):
-            self._put(path, partial(self.files.__setitem__, path, whole))
+            self._put(path, partial(self._set, path, whole))
 
     def write_summed(self, path: str, data: Data) -> str:
         checksum = checksum_of(data)
@@ -76,13 +78,38 @@ class SimulatedDisk:
     def _fail_oddly(self, operation: Operation) -> None:
         if self.odd[operation]:
             self.odd[operation] -= 1
-            raise OddError(f"the {operation} went wrong in a way of its own")
+            raise_one(STORES, f"the {operation} went wrong in a way of its own", self.chance)
 
     def _create(self, path: str, data: bytes) -> None:
         if path not in self.files:
-            self.files[path] = data
+            self._set(path, data)
             if self.watch is not None:
                 self.watch(path, data)
+
+    def _set(self, path: str, data: bytes) -> None:
+        self._change(path, data)
+        self.sync(path.rpartition("/")[0])
+
+    def _change(self, path: str, data: bytes | None) -> None:
+        """Visible, and not yet durable."""
+        before = self.files.pop(path, None)
+        self._unsynced.setdefault(path, before)
+        if data is not None:
+            self.files[path] = data
+
+    def sync(self, folder: str) -> None:
+        """Whatever has changed in this folder lasts."""
+        for path in [path for path in self._unsynced if path.rpartition("/")[0] == folder]:
+            del self._unsynced[path]
+
+    def lose_unsynced(self) -> None:
+        """The power is cut: each change that was not synced may be undone."""
+        for path, before in self._unsynced.items():
+            if self.chance.random() < 0.5:
+                self.files.pop(path, None)
+                if before is not None:
+                    self.files[path] = before
+        self._unsynced.clear()
 
     def read(self, path: str) -> bytes:
         with store_errors(f"read '{path}'"):
@@ -97,7 +124,8 @@ class SimulatedDisk:
     def delete(self, path: str) -> None:
         with store_errors(f"delete '{path}'"):
             self._fail_oddly("delete")
-        self.files.pop(path, None)
+        if path in self.files:
+            self._change(path, None)
 
     def clean(self) -> None:
         """There are no temporary files here."""
@@ -106,9 +134,9 @@ class SimulatedDisk:
         """The writer died in this write: nothing, part or all of it is there."""
         fate = self.chance.random()
         if fate < 0.3:
-            self.files[path] = data[: self.chance.randrange(len(data) + 1)]
+            self._change(path, data[: self.chance.randrange(len(data) + 1)])
         elif fate < 0.5:
-            self.files[path] = data
+            self._change(path, data)
 
     def rot(self, path: str) -> None:
         """One byte changes by itself."""

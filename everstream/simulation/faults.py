@@ -5,6 +5,8 @@ won and lost: when a manifest is about to be written, when an epoch has just bec
 one has in which some shards had ended and others had not, and when one was given up because
 nobody knew whether its manifest would ever land. The driver's ambush is the moment at which a put
 that timed out arrives after all.
+
+`Faults()` are the faults of processes, network and store. A `STORM` has all there are, at once.
 """
 
 import random
@@ -39,7 +41,17 @@ class Faults:
     slow_uploads: int = 1
     """Checkpoints that take longer to save than a checkpoint may take."""
     odd_errors: int = 3
-    """Operations of the store that raise what is neither an OSError nor an error of ours."""
+    """Operations of the store that raise an error, of any kind."""
+    both_copies: float = 0.7
+    """How often an object rots together with its copy."""
+    power_cuts: int = 0
+    """Everything dies at once, and what was not synced may be undone."""
+    clock_jumps: int = 0
+    """The clock of one machine, or of all, is set, back or forth."""
+    operator_errors: int = 0
+    sink_errors: int = 0
+    rotten_outputs: int = 0
+    """Prepared output that is damaged, or vanishes, while it waits."""
     until_s: float = 0.5
     """Later only ambushes strike: from then on the run must make progress."""
 
@@ -56,6 +68,11 @@ class Faults:
             (self.delayed_objects, "delay_object"),
             (self.slow_uploads, "slow_upload"),
             (self.odd_errors, "fail_oddly"),
+            (self.power_cuts, "cut_power"),
+            (self.clock_jumps, "jump_clock"),
+            (self.operator_errors, "fail_operator"),
+            (self.sink_errors, "fail_sink"),
+            (self.rotten_outputs, "rot_output"),
         ):
             for _ in range(chance.randint(0, count) if count else 0):
                 yield chance.uniform(0, self.until_s), fault
@@ -68,3 +85,15 @@ class Faults:
 
 
 NO_FAULTS = Faults(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+
+STORM = Faults(
+    rotten_objects=3,
+    both_copies=0.1,
+    power_cuts=2,
+    clock_jumps=3,
+    operator_errors=2,
+    sink_errors=2,
+    rotten_outputs=1,
+    until_s=0.8,
+)
+"""Everything that can go wrong goes wrong, several times."""

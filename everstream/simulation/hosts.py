@@ -5,16 +5,17 @@ sent still arrives; what was sent to it is gone.
 """
 
 import math
+import pickle
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import ChannelId, HostId, ShardId
-from everstream.core.messages import Command, Report, Resume, Shutdown
+from everstream.core.messages import Command, Report, Resume, ShardFailed, Shutdown
 from everstream.core.points import Point
 from everstream.core.scheme import Scheme
-from everstream.errors import EverstreamError, InternalError
+from everstream.errors import EnvironmentFault, InternalError, said
 from everstream.pipeline.tuning import Tuning
 from everstream.runtime.jobs import CommitJob, Upload
 from everstream.runtime.message_log import Segment
@@ -24,6 +25,7 @@ from everstream.runtime.runner import ShardRunner
 from everstream.state.objects import ObjectRef
 
 if TYPE_CHECKING:
+    from everstream.simulation.driver import SimulatedDriver
     from everstream.simulation.world import World
 
 
@@ -46,25 +48,48 @@ class Link:
         scheduler.at(arrival_s, deliver)
 
 
+class TroubledRunner(ShardRunner):
+    """A runner in whose operators, sources and hooks something may go wrong at any call."""
+
+    port: "SimulatedHost"
+
+    def _guarded(self, work: Callable[..., None], *arguments: Any) -> None:
+        super()._guarded(self._troubled, work, *arguments)
+
+    def _troubled(self, work: Callable[..., None], *arguments: Any) -> None:
+        self.port.world.trouble()
+        work(*arguments)
+        self.port.world.trouble()
+
+
 class SimulatedHost:
     """One attempt of one Spark task."""
 
     store_url = "simulated://"
 
     def __init__(
-        self, world: "World", id: HostId, attempt: int, driver: int, scheme: Scheme
+        self,
+        world: "World",
+        id: HostId,
+        attempt: int,
+        driver: "SimulatedDriver",
+        scheme: Scheme,
     ) -> None:
         self.world = world
         self.id = id
         self.attempt = attempt
         self.driver = driver
-        """Which driver this host belongs to; to later ones it is a zombie."""
+        """Whom this host belongs to; to later drivers it is a zombie."""
         self.alive = True
         self.step_s = world.scheduler.random.choice((0.0005, 0.002, 0.004))
         """Hosts differ in speed, so that frames pile up before the slow ones."""
+        self.busy_until_s = 0.0
+        """A step of slow operators goes on until then, and nothing interrupts it."""
         self.writing: dict[int, Upload] = {}
         plan = world.plan
-        self.runners = {s: ShardRunner(plan, s, scheme, self) for s in plan.hosts[id]}
+        self.runners = {
+            s: TroubledRunner(plan, s, scheme, self, world.pace()) for s in plan.hosts[id]
+        }
         self.peers: dict[HostId, SimulatedHost] = {}
         self.links: dict[SimulatedHost, Link] = {}
         self.to_driver = Link(world, world.driver_link_s)
@@ -76,10 +101,10 @@ class SimulatedHost:
     # What the runners need.
 
     def clock_s(self) -> float:
-        return self.world.scheduler.now_s
+        return self.world.scheduler.now_s + self.world.outside.worked_s
 
     def wall_s(self) -> float:
-        return self.world.scheduler.now_s
+        return self.world.wall_s(self.id) + self.world.outside.worked_s
 
     def send(self, frame: Frame) -> None:
         if self.world.watchers:
@@ -92,22 +117,24 @@ class SimulatedHost:
             lambda peer: peer.receive(frame),
         )
 
-    def grant(self, channel: ChannelId, frames: int) -> None:
+    def grant(self, channel: ChannelId, frames: int, most: int) -> None:
         shard = self.runners[channel.receiver].shard
         generation = shard.generation_of(channel)
         self._carry(
             self.world.plan.host_of[channel.sender],
-            lambda peer: peer.runners[channel.sender].on_grant(channel, generation, frames),
+            lambda peer: peer.runners[channel.sender].on_grant(channel, generation, frames, most),
         )
 
     def tell(self, report: Report) -> None:
-        self.to_driver.carry(lambda: self.world.on_report(self, report))
+        # What cannot travel must not be found out on Spark.
+        carried = pickle.loads(pickle.dumps(report)) if isinstance(report, ShardFailed) else report
+        self.to_driver.carry(lambda: self.driver.on_report(self, carried))
 
     def upload(self, upload: Upload) -> None:
         final = "its last checkpoint" if upload.record.final else "checkpoint"
         self._event(f"{upload.shard} takes {final} {upload.record.number}")
         self.writing[id(upload)] = upload
-        self._after(self.world.next_upload_s(), lambda: self._upload(upload))
+        self._after(self.world.next_upload_s(upload.record.final), lambda: self._upload(upload))
 
     def save_segment(self, segment: Segment) -> None:
         self._later(self.world.upload_s, lambda: self._save(segment))
@@ -153,7 +180,7 @@ class SimulatedHost:
         for upload in self.writing.values():
             try:
                 data = upload.prepare(self.reached)
-            except EverstreamError:
+            except BaseException:  # whoever would have heard of it is dead
                 continue
             ref = ObjectRef.of(upload.name, data)
             path = f"objects/{ref.name}.{ref.checksum}"
@@ -184,22 +211,29 @@ class SimulatedHost:
         self._after(self.world.scheduler.jitter_s(typical_s), work)
 
     def _after(self, delay_s: float, work: Callable[[], None]) -> None:
-        self.world.scheduler.after(delay_s, lambda: work() if self.alive else None)
+        self.world.scheduler.after(delay_s, lambda: self.when_free(work))
+
+    def when_free(self, work: Callable[[], None]) -> None:
+        """Now, or when the step under way is over; never if the host is dead by then."""
+        if self.busy_until_s > self.world.scheduler.now_s:
+            self.world.scheduler.at(self.busy_until_s, lambda: self.when_free(work))
+        elif self.alive:
+            work()
 
     def _upload(self, upload: Upload) -> None:
         self.writing.pop(id(upload), None)
         runner = self.runners[upload.shard]
         try:
             ref = upload.perform(self.world.store.put, self.reached)
-        except (EverstreamError, OSError) as error:
-            self._event(f"{upload.shard} cannot save {upload.record.number}: {error}")
+        except BaseException as error:  # as in a thread of a real host
+            self._event(f"{upload.shard} cannot save {upload.record.number}: {said(error)}")
             runner.on_upload_failed(upload, error)
         else:
             self._event(f"{upload.shard} has saved {upload.record.number}")
             runner.on_uploaded(upload, ref, 0.0)
 
     def _save(self, segment: Segment) -> None:
-        with suppress(OSError, EverstreamError):  # the next checkpoint tries again
+        with suppress(EnvironmentFault):  # the next checkpoint tries again
             segment.save(self.world.store.put)
 
     def _commit(self, job: CommitJob) -> None:
@@ -208,20 +242,20 @@ class SimulatedHost:
             self._event(f"{job.shard} commits up to {job.permit.checkpoint}")
         try:
             job.perform(self.reached)
-        except EverstreamError as error:
+        except BaseException as error:  # see above
             runner.on_commit_failed(job, error)
         else:
             runner.on_commit_done(job)
 
     def _step_soon(self) -> None:
         delay_s = self.world.scheduler.random.expovariate(1 / self.step_s)
-        self.world.scheduler.after(delay_s, self._step)
+        free_s = max(0.0, self.busy_until_s - self.world.scheduler.now_s)
+        self.world.scheduler.after(free_s + delay_s, self._step)
 
     def _tick(self) -> None:
-        if self.alive:
-            now_s = self.world.scheduler.now_s
-            self._each(lambda runner: runner.on_tick(now_s))
-            self.world.scheduler.after(TICK_S, self._tick)
+        now_s = self.world.scheduler.now_s
+        self._each(lambda runner: runner.on_tick(now_s))
+        self._after(TICK_S, self._tick)
 
     def _wake(self) -> None:
         """Something came: there may be work again."""
@@ -238,21 +272,25 @@ class SimulatedHost:
         worked = next((runner for runner in ready if runner.step()), None)
         if worked is None:
             self._asleep = True
-            timer_in_s = min(runner.timer_in_s() for runner in self.runners.values())
-            if timer_in_s != math.inf:
-                self.world.scheduler.after(max(0.0, timer_in_s), self._wake)
-            for runner in self.runners.values():
-                if runner.ready_at_s > now_s:
-                    self.world.scheduler.at(runner.ready_at_s, self._wake)
+            waits_s = [runner.timer_in_s() for runner in self.runners.values()]
+            readies_s = (runner.ready_at_s - now_s for runner in self.runners.values())
+            wake_in_s = min(*waits_s, *(ready_s for ready_s in readies_s if ready_s > 0), math.inf)
+            if wake_in_s != math.inf:
+                self.world.scheduler.after(max(0.0, wake_in_s), self._wake)
         else:
             self.tell(worked.progress())
+            outside = self.world.outside
+            worked_s, outside.worked_s = outside.worked_s, 0.0
+            self.busy_until_s = now_s + worked_s
             self._step_soon()
 
 
 def _arrive(host: SimulatedHost, deliver: Callable[[SimulatedHost], None]) -> None:
-    if host.alive:
+    def arrived() -> None:
         deliver(host)
         host._wake()
+
+    host.when_free(arrived)
 
 
 def _shown(command: Command) -> str:

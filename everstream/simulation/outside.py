@@ -1,25 +1,48 @@
-"""The outside world of a simulated run: an exactly-once sink whose output a checker watches."""
+"""The outside world of a simulated run: an exactly-once sink whose output a checker watches.
 
+It keeps to the rules of a sink on a disk. Prepared output is synced with its checkpoint and carries a
+checksum; committing moves it, and is synced, too; removals are not, so a power cut may undo them.
+"""
+
+import random
+import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypeAlias
 from weakref import WeakValueDictionary
 
 from everstream.errors import ConnectorError, InternalError
 from everstream.pipeline.batch import Batch, records_of
 from everstream.pipeline.sink import Delivery, Permit, Sink, SinkShard, Transaction, Writer
+from everstream.simulation.oddities import OPERATORS, raise_one
+
+Place: TypeAlias = Literal["visible", "waiting"]
+Prepared: TypeAlias = tuple[str, int, int, int]
+"""Operator, shard, checkpoint, generation."""
 
 
 class Outside:
     """Committed output by (operator, shard, checkpoint), and prepared output that waits."""
 
-    def __init__(self) -> None:
-        self.visible: dict[tuple[str, int, int], list[Any]] = {}
-        self.waiting: dict[tuple[str, int, int, int], list[Any]] = {}
+    def __init__(self, chance: random.Random | None = None) -> None:
+        self.visible: dict[Any, list[Any]] = {}
+        self.waiting: dict[Any, list[Any]] = {}
         self.fences: dict[tuple[str, int], int] = {}
         """By operator and shard: the generation that took over last."""
         self.watch: Callable[[str, int, int], None] | None = None
         """Told of every transaction (operator, shard, checkpoint) that becomes visible."""
+        self.odd: list[str] = []
+        """What the next calls of sinks raise errors of any kind about."""
+        self.rotten: set[Prepared] = set()
+        """What was damaged, or has vanished, while it waited."""
+        self.refused = False
+        """Somebody wanted to show what is damaged, and was told so."""
+        self.wall_s: Callable[[], float] = lambda: 0.0
+        """The clock of the machine that the sources read."""
+        self._chance = chance or random.Random(0)
+        self._unsynced: dict[tuple[Place, Any], list[Any] | None] = {}
+        self.worked_s = 0.0
+        """The virtual time that operators have worked in the step under way."""
 
     def output(self, operator: str) -> list[Any]:
         """Everything an operator has shown, by checkpoint, then shard."""
@@ -28,6 +51,43 @@ class Outside:
 
     def counts(self, operator: str) -> Counter[Any]:
         return Counter(self.output(operator))
+
+    def change(self, place: Place, key: Any, records: list[Any] | None) -> None:
+        """Put something there, or take it away; it lasts when it is synced."""
+        found: dict[Any, list[Any]] = getattr(self, place)
+        before = found.pop(key, None)
+        self._unsynced.setdefault((place, key), before)
+        if records is not None:
+            found[key] = records
+
+    def sync(self, place: Place, operator: str) -> None:
+        """What this operator has changed there lasts."""
+        for changed in [c for c in self._unsynced if c[0] == place and c[1][0] == operator]:
+            del self._unsynced[changed]
+
+    def lose_unsynced(self) -> None:
+        """The power is cut: each change that was not synced may be undone."""
+        for (place, key), before in self._unsynced.items():
+            if self._chance.random() < 0.5:
+                found: dict[Any, list[Any]] = getattr(self, place)
+                found.pop(key, None)
+                if before is not None:
+                    found[key] = before
+        self._unsynced.clear()
+        self.fences.clear()  # of processes that are all dead
+
+    def rot(self, key: Prepared) -> None:
+        """What waits is changed, or is gone."""
+        self.rotten.add(key)
+        if self._chance.random() < 0.5:
+            self.waiting[key] = [*self.waiting[key][1:], "rot"]
+        else:
+            del self.waiting[key]
+
+    def may_fail(self) -> None:
+        """A sink is at work: what was to go wrong may do so here."""
+        if self.odd and self._chance.random() < 0.5:
+            raise_one(OPERATORS, self.odd.pop(), self._chance)
 
 
 class OutsideSink(Sink):
@@ -43,39 +103,75 @@ class OutsideSink(Sink):
         return OutsideWriter(self.world, who)
 
 
+class OutsideClock:
+    """The clock of a simulated machine, for sources that look at one."""
+
+    def __init__(self, world: int) -> None:
+        self.world = world
+
+    def __call__(self) -> float:
+        return OutsideSink.worlds[self.world].wall_s()
+
+
 class OutsideTransaction(Transaction):
     def __init__(self, world: int, who: SinkShard, checkpoint: int, records: list[Any]) -> None:
         self.world = world
         self.who = who
         self.checkpoint = checkpoint
         self.records: list[Any] | None = records
+        self.checksum = _checksum(records)
 
     def __getstate__(self) -> dict[str, Any]:
         """What a restored transaction knows: its name. The records must have been persisted."""
         return {**self.__dict__, "records": None}
 
     @property
-    def _key(self) -> tuple[str, int, int, int]:
+    def _key(self) -> Prepared:
         return (self.who.operator, self.who.shard, self.checkpoint, self.who.generation)
 
     def persist(self) -> None:
+        outside = OutsideSink.worlds[self.world]
+        outside.may_fail()
         if self.records is not None:
-            OutsideSink.worlds[self.world].waiting[self._key] = self.records
+            outside.change("waiting", self._key, self.records)
+        outside.sync("waiting", self.who.operator)
+        outside.may_fail()
 
     def commit(self, permit: Permit) -> None:
         if permit.checkpoint < self.checkpoint:
             raise InternalError(f"permit {permit.checkpoint} used for {self.checkpoint}")
         outside = OutsideSink.worlds[self.world]
+        outside.may_fail()
         name = self._key[:3]
         if self._key in outside.waiting:
-            outside.visible[name] = outside.waiting.pop(self._key)
+            records = outside.waiting[self._key]
+            self.require_whole(records)
+            outside.change("waiting", self._key, None)
+            outside.change("visible", name, records)
             if outside.watch is not None:
                 outside.watch(*name)
         elif name not in outside.visible:
+            if self._key in outside.rotten:
+                raise self._damaged("is gone")
             raise InternalError(f"transaction {self._key} was neither prepared nor committed")
+        outside.sync("visible", self.who.operator)
+        outside.may_fail()
+
+    def require_whole(self, records: list[Any]) -> None:
+        """Raise unless what waits is what was written."""
+        if _checksum(records) != self.checksum:
+            raise self._damaged("does not match its checksum")
+
+    def _damaged(self, how: str) -> ConnectorError:
+        OutsideSink.worlds[self.world].refused = True
+        return ConnectorError(f"prepared output {self._key} {how}; none of it is shown")
 
     def abort(self) -> None:
-        OutsideSink.worlds[self.world].waiting.pop(self._key, None)
+        OutsideSink.worlds[self.world].change("waiting", self._key, None)
+
+
+def _checksum(records: list[Any]) -> int:
+    return zlib.crc32(repr(records).encode())
 
 
 class OutsideWriter(Writer):
@@ -85,6 +181,7 @@ class OutsideWriter(Writer):
         self.open_records: list[Any] = []
 
     def write(self, batch: Batch) -> None:
+        OutsideSink.worlds[self.world].may_fail()
         self.open_records += records_of(batch)
 
     def prepare(self, checkpoint: int) -> Transaction | None:
@@ -93,6 +190,7 @@ class OutsideWriter(Writer):
 
     def recover(self, transactions: Sequence[Transaction], permit: Permit) -> Sequence[Transaction]:
         outside, me = OutsideSink.worlds[self.world], (self.who.operator, self.who.shard)
+        outside.may_fail()
         newest = outside.fences.get(me, 0)
         if newest > self.who.generation:
             raise ConnectorError(f"generation {newest} has taken over {me}")
@@ -102,9 +200,9 @@ class OutsideWriter(Writer):
             if transaction.checkpoint <= permit.checkpoint:
                 transaction.commit(permit)
         for key in [k for k in outside.visible if k[:2] == me and k[2] > permit.checkpoint]:
-            del outside.visible[key]
+            outside.change("visible", key, None)
         kept = {t._key for t in held if isinstance(t, OutsideTransaction)}
         for waiting in [k for k in outside.waiting if k[:2] == me]:
             if waiting[3] < self.who.generation and waiting not in kept:
-                del outside.waiting[waiting]
+                outside.change("waiting", waiting, None)
         return held

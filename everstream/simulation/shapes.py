@@ -2,8 +2,6 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
@@ -14,23 +12,11 @@ from everstream.pipeline.aggregates import sum as sum_of
 from everstream.pipeline.operator import Context, Keyed, Operator
 from everstream.pipeline.stream import Pipeline, Stream
 from everstream.pipeline.windows import Tumbling
+from everstream.simulation.clock_shapes import alarms
 from everstream.simulation.outside import OutsideSink
+from everstream.simulation.shape import Shape, chance_batch, chance_shards
 
-
-@dataclass(frozen=True)
-class Shape:
-    """A pipeline over the numbers 0 to n-1, and what it must put out, sink by sink."""
-
-    name: str
-    hosts: int
-    build: Callable[[Pipeline, int], None]
-    expected: Callable[[], dict[str, list[Any]]]
-    ordered: bool = False
-
-    def pipeline(self, world: int) -> Pipeline:
-        pipeline = Pipeline(self.name)
-        self.build(pipeline, world)
-        return pipeline
+__all__ = ["CYCLES", "EVENT_TIME_SHAPES", "SHAPES", "Shape", "columns", "shape_for", "two_loops"]
 
 
 class Pairs(Operator):
@@ -342,21 +328,16 @@ def columns(chance: random.Random) -> Shape:
     return Shape("columns", hosts, build, expected)
 
 
+CLOCK_SHAPES = (alarms,)
+"""What follows the clock of a machine, for runs in which clocks are set."""
 EVENT_TIME_SHAPES = (windows, joined)
 """Work on columns, and so cost ten times as much per run: a seed stands for one of the others."""
 CYCLES = (loop, long_loop)
 SHAPES = (line, shuffle, diamond, many_sinks, ordered_farm, uneven_join)
 
 
-def shape_for(seed: int, *, cycles: bool = False) -> Shape:
-    """The shape a seed stands for; one with a cycle, if those are wanted."""
+def shape_for(seed: int, *, cycles: bool = False, clocks: bool = False) -> Shape:
+    """The shape a seed stands for; one with a cycle, if those are wanted, or maybe with a clock."""
     chance = random.Random(seed)
-    return chance.choice(CYCLES if cycles else SHAPES)(chance)
-
-
-def chance_batch(n: int) -> int:
-    return 1 + n % 4
-
-
-def chance_shards(n: int) -> int:
-    return 1 + n % 2
+    others = (*SHAPES, *CLOCK_SHAPES) if clocks else SHAPES
+    return chance.choice(CYCLES if cycles else others)(chance)

@@ -45,13 +45,13 @@ class Background:
         self,
         job: Upload,
         uploaded: Callable[[Upload, Any, float], None],
-        failed: Callable[[Upload, Exception], None],
+        failed: Callable[[Upload, BaseException], None],
     ) -> None:
         def work() -> None:
             began_s = time.monotonic()
             try:
                 ref = job.perform(self.store.put, self.reached)
-            except Exception as error:  # whatever it is, the shard's main thread must hear of it
+            except BaseException as error:  # whatever it is, the main thread must hear of it
                 self.post(lambda error=error: failed(job, error))  # type: ignore[misc]
             else:
                 took_s = time.monotonic() - began_s
@@ -72,7 +72,7 @@ class Background:
         self,
         job: CommitJob,
         done: Callable[[CommitJob], None],
-        failed: Callable[[CommitJob, Exception], None],
+        failed: Callable[[CommitJob, BaseException], None],
     ) -> None:
         if not job.transactions:
             done(job)
@@ -81,7 +81,7 @@ class Background:
         def work() -> None:
             try:
                 job.perform(self.reached)
-            except Exception as error:  # see above
+            except BaseException as error:  # see above
                 self.post(lambda error=error: failed(job, error))  # type: ignore[misc]
             else:
                 self.post(lambda: done(job))

@@ -17,6 +17,7 @@ from everstream.pipeline.checkpointing import Checkpointing, Coordinated, second
 from everstream.spark.autopace import AutoPace
 from everstream.spark.kills import Kill
 from everstream.spark.listener import Listener, Snapshot
+from everstream.state.signing import StoreKey
 
 Duration = str | float
 """As a user gives it: "5s", or seconds."""
@@ -41,6 +42,7 @@ class RunConfig:
     listener: Listener
     heartbeat_timeout_s: float
     always_tcp: bool
+    store_key: StoreKey | None
     monitor: Monitor | None
 
     @property
@@ -75,8 +77,16 @@ def policy_of(
         max_restarts=max_restarts,
         restart_window_s=seconds(restart_window),
         slow_after_s=seconds(slow_after),
-        checkpoint_timeout_s=seconds(checkpoint_timeout),
+        checkpoint_timeout_s=positive("checkpoint_timeout", checkpoint_timeout),
     )
+
+
+def positive(name: str, time: Duration) -> float:
+    """A duration that means nothing unless some time passes."""
+    time_s = seconds(time)
+    if not time_s > 0:
+        raise UserError(f"{name}={time!r}: the time must be positive, as in {name}='10s'.")
+    return time_s
 
 
 def parsed_kills(kills: Sequence[str | Kill]) -> tuple[Kill, ...]:

@@ -19,6 +19,12 @@ SETTLED_S = 2.0
 """A cluster has its executors when for so long no further one has come."""
 TASK_RETRIES = 1_000_000
 """Spark counts failures over the whole life of a job; our own budget counts over a window."""
+ENCRYPTING = (
+    "spark.network.crypto.enabled",
+    "spark.authenticate.enableSaslEncryption",
+    "spark.ssl.rpc.enabled",
+)
+"""Each of them encrypts what Spark sends between its processes."""
 
 
 MASTERS = (
@@ -132,6 +138,32 @@ def check_context(context: SparkContext) -> list[str]:
                 "away; turn it off for streaming jobs"
             )
     return warnings
+
+
+def exposure(context: SparkContext) -> str | None:
+    """What others can do to a run on this cluster, because Spark does not keep them out; None if it does.
+
+    On one machine nothing of Spark can be reached from outside.
+    """
+    if is_local(str(context.master)):
+        return None
+    conf = context.getConf()
+
+    def on(*settings: str) -> bool:
+        return any(str(conf.get(setting, "false")).lower() == "true" for setting in settings)
+
+    if not on("spark.authenticate"):
+        return (
+            "spark.authenticate is off: whoever reaches Spark's ports can run code in this cluster. "
+            "Turn it and spark.network.crypto.enabled on (see SECURITY.md)"
+        )
+    if not on(*ENCRYPTING):
+        return (
+            "Spark's traffic is not encrypted: whoever reads it sees your program and its results, "
+            "and could come before a host that is just starting. Turn spark.network.crypto.enabled on "
+            "(see SECURITY.md)"
+        )
+    return None
 
 
 def require_java() -> None:

@@ -9,6 +9,7 @@ readable), when Spark's next attempt says hello, or when it has been silent for 
 import os
 import pickle
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -35,12 +36,17 @@ from everstream.pipeline.tuning import Tuning, tunable_in
 from everstream.spark.config import RunConfig
 from everstream.spark.control import Control, in_words
 from everstream.spark.endpoints import Address, Doors
+from everstream.spark.gate import Admission, Gate, Ticket
 from everstream.spark.host import HostTask
 from everstream.spark.injection import Injector
 from everstream.spark.job import HostsJob
-from everstream.spark.life_sign import ASK, at_work, how_it_died, is_awake, read_stacks
+from everstream.spark.last_words import Coroner
+from everstream.spark.life_sign import ASK, at_work, is_awake, read_stacks
 from everstream.spark.listener import Snapshot
 from everstream.spark.manifest_writer import ManifestWriter
+from everstream.spark.operator_logs import Logged, pass_on
+from everstream.spark.scrubber import Scrubber
+from everstream.spark.stillborn import Births
 from everstream.spark.talk import (
     Beat,
     Hello,
@@ -80,6 +86,9 @@ class Attempt:
     identity: bytes
     heard_s: float
     pidfd: int | None = None
+    peak_bytes: int = 0
+    """The most memory that it has said to have had."""
+    told_to_die: bool = False
     asked_again_s: float = 0.0
     """When a host that lives and says nothing is asked for its stacks again."""
 
@@ -94,8 +103,8 @@ class Driver:
     store: CheckpointStore
     lease: Lease
     doors: Doors
-    task: Callable[[Address], HostTask]
-    """Makes the host task once the control socket's address is known."""
+    task: Callable[[Address, Ticket], HostTask]
+    """Makes the host task once it is known where we listen."""
     store_url: str = ""
 
     def __post_init__(self) -> None:
@@ -107,6 +116,7 @@ class Driver:
         self.ended_s = 0.0
         self.listener = self.config.listener
         self.injector = Injector(self.config.kills, self.coordinator.plan, self.listener)
+        self.coroner = Coroner(self.coordinator.plan)
         self.pace = self.config.pace()
         self.writer = ManifestWriter(
             self.store,
@@ -114,6 +124,17 @@ class Driver:
             removes_objects=not self.coordinator.names_what_goes,
             on_done=self._manifest_done,
             on_trouble=lambda text: self._note(text, True),
+        )
+        self._heard: dict[HostId, int] = {}
+        """The newest attempt of each host that has said anything."""
+        self.scrubber = Scrubber(
+            self.store,
+            kept=lambda: [
+                ref
+                for manifest in tuple(self.coordinator.manifests)
+                for record in manifest.records.values()
+                for ref in record.all_objects
+            ],
         )
         self.meters: dict[ShardId, Meter] = {}
         """What each shard has measured of itself, as it last said."""
@@ -162,14 +183,23 @@ class Driver:
         self.poller = zmq.Poller()
         self.poller.register(control, zmq.POLLIN)
         plan = self.coordinator.plan
+        self.gate = Gate(
+            self.doors,
+            Admission(self.doors.keys, self.config.store_key),
+            lambda host, task: self.job.is_running(host, task),
+        )
+        self.poller.register(self.gate.socket, zmq.POLLIN)
+        group = f"everstream-{uuid.uuid4().hex}"  # no other run of this process has it
+        self.births = Births(self.context, group)
         self.job = HostsJob(
             self.context,
-            group=f"everstream-{self.lease.number}-{os.getpid()}",
+            group=group,
             description=f"everstream {plan.graph.name}",
             hosts=len(plan.hosts),
-            task=self.task(address),
+            task=self.task(address, self.gate.ticket),
         )
         self.writer.start()
+        self.scrubber.start()
         if self.settings is not None:
             self.settings.start()
         self.job.start()
@@ -177,12 +207,15 @@ class Driver:
             self._loop()
         finally:
             self.writer.stop()
+            self.scrubber.stop()
             if self.settings is not None:
                 self.settings.stop()
             self.job.leave(told=self.end is not None)
+            self._hear_last_logs()
             for attempt in self.attempts.values():
                 self._forget_process(attempt)
             control.close()
+            self.gate.close()
         assert self.end is not None
         return self.end
 
@@ -194,7 +227,10 @@ class Driver:
             events = self.poller.poll(POLL_MS)
             now_s = time.monotonic()
             for waited, _ in events:
-                if waited is not self.control:
+                if waited is self.gate.socket:
+                    for text in self.gate.answer():
+                        self._note(text, True)
+                elif waited is not self.control:
                     self._process_ended(int(waited), now_s)
             self._drain(now_s)
             self.writer.deliver()
@@ -222,6 +258,8 @@ class Driver:
         self._heed_settings()
         snapshot = self._snapshot()
         self.listener.progress(snapshot)
+        for text in self.scrubber.found():
+            self._note(text, True)
         if self.pace is not None:
             self._note_pace(self.pace.on_recoveries(self.coordinator.recoveries, now_s))
         if self.config.until is not None and self.config.until(snapshot):
@@ -232,24 +270,38 @@ class Driver:
     def _drain(self, now_s: float) -> None:
         while self.end is None:
             try:
-                identity, body = self.control.recv_multipart(zmq.DONTWAIT)
+                identity, *parts = self.control.recv_multipart(zmq.DONTWAIT)
             except zmq.Again:
                 return
-            self._handle(identity, pickle.loads(body), now_s)
+            self._handle(identity, pickle.loads(b"".join(parts)), now_s)
+
+    def _hear_last_logs(self) -> None:
+        """What operators logged while the run ended; nothing else that is said now matters."""
+        while True:
+            try:
+                _, *parts = self.control.recv_multipart(zmq.DONTWAIT)
+            except zmq.Again:
+                return
+            message = pickle.loads(b"".join(parts))
+            if isinstance(message, Logged):
+                pass_on(message)
 
     def _handle(self, identity: bytes, message: ToDriver, now_s: float) -> None:
         match message:
             case Hello():
                 self._welcome(identity, message, now_s)
-            case Beat(host=host, attempt=number):
+            case Beat(host=host, attempt=number, peak_bytes=peak_bytes):
                 self._reply(identity, Nod())
                 attempt = self.attempts.get(host)
                 if attempt is not None and attempt.hello.attempt == number:
                     attempt.heard_s = now_s
+                    attempt.peak_bytes = peak_bytes
                     attempt.asked_again_s = 0.0
             case KillFired(kill=kill, host=host):
                 self.injector.happening(kill)
                 self.coordinator.on_injected_kill(host, now_s)
+                if host in self.attempts:
+                    self.attempts[host].told_to_die = True
                 self._reply(identity, Nod())
             case Unreachable(host=host, peer=peer, waited_s=waited_s):
                 if now_s >= self._said_of_peer_s.get(peer, 0.0) + waited_s / 2:  # one for all
@@ -260,7 +312,10 @@ class Driver:
                 self.tune(wishes)
             case Noticed(host=host, text=text):
                 self._note(f"host {host}: {text}", True)
-            case HostBroke(host=host, error=error):
+            case Logged():
+                pass_on(message)
+            case HostBroke(host=host, attempt=number, error=error):
+                self._heard[host] = max(number, self._heard.get(host, 0))
                 if self._is_current(identity, host):
                     self._note(str(error), True)
                     self._lose(host, "broke", now_s)
@@ -293,6 +348,7 @@ class Driver:
             except OSError:
                 attempt.pidfd = None  # gone already, or not allowed: heartbeats will tell
         self.attempts[hello.host] = attempt
+        self._heard[hello.host] = max(hello.attempt, self._heard.get(hello.host, 0))
         for order in self.injector.for_new_host(hello.host):
             self._reply(identity, order)
         if self.tuning.version:
@@ -310,7 +366,15 @@ class Driver:
     def _process_ended(self, pidfd: int, now_s: float) -> None:
         for host, attempt in list(self.attempts.items()):
             if attempt.pidfd == pidfd:
-                self._lose(host, how_it_died(attempt.hello.address), now_s)
+                self._lose(host, self._how_it_ended(host, attempt), now_s)
+
+    def _how_it_ended(self, host: HostId, attempt: Attempt) -> str:
+        if attempt.told_to_die:
+            return "killed on purpose"
+        assert attempt.pidfd is not None
+        shards = self.coordinator.plan.hosts[host]
+        address = attempt.hello.address
+        return str(self.coroner.examine(address, shards, attempt.pidfd, attempt.peak_bytes))
 
     def _watch_hosts(self, now_s: float) -> None:
         for host, attempt in list(self.attempts.items()):
@@ -325,6 +389,8 @@ class Driver:
             # Spark does not know; it starts the task again once it was told to kill it.
             self.context._jsc.sc().killTaskAttempt(task, True, "silent")
         missing = len(self.coordinator.plan.hosts) - len(self.attempts)
+        if missing:
+            self._look_for_stillborn(now_s)
         if missing and now_s > self._patience_s and not self.job.ended:
             self._patience_s = now_s + START_PATIENCE_S
             self._note(
@@ -332,6 +398,11 @@ class Driver:
                 "cluster may have too few free slots; stop other jobs or use fewer --workers",
                 True,
             )
+
+    def _look_for_stillborn(self, now_s: float) -> None:
+        for lost in self.births.failed(self._heard, now_s):
+            self._heard[lost.host] = max(lost.attempt, self._heard.get(lost.host, 0))
+            self._obey(self.coordinator.on_start_failed(lost.host, lost.error, now_s))
 
     def _say_what_keeps_it(self, host: HostId, attempt: Attempt, now_s: float) -> None:
         """Its process lives and says nothing: something holds Python's interpreter lock."""

@@ -1,14 +1,16 @@
 """Who listens where: unix sockets on one machine, TCP with CURVE keys between machines.
 
 Each run has one key pair. Servers use it, clients must show it, and nobody else knows it, so
-nothing that comes in over TCP is looked at unless its sender belongs to this run. Unix sockets
-live in folders only we can enter.
+nothing that comes in over TCP is looked at unless its sender belongs to this run; hosts are given it
+at the `gate`. What somebody sends before he has shown his key can be no larger than one part of a
+message. Unix sockets live in folders only we can enter.
 """
 
 import os
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
@@ -16,6 +18,12 @@ from zmq.auth.thread import ThreadAuthenticator
 from everstream.spark.scratch import make_folder
 
 HEARTBEAT_S = 1.0
+PART_BYTES = 4 << 20
+"""Over a network nothing larger is sent in one part, so nobody has to take in anything larger."""
+SLACK_BYTES = 4096
+"""What encryption and headers add to a part."""
+GATE = "gate"
+"""The domain, as the authenticator calls it, of sockets that everybody may talk to."""
 WATCHED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 
 
@@ -86,17 +94,38 @@ class Doors:
             self._authenticator.configure_curve_callback(
                 domain="*", credentials_provider=_OnlyThisRun(keys.public)
             )
+            self._authenticator.configure_curve_callback(
+                domain=GATE, credentials_provider=_Anyone()
+            )
 
-    def listen(self, kind: int, name: str) -> "tuple[zmq.Socket[bytes], Address]":
-        """A bound socket and the address others reach it at."""
+    def listen(
+        self,
+        kind: int,
+        name: str,
+        *,
+        keys: RunKeys | None = None,
+        anyone: bool = False,
+        largest_bytes: int = PART_BYTES + SLACK_BYTES,
+    ) -> "tuple[zmq.Socket[bytes], Address]":
+        """A bound socket and the address others reach it at.
+
+        keys: other keys than the run's. anyone: also for those who do not have the run's keys.
+        largest_bytes: who sends a larger part over the network, before or after he has shown his
+        key, is hung up on.
+        """
         listening: zmq.Socket[bytes] = self._socket(kind)
         ipc = f"ipc://{self.folder}/{name}"
         listening.bind(ipc)
         tcp = None
         if self.interface is not None:
+            keys = keys or self.keys
             listening.curve_server = True
-            listening.curve_secretkey = self.keys.secret
-            listening.curve_publickey = self.keys.public
+            listening.curve_secretkey = keys.secret
+            listening.curve_publickey = keys.public
+            listening.maxmsgsize = largest_bytes
+            listening.handshake_ivl = int(self.silence_s * 1000)
+            if anyone:
+                listening.zap_domain = GATE.encode()
             port = listening.bind_to_random_port(f"tcp://{self.interface}")
             tcp = f"tcp://{self.interface}:{port}"
         return listening, Address(self.machine, ipc, tcp)
@@ -116,12 +145,10 @@ class Doors:
             connected.heartbeat_ivl = int(min(HEARTBEAT_S, self.silence_s / 2) * 1000)
             connected.heartbeat_timeout = int(self.silence_s * 1000)
             connected.handshake_ivl = int(self.silence_s * 1000)
-            connected.curve_serverkey = self.keys.public
-            connected.curve_publickey = self.keys.public
-            connected.curve_secretkey = self.keys.secret
         if watched:
             connected.get_monitor_socket(WATCHED)
-        connected.connect(target)
+        own = self.keys if self.over_network(address) else None
+        connected_to(connected, target, server=self.keys.public, own=own)
         return connected
 
     def over_network(self, address: Address) -> bool:
@@ -142,6 +169,31 @@ class Doors:
         made.linger = 0
         made.set_hwm(0)  # credit limits what is on its way, not ZeroMQ
         return made
+
+
+def connected_to(
+    socket: "zmq.Socket[bytes]", target: str, *, server: bytes, own: RunKeys | None
+) -> None:
+    """Connect; with keys of our own, encrypted for who has the server's secret key."""
+    if own is not None:
+        socket.curve_serverkey = server
+        socket.curve_publickey, socket.curve_secretkey = own.public, own.secret
+    socket.connect(target)
+
+
+def in_parts(data: Any) -> list[Any]:
+    """These bytes in parts that every socket takes; large ones are not copied."""
+    if len(data) <= PART_BYTES:
+        return [data]
+    whole = memoryview(data)
+    return [whole[start : start + PART_BYTES] for start in range(0, len(whole), PART_BYTES)]
+
+
+class _Anyone:
+    """Lets in everybody: what they say is looked at with care."""
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        return True
 
 
 class _OnlyThisRun:

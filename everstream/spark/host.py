@@ -22,7 +22,7 @@ import cloudpickle
 import zmq
 
 from everstream.core.frames import Frame
-from everstream.core.ids import ChannelId, Generation, HostId, ShardId
+from everstream.core.ids import ChannelId, HostId, ShardId
 from everstream.core.messages import Command, Report, Resume, Shutdown
 from everstream.core.plan import Plan
 from everstream.core.points import Point
@@ -39,9 +39,11 @@ from everstream.runtime.message_log import Segment
 from everstream.runtime.payload import warm_up
 from everstream.runtime.runner import ShardRunner
 from everstream.spark.background import Background
-from everstream.spark.endpoints import Address, Doors, RunKeys, address_towards
+from everstream.spark.endpoints import Address, Doors, address_towards, in_parts
+from everstream.spark.gate import Ticket, let_in
 from everstream.spark.life_sign import LifeSign
 from everstream.spark.links import Peers, Watch
+from everstream.spark.operator_logs import LogCollector
 from everstream.spark.talk import (
     Hello,
     HostBroke,
@@ -56,7 +58,8 @@ from everstream.spark.talk import (
     Tune,
     WantsTuning,
 )
-from everstream.spark.wire import Wire
+from everstream.spark.whereabouts import Whereabouts
+from everstream.spark.wire import Credit, Wire
 from everstream.state.store import CheckpointStore, ObjectRef
 
 PROGRESS_EVERY_S = 0.1
@@ -72,7 +75,8 @@ class HostTask:
     pickled_plan: bytes
     scheme: Scheme
     driver: Address
-    keys: RunKeys
+    ticket: Ticket
+    """To get the keys of the run with; they are not in here, because others may read it."""
     store_url: str
     over_tcp: bool
     always_tcp: bool
@@ -80,6 +84,7 @@ class HostTask:
     slow_after_s: float
     progress_every_s: float = PROGRESS_EVERY_S
     python_path: list[str] = field(default_factory=list)
+    log_levels: dict[str, int] = field(default_factory=dict)
 
     def __call__(self, partition: int, _: Iterable[int]) -> Iterator[int]:
         """The body of the Spark task."""
@@ -104,13 +109,20 @@ class Host:
         self.id = id
         self.attempt = attempt
         self.store_url = task.store_url
-        self.store = CheckpointStore.at(task.store_url)
-        self.store.on_damage = lambda text: self._say(Noticed(id, text))
         interface = None
         if task.over_tcp:
             interface = address_towards(task.driver.host)
+        admission = let_in(
+            task.ticket,
+            id,
+            task_id,
+            always_tcp=task.always_tcp,
+            patience_s=task.driver_timeout_s,
+        )
+        self.store = CheckpointStore.at(task.store_url, admission.store_key)
+        self.store.on_damage = lambda text: self._say(Noticed(id, text))
         self.doors = Doors(
-            task.keys, interface, always_tcp=task.always_tcp, silence_s=task.driver_timeout_s
+            admission.keys, interface, always_tcp=task.always_tcp, silence_s=task.driver_timeout_s
         )
         identity = f"{id}/{attempt}".encode()
         self.to_driver = Watch(self.doors, zmq.DEALER, task.driver, identity)
@@ -124,6 +136,11 @@ class Host:
         self.runners = {
             shard: ShardRunner(self.plan, shard, task.scheme, self) for shard in self.plan.hosts[id]
         }
+        shards = self.plan.hosts[id]
+        self.whereabouts = Whereabouts(self.doors.folder, self.plan, shards)
+        for shard, runner in self.runners.items():
+            runner.chain.place = self.whereabouts.of(shard)
+        self.logs = LogCollector(id, self.whereabouts, task.log_levels)
         self.kills: list[KillAfter] = []
         self.kills_at: list[KillAt] = []
         self.times_at: Counter[tuple[ShardId, Point]] = Counter()
@@ -165,15 +182,18 @@ class Host:
             return
         parts = self.wire.frame_to_parts(frame)
         large = len(parts) > 1 and len(parts[1]) >= LARGE_BYTES
+        if large and self.peers.over_network(host):
+            parts = [parts[0], *in_parts(parts[1])]
         self.peers[host].send_multipart(parts, copy=not large)
 
-    def grant(self, channel: ChannelId, frames: int) -> None:
+    def grant(self, channel: ChannelId, frames: int, most: int) -> None:
         generation = self.runners[channel.receiver].shard.generation_of(channel)
         host = self.plan.host_of[channel.sender]
+        credit = Credit(channel, generation, frames, most)
         if host == self.id:
-            self.local_work.append((channel, generation, frames))
+            self.local_work.append(credit)
         else:
-            self.peers[host].send_multipart(self.wire.credit_to_parts(channel, generation, frames))
+            self.peers[host].send_multipart(self.wire.credit_to_parts(credit))
 
     def tell(self, report: Report) -> None:
         self._say(report)
@@ -198,12 +218,14 @@ class Host:
         """Until the driver says that it is over."""
         try:
             self._loop()
+            self._say_what_was_logged()
         except Exception as error:
             broken = error
             if not isinstance(error, EverstreamError):
                 story = [line for runner in self.runners.values() for line in runner.shard.story]
                 text = "".join(traceback.format_exception(error))
                 broken = InternalError(f"host {self.id} broke: {text}", story=story)
+            self._say_what_was_logged()
             self._say(HostBroke(self.id, self.attempt, broken))  # type: ignore[arg-type]
             self.to_driver.close(linger_ms=1000)
             raise
@@ -228,7 +250,8 @@ class Host:
     def _step_runners(self) -> bool:
         busy = False
         now_s = self.clock_s()
-        for shard, runner in self.runners.items():
+        for position, (shard, runner) in enumerate(self.runners.items()):
+            self.whereabouts.enter(position)
             runner.on_tick(now_s)
             if runner.can_step(now_s) and runner.step():
                 busy = True
@@ -258,19 +281,18 @@ class Host:
         while self.local_work:
             self._take_in(self.local_work.popleft())
 
-    def _take_in(self, item: Frame | tuple[ChannelId, Generation, int]) -> None:
+    def _take_in(self, item: Frame | Credit) -> None:
         if isinstance(item, Frame):
             try:
                 self.runners[item.channel.receiver].on_frame(item)
             except FramesLost:
                 sender = self.plan.host_of[item.channel.sender]
-                if not self.peers.can_lose(sender):
+                if not self.peers.over_network(sender):
                     raise
                 for report in self.peers.frames_lost(sender):
                     self._say(report)
         else:
-            channel, generation, frames = item
-            self.runners[channel.sender].on_grant(channel, generation, frames)
+            self.runners[item.channel.sender].on_grant(*item)
 
     def _drain_control(self) -> None:
         while True:
@@ -300,7 +322,8 @@ class Host:
     def _command(self, command: Command) -> None:
         if isinstance(command, Resume):
             self.peers.meet(command.addresses, command.generation, self.clock_s())
-        for runner in self.runners.values():
+        for position, runner in enumerate(self.runners.values()):
+            self.whereabouts.enter(position)
             runner.on_command(command)
         if isinstance(command, Shutdown):
             self.running = False
@@ -313,6 +336,7 @@ class Host:
                 self._say(runner.progress())
                 for wishes in runner.chain.take_tuning():
                     self._say(WantsTuning(wishes))
+            self._say_what_was_logged()
             self._check_links(now_s)
 
     def _check_links(self, now_s: float) -> None:
@@ -324,8 +348,13 @@ class Host:
         for report in self.peers.news(now_s):
             self._say(report)
 
+    def _say_what_was_logged(self) -> None:
+        logged = self.logs.take()
+        if logged is not None:
+            self._say(logged)
+
     def _say(self, message: ToDriver) -> None:
-        self.control.send(pickle.dumps(message, protocol=5))
+        self.control.send_multipart(in_parts(pickle.dumps(message, protocol=5)))
 
     # Kills we were asked for.
 
@@ -351,12 +380,14 @@ class Host:
 
     def _die(self, kill: int) -> None:
         """The driver must know first, so that it does not ask for the same kill again."""
+        self._say_what_was_logged()
         self._say(KillFired(kill, self.id))
         while not isinstance(pickle.loads(self.control.recv()), Nod):
             pass
         os.kill(os.getpid(), signal.SIGKILL)
 
     def close(self) -> None:
+        self.logs.close()
         self.life.stop()
         self.background.close()
         self.peers.close()

@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterable, Iterator
 
 from pyspark import SparkContext
 
+from everstream.core.ids import HostId
 from everstream.errors import EnvironmentFault, RunFailed
 
 LEAVE_PATIENCE_S = 5.0
 CANCEL_PATIENCE_S = 10.0
+GROUP = "spark.jobGroup.id"
 
 
 class HostsJob:
@@ -37,6 +39,16 @@ class HostsJob:
     @property
     def ended(self) -> bool:
         return self._ended.is_set()
+
+    def is_running(self, host: HostId, task: int) -> bool:
+        """Whether Spark has started this task for this host; known before the task itself runs."""
+        running = self._context._jsc.sc().taskScheduler().taskIdToTaskSetManager()
+        for entry in running.entrySet():
+            if entry.getKey() == task:
+                tasks = entry.getValue()
+                group = tasks.taskSet().properties().get(GROUP)
+                return bool(group == self._group and tasks.taskInfos().apply(task).index() == host)
+        return False
 
     def failure(self) -> RunFailed:
         """What it means that the job has ended before the pipeline did."""

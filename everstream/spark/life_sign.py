@@ -3,18 +3,22 @@
 A thread of its own beats whatever the host is busy with, unless that holds Python's interpreter
 lock: then nothing is heard of the process although it lives. Python's fault handler needs no lock.
 It writes the stack of every thread to a file when the driver sends a signal, and when the process
-dies of one; the driver, on the same machine, reads it there.
+dies of one; who leaves by `os._exit` is noted there, too. The driver, on the same machine, reads it.
 """
 
 import faulthandler
 import os
 import pickle
+import resource
 import signal
+import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import zmq
 
@@ -24,6 +28,8 @@ from everstream.spark.talk import Beat
 
 BEAT_EVERY_S = 0.25
 STACKS = "stacks"
+EXIT = "Everstream: os._exit "
+"""Begins the line that is left when something in a host calls `os._exit`."""
 ASK = signal.SIGUSR1
 NOT_THEIRS = ("/everstream/", "/lib/python")
 """Parts of the names of files that no user wrote: ours, Python's and installed packages'."""
@@ -42,8 +48,11 @@ class LifeSign:
         self._stacks = open(os.path.join(doors.folder, STACKS), "w")  # noqa: SIM115
         faulthandler.enable(self._stacks)
         faulthandler.register(ASK, self._stacks)
+        self._leave = os._exit
+        self._pid = os.getpid()
+        os._exit = self._say_and_leave
         beating = doors.connect(zmq.DEALER, driver, f"beat-{id}/{attempt}".encode())
-        beat = pickle.dumps(Beat(id, attempt))
+        beat = partial(Beat, id, attempt)
         self._thread = threading.Thread(
             target=self._loop, args=(beating, beat), name="everstream-life", daemon=True
         )
@@ -52,22 +61,32 @@ class LifeSign:
     def stop(self) -> None:
         self._stop.set()
         self._thread.join()
+        os._exit = self._leave
         faulthandler.unregister(ASK)
         signal.signal(ASK, signal.SIG_IGN)
         faulthandler.disable()
         self._stacks.close()
 
-    def _loop(self, beating: "zmq.Socket[bytes]", beat: bytes) -> None:
+    def _say_and_leave(self, status: int) -> NoReturn:
+        """In place of `os._exit`, which tells nobody. Children of this process just leave."""
+        if os.getpid() == self._pid:
+            print(f"\n{EXIT}{status}", file=self._stacks, flush=True)
+            faulthandler.dump_traceback(self._stacks, all_threads=False)
+        self._leave(status)
+
+    def _loop(self, beating: "zmq.Socket[bytes]", beat: Callable[[int], Beat]) -> None:
         try:
             self._beat_until_stopped(beating, beat)
         except BaseException:  # a host that cannot say that it lives is taken for dead: be it
             traceback.print_exc()
-            os._exit(1)
+            self._leave(1)
 
-    def _beat_until_stopped(self, beating: "zmq.Socket[bytes]", beat: bytes) -> None:
+    def _beat_until_stopped(
+        self, beating: "zmq.Socket[bytes]", beat: Callable[[int], Beat]
+    ) -> None:
         beaten_s = time.monotonic()
         while not self._stop.wait(BEAT_EVERY_S):
-            beating.send(beat)
+            beating.send(pickle.dumps(beat(_peak_bytes())))
             while beating.poll(0):
                 beating.recv()
                 self.heard_s = time.monotonic()
@@ -76,11 +95,16 @@ class LifeSign:
             self.heard_s += max(0.0, now_s - beaten_s - 2 * BEAT_EVERY_S)
             beaten_s = now_s
             if os.getppid() != self._parent or self._silent():
-                os._exit(1)
+                self._leave(1)
         beating.close()
 
     def _silent(self) -> bool:
         return time.monotonic() - self.heard_s > self._timeout_s
+
+
+def _peak_bytes() -> int:
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 # The driver's side.
@@ -95,11 +119,15 @@ def is_awake(pid: int) -> bool:
     return state in "RSDI"
 
 
+def folder_of(address: Address) -> Path:
+    """Where the host that listens at this address, on this machine, keeps its files."""
+    return Path(address.ipc.removeprefix("ipc://")).parent
+
+
 def read_stacks(address: Address) -> str:
     """What the host that listens at this address, on this machine, has left of its stacks."""
-    file = Path(address.ipc.removeprefix("ipc://")).parent / STACKS
     try:
-        return file.read_text(errors="replace")
+        return (folder_of(address) / STACKS).read_text(errors="replace")
     except OSError:
         return ""
 
@@ -113,16 +141,6 @@ def at_work(text: str) -> str | None:
             theirs = (line for line in lines if not any(part in line for part in NOT_THEIRS))
             return next(theirs, lines[0])
     return None
-
-
-def how_it_died(address: Address) -> str:
-    """What is known of the end of a host's process: more than that, if it died of a fault."""
-    text = read_stacks(address)
-    _, fatal, rest = text.rpartition("Fatal Python error: ")
-    if not fatal:
-        return "its process ended"
-    where = at_work(text)
-    return f"its process ended: {rest.partition(chr(10))[0]}" + (f", in {where}" if where else "")
 
 
 def _frames(stack: str) -> Iterator[str]:

@@ -110,9 +110,9 @@ class Peers:
             if waited_s is not None:
                 yield Unreachable(self._id, host, waited_s)
 
-    def can_lose(self, sender: HostId) -> bool:
-        """Whether frames from that host come over a network."""
-        return sender != self._id and self._watches[sender].over_network
+    def over_network(self, host: HostId) -> bool:
+        """Whether frames to and from that host cross a network, where they can get lost."""
+        return host != self._id and self._watches[host].over_network
 
     def frames_lost(self, sender: HostId) -> Iterator[LinkCut]:
         """What to tell the driver when frames from that host are missing: once."""

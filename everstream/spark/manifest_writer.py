@@ -14,7 +14,7 @@ from queue import SimpleQueue
 
 from everstream.core.manifest import KEPT_MANIFESTS, EpochManifest
 from everstream.core.orders import Discard
-from everstream.errors import EverstreamError, InternalError
+from everstream.errors import EverstreamError, InternalError, said
 from everstream.state.landing import pause
 from everstream.state.store import CheckpointStore, Lease
 
@@ -87,7 +87,7 @@ class ManifestWriter:
         return None
 
     def _wait_for_store(self, trouble: Exception) -> None:
-        text = f"nobody knows yet whether the newest manifest is in the store: {trouble}"
+        text = f"nobody knows yet whether the newest manifest is in the store: {said(trouble)}"
         if text != self._said_of_store:
             self._said_of_store = text
             self._outcomes.put(partial(self._on_trouble, text))
@@ -97,7 +97,7 @@ class ManifestWriter:
         try:
             work()
         except Exception as error:  # whatever it is, manifests are still to be written
-            text = f"older checkpoints could not be removed: {error}"
+            text = f"older checkpoints could not be removed: {said(error)}"
             self._outcomes.put(partial(self._on_trouble, text))
 
 

@@ -64,7 +64,7 @@ def store_folder(url: str | None) -> Iterator[str]:
 
 def open_store(config: RunConfig, plan: Plan, url: str) -> OpenStore:
     """Take the lease and find the earlier checkpoints; without any, sinks start fresh as well."""
-    store = CheckpointStore.at(url)
+    store = CheckpointStore.at(url, config.store_key)
     listener, slow_after_s = config.listener, config.policy.slow_after_s
     with said_when_slow(listener, f"opening the store {url}", slow_after_s):
         elsewhere = _holder_elsewhere(store)
@@ -102,7 +102,8 @@ def check_store(config: RunConfig, plan: Plan, url: str) -> None:
     """
     check_names(plan.graph)
     if not config.fresh:
-        going_on(checkpoints_in(CheckpointStore.at(url)), plan, config.scheme.log, config.wishes)
+        store = CheckpointStore.at(url, config.store_key)
+        going_on(checkpoints_in(store), plan, config.scheme.log, config.wishes)
 
 
 def checkpoints_in(store: CheckpointStore) -> list[EpochManifest]:

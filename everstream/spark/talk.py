@@ -8,6 +8,7 @@ from everstream.core.messages import Command, Report
 from everstream.core.points import Point
 from everstream.errors import EverstreamError
 from everstream.pipeline.tuning import Tuning
+from everstream.spark.operator_logs import Logged
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Beat:
 
     host: HostId
     attempt: int
+    peak_bytes: int = 0
+    """The most memory that this process has had."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,6 @@ ToHost: TypeAlias = Command | KillAfter | KillAt | KillNow | Nod | Tune
 """Everything a host hears from the driver."""
 
 ToDriver: TypeAlias = (
-    Report | Hello | Beat | HostBroke | Unreachable | Noticed | KillFired | WantsTuning
+    Report | Hello | Beat | HostBroke | Unreachable | Noticed | Logged | KillFired | WantsTuning
 )
 """Everything the driver hears from a host."""

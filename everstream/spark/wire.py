@@ -1,12 +1,12 @@
 """How frames and credit look on the wire between two hosts.
 
 A message is a fixed header, followed for data by the payload in a part of its own, so that large
-batches are neither copied nor touched on their way. Both sides know the plan: a channel is its
+batches are neither copied nor touched on their way; very large ones cross a network in several parts. Both sides know the plan: a channel is its
 position in it.
 """
 
 import struct
-from typing import Any
+from typing import Any, NamedTuple
 
 from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import ChannelId, Generation
@@ -16,6 +16,16 @@ from everstream.runtime.payload import BatchPayload
 _HEADER = struct.Struct("<BIQQQIqd")
 _CREDIT = 255
 MAX_PIGGYBACK_BYTES = 1 << 20
+
+
+class Credit(NamedTuple):
+    """What a receiver grants the sender of a channel."""
+
+    channel: ChannelId
+    generation: Generation
+    frames: int
+    most: int
+    """Records that a frame should have; 0: as they come."""
 
 
 class Wire:
@@ -40,13 +50,12 @@ class Wire:
             header += frame.piggyback
         return [header] if frame.payload is None else [header, frame.payload.encoded]
 
-    def credit_to_parts(
-        self, channel: ChannelId, generation: Generation, frames: int
-    ) -> list[bytes]:
-        return [_HEADER.pack(_CREDIT, self.position[channel], generation, 0, frames, 0, 0, 0.0)]
+    def credit_to_parts(self, credit: Credit) -> list[bytes]:
+        position, generation = self.position[credit.channel], credit.generation
+        return [_HEADER.pack(_CREDIT, position, generation, 0, credit.frames, credit.most, 0, 0.0)]
 
-    def parse(self, parts: list[Any]) -> "Frame | tuple[ChannelId, Generation, int]":
-        """A frame, or a grant of credit: channel, generation, frames."""
+    def parse(self, parts: list[Any]) -> Frame | Credit:
+        """A frame, or a grant of credit."""
         header = bytes(parts[0])
         if not _HEADER.size <= len(header) <= _HEADER.size + MAX_PIGGYBACK_BYTES:
             raise InternalError(f"a message has a header of {len(header)} bytes")
@@ -57,8 +66,8 @@ class Wire:
             raise InternalError(f"a message names channel {position} of {len(self.channels)}")
         channel = self.channels[position]
         if kind == _CREDIT:
-            return channel, Generation(generation), number
-        payload = BatchPayload(encoded=parts[1]) if len(parts) > 1 else None
+            return Credit(channel, Generation(generation), number, records)
+        payload = BatchPayload(encoded=_joined(parts[1:])) if len(parts) > 1 else None
         return Frame(
             channel,
             FrameKind(kind),
@@ -71,3 +80,8 @@ class Wire:
             watermark,
             born_s,
         )
+
+
+def _joined(parts: list[Any]) -> Any:
+    """A payload comes in one part, unless it is too large for the network."""
+    return parts[0] if len(parts) == 1 else b"".join(bytes(part) for part in parts)

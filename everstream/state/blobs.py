@@ -7,19 +7,16 @@ StoreError that names the path and says what to do.
 
 import builtins
 import errno
-import inspect
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import fsspec
-from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.local import LocalFileSystem
-from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.spec import AbstractFileSystem
 
-from everstream.errors import EverstreamError, InternalError, NotStored, StoreError
+from everstream.errors import EverstreamError, InternalError, NotStored, StoreError, said
+from everstream.state.exclusive import Creating, exclusive_create
 from everstream.state.localdisk import LocalDisk, NothingPut
 from everstream.state.objects import Data, checksum_of, pieces_of
 
@@ -131,9 +128,12 @@ def store_errors(what: str, passing: tuple[type[OSError], ...] = ()) -> Iterator
         if isinstance(error, passing):
             raise
         kind = NotStored if isinstance(error, NothingPut) else StoreError
-        raise kind(f"cannot {what}: {error.strerror or error}. {_advice(error)}") from error
-    except Exception as error:
-        cause = f"{type(error).__module__}.{type(error).__qualname__}: {error}"
+        why = error.strerror or said(error) or type(error).__name__
+        raise kind(f"cannot {what}: {why}. {_advice(error)}") from error
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:  # a cancelled request, say, is no Exception
+        cause = f"{type(error).__module__}.{type(error).__qualname__}: {said(error)}"
         raise StoreError(f"cannot {what}: {cause}. {_REACHABLE}") from error
 
 
@@ -161,21 +161,17 @@ def _advice(error: OSError) -> str:
 _REACHABLE = "Check that the store can be reached and is healthy."
 
 
-_memory_lock = threading.Lock()
+PROBES = "probes"
+"""Where it is tried out, before the first blob is created, whether only one of several can be."""
 
 
 class _Remote:
     """Blobs on a filesystem that puts whole objects: object stores, and memory for tests."""
 
     def __init__(self, filesystem: AbstractFileSystem, root: str) -> None:
-        if not _creates_exclusively(filesystem):
-            raise StoreError(
-                f"{type(filesystem).__name__} cannot serve as a store: it has no exclusive create, "
-                "so two drivers could both believe that they own it. Use a local folder or an "
-                "object store (s3://, gs://, az://)."
-            )
         self._filesystem = filesystem
         self._root = root.rstrip("/")
+        self._how: Creating | None = None
 
     def write(self, path: str, data: Data) -> None:
         self._filesystem.pipe_file(self._full(path), b"".join(pieces_of(data)))
@@ -186,10 +182,20 @@ class _Remote:
         return checksum
 
     def create(self, path: str, data: bytes) -> None:
-        # Object stores decide in one step; the memory filesystem looks first and then writes.
-        in_memory = isinstance(self._filesystem, MemoryFileSystem)
-        with _memory_lock if in_memory else nullcontext():
-            self._filesystem.pipe_file(self._full(path), data, mode="create")
+        if self._how is None:
+            self._how = exclusive_create(self._filesystem, self._full(PROBES))
+        try:
+            self._how(self._full(path), data)
+        except FileExistsError:
+            raise
+        except Exception as error:
+            # Stores refuse in many words (412, 409, EINVAL). What is there tells what was meant.
+            try:
+                there = self.read(path)
+            except Exception:
+                raise error from None  # nothing is there, or nobody can tell
+            if there != data:
+                raise FileExistsError(path) from error
 
     def read(self, path: str) -> bytes:
         data: bytes = self._filesystem.cat_file(self._full(path))
@@ -216,17 +222,3 @@ class _Remote:
 
     def _full(self, path: str) -> str:
         return f"{self._root}/{path}"
-
-
-def _creates_exclusively(filesystem: AbstractFileSystem) -> bool:
-    """Whether the filesystem itself knows how to create a file only if it is not there.
-
-    What fsspec does for those that do not, looking first and writing then, is not exclusive.
-    """
-    name, generic = (
-        ("_pipe_file", AsyncFileSystem)
-        if isinstance(filesystem, AsyncFileSystem)
-        else ("pipe_file", AbstractFileSystem)
-    )
-    method = getattr(type(filesystem), name)
-    return method is not getattr(generic, name) and "mode" in inspect.signature(method).parameters

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any, NoReturn, TypeAlias
 
-from everstream.errors import LeaseLost, NotStored, StoreError
+from everstream.errors import LeaseLost, NotStored, StoreError, said
 from everstream.state.manifests import Lease, ManifestLog, encoded
 
 PAUSE_S = 0.5
@@ -77,5 +77,5 @@ def pause(trouble: Exception) -> None:
 def _give_up(error: Exception) -> NoReturn:
     if isinstance(error, StoreError):
         raise error
-    what = f"{type(error).__name__}: {error}"
+    what = f"{type(error).__name__}: {said(error)}"
     raise StoreError(f"an entry could not be put into the store: {what}") from error

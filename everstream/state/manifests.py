@@ -15,11 +15,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
-from everstream.errors import LeaseLost
+from everstream.errors import LeaseLost, StoreError
 from everstream.state.blobs import Blobs
 from everstream.state.objects import ObjectRef, checksum_of
+from everstream.state.signing import Forged, is_signed
 
 FOLDER: Final = "manifests/"
+_KEYS: Final = (
+    "A store is opened with the key it was made with, and one that was made without a key is opened "
+    "without: give the right key file with --store-key (store_key=, EVERSTREAM_STORE_KEY_FILE), "
+    "leave it out, or use another store"
+)
 _SLOT = re.compile(re.escape(FOLDER) + r"(\d{8,})\.json")
 _CHECKSUM = re.compile(rb'\{"checksum": "([0-9a-f]{32})", "entry": ')
 
@@ -73,6 +79,8 @@ class Entry:
     lease: int = 0
     body: Any = None
     reason: str = ""
+    distrusted: bool = False
+    """Corrupt, because it is not signed as it should be; a store of nothing else has another key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +147,10 @@ class ManifestLog:
         slots = self.slots()
         known = {} if anew else self._read
         self._read = {slot: known.get(slot) or self._entry(slot) for slot in slots}
-        return [entry for entry in self._read.values() if entry.kind != "gone"]
+        found = [entry for entry in self._read.values() if entry.kind != "gone"]
+        if found and all(entry.distrusted for entry in found):
+            raise StoreError(f"{self._blobs!r} cannot be used: {found[-1].reason}. {_KEYS}")
+        return found
 
     def claim(self, kind: str, owner: str) -> Lease:
         """Put a lease or a fresh start into the first free slot, after everything there is.
@@ -173,7 +184,10 @@ class ManifestLog:
         try:
             self._blobs.create(path_of(slot), data)
         except FileExistsError:
-            return self._blobs.read(path_of(slot))
+            try:
+                return self._blobs.read(path_of(slot))
+            except Forged:
+                return b""  # whatever it is, it is not ours
         return data
 
     def settled(self, lease: Lease, slot: int) -> None:
@@ -216,6 +230,8 @@ class ManifestLog:
             data = self._blobs.read(path_of(slot))
         except FileNotFoundError:
             return Entry(slot, "gone")
+        except Forged as error:
+            return Entry(slot, "corrupt", reason=error.message, distrusted=True)
         return entry_of(slot, data)
 
     def _lost(self, lease: Lease, taken: Entry) -> LeaseLost:
@@ -240,6 +256,8 @@ def encoded(kind: str, lease: Lease, body: Any) -> bytes:
 def entry_of(slot: int, data: bytes) -> Entry:
     """What these bytes say."""
     head = _CHECKSUM.match(data)
+    if is_signed(data):
+        return Entry(slot, "corrupt", reason=f"'{path_of(slot)}' is signed", distrusted=True)
     if head is None or not data.endswith(b"}\n"):
         return Entry(slot, "corrupt", reason="it is torn or not a manifest")
     text = data[head.end() : -2]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from everstream.errors import CorruptObject, InternalError
-from everstream.state.blobs import Blobs, FsspecBlobs
+from everstream.state.blobs import Blobs
 from everstream.state.landing import Landing, Wait, landing, pause, performed
 from everstream.state.manifests import (
     Entry,
@@ -27,6 +27,7 @@ from everstream.state.manifests import (
     standing,
 )
 from everstream.state.objects import Data, ObjectRef, checksum_of, pieces_of
+from everstream.state.signing import Forged, StoreKey, blobs_at
 
 __all__ = ["CheckpointStore", "Holder", "Lease", "Manifest", "ObjectRef", "Skipped", "Survey"]
 
@@ -64,9 +65,9 @@ class CheckpointStore:
         self._lease: Lease | None = None
 
     @classmethod
-    def at(cls, url: str) -> "CheckpointStore":
-        """The store in this folder or under this URL."""
-        return cls(FsspecBlobs(url))
+    def at(cls, url: str, key: StoreKey | None = None) -> "CheckpointStore":
+        """The store in this folder or under this URL; signed if there is a key."""
+        return cls(blobs_at(url, key))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (CheckpointStore, (self.blobs,))
@@ -96,11 +97,33 @@ class CheckpointStore:
         problem = self._examine(ref, _object_path(ref))[1]
         return problem and self._examine(ref, _copy_path(ref))[1] and problem
 
+    def weakness_of(self, ref: ObjectRef) -> str | None:
+        """What is wrong with one of the two, if the other is whole."""
+        problem = self._examine(ref, _object_path(ref))[1]
+        of_copy = self._examine(ref, _copy_path(ref))[1]
+        if (problem is None) == (of_copy is None):
+            return None
+        return problem or f"of its copy: {of_copy}"
+
+    def heal(self, ref: ObjectRef) -> str | None:
+        """Write the damaged one of the two anew, from the other; what was wrong with it."""
+        data, problem = self._examine(ref, _object_path(ref))
+        copy, of_copy = self._examine(ref, _copy_path(ref))
+        if (problem is None) == (of_copy is None):
+            return None
+        if problem is None:
+            self.blobs.write(_copy_path(ref), data)
+        else:
+            self.blobs.write(_object_path(ref), copy)
+        return problem or f"of its copy: {of_copy}"
+
     def _examine(self, ref: ObjectRef, path: str) -> tuple[bytes, str | None]:
         try:
             data = self.blobs.read(path)
         except FileNotFoundError:
             return b"", "it is missing"
+        except Forged as error:
+            return b"", error.message
         if len(data) != ref.size_bytes:
             return data, f"it has {len(data)} bytes instead of {ref.size_bytes}"
         if checksum_of(data) != ref.checksum:
@@ -188,7 +211,12 @@ class CheckpointStore:
     def all_shown(self) -> bool:
         """Whether that was noted. If not, a driver may have died before its sinks had committed."""
         newest = next(iter(self.manifests()), None)
-        return newest is not None and _shown_path(newest) in self.blobs.list(SHOWN)
+        if newest is None or _shown_path(newest) not in self.blobs.list(SHOWN):
+            return False
+        try:
+            return bool(self.blobs.read(_shown_path(newest)))
+        except Forged:
+            return False
 
     def discard(self, refs: Iterable[ObjectRef]) -> None:
         """Delete objects that nothing will name."""

@@ -64,6 +64,8 @@ class Transact(Operator):
         self.select = select
         # Outcomes of events that wait would be late behind a watermark that does not.
         self.announces_watermarks = isinstance(epoch, int)
+        # A batch is the unit that is put in order.
+        self.whole_batches = epoch == BATCH
         Layout(self.tables, self.transactions)
         self._engine: TransactionEngine | None = None
         self._waiting: list[pl.DataFrame] = []

@@ -46,7 +46,9 @@ def the_driver_behind_it(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
     def through_the_relay(self: Driver) -> None:
         prepare(self)
         task = self.task
-        self.task = lambda address: task(relay.address(address))
+        self.task = lambda address, ticket: task(
+            relay.address(address), replace(ticket, gate=relay.address(ticket.gate))
+        )
 
     monkeypatch.setattr(Driver, "__post_init__", through_the_relay)
 

@@ -2,6 +2,8 @@
 
 import ctypes
 import os
+import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +82,47 @@ def test_a_segmentation_fault_is_called_one_and_its_line_is_shown(tmp_path: Path
     (report,) = result.recoveries
     assert "Segmentation fault" in report.what
     assert "test_silence.py" in report.what and "in process" in report.what
+
+
+class Leaves(es.Operator):
+    """Ends its process in its own way, once."""
+
+    def __init__(self, mark: Path, leave: Callable[[], None]) -> None:
+        self.mark = str(mark)
+        self.leave = leave
+
+    def process(self, record: Any, ctx: es.Context) -> None:
+        if record == 3 and not os.path.exists(self.mark):
+            Path(self.mark).touch()
+            self.leave()
+        ctx.emit(record)
+
+
+def leave_by_exit() -> None:
+    os._exit(3)
+
+
+def leave_by_kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("leave", "told"),
+    [
+        (leave_by_exit, "os._exit(3), in operator 'leave' (shard 0), in File"),
+        (leave_by_kill, "; the last at work there was operator 'leave' (shard 0)"),
+    ],
+)
+def test_a_process_that_just_ends_is_told_of_with_its_operator(
+    leave: Callable[[], None], told: str, tmp_path: Path
+) -> None:
+    leaves = Leaves(tmp_path / "mark", leave)
+    pipeline = es.Pipeline("leaving-at-once")
+    pipeline.source(es.Range(10, batch=1)).process(leaves, name="leave").collect()
+    result = pipeline.run(checkpoint=es.Coordinated(every="200ms"), master=MASTER)
+    assert result.collected() == list(range(10))
+    (report,) = result.recoveries
+    assert told in report.what
 
 
 @pytest.mark.parametrize("leaving", [SystemExit, KeyboardInterrupt])

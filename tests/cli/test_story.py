@@ -11,12 +11,12 @@ from everstream.cli.events import (
     Progressed,
     Started,
 )
-from everstream.cli.screen import Rate
 from everstream.cli.story import Story
 from everstream.core.coordinators.recovery_report import RecoveryReport
 from everstream.core.orders import Phase
 from everstream.spark.kills import Kill
 from everstream.spark.listener import Snapshot
+from everstream.spark.progress import Rate
 
 
 def progressed(

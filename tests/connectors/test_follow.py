@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from everstream.connectors import JsonLines, TextLines
+from everstream.connectors import JsonLines, Paced, TextLines
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import records_of
 from everstream.pipeline.source import EndOfStream, Reader, Source
@@ -102,6 +102,24 @@ def test_a_folder_may_be_empty_at_first(tmp_path: Path) -> None:
     for source in (TextLines(tmp_path, follow=True), JsonLines(f"{tmp_path}/*.x", follow=True)):
         source.check()
         assert source.open(0, 1).read() is None
+
+
+@pytest.mark.parametrize("make", [TextLines, JsonLines])
+def test_a_folder_that_is_not_there_yet_is_waited_for_and_said(
+    tmp_path: Path, make: Callable[..., Source]
+) -> None:
+    waits = make(tmp_path / "in", follow=True)
+    waits.check()
+    assert f"there is no '{tmp_path}/in' yet: the run waits for it" in str(waits.waits_for())
+    reader = waits.open(0, 1)
+    assert reader.read() is None
+    (tmp_path / "in").mkdir()
+    assert waits.waits_for() is None
+    (tmp_path / "in" / "a").write_text("1\n")
+    assert len(read_available(reader)) == 1
+    assert "no file matches" in str(make(tmp_path / "*.x", follow=True).waits_for())
+    assert Paced(make(tmp_path / "*.x", follow=True), 10).waits_for() is not None
+    assert make(tmp_path / "in").waits_for() is None
 
 
 BROKEN = b'{"n": 1}\n{"n": \n\n{"n": 3}\n\xff\n{"n": 5}'

@@ -235,6 +235,8 @@ def test_a_bit_that_flips_in_prepared_output_keeps_it_from_being_shown(
     data = bytearray(pending.read_bytes())
     data[len(data) // 2] ^= 1
     pending.write_bytes(data)
+    with pytest.raises(ConnectorError, match=rf"{pending.name}' is damaged"):
+        transaction.commit(permit(1))
     with pytest.raises(ConnectorError, match=rf"{pending.name}' is damaged.*everstream rewind"):
         heir = SINKS_OF_FILES[kind](tmp_path).open(who(2, str(tmp_path)))
         heir.recover([pickle.loads(pickle.dumps(transaction))], permit(1))

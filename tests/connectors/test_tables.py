@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from everstream.connectors import Postgres, Sqlite
-from everstream.connectors.sql import COMMITS, TOKEN
+from everstream.connectors.sql import CHECKPOINTS, TOKEN, WRITERS
 from everstream.connectors.tables import TableTransaction
 from everstream.core.permits import permit
 from everstream.errors import ConnectorError, UserError
@@ -25,8 +25,9 @@ from everstream.pipeline.batch import Batch
 from everstream.pipeline.sink import Delivery, Sink, SinkShard, Transaction
 from everstream.testing.sinks import check_sink, default_batches
 from tests.connectors.postgres_server import PostgresServer
+from tests.state.holders import running
 
-OWN = f"SELECT id FROM {COMMITS} WHERE target = {{0}} AND pipeline = {{0}} AND operator = {{0}}"
+OWN = f"SELECT id FROM {WRITERS} WHERE target = {{0}} AND pipeline = {{0}} AND operator = {{0}}"
 FRAMES: dict[int, Batch] = {k: pl.DataFrame(batch) for k, batch in default_batches().items()}
 
 
@@ -42,7 +43,7 @@ def sqlite_rows(file: Path, table: str, who: SinkShard | None = None) -> list[di
             return []
         sql, values = f'SELECT * FROM "{table}"', ()
         if who is not None:
-            sql += f" WHERE {TOKEN} IN ({OWN.format('?')})"
+            sql += f" WHERE {TOKEN} / {CHECKPOINTS} IN ({OWN.format('?')})"
             values = (table, who.pipeline, who.operator)
         rows = [dict(row) for row in connection.execute(sql, values)]
     connection.close()
@@ -58,7 +59,7 @@ def postgres_rows(dsn: str, table: str, who: SinkShard | None = None) -> list[di
             return []
         sql, values = f'SELECT * FROM "{table}"', ()
         if who is not None:
-            sql += f" WHERE {TOKEN} IN ({OWN.format('%s')})"
+            sql += f" WHERE {TOKEN} / {CHECKPOINTS} IN ({OWN.format('%s')})"
             values = (table, who.pipeline, who.operator)
         rows = connection.execute(sql, values).fetchall()
     return [{name: value for name, value in row.items() if name != TOKEN} for row in rows]
@@ -128,12 +129,19 @@ class Place:
         return SinkShard("words", "counts", shard, 2, generation, f"{self.folder}/store")
 
     def execute(self, sql: str) -> None:
-        connection: Any = (
-            sqlite3.connect(self.file) if self.kind == "sqlite" else psycopg.connect(self.dsn)
-        )
+        connection = self._connect()
         connection.execute(sql)
         connection.commit()
         connection.close()
+
+    def select(self, sql: str) -> list[tuple[Any, ...]]:
+        connection = self._connect()
+        found: list[tuple[Any, ...]] = connection.execute(sql).fetchall()
+        connection.close()
+        return found
+
+    def _connect(self) -> Any:
+        return sqlite3.connect(self.file) if self.kind == "sqlite" else psycopg.connect(self.dsn)
 
     def prepared(self, batch: Batch, checkpoint: int = 1, **options: Any) -> Transaction:
         writer = self.sink(**options).open(self.who())
@@ -399,3 +407,52 @@ def test_durations_become_intervals(postgres: PostgresServer, tmp_path: Path) ->
     place = Place("postgres", tmp_path, postgres.dsn)
     place.prepared([{"took": timedelta(seconds=1.5)}]).commit(permit(1))
     assert place.rows() == [{"took": timedelta(seconds=1.5)}]
+
+
+def test_the_database_keeps_one_row_for_each_shard_however_much_it_commits(place: Place) -> None:
+    writer = place.sink().open(place.who())
+    writer.recover([], permit(0))
+    saved = []
+    for checkpoint in (1, 2, 3):
+        writer.write([{"n": checkpoint}])
+        transaction = writer.prepare(checkpoint)
+        assert transaction is not None
+        saved.append(pickle.dumps(transaction))
+        transaction.commit(permit(checkpoint))
+    assert place.select(f"SELECT committed FROM {WRITERS} WHERE target = '{place.table}'") == [(3,)]
+    # Back to checkpoint 2, whose own rows are in already and must not come twice.
+    again = place.sink().open(place.who(2))
+    again.recover([pickle.loads(saved[1])], permit(2))
+    assert sorted(row["n"] for row in place.rows()) == [1, 2]
+    assert place.select(f"SELECT committed FROM {WRITERS} WHERE target = '{place.table}'") == [(2,)]
+
+
+def test_a_table_takes_the_output_of_one_store(place: Place) -> None:
+    first, second = f"{place.folder}/first", f"{place.folder}/second"
+    sink = place.sink()
+    with running(first, "words pid 7 on here"):
+        sink.start_fresh("words", "counts", first, replace=False)
+        sink.start_fresh("sums", "counts", second, replace=False)
+        for replace in (False, True):
+            with pytest.raises(
+                UserError,
+                match=r"table '.*counts.*first'.* 'words pid 7 on here'.*second'.*another table",
+            ):
+                sink.start_fresh("words", "counts", second, replace)
+        with pytest.raises(UserError, match=r"first'.*running.*second'"):
+            sink.before_resume("words", "counts", second)
+        sink.before_resume("words", "counts", first)
+    place.prepared([{"n": 1}]).commit(permit(1))
+    with pytest.raises(UserError, match="already holds rows of pipeline 'words'"):
+        sink.start_fresh("words", "counts", second, replace=False)
+    sink.start_fresh("words", "counts", second, replace=True)
+    assert place.rows() == []
+    with pytest.raises(UserError, match=r"second'; since then the output of the store .*first"):
+        sink.before_resume("words", "counts", first)
+
+
+def test_tables_of_an_earlier_version_are_refused(tmp_path: Path) -> None:
+    place = Place("sqlite", tmp_path, "")
+    place.execute("CREATE TABLE _everstream_commits (id integer)")
+    with pytest.raises(UserError, match=r"_everstream_commits.*which deletes the output"):
+        place.sink().start_fresh("words", "counts", f"{tmp_path}/store", replace=False)

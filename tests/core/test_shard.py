@@ -209,7 +209,7 @@ def test_inputs_take_turns() -> None:
 
 def test_a_source_reads_and_ends() -> None:
     made = running()
-    assert made.step() == [Produce()]
+    assert made.step(7) == [Produce(7)]
     assert made.on_source_ended() == [Finish()]
     assert made.status is Status.ENDED and made.step() == []
     (capture,) = made.on_finished()

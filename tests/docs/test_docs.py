@@ -251,6 +251,13 @@ def test_the_connectors_of_the_connectors_page_pass_the_suites() -> None:
     names["test_a_source"]()
 
 
+def test_the_annotated_programs_of_their_page_return_what_they_return_when_called() -> None:
+    (result,) = run_block("docs/annotations.md", 0).values()
+    assert result.returned == 303
+    (result,) = run_block("docs/annotations.md", 2).values()
+    assert result.collected("output") == [(0, 2), (1, -2), (3, 2)]
+
+
 def test_the_ledger_of_the_transactions_page_and_its_recoveries(tmp_path: Path) -> None:
     shared = f"file://{tmp_path}/shared/"
     pages = each_program("docs/transactions.md", {"file:///shared/": shared})

@@ -9,6 +9,7 @@ import polars as pl
 from everstream.connectors.generate import FromFunction
 from everstream.pipeline.stream import Pipeline, Stream
 from everstream.simulation.faults import NO_FAULTS, Faults
+from everstream.simulation.history import History
 from everstream.simulation.outside import OutsideSink
 from everstream.simulation.shapes import Shape
 from everstream.simulation.world import World
@@ -33,9 +34,9 @@ def simulate(
     build: Callable[[Pipeline, Sink], None],
     expected: dict[str, list[Any]],
     seed: int = 0,
-    faults: bool = True,
+    faults: bool | Faults = True,
     hosts: int = 3,
-) -> None:
+) -> History:
     """Run in virtual time; what each named sink shows must be exactly what is expected of it."""
 
     def build_in(pipeline: Pipeline, world: int) -> None:
@@ -45,7 +46,8 @@ def simulate(
         build(pipeline, sink)
 
     shape = Shape("test", hosts, build_in, lambda: expected)
-    world = World(seed, shape, Faults() if faults else NO_FAULTS)
+    chosen = faults if isinstance(faults, Faults) else Faults() if faults else NO_FAULTS
+    world = World(seed, shape, chosen)
     history = world.run()
     if not history.right:
         for name, records in expected.items():
@@ -54,6 +56,7 @@ def simulate(
     assert history.right, (
         f"seed {seed}: {history.outcome} {history.violations[:2]} {history.notes[:3]}"
     )
+    return history
 
 
 def rows_source(frame: pl.DataFrame, batch: int) -> FromFunction:

@@ -4,9 +4,11 @@ import pickle
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
+import polars as pl
+import polars.selectors as cs
 import pytest
 
-from everstream.connectors.generate import FromList
+from everstream.connectors.generate import FromList, Range
 from everstream.errors import GraphError, UserError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.graph import Broadcast, Edge
@@ -281,3 +283,62 @@ def test_feedback_takes_the_key_of_what_comes_anyway() -> None:
     first, back = pipeline.graph.inputs("b")
     assert back.feedback and back.routing is first.routing
     validate(planned_shards(pipeline.graph))
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda rows: rows.filter(pl.col("pirce") > 1, name="wrong"),
+        lambda rows: rows.with_columns(twice=pl.col("pirce") * 2, name="wrong"),
+        lambda rows: rows.select("price").select("pirce", name="wrong"),
+        lambda rows: rows.with_columns(pl.col("price").alias("p")).filter(
+            (pl.col("p") > pl.col("pirce")), name="wrong"
+        ),
+    ],
+)
+def test_a_column_that_is_not_there_is_found_where_the_columns_are_known(
+    build: Callable[[Any], Any],
+) -> None:
+    pipeline = Pipeline("columns")
+    build(pipeline.source(Range(3, column="price"))).collect()
+    with pytest.raises(GraphError, match=r"no column 'pirce'; the columns here are") as caught:
+        validate(planned_shards(pipeline.graph))
+    assert caught.value.operator == "wrong"
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda rows: rows.filter(pl.col("price") > 1).select(
+            pl.all(), pl.col("^p.*$").name.suffix("_")
+        ),
+        lambda rows: rows.select(pl.all()).filter(pl.col("anything") > 1),
+        lambda rows: rows.map(lambda row: {"other": row["price"]}).filter(pl.col("other") > 1),
+        lambda rows: rows.with_columns(cs.numeric().sum().name.suffix("_sum"), n=5),
+        lambda rows: rows.union(rows.map(lambda row: row)).filter(pl.col("anything") > 1),
+        lambda rows: rows.with_columns(xs=pl.concat_list("price")).select(
+            pl.col("xs").list.eval(pl.element() * 2)
+        ),
+    ],
+)
+def test_columns_of_which_nobody_can_tell_are_let_through(build: Callable[[Any], Any]) -> None:
+    pipeline = Pipeline("columns")
+    build(pipeline.source(Range(3, column="price"))).collect()
+    validate(planned_shards(pipeline.graph))
+
+
+def test_order_over_two_farms_is_refused_unless_it_is_made_again_between_them() -> None:
+    class Same(Operator):
+        def process(self, record: object, ctx: Context) -> None:
+            ctx.emit(record)
+
+    def farms(between: bool, second: int) -> Pipeline:
+        stream = Pipeline("farms").source(Range(9)).map(abs, shards=2, name="first")
+        if between:
+            stream = stream.process(Same(), ordered=True, name="between")
+        return stream.map(abs, shards=second, name="second").collect(ordered=True)
+
+    validate(planned_shards(farms(False, 2).graph))
+    validate(planned_shards(farms(True, 3).graph))
+    with pytest.raises(GraphError, match="'first' has 2 shards, which meet in 'second'"):
+        validate(planned_shards(farms(False, 3).graph))

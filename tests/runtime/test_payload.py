@@ -130,6 +130,7 @@ def test_images_travel_as_they_lie_in_memory_and_not_as_part_of_a_pickle() -> No
     for _, image in IMAGES:
         place = encoded.index(image.tobytes())
         assert place % 64 == 0
+    assert bytes(encode_batch(IMAGES)) == encoded, "nothing else is in it"
     assert len(encoded) < 1.05 * sum(image.nbytes for _, image in IMAGES)
     again = decode_batch(encoded)
     assert [number for number, _ in again] == [number for number, _ in IMAGES]

@@ -243,6 +243,20 @@ def test_frames_and_results_of_an_earlier_generation_change_nothing() -> None:
     assert it.port.reports == []
 
 
+@pytest.mark.parametrize("error", [ValueError("no such table"), SystemExit(2)])
+def test_output_that_cannot_be_committed_is_held_against_its_sink(error: BaseException) -> None:
+    it = bench(lambda s: s.map(lambda n: n, name="same"))
+    it.step()
+    it.checkpoint(1)
+    it.runner.on_command(Stable(Epoch(1)))
+    (job,) = it.port.commits
+    it.step()  # whatever is at work by then
+    it.runner.on_commit_failed(job, error)
+    (failed,) = it.port.told(ShardFailed)
+    assert isinstance(failed.error, OperatorError) and failed.error.operator == "out"
+    assert type(error).__name__ in failed.error.message
+
+
 def test_a_shard_does_no_work_while_its_output_waits_for_credit() -> None:
     it = wide(lambda s: s.on_demand())
     while it.runner.can_step(0.0):

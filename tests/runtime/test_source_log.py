@@ -86,7 +86,8 @@ def sent(channel: ChannelId, sequence: int, batch: pl.DataFrame) -> Frame:
     )
 
 
-def test_frames_are_read_again_where_they_were_read_and_weigh_nothing() -> None:
+@pytest.mark.parametrize("most", [100, 4, 1], ids=["whole", "cut", "one-by-one"])
+def test_frames_are_read_again_where_they_were_read_and_weigh_nothing(most: int) -> None:
     plan = planned(lambda s: s.filter(pl.col("n") % 3 > 0).key_by("n"))
     left, right = channels_of(plan)
     log = SourceLog(plan, SOURCE, no_store)
@@ -97,14 +98,18 @@ def test_frames_are_read_again_where_they_were_read_and_weigh_nothing() -> None:
         log.reading_at(reader.offset)
         batch = reader.read()
         assert isinstance(batch, pl.DataFrame)
-        kept = batch.filter(pl.col("n") % 3 > 0)
-        for place, part in routing.keying.split(kept, 2):  # type: ignore[union-attr]
-            channel = (left, right)[place]
-            assert isinstance(part, pl.DataFrame)
-            log.append(sent(channel, len(wanted[channel]) + 1, part))
-            wanted[channel].append(records_of(part))
+        for start in range(0, len(batch), most):
+            records = batch[start : start + most]
+            log.forwarding(start, len(records))
+            kept = records.filter(pl.col("n") % 3 > 0)
+            for place, part in routing.keying.split(kept, 2):  # type: ignore[union-attr]
+                channel = (left, right)[place]
+                assert isinstance(part, pl.DataFrame)
+                log.append(sent(channel, len(wanted[channel]) + 1, part))
+                wanted[channel].append(records_of(part))
     [segment] = log.seal()
-    assert segment.size_bytes < 20 * 200
+    frames = sum(map(len, wanted.values()))
+    assert frames >= 20 and segment.size_bytes < frames * 220
     for channel in (left, right):
         for position in range(len(wanted[channel]) + 1):
             again = log.after(channel, position)
@@ -128,6 +133,7 @@ def test_a_source_that_does_not_keep_its_word_is_found_out() -> None:
     channel = channels_of(plan)[0]
     log = SourceLog(plan, SOURCE, no_store)
     log.reading_at(Range(100, column="n", batch=10).open(0, 1).offset)
+    log.forwarding(0, 10)
     log.append(sent(channel, 1, pl.DataFrame({"n": [1, 2, 3]})))
     with pytest.raises(CorruptObject, match="does not give again what it gave before"):
         log.after(channel, 0)

@@ -24,6 +24,7 @@ from everstream.pipeline.stream import Pipeline
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK, TimeOf, microseconds
 from everstream.runtime.outlets import CREDIT_ON_DEMAND
 from everstream.simulation.outside import OutsideSink
+from everstream.spark.wire import Credit
 from everstream.spark.wire import Wire as HostWire
 from tests.core.shards import LEFT, ME, RIGHT, G, data, end, feed, running
 from tests.runtime.wires import ALL, CHANNELS, A, B, Wire
@@ -177,7 +178,8 @@ def test_watermarks_cross_the_wire() -> None:
         frame = Frame(channel, FrameKind.DATA, Generation(3), 1, watermark=watermark)
         parsed = wire.parse(wire.frame_to_parts(frame))
         assert isinstance(parsed, Frame) and parsed == frame
-    assert wire.parse(wire.credit_to_parts(channel, Generation(3), 2)) == (channel, 3, 2)
+    credit = Credit(channel, Generation(3), 2, 50)
+    assert wire.parse(wire.credit_to_parts(credit)) == credit
 
 
 # Operators.

@@ -36,6 +36,8 @@ class MemoryPort:
     def __init__(self) -> None:
         self.frames: list[Frame] = []
         self.grants: list[tuple[ChannelId, int]] = []
+        self.wished = 0
+        """The size of frames that came with the newest grant."""
         self.reports: list[Any] = []
         self.uploads: list[Upload] = []
         self.commits: list[CommitJob] = []
@@ -51,8 +53,9 @@ class MemoryPort:
         assert frame.payload is None or frame.payload.encoded
         self.frames.append(frame)
 
-    def grant(self, channel: ChannelId, frames: int) -> None:
+    def grant(self, channel: ChannelId, frames: int, most: int) -> None:
         self.grants.append((channel, frames))
+        self.wished = most
 
     def tell(self, report: object) -> None:
         self.reports.append(report)

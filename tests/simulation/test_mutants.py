@@ -109,9 +109,9 @@ def reports_of_an_older_generation_are_taken(patch: Patch) -> None:
 def grants_of_an_older_generation_are_taken(patch: Patch) -> None:
     on_grant = ShardRunner.on_grant
 
-    def trusting(self: ShardRunner, channel: Any, generation: Generation, frames: int) -> None:
+    def trusting(self: ShardRunner, channel: Any, _: Generation, frames: int, most: int) -> None:
         if self.shard.generation >= 0:
-            on_grant(self, channel, self.shard.generation_of(channel), frames)
+            on_grant(self, channel, self.shard.generation_of(channel), frames, most)
 
     patch.setattr(ShardRunner, "on_grant", trusting)
 
@@ -146,10 +146,10 @@ def sinks_commit_when_they_prepare(patch: Patch) -> None:
 def the_record_is_made_after_the_delivery_that_follows(patch: Patch) -> None:
     step = Shard.step
 
-    def late(self: Shard) -> list[Instruction]:
+    def late(self: Shard, most: int) -> list[Instruction]:
         return [
             Capture(self._record(i.record.number, i.record.final)) if isinstance(i, Capture) else i
-            for i in step(self)
+            for i in step(self, most)
         ]
 
     patch.setattr(Shard, "step", late)

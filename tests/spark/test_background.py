@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from everstream.core.ids import Generation, ShardId
+from everstream.core.permits import permit
 from everstream.errors import InternalError
+from everstream.runtime.jobs import CommitJob
 from everstream.runtime.message_log import Segment
 from everstream.spark.background import Background
 from everstream.state.store import CheckpointStore
@@ -36,3 +39,18 @@ def test_a_thread_that_breaks_is_raised_on_the_main_thread(background: Backgroun
     with pytest.raises(InternalError, match="the thread everstream-upload broke") as raised:
         wait(background)
     assert "nobody expects this" in str(raised.value)
+
+
+@pytest.mark.parametrize("error", [OSError("no room"), SystemExit(3), KeyboardInterrupt()])
+def test_whatever_a_commit_raises_is_told_to_its_shard(
+    background: Background, error: BaseException
+) -> None:
+    class Raises(CommitJob):
+        def perform(self, reached: Any) -> None:
+            raise error
+
+    job = Raises(ShardId("out", 0), Generation(1), permit(1), [object()])  # type: ignore[list-item]
+    told: list[BaseException] = []
+    background.commit(job, lambda job: None, lambda job, error: told.append(error))
+    wait(background)
+    assert told == [error]

@@ -3,7 +3,7 @@
 import pytest
 
 from everstream.errors import UserError
-from everstream.spark.context import check_master, make_context
+from everstream.spark.context import check_master, exposure, make_context
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,33 @@ def test_a_mistyped_master_is_told_from_a_missing_java(
     with pytest.raises(UserError, match="there is no Spark master") as caught:
         make_context(master, "test")
     assert "local[2]" in str(caught.value) and "Java" not in str(caught.value)
+
+
+class Cluster:
+    """A Spark context, as far as its settings go."""
+
+    def __init__(self, master: str, *on: str) -> None:
+        self.master = master
+        self._settings = dict.fromkeys(on, "true")
+
+    def getConf(self) -> dict[str, str]:
+        return self._settings
+
+
+@pytest.mark.parametrize(
+    "cluster, words",
+    [
+        (Cluster("local[4,1000000]"), None),
+        (Cluster("local-cluster[2,2,1024]"), None),
+        (Cluster("spark://far:7077"), "whoever reaches Spark's ports can run code"),
+        (Cluster("yarn", "spark.network.crypto.enabled"), "spark.authenticate is off"),
+        (Cluster("k8s://far", "spark.authenticate"), "traffic is not encrypted"),
+        (Cluster("yarn", "spark.authenticate", "spark.network.crypto.enabled"), None),
+        (Cluster("spark://far:7077", "spark.authenticate", "spark.ssl.rpc.enabled"), None),
+    ],
+)
+def test_a_cluster_that_does_not_keep_others_out_is_told_of(
+    cluster: Cluster, words: str | None
+) -> None:
+    said = exposure(cluster)  # type: ignore[arg-type]
+    assert (said is None) if words is None else (said is not None and words in said)

@@ -4,10 +4,8 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
-from everstream.spark.endpoints import Address
-from everstream.spark.life_sign import at_work, how_it_died, is_awake
+from everstream.spark.life_sign import at_work, is_awake
 
 STACKS = """Fatal Python error: Segmentation fault
 
@@ -35,15 +33,6 @@ def test_where_a_user_wrote_nothing_the_innermost_line_is_shown() -> None:
 def test_a_host_that_was_not_at_work_shows_nothing() -> None:
     assert at_work("") is None
     assert at_work('Thread 0x1:\n  File "/usr/lib/python3.11/threading.py", line 3 in wait') is None
-
-
-def test_the_end_of_a_process_is_told_as_far_as_it_is_known(tmp_path: Path) -> None:
-    address = Address("m", f"ipc://{tmp_path}/inbox", None)
-    assert how_it_died(address) == "its process ended"
-    (tmp_path / "stacks").write_text(STACKS)
-    assert how_it_died(address) == (
-        'its process ended: Segmentation fault, in File "/home/me/app.py", line 12 in slow'
-    )
 
 
 def test_a_stopped_process_is_not_awake_and_a_dead_one_neither() -> None:

@@ -101,7 +101,7 @@ def test_meeting_again_forgets_the_cuts_of_before(two: Two) -> None:
 
 def test_missing_frames_are_told_once_and_only_a_network_can_lose_them(two: Two) -> None:
     two.meet()
-    assert two.peers.can_lose(PEER) and not two.peers.can_lose(ME)
+    assert two.peers.over_network(PEER) and not two.peers.over_network(ME)
     assert list(two.peers.frames_lost(PEER)) == [
         LinkCut(PEER, ME, Generation(1), "frames are missing")
     ]

@@ -130,13 +130,14 @@ def test_an_exception_in_user_code_ends_the_run_with_operator_record_and_traceba
     numbers.on_demand().map(lambda n: 1 // (n - 500), name="divide").collect()
     notes = Notes()
     with pytest.raises(es.RunFailed) as failure:
-        run(pipeline, max_restarts=2, listener=notes)
+        run(pipeline, listener=notes)
     cause = failure.value.cause
     assert isinstance(cause, es.OperatorError)
     assert (cause.operator, cause.record) == ("divide", "500")
     assert "ZeroDivisionError" in cause.traceback
     assert "divide" in str(failure.value) and "ZeroDivisionError" in str(failure.value)
-    assert sum("divide:0 failed" in text for text in notes.texts) == 3
+    assert sum("divide:0 failed" in text for text in notes.texts) == 1, "tried again once"
+    assert "not tried a third time" in str(failure.value)
 
 
 def test_a_sink_that_is_away_for_a_while_is_tried_again_after_a_pause(tmp_path: Path) -> None:
@@ -255,7 +256,8 @@ def test_frames_travel_over_encrypted_tcp_just_as_well() -> None:
         kill=["copy:1@2000"],
     )
     assert Counter(result.collected()) == Counter(range(20_000))
-    assert len(result.recoveries) == 1
+    # On a slow machine the others may notice the cut before Spark starts the next attempt.
+    assert [report.injected for report in result.recoveries].count(True) == 1
 
 
 def test_a_session_that_lets_no_task_fail_is_refused_with_the_fix() -> None:

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, assert_never
 
 from everstream.core.checkpoint_record import CheckpointRecord
 from everstream.core.coordinators.keeper import Keeper, Wait
+from everstream.core.coordinators.last_wait import LastWait
 from everstream.core.coordinators.patience import Patience, listed
 from everstream.core.coordinators.recovery_report import RecoveryReport
 from everstream.core.coordinators.run_state import RunState
@@ -58,6 +59,7 @@ class Coordinator:
         self._run = RunState(plan, policy, generation, manifests)
         self._keeper = keeper(self._run)
         self._patience = Patience(policy.slow_after_s)
+        self._last_wait = LastWait(self._run)
         self._stop_by_s: float | None = None
         """When a run that was asked to stop does so without a checkpoint."""
         self._return_at_s = 0.0
@@ -158,7 +160,7 @@ class Coordinator:
         run = self._run
         if not run.over:
             run.outbox.note(f"host {host} could not start: {error.message}", True)
-            too_many = run.restarts.start_failed(host, error, now_s)
+            too_many = run.restarts.start_failed(host, error, run.stable_epoch, now_s)
             if too_many is not None:
                 run.end(Outcome.FAILED, too_many)
         return run.outbox.take()
@@ -235,6 +237,10 @@ class Coordinator:
         run = self._run
         if self._stop_by_s is not None and now_s >= self._stop_by_s and not run.over:
             self._stop_without_checkpoint()
+            return run.outbox.take()
+        given_up = self._last_wait.given_up(now_s)
+        if given_up is not None:
+            run.end(Outcome.FAILED, given_up)
             return run.outbox.take()
         if run.phase is Phase.RUNNING and run.plan.cycles and run.headway.sources_ended():
             for question in run.loops.questions():
@@ -313,6 +319,9 @@ class Coordinator:
         if self._paused:
             self._paused.add(failed.shard)
             return
+        if self._run.restarts.repeats.has_seen(failed.error, self._run.stable_epoch):
+            self._end_of_no_use(failed, now_s)
+            return
         pause_s = self._run.restarts.back_off.pause_s(now_s)
         what = f"{failed.shard} failed"
         if not self._survives(what, [failed.shard], None, failed.error, now_s, pause_s):
@@ -321,6 +330,18 @@ class Coordinator:
             self._paused, self._return_at_s = {failed.shard}, now_s + pause_s
         else:
             self._go_back([failed.shard], now_s)
+
+    def _end_of_no_use(self, failed: ShardFailed, now_s: float) -> None:
+        """It was tried again from the checkpoint and came to the same end."""
+        run = self._run
+        what = f"{failed.shard} failed"
+        run.restarts.open(what, [failed.shard], None, now_s)
+        back = f"epoch {run.stable_epoch}" if run.stable_epoch else "the start"
+        message = (
+            f"{what} in the same way again after going back to {back}: it is not tried a third "
+            "time, because it would end like this"
+        )
+        run.end(Outcome.FAILED, RunFailed(message, failed.error))
 
     def _go_back(self, shards: Sequence[ShardId], now_s: float) -> None:
         """With these go those that wait for the end of a pause: nobody can go back past them."""

@@ -58,6 +58,11 @@ class Headway:
         ended = {shard for shard, report in self._reports.items() if report.ended}
         return ended.issuperset(self._plan.source_shards())
 
+    def all_ended(self) -> bool:
+        """Every shard has processed all its input."""
+        ended = {shard for shard, report in self._reports.items() if report.ended}
+        return ended.issuperset(self._plan.shards)
+
     def lost_frames(self, line: Mapping[ShardId, CheckpointRecord]) -> int:
         """Frames nobody could send again, because a log had died with its process."""
         heard = {shard: report.lost_frames for shard, report in self._reports.items()}

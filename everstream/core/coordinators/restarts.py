@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from everstream.core.coordinators.headway import Headway
 from everstream.core.coordinators.recovery_report import RecoveryBook, RecoveryReport
+from everstream.core.coordinators.repeats import Repeats
 from everstream.core.coordinators.restart_budget import RestartBudget
-from everstream.core.ids import HostId, ShardId
+from everstream.core.ids import Epoch, HostId, ShardId
 from everstream.core.orders import Policy
 from everstream.errors import EverstreamError, RunFailed
 
@@ -46,6 +47,7 @@ class Restarts:
         self._headway = headway
         self._budget = RestartBudget(policy.max_restarts, policy.restart_window_s)
         self.back_off = BackOff()
+        self.repeats = Repeats()
         self._injected: dict[HostId, float] = {}
 
     def injected(self, host: HostId, now_s: float) -> None:
@@ -86,8 +88,12 @@ class Restarts:
         message = f"{report.what}: more than {limit} failures within {window_s:g} s"
         return RunFailed(message, error)
 
-    def start_failed(self, host: HostId, error: EverstreamError, now_s: float) -> RunFailed | None:
+    def start_failed(
+        self, host: HostId, error: EverstreamError, epoch: Epoch, now_s: float
+    ) -> RunFailed | None:
         """A host could not even start: why the run must end, if that was one too many."""
+        if self.repeats.has_seen(error, epoch):
+            return RunFailed(f"host {host} could not start, twice for the same reason", error)
         if self._budget.spend(now_s):
             return None
         message = f"host {host} could not start, more than {self._policy.max_restarts} times"

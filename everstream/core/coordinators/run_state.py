@@ -1,6 +1,7 @@
 """What is known of a run: shared by its coordinator and the keeper of its checkpoints."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from everstream.core.checkpoint_record import CheckpointRecord
 from everstream.core.coordinators.committing import Committing
@@ -41,7 +42,8 @@ class RunState:
         """Why somebody wants the run to stop with a checkpoint."""
         self.found = tuple(manifests)
         """What the store held at the start, newest first, given up or not."""
-        self.manifests = still_valid(manifests)
+        # When they began was told by the clock of another process: it means nothing here.
+        self.manifests = [replace(manifest, began_s=0.0) for manifest in still_valid(manifests)]
         """Where we can go back to, newest first."""
         self.writing: EpochManifest | None = None
         """On its way to the store: until it has answered, nobody knows which is the newest."""

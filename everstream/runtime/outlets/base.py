@@ -9,11 +9,14 @@ A channel whose receiver goes back is cut: what is sent there meanwhile is only 
 A watermark rides on the last frame that waits for a channel. A channel for which none waits gets
 an empty frame as soon as it has credit to spare; until then later watermarks replace it, so a
 slow receiver never makes the others wait for the sake of the time.
+
+With credit comes the size of frames that a receiver wants: what waits at a slow one is time that a
+marker behind it has to wait, too.
 """
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +26,9 @@ from everstream.core.shard import Shard
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch, joined
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
+from everstream.runtime.frame_sizes import FrameSizes
 from everstream.runtime.outlets.items import Item
+from everstream.runtime.pace import UNLIMITED
 
 CREDIT = 8
 """Frames a receiver takes on a channel before it has processed any."""
@@ -61,13 +66,26 @@ class Outlet(ABC):
         self._collected: list[Batch] = []
         self._watermark = NO_WATERMARK
         self._told: dict[ChannelId, int] = {}
+        self._sizes = FrameSizes()
+
+    @property
+    def most(self) -> int:
+        """Records a step may have for the sake of those behind.
+
+        On a cycle everybody would ask for what the others asked of it, for ever.
+        """
+        return UNLIMITED if self.feedback else self._sizes.most
+
+    def wish(self, channel: ChannelId, records: int) -> None:
+        """The receiver wants frames of so many records (0: as they come)."""
+        self._sizes.wish(channel, records)
 
     def collect(self, batch: Batch) -> None:
         """Part of what this step emits."""
         self._collected.append(batch)
 
-    def flush(self, ordinal: int) -> None:
-        """The step is over: route what it emitted and send what can be sent."""
+    def flush(self, ordinal: int, records: int = 0) -> None:
+        """The step is over, which had so many records: route what it emitted, send what can be."""
         if self._collected:
             batches, self._collected = self._collected, []
             if len(batches) > 1:
@@ -77,13 +95,23 @@ class Outlet(ABC):
                         "an operator before an ordered sink emitted both rows and objects for "
                         "one batch; let it emit one kind."
                     )
-            for batch in batches:
-                self._route(batch, ordinal)
+            if self._sizes.learning:
+                self._route_measured(batches, ordinal, records)
+            else:
+                for batch in batches:
+                    self._route(batch, ordinal)
         elif self.one_frame:
             self._route([], ordinal)
         elif self._watermark == NO_WATERMARK:
             return
         self.pump()
+
+    def _route_measured(self, batches: Sequence[Batch], ordinal: int, records: int) -> None:
+        sizes: dict[ChannelId, int] = {}
+        for batch in batches:
+            for channel, size in self._route(batch, ordinal):
+                sizes[channel] = max(size, sizes.get(channel, 0))
+        self._sizes.sent(records, sizes)
 
     def advance(self, watermark: int) -> None:
         """All that is collected after what waits now is not before this time."""
@@ -192,7 +220,8 @@ class Outlet(ABC):
         """Send what credit allows."""
 
     @abstractmethod
-    def _route(self, batch: Batch, ordinal: int) -> None: ...
+    def _route(self, batch: Batch, ordinal: int) -> Iterable[tuple[ChannelId, int]]:
+        """Let it wait for its channels; how many records each of them may get."""
 
     @abstractmethod
     def _to_all(self, item: Item) -> None: ...

@@ -1,6 +1,8 @@
 """An outlet whose records each have their channel."""
 
 from collections import deque
+from collections.abc import Iterable
+from itertools import repeat
 from typing import Any
 
 from everstream.core.frames import FrameKind
@@ -69,15 +71,18 @@ class DirectOutlet(Outlet):
                 self._credit[channel] -= 1
                 self._send(channel, EMPTY, last=True)
 
-    def _route(self, batch: Batch, ordinal: int) -> None:
+    def _route(self, batch: Batch, ordinal: int) -> Iterable[tuple[ChannelId, int]]:
         if self.keying is None:
             payload = BatchPayload(batch)
             for waiting in self._waiting.values():
                 waiting.append((FrameKind.DATA, ordinal, payload, len(batch)))
-            return
+            return zip(self.channels, repeat(len(batch)))
+        sizes = []
         for index, part in self.keying.split(batch, len(self.channels)):
-            item = (FrameKind.DATA, ordinal, BatchPayload(part), len(part))
-            self._waiting[self.channels[index]].append(item)
+            channel = self.channels[index]
+            self._waiting[channel].append((FrameKind.DATA, ordinal, BatchPayload(part), len(part)))
+            sizes.append((channel, len(part)))
+        return sizes
 
     def _to_all(self, item: Item) -> None:
         for waiting in self._waiting.values():

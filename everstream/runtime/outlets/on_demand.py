@@ -1,6 +1,8 @@
 """An outlet whose frames go to whoever asks first."""
 
 from collections import deque
+from collections.abc import Iterable
+from itertools import repeat
 from typing import Any
 
 from everstream.core.frames import FrameKind
@@ -75,8 +77,9 @@ class DemandOutlet(Outlet):
                 if self._owed(channel) and channel not in self._again and self._spend(channel):
                     self._send(channel, EMPTY, last=True)
 
-    def _route(self, batch: Batch, ordinal: int) -> None:
+    def _route(self, batch: Batch, ordinal: int) -> Iterable[tuple[ChannelId, int]]:
         self._waiting.append((FrameKind.DATA, ordinal, BatchPayload(batch), len(batch)))
+        return zip(self.channels, repeat(len(batch)))
 
     def _to_all(self, item: Item) -> None:
         self._waiting.append(item)

@@ -1,5 +1,6 @@
 """The coordinator when something fails: rollbacks, the restart budget, recovery reports."""
 
+from everstream.core.coordinators.repeats import Repeats
 from everstream.core.coordinators.restarts import CALM_S
 from everstream.core.coordinators.run_state import RETRY_S
 from everstream.core.ids import CheckpointNumber, Epoch
@@ -13,7 +14,7 @@ from everstream.core.messages import (
     StartCheckpoint,
 )
 from everstream.core.orders import EndRun, Note, Order, Outcome, Phase, Policy, WriteManifest
-from everstream.errors import ConnectorError, LeaseLost, RunFailed, StoreError
+from everstream.errors import ConnectorError, LeaseLost, OperatorError, RunFailed, StoreError
 
 from .coordinating import DOUBLE, H0, H1, NUMBERS, Run, of
 
@@ -134,6 +135,35 @@ def test_a_shard_that_fails_again_and_again_is_tried_after_longer_and_longer_pau
         assert len(of(run.tick(at_s), Restore)) == 2
         run.restored()
     assert len(of(failed(at_s + CALM_S), Restore)) == 2, "and after a time of calm at once again"
+
+
+def recurring(record: str = "7", shard: int = 0, at: str = "0x7f01") -> OperatorError:
+    error = OperatorError("double", shard, record, f"TypeError: <A object at {at}>")
+    error.will_recur = True
+    return error
+
+
+def test_an_error_that_will_recur_is_tried_once_more_and_then_ends_the_run() -> None:
+    run = Run(Policy(every_s=None, max_restarts=9)).to_running()
+    first = run.report(ShardFailed(DOUBLE, run.it.generation, recurring()))
+    assert len(of(first, Restore)) == 2
+    run.restored()
+    again = recurring(at="0x7f02")
+    (ended,) = of(run.report(ShardFailed(DOUBLE, run.it.generation, again)), EndRun)
+    assert ended.outcome is Outcome.FAILED and isinstance(ended.error, RunFailed)
+    assert ended.error.cause is again
+    assert "double:0 failed in the same way again after going back to the start" in str(ended.error)
+    assert len(run.it.recoveries) == 2
+
+
+def test_another_record_or_an_epoch_in_between_makes_it_another_error() -> None:
+    repeats = Repeats()
+    assert not repeats.has_seen(recurring(), Epoch(1))
+    assert not repeats.has_seen(recurring(record="8"), Epoch(1))
+    assert not repeats.has_seen(recurring(), Epoch(2))
+    assert repeats.has_seen(recurring(shard=1), Epoch(2)), "whichever shard comes to it first"
+    away = ConnectorError("away")
+    assert not any(repeats.has_seen(away, Epoch(2)) for _ in range(3))
 
 
 def test_shards_that_fail_during_a_pause_have_failed_of_the_same_cause() -> None:

@@ -1,0 +1,58 @@
+"""What happens in a simulated run: told to whoever watches, written down, and lain in wait for."""
+
+from collections import Counter
+from collections.abc import Callable
+
+from everstream.core.orders import Outcome
+from everstream.simulation.checks import Liveness
+from everstream.simulation.faults import Moment
+from everstream.simulation.history import History
+from everstream.simulation.scheduler import Scheduler
+
+
+class Happenings:
+    """Virtual time, and a record of what happens in it."""
+
+    def __init__(self, scheduler: Scheduler, history: History) -> None:
+        self.scheduler = scheduler
+        self.history = history
+        self.liveness = Liveness()
+        self.outcome: Outcome | None = None
+        self.watchers: list[Callable[[str], None]] = []
+        """Told of everything that happens, as text."""
+        self.ambushes: dict[tuple[Moment, int], Callable[[], None]] = {}
+        """What happens right after the first, second, ... such moment."""
+        self._moments: Counter[Moment] = Counter()
+
+    def event(self, text: str) -> None:
+        for watch in self.watchers:
+            watch(text)
+
+    def note(self, text: str) -> None:
+        self.history.notes.append(f"{self.scheduler.now_s:8.4f} {text}")
+
+    def fault(self, text: str) -> None:
+        """Something goes wrong: from here on the run has time again to end."""
+        self.event(text)
+        self.liveness.fault(self.scheduler.steps)
+        self.history.faults.append(f"{self.scheduler.now_s:8.4f} {text}")
+
+    def moment(self, moment: Moment) -> None:
+        self._moments[moment] += 1
+        ambush = self.ambushes.get((moment, self._moments[moment]))
+        if ambush is not None:
+            self.after(0.005, ambush)
+
+    def after(self, typical_s: float, action: Callable[[], None]) -> None:
+        """In about so much time."""
+        self.scheduler.after(self.scheduler.jitter_s(typical_s), action)
+
+    def when(self, text: str, action: Callable[[], None]) -> None:
+        """Once, right after the first thing that happens whose text begins like this."""
+
+        def watch(happened: str) -> None:
+            if happened.startswith(text) and watch in self.watchers:
+                self.watchers.remove(watch)
+                self.scheduler.after(0.0, action)
+
+        self.watchers.append(watch)

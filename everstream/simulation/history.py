@@ -1,0 +1,39 @@
+"""What a simulated run came to: its outcome, what went wrong, and whether that was right."""
+
+from dataclasses import dataclass, field
+
+from everstream.core.orders import Outcome
+
+
+@dataclass
+class History:
+    """What a simulated run came to."""
+
+    seed: int
+    shape: str
+    outcome: Outcome | None = None
+    lost: int = 0
+    duplicated: int = 0
+    misordered: bool = False
+    virtual_s: float = 0.0
+    steps: int = 0
+    epochs: int = 0
+    recoveries: int = 0
+    refused: bool = False
+    """It failed because what it needs to go on is damaged beyond help, which is true."""
+    forced: int = 0
+    """Checkpoints that a protocol demanded before a delivery."""
+    lost_frames: int = 0
+    """Frames the run itself knows to be lost, because logs died with their hosts."""
+    faults: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
+    """What did not hold, of safety, of liveness, or of the core's own rules."""
+
+    @property
+    def right(self) -> bool:
+        """Finished, with exactly the output of the sequential program, and never unsafe.
+
+        Where every checkpoint is damaged beyond help, it is right to stop.
+        """
+        return (self.outcome is Outcome.FINISHED or self.refused) and not self.violations

@@ -1,0 +1,31 @@
+"""What a shape is: a pipeline for simulated runs, with a plain sequential program of its output."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from everstream.pipeline.stream import Pipeline
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A pipeline over the numbers 0 to n-1, and what it must put out, sink by sink."""
+
+    name: str
+    hosts: int
+    build: Callable[[Pipeline, int], None]
+    expected: Callable[[], dict[str, list[Any]]]
+    ordered: bool = False
+
+    def pipeline(self, world: int) -> Pipeline:
+        pipeline = Pipeline(self.name)
+        self.build(pipeline, world)
+        return pipeline
+
+
+def chance_batch(n: int) -> int:
+    return 1 + n % 4
+
+
+def chance_shards(n: int) -> int:
+    return 1 + n % 2

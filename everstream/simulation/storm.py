@@ -1,0 +1,45 @@
+"""Runs in which everything goes wrong at once, seed after seed, under any protocol.
+
+A seed is exact (the output is what the protocol promises), refused (what the run needs is damaged
+beyond help, and it stopped and said so) or wrong. Half of the seeds have a pipeline with a cycle,
+where the protocol allows one.
+"""
+
+from collections.abc import Iterator
+from typing import Literal, TypeAlias, get_args
+
+from everstream.core.registry import named
+from everstream.simulation.faults import STORM, Faults
+from everstream.simulation.history import History
+from everstream.simulation.schemes import policy_for, scheme_for
+from everstream.simulation.shapes import shape_for
+from everstream.simulation.world import World
+
+Verdict: TypeAlias = Literal["exact", "refused", "wrong"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+
+
+def has_cycle(protocol: str, seed: int) -> bool:
+    return named(protocol).cycles and seed % 2 == 1
+
+
+def world_in_storm(protocol: str, seed: int, faults: Faults = STORM) -> World:
+    shape = shape_for(seed, cycles=has_cycle(protocol, seed), clocks=True)
+    return World(seed, shape, faults, scheme_for(protocol, seed), policy_for(protocol))
+
+
+def verdict_on(history: History) -> Verdict:
+    if not history.right:
+        return "wrong"
+    return "refused" if history.refused else "exact"
+
+
+def histories(protocol: str, seeds: range, faults: Faults = STORM) -> Iterator[History]:
+    """One run for each seed."""
+    for seed in seeds:
+        yield world_in_storm(protocol, seed, faults).run()
+
+
+def replay_command(protocol: str, seed: int) -> str:
+    """What shows one of these runs, event by event."""
+    return f"python -m everstream.simulation {seed} --protocol {protocol} --storm --trace"

@@ -1,0 +1,119 @@
+"""How a host's process ended, as far as it can be found out from the driver on the same machine.
+
+We are not its parent, so nobody reports its end to us. What there is: what Python's fault handler
+wrote when the process died of a fault, what we wrote when something in it called `os._exit`, the
+operator it was last at, and, since Linux 6.15, its exit status by way of its process handle.
+"""
+
+import fcntl
+import signal
+import struct
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from everstream.core.ids import ShardId
+from everstream.core.plan import Plan
+from everstream.spark.endpoints import Address
+from everstream.spark.life_sign import EXIT, at_work, folder_of, read_stacks
+from everstream.spark.memory import MemoryKills, in_words, memory_bytes
+from everstream.spark.whereabouts import last_at_work
+
+GET_INFO = (3 << 30) | (64 << 16) | (0xFF << 8) | 11
+"""PIDFD_GET_INFO with the first version of its structure, 64 bytes."""
+WITH_EXIT = 1 << 3
+REAPED_WITHIN_S = 0.05
+"""A handle is readable a moment before the kernel has put the exit status there."""
+
+
+@dataclass(frozen=True)
+class LastWords:
+    """What is known of the end of a process."""
+
+    stacks: str = ""
+    operator: str | None = None
+    """The last that was at work there."""
+    status: int | None = None
+    """As waitpid gives it."""
+    peak_bytes: int = 0
+    """The most memory it is known to have had."""
+    memory_kills: int | None = None
+    """How many processes the kernel has killed for want of memory during this run."""
+    memory_bytes: int | None = None
+    """What there is in all."""
+
+    def __str__(self) -> str:
+        _, fatal, rest = self.stacks.rpartition("Fatal Python error: ")
+        if fatal:
+            return f"its process ended: {_first_line(rest)}" + self._where()
+        _, left, rest = self.stacks.rpartition(EXIT)
+        if left:
+            return f"its process ended: os._exit({_first_line(rest)})" + self._where()
+        if self.status is None:
+            return "its process ended" + self._last()
+        number = self.status & 0x7F
+        if not number:
+            return f"its process ended with exit code {self.status >> 8}" + self._last()
+        name = signal.Signals(number).name
+        why = self._memory() if number == signal.SIGKILL else ""
+        return f"its process was killed by {name}{why}" + self._last()
+
+    def _where(self) -> str:
+        line = at_work(self.stacks)
+        return "".join(f", in {where}" for where in (self.operator, line) if where)
+
+    def _last(self) -> str:
+        return f"; the last at work there was {self.operator}" if self.operator else ""
+
+    def _memory(self) -> str:
+        if self.memory_kills == 0:
+            return ", and not by the kernel for want of memory"
+        sizes = []
+        if self.peak_bytes:
+            sizes.append(f"it had taken {in_words(self.peak_bytes)}")
+        if self.memory_bytes:
+            sizes.append(f"there are {in_words(self.memory_bytes)} for all")
+        return ", probably out of memory" + (f" ({', '.join(sizes)})" if sizes else "")
+
+
+class Coroner:
+    """Finds out how hosts of one run ended."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._kills = MemoryKills()
+
+    def examine(
+        self, address: Address, shards: Sequence[ShardId], pidfd: int, peak_bytes: int
+    ) -> LastWords:
+        return LastWords(
+            read_stacks(address),
+            last_at_work(folder_of(address), self._plan, shards),
+            exit_status(pidfd),
+            peak_bytes,
+            self._kills.since(),
+            memory_bytes(),
+        )
+
+
+def exit_status(pidfd: int) -> int | None:
+    """Of a process that has ended, as waitpid gives it; None where the kernel does not tell."""
+    give_up_s = time.monotonic() + REAPED_WITHIN_S
+    while True:
+        info = bytearray(64)
+        struct.pack_into("Q", info, 0, WITH_EXIT)
+        try:
+            fcntl.ioctl(pidfd, GET_INFO, info)
+        except OSError:
+            info[:8] = bytes(8)
+        (told,) = struct.unpack_from("Q", info, 0)
+        if told & WITH_EXIT:
+            (status,) = struct.unpack_from("i", info, 60)
+            return int(status)
+        if time.monotonic() > give_up_s:
+            return None
+        time.sleep(0.001)
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]

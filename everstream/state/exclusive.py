@@ -1,0 +1,100 @@
+"""Exclusive create on an object store: found out by trying, not by believing.
+
+The order of manifests rests on one thing: of several who create the same object exactly one
+succeeds. Filesystems ask for it in different ways, some take the wish and ignore it, and some look
+first and write then, so that two can succeed. So before the first object is created it is tried:
+twice in a row, and by several at once.
+"""
+
+import threading
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
+from typing import Any, Final, TypeAlias
+
+from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.spec import AbstractFileSystem
+
+from everstream.errors import StoreError
+
+Creating: TypeAlias = Callable[[str, bytes], None]
+"""Puts bytes under a name where nothing is; raises something if anything is there."""
+
+WAYS: Final[tuple[dict[str, Any], ...]] = ({"mode": "create"}, {"overwrite": False})
+"""How filesystems of fsspec are asked: most, and that of Azure."""
+AT_ONCE: Final = 4
+
+_memory_lock = threading.Lock()
+
+
+def exclusive_create(filesystem: AbstractFileSystem, folder: str) -> Creating:
+    """How to create an object on this filesystem, tried out in this folder; a StoreError if it cannot."""
+    if type(filesystem) is MemoryFileSystem:
+        return _creating(filesystem, WAYS[0])  # under a lock, so there is nothing to find out
+    problems = []
+    for way in WAYS:
+        create = _creating(filesystem, way)
+        problem = _problem_with(create, filesystem, f"{folder}/{uuid.uuid4().hex}")
+        if problem is None:
+            return create
+        problems.append(problem)
+    raise StoreError(
+        f"{type(filesystem).__name__} cannot serve as a store: {problems[0]}, so two drivers could "
+        "both believe that they own it. Use a local folder, or an object store that creates an object "
+        "only if it is not there: s3://, gs:// or az://, with an s3fs, gcsfs or adlfs of 2025 or later."
+    )
+
+
+def _creating(filesystem: AbstractFileSystem, way: dict[str, Any]) -> Creating:
+    innermost = getattr(filesystem, "fs", filesystem)
+    # The memory filesystem looks first and then writes; there is only one process that has it.
+    lock = _memory_lock if isinstance(innermost, MemoryFileSystem) else nullcontext()
+
+    def create(path: str, data: bytes) -> None:
+        with lock:
+            filesystem.pipe_file(path, data, **way)
+
+    return create
+
+
+def _problem_with(create: Creating, filesystem: AbstractFileSystem, path: str) -> str | None:
+    """Why this way to create is not exclusive; None if it is, as far as trying can tell."""
+    if type(filesystem).pipe_file is AbstractFileSystem.pipe_file:
+        return "it looks whether an object is there and writes then, which two can do at once"
+    try:
+        try:
+            create(f"{path}-1", b"first")
+        except (TypeError, ValueError, NotImplementedError) as error:
+            return f"it knows no exclusive create ({type(error).__name__}: {error})"
+        if not _refused(create, f"{path}-1", b"second"):
+            return "it creates an object that is there already"
+        if filesystem.cat_file(f"{path}-1") != b"first":
+            return "it says that an object is there already, and replaces it"
+        ready = threading.Barrier(AT_ONCE)
+        attempts = [b"%d" % number for number in range(AT_ONCE)]
+
+        def attempt(data: bytes) -> bool:
+            ready.wait()
+            return not _refused(create, f"{path}-2", data)
+
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            won = [
+                data for data, won in zip(attempts, pool.map(attempt, attempts), strict=True) if won
+            ]
+        if len(won) > 1 or (won and filesystem.cat_file(f"{path}-2") != won[0]):
+            return "of several who create an object at once more than one succeed"
+        return None
+    finally:
+        for number in (1, 2):
+            with suppress(Exception):  # what cannot be removed is small, and in nobody's way
+                filesystem.rm_file(f"{path}-{number}")
+
+
+def _refused(create: Creating, path: str, data: bytes) -> bool:
+    """Whether it raised, whatever that is: each store has errors of its own for it."""
+    try:
+        create(path, data)
+    except Exception:
+        return True
+    return False

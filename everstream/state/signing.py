@@ -1,0 +1,140 @@
+"""Signed stores: who can write to a store but does not have its key cannot make us believe a byte.
+
+Snapshots are pickles, and a pickle runs code when it is loaded; checksums find damage, not forgery.
+With a key every manifest and object carries a keyed hash (HMAC-SHA-256) of its content and of its
+name in the store, and is refused before anything of it is looked at. The key itself is never written
+to a store, a log, an error or a Spark task: it is read from a file, and hosts are given it at the gate.
+"""
+
+import hashlib
+import hmac
+import os
+import re
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from everstream.errors import StoreError, UserError
+from everstream.state.blobs import FsspecBlobs
+from everstream.state.objects import Data, checksum_of, pieces_of
+
+KEY_FILE: Final = "EVERSTREAM_STORE_KEY_FILE"
+"""The environment variable that names the key file where no option does."""
+SHORTEST: Final = 32
+_HEAD: Final = re.compile(rb"everstream signed 1 ([0-9a-f]{16}) ([0-9a-f]{64})\n")
+HEAD_BYTES: Final = 102
+MAKE_ONE: Final = "Make one with: (umask 077; openssl rand -hex 32 > store.key)"
+
+
+class Forged(StoreError):
+    """Something in a signed store was not signed with its key: nothing of it is looked at."""
+
+
+class StoreKey:
+    """The key of a store: the first of its words signs, each of them is believed."""
+
+    def __init__(self, words: Sequence[bytes]) -> None:
+        self._words = {_name_of(word): word for word in words}
+        self._signing = next(iter(self._words))
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> "StoreKey":
+        """From a file: one word to a line, the one to sign with first."""
+        file = Path(path)
+        try:
+            mode = stat.S_IMODE(file.stat().st_mode)
+            lines = file.read_text().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or "it is no text"
+            raise UserError(f"the store key '{path}' cannot be read: {why}. {MAKE_ONE}") from None
+        if mode & 0o026:
+            raise UserError(
+                f"the store key '{path}' is open to others (mode {mode:04o}): chmod 600 it."
+            )
+        words = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        if not words or any(len(word) < SHORTEST for word in words):
+            raise UserError(
+                f"the store key '{path}' must hold at least {SHORTEST} characters in each line. "
+                f"{MAKE_ONE}"
+            )
+        return cls([word.encode() for word in words])
+
+    @classmethod
+    def given(cls, path: str | os.PathLike[str] | None) -> "StoreKey | None":
+        """From the file that was named, here or in the environment; None if none was."""
+        named = path if path is not None else os.environ.get(KEY_FILE) or None
+        return None if named is None else cls.read(named)
+
+    def __repr__(self) -> str:
+        return "StoreKey(...)"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("the key of a store is never pickled: it could be read on its way")
+
+    def words(self) -> list[str]:
+        """To be sent where only those can read it who may have it."""
+        return [word.decode() for word in self._words.values()]
+
+    def head(self, path: str, data: Data) -> bytes:
+        """What goes before these bytes where they are stored under this name."""
+        name = self._signing
+        return b"everstream signed 1 %s %s\n" % (name, _mac(self._words[name], path, data))
+
+    def opened(self, path: str, data: bytes) -> bytes:
+        """What was signed under this name, or Forged."""
+        found = _HEAD.match(data)
+        if found is None:
+            raise Forged(f"'{path}' is not signed")
+        if found[1] not in self._words:
+            raise Forged(f"'{path}' is signed with another key")
+        content = data[HEAD_BYTES:]
+        if not hmac.compare_digest(_mac(self._words[found[1]], path, content), found[2]):
+            raise Forged(f"the signature of '{path}' does not match")
+        return content
+
+
+class SignedBlobs(FsspecBlobs):
+    """Blobs that carry a signature, and are believed only with it."""
+
+    def __init__(self, url: str, key: StoreKey, **options: Any) -> None:
+        super().__init__(url, **options)
+        self._key = key
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._key.__reduce__()
+
+    def write(self, path: str, data: Data) -> None:
+        super().write(path, (self._key.head(path, data), *pieces_of(data)))
+
+    def write_summed(self, path: str, data: Data) -> str:
+        checksum = checksum_of(data)
+        self.write(f"{path}.{checksum}", data)
+        return checksum
+
+    def create(self, path: str, data: bytes) -> None:
+        super().create(path, self._key.head(path, data) + data)
+
+    def read(self, path: str) -> bytes:
+        return self._key.opened(path, super().read(path))
+
+
+def blobs_at(url: str, key: StoreKey | None) -> FsspecBlobs:
+    return FsspecBlobs(url) if key is None else SignedBlobs(url, key)
+
+
+def is_signed(data: bytes) -> bool:
+    return _HEAD.match(data) is not None
+
+
+def _name_of(word: bytes) -> bytes:
+    """Tells keys apart, and says nothing of them."""
+    return hmac.digest(word, b"everstream key name", "sha256").hex()[:16].encode()
+
+
+def _mac(word: bytes, path: str, data: Data) -> bytes:
+    mac = hmac.new(word, digestmod=hashlib.sha256)
+    mac.update(b"everstream blob 1 %d %s " % (len(path.encode()), path.encode()))
+    for piece in pieces_of(data):
+        mac.update(piece)
+    return mac.hexdigest().encode()
