@@ -1,7 +1,7 @@
 """A pipeline's sources under a load, and their items in company: by count or by time."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -90,6 +90,9 @@ class _TogetherReader(Reader):
 
     def keep_time(self, wall_s: Callable[[], float], steady_s: Callable[[], float]) -> None:
         self._inner.keep_time(wall_s, steady_s)
+
+    def tune(self, settings: Mapping[str, str], version: int) -> None:
+        self._inner.tune(settings, version)
 
     def born_s(self) -> float:
         return self._born_s
