@@ -9,16 +9,21 @@ import pytest
 from everstream.apps.interfaces.arrivals import Arrivals
 from everstream.apps.interfaces.engine import everstream
 from everstream.apps.interfaces.job import Driver, batch_at, farmed
+from everstream.apps.interfaces.loading import Sizes, Together, loaded
 from everstream.apps.interfaces.plain_spark import plain_spark
 from everstream.apps.interfaces.pools import processes, threads
+from everstream.apps.interfaces.preloading import preloaded_sources
 from everstream.apps.interfaces.registry import driver_of
 from everstream.apps.interfaces.sequential import sequential
 from everstream.apps.interfaces.tasks import tasks
+from everstream.connectors.generate import FromList
 from everstream.connectors.load import Load
 from everstream.errors import UserError
 from everstream.meters.monitor import Monitor
 from everstream.pipeline.checkpointing import Coordinated
-from tests.apps.tiny import APPLICATION, ORDERED, job, right
+from everstream.pipeline.source import EndOfStream
+from tests.apps.tiny import APPLICATION, ORDERED, job, pipeline, right
+from tests.docs import simulated
 
 LOCAL: list[Driver] = [sequential, threads, processes]
 
@@ -125,3 +130,29 @@ def test_an_unknown_interface_is_answered_with_the_one_that_was_meant() -> None:
 
 def test_nothing_was_stamped_if_nobody_asked(tmp_path: Path) -> None:
     assert Arrivals(job(tmp_path), 60).stamps() is None
+
+
+def test_sources_in_memory_or_in_growing_company_change_no_result(tmp_path: Path) -> None:
+    wanted = job(tmp_path, batch=1, batch_to=4)
+    made = {
+        "memory": preloaded_sources(pipeline(wanted.folder, tmp_path / "memory", batch=7)),
+        "company": loaded(pipeline(wanted.folder, tmp_path / "company", batch=1), wanted, 60),
+    }
+    for name, one in made.items():
+        simulated.run(one, store=tmp_path / f"{name}-store")
+        APPLICATION.finish(wanted.folder, tmp_path / name, wanted.output)
+        expected = b"".join(sorted(right(wanted.folder).splitlines(True)))
+        assert wanted.output.read_bytes() == expected
+
+
+def test_a_batch_that_waits_for_company_is_read_again_after_a_failure() -> None:
+    source = Together(FromList([*range(10)], batch=1), Sizes(4, 0, 10), 0.0)
+    reader = source.open(0, 1)
+    given = [batch for _ in range(6) if isinstance(batch := reader.read(), list)]
+    assert given == [[0, 1, 2, 3]]  # two more have been read, and wait
+    again = source.open(0, 1)
+    again.seek(reader.offset)
+    rest = []
+    while not isinstance(batch := again.read(), EndOfStream):
+        rest += [batch] if isinstance(batch, list) else []
+    assert rest == [[4, 5, 6, 7], [8, 9]]
