@@ -4,6 +4,7 @@ import itertools
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from everstream.apps.interfaces.arrivals import Arrivals
@@ -13,8 +14,10 @@ from everstream.apps.interfaces.loading import Sizes, Together, loaded
 from everstream.apps.interfaces.plain_spark import plain_spark
 from everstream.apps.interfaces.pools import processes, threads
 from everstream.apps.interfaces.preloading import preloaded_sources
+from everstream.apps.interfaces.probes import ENDING, NOTE
 from everstream.apps.interfaces.registry import driver_of
 from everstream.apps.interfaces.sequential import sequential
+from everstream.apps.interfaces.stamping import stamps_of
 from everstream.apps.interfaces.tasks import tasks
 from everstream.connectors.generate import FromList
 from everstream.connectors.load import Load
@@ -156,3 +159,16 @@ def test_a_batch_that_waits_for_company_is_read_again_after_a_failure() -> None:
     while not isinstance(batch := again.read(), EndOfStream):
         rest += [batch] if isinstance(batch, list) else []
     assert rest == [[4, 5, 6, 7], [8, 9]]
+
+
+def test_items_of_which_nobody_knows_when_they_came_in_have_no_latency(tmp_path: Path) -> None:
+    graph = pipeline(job(tmp_path).folder, tmp_path / "parts").graph
+    rows = {"numbers": (10, 20, 3, 0), "square": (30, 40, 3, 10)}
+    for name, row in rows.items():
+        (tmp_path / f"{name}.1{ENDING}").write_bytes(np.array([row], NOTE).tobytes())
+    restored, known = (50, 60, 1, 0), (70, 80, 2, 10)
+    data = np.array([restored, known], NOTE).tobytes()
+    (tmp_path / f"in_words.1{ENDING}").write_bytes(data)
+    stamps = stamps_of(graph, tmp_path, 3)
+    assert stamps is not None and stamps.operators == ("numbers", "square", "in_words")
+    assert stamps.latency.tolist() == [70, 70]
