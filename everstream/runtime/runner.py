@@ -154,6 +154,8 @@ class ShardRunner:
             self._perform(self.shard.on_failure(self.chain.explain(error)))
 
     def _on_resume(self, command: Resume) -> None:
+        if self.shard.status is Status.NEW:
+            return  # it was meant for the process before this one
         self._guarded(self._open_again)
         self._perform(self.shard.on_resume(command.generation))
         for frame in self.shard.take_early():
