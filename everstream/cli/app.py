@@ -10,6 +10,8 @@ import typer
 from everstream.cli import (
     advise,
     annotate,
+    apps_exec,
+    apps_reports,
     bench_load,
     bench_protocols,
     bench_transactions,
@@ -18,6 +20,7 @@ from everstream.cli import (
     simulate,
     tune,
 )
+from everstream.cli.apps import apps
 from everstream.cli.audit import audit
 from everstream.cli.bench import bench
 from everstream.cli.demo import demo
@@ -58,6 +61,9 @@ bench_transactions.register(bench)
 bench_protocols.register(bench)
 bench_load.register(bench)
 app.add_typer(bench, name="bench")
+apps_exec.register(apps)
+apps_reports.register(apps)
+app.add_typer(apps, name="apps")
 advise.register(app)
 simulate.register(app)
 checkpoints.register(app)
