@@ -5,7 +5,8 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from everstream.connectors.wrapping import Wrapping, WrappingReader
+from everstream.connectors.wrapping import Wrapping
+from everstream.connectors.wrapping_reader import WrappingReader
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.source import END, EndOfStream, Reader, Source
 

@@ -19,7 +19,8 @@ import polars as pl
 from everstream.connectors.checks import at_least_one
 from everstream.connectors.load import Load, load_of
 from everstream.connectors.timing import Timing
-from everstream.connectors.wrapping import Wrapping, WrappingReader
+from everstream.connectors.wrapping import Wrapping
+from everstream.connectors.wrapping_reader import WrappingReader
 from everstream.pipeline.batch import Batch, columns_of
 from everstream.pipeline.batching import WRITTEN
 from everstream.pipeline.rejects import Rejected

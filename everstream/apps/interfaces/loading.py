@@ -6,7 +6,8 @@ from typing import Any
 
 from everstream.apps.interfaces.job import Job, batch_at
 from everstream.connectors.paced import Paced
-from everstream.connectors.wrapping import Wrapping, WrappingReader
+from everstream.connectors.wrapping import Wrapping
+from everstream.connectors.wrapping_reader import WrappingReader
 from everstream.pipeline.batch import Batch, joined
 from everstream.pipeline.graph import Graph, Kind
 from everstream.pipeline.source import EndOfStream, Reader, Source

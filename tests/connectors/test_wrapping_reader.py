@@ -4,7 +4,7 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from everstream.connectors.wrapping import WrappingReader
+from everstream.connectors.wrapping_reader import WrappingReader
 from everstream.pipeline.source import Reader
 
 OF_THE_WRAPPING_ONE = {"offset", "seek", "read", "ready_in_s", "forget"}
