@@ -47,7 +47,7 @@ from everstream.errors import (
 )
 from everstream.extras import MissingExtra
 from everstream.inspection import read_state, read_tables
-from everstream.meters.monitor import Monitor
+from everstream.monitoring.monitor import Monitor
 from everstream.pipeline.aggregates import avg, count, custom, max, min, sum, top_k
 from everstream.pipeline.checkpointing import Coordinated, Induced, Uncoordinated
 from everstream.pipeline.keyed import KeyedStream

@@ -18,7 +18,7 @@ from everstream.core.ids import first_generation
 from everstream.core.orders import Outcome
 from everstream.core.plan import Plan, make_plan, spread
 from everstream.errors import EnvironmentFault, RunFailed, StoreError
-from everstream.meters.monitor import Monitor
+from everstream.monitoring.monitor import Monitor
 from everstream.pipeline.checkpointing import Checkpointing, Coordinated
 from everstream.pipeline.graph import Kind
 from everstream.pipeline.source import Source

@@ -24,18 +24,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "transactions": WRITING,
     "core": WRITING,
     "runtime": {*WRITING, "core"},
-    "meters": {*WRITING, "core", "extras"},
+    "monitoring": {*WRITING, "core", "extras"},
     "planning": {*WRITING, "core", "extras"},
     "inspection": {*WRITING, "core"},
     "testing": {*WRITING, "core"},
     "simulation": RUNNING,
-    "spark": {*RUNNING, "planning", "meters"},
+    "spark": {*RUNNING, "planning", "monitoring"},
     "audit": {*RUNNING, "spark", "simulation", "inspection"},
     "bench": {*RUNNING, "spark", "simulation", "inspection", "audit", "planning", "transactions"},
-    "apps": {*RUNNING, "spark", "meters"},
+    "apps": {*RUNNING, "spark", "monitoring"},
     "cli": {
         *(*RUNNING, "spark", "simulation", "inspection", "audit", "planning", "bench", "apps"),
-        *("meters", "annotations"),
+        *("monitoring", "annotations"),
     },
 }
 """Package -> the packages of ours it may import at the top of a module.
