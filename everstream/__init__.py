@@ -29,6 +29,7 @@ from everstream.connectors import (
     Sqlite,
     TextLines,
 )
+from everstream.datasource import register
 from everstream.errors import (
     ConnectorError,
     CorruptObject,
@@ -145,6 +146,7 @@ __all__ = [
     "min",
     "read_state",
     "read_tables",
+    "register",
     "sum",
     "top_k",
     "transaction",
