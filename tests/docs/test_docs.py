@@ -251,6 +251,24 @@ def test_the_connectors_of_the_connectors_page_pass_the_suites() -> None:
     names["test_a_source"]()
 
 
+def test_the_stores_of_the_spark_page_are_read_as_tables_and_as_a_stream(tmp_path: Path) -> None:
+    # Spark was started elsewhere, and looks up relative folders from there.
+    folders = ("visits-store/", "words-store/", "words-query/")
+    pages = each_program("docs/spark.md", {name: f"{tmp_path}/{name}" for name in folders})
+    names = next(pages)
+    kept = [n for n in range(1000) if n % 100]
+    slow = Counter(n % 7 for n in kept if 7000 // (n % 100) > 1000)
+    assert {row["page"]: row["count"] for row in names["slow"]} == slow
+    (busiest,) = names["busiest"]
+    assert busiest.visits == max(Counter(n % 7 for n in kept).values())
+    assert sorted(int(row.record) for row in names["failed"]) == list(range(0, 1000, 100))
+    assert names["newest"].status == "current"
+    names = next(pages)
+    words = [word for book in Path("books").glob("*.txt") for word in book.read_text().split()]
+    (often,) = names["often"]
+    assert often["count"] == Counter(words)[often["value"]] == max(Counter(words).values())
+
+
 def test_the_ledger_of_the_transactions_page_and_its_recoveries(tmp_path: Path) -> None:
     shared = f"file://{tmp_path}/shared/"
     pages = each_program("docs/transactions.md", {"file:///shared/": shared})
