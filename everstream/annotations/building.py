@@ -6,13 +6,21 @@ gives what the function returns. User code goes in as it is, line numbers includ
 """
 
 import ast
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from everstream.annotations.checking import leaves_items_out
 from everstream.annotations.flow import Flow
 from everstream.annotations.glue import Words, glue, packed
+from everstream.annotations.pieces import (
+    Breaks,
+    Freezing,
+    Putting,
+    class_name,
+    lines_text,
+    listed,
+    shown,
+)
 from everstream.annotations.program import Program, Region, StageBlock
 from everstream.annotations.stage import KEYED, RESULT
 
@@ -62,7 +70,7 @@ class _Builder:
 
     def _source(self, region: Region) -> list[ast.stmt]:
         at = region.loop
-        name = self.classes[region.name] = self.words.free(_class_name(region.name, "Source"))
+        name = self.classes[region.name] = self.words.free(class_name(region.name, "Source"))
         kind = "for" if isinstance(region.loop, ast.For) else "while"
         head = ast.unparse(region.head)
         over = f" {ast.unparse(region.loop.target)} in" if isinstance(region.loop, ast.For) else ""
@@ -87,8 +95,8 @@ class _Builder:
         )
 
     def _shown_source(self, region: Region) -> str:
-        parts = [_lines_text(region.loop, region.stages[0].node)]
-        return _listed(parts, Given=region.given, State=region.state, Out=region.outputs)
+        parts = [lines_text(region.loop, region.stages[0].node)]
+        return listed(parts, Given=region.given, State=region.state, Out=region.outputs)
 
     def _take(self, region: Region) -> list[ast.stmt]:
         """One method that turns the loop a number of times; none where each item is just taken."""
@@ -99,7 +107,7 @@ class _Builder:
         at: ast.AST = region.loop
         w = self.words.local("self", "items", "want", "kept", "taken", "turns", "ended")
         skips = leaves_items_out(region)
-        prologue = _Breaks(w["ended"]).over(region.prologue)
+        prologue = Breaks(w["ended"]).over(region.prologue)
         record = self._record(region.outputs, region.state, region.stages[0].node)
         turn: list[ast.stmt] = []
         if skips:
@@ -150,13 +158,13 @@ class _Builder:
     def _record(self, names: Sequence[str], state: Sequence[str], at: ast.AST) -> ast.expr:
         """The record that goes on; state is frozen, because it changes while the record travels."""
         record = packed(names, at)
-        return _Freezing(state, self.support["frozen"]).visit(record) if state else record
+        return Freezing(state, self.support["frozen"]).visit(record) if state else record
 
     # The stages.
 
     def _operator(self, stage: StageBlock) -> list[ast.stmt]:
         at = stage.node
-        name = self.classes[stage.number] = self.words.free(_class_name(stage.name, ""))
+        name = self.classes[stage.number] = self.words.free(class_name(stage.name, ""))
         declared: list[ast.stmt] = []
         if stage.state:
             declared += glue(f"state = {tuple(stage.state)!r}", at)
@@ -167,7 +175,7 @@ class _Builder:
         if stage.collected:
             declared += glue(f"collected = {tuple(stage.collected)!r}", at)
         return glue(
-            f"class NAME(BASE):\n    {_shown(stage)!r}\n    DECLARED\n    PROCESS",
+            f"class NAME(BASE):\n    {shown(stage)!r}\n    DECLARED\n    PROCESS",
             at,
             NAME=name,
             BASE=self.support["StageOperator"],
@@ -188,6 +196,19 @@ class _Builder:
                 after += glue(f"{w['ctx']}.state.put({kept!r}, {kept})", at)
         if stage.resource is not None:
             before += glue(f"{stage.resource} = {w['self']}.resource", at)
+        at_once = self._at_once(stage)
+        if at_once is not None:
+            text = f"{w['ctx']}.emit_batch([RECORD for TARGET in {w['ctx']}.reading({w['batch']})])"
+            made = glue(text, at, RECORD=at_once)
+            for node in (inner for one in made for inner in ast.walk(one)):
+                if isinstance(node, ast.comprehension):
+                    node.target = packed(stage.inputs, at, ast.Store())
+            return glue(
+                f"def process_batch({w['self']}, {w['batch']}, {w['ctx']}):\n    BEFORE\n    MADE",
+                at,
+                BEFORE=before,
+                MADE=made,
+            )
         turn: list[ast.stmt] = list(stage.body)
         gives = bool(stage.outputs) or self._feeds(stage)
         if gives:
@@ -218,6 +239,23 @@ class _Builder:
             LOOP=loop,
             AFTER=after,
         )
+
+    def _at_once(self, stage: StageBlock) -> ast.expr | None:
+        """The record that goes on, if the stage only computes one value of it: a list of them is
+        made faster than it is filled."""
+        body = stage.body[0]
+        if len(stage.body) > 1 or stage.state or "on_error" in stage.options:
+            return None
+        if not isinstance(body, ast.Assign | ast.AnnAssign) or body.value is None:
+            return None
+        target = body.targets[0] if isinstance(body, ast.Assign) else body.target
+        if isinstance(body, ast.Assign) and len(body.targets) > 1:
+            return None
+        if not isinstance(target, ast.Name) or stage.outputs.count(target.id) != 1:
+            return None
+        if any(isinstance(node, ast.NamedExpr) for node in ast.walk(body.value)):
+            return None
+        return Putting(target.id, body.value).put(packed(stage.outputs, stage.node))
 
     def _unpacked(self, stage: StageBlock, item: str) -> list[ast.stmt]:
         if not stage.inputs:
@@ -354,68 +392,3 @@ class _Builder:
         union = f".union({', '.join(others)})" if others else ""
         text = f"{first}{union}.sink(COLLECT(), name={RESULT!r}, shards=1)"
         return glue(text, self.program.function, **self._our())
-
-
-class _Breaks(ast.NodeTransformer):
-    """Lets a break of the loop say that the loop has ended."""
-
-    def __init__(self, ended: str) -> None:
-        self.ended = ended
-
-    def over(self, statements: Sequence[ast.stmt]) -> list[ast.stmt]:
-        return [s for one in statements for s in _as_list(self.visit(copy.deepcopy(one)))]
-
-    def visit_Break(self, node: ast.Break) -> list[ast.stmt]:
-        return [*glue(f"{self.ended} = True", node), node]
-
-    def _leave(self, node: ast.AST) -> ast.AST:
-        return node
-
-    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = visit_Lambda = _leave
-
-    def visit_For(self, node: ast.For | ast.While) -> ast.AST:
-        node.orelse = [s for one in node.orelse for s in _as_list(self.visit(one))]
-        return node
-
-    visit_While = visit_For
-
-
-class _Freezing(ast.NodeTransformer):
-    def __init__(self, names: Sequence[str], frozen: str) -> None:
-        self.names = names
-        self.frozen = frozen
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        if node.id not in self.names:
-            return node
-        call = ast.Call(ast.Name(self.frozen, ast.Load()), [node], [])
-        return ast.fix_missing_locations(ast.copy_location(call, node))
-
-
-def _as_list(made: ast.AST | list[ast.stmt]) -> list[ast.stmt]:
-    return made if isinstance(made, list) else [made]  # type: ignore[list-item]
-
-
-def _class_name(name: str, otherwise: str) -> str:
-    parts = [part for part in name.replace(".", "-").replace("_", "-").split("-") if part]
-    made = "".join(part[:1].upper() + part[1:] for part in parts)
-    return made if made.isidentifier() else (otherwise or "Stage") + made
-
-
-def _shown(stage: StageBlock) -> str:
-    """What a stage takes and gives, for those who read the code."""
-    keyed = ast.unparse(stage.key) if stage.key is not None else ""
-    parts = [_lines_text(stage.node)]
-    text = _listed(parts, Given=stage.given, In=stage.inputs, State=stage.state, Out=stage.outputs)
-    return f"{text} Key: {keyed}." if keyed else text
-
-
-def _listed(parts: list[str], **names: Sequence[str]) -> str:
-    return " ".join(
-        [*parts, *(f"{what}: {', '.join(found)}." for what, found in names.items() if found)]
-    )
-
-
-def _lines_text(first: ast.stmt, until: ast.stmt | None = None) -> str:
-    end = first.end_lineno if until is None else until.lineno - 1
-    return f"Line {first.lineno}." if end == first.lineno else f"Lines {first.lineno} to {end}."

@@ -75,7 +75,7 @@ def checkpoints(
     from everstream.inspection import repair as heal
 
     verify = verify or repair
-    with _errors_in_one_line():
+    with errors_in_one_line():
         opened = open_store(store, store_key)
         errors = Console(stderr=True)
         with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
@@ -119,7 +119,7 @@ def state(
     """
     from everstream.inspection import read_state
 
-    with _errors_in_one_line():
+    with errors_in_one_line():
         if as_json and csv is not None:
             raise UserError("--json and --csv: choose one of them.")
         # The classes of values are often in a module beside the pipeline.
@@ -175,7 +175,7 @@ def rewind(
         typer.echo(f"It is not known yet whether that went through: {trouble}", err=True)
         pause(trouble)
 
-    with _errors_in_one_line():
+    with errors_in_one_line():
         opened = open_store(store, store_key)
         target, current = check_rewind(opened, to)
         if not yes:
@@ -284,7 +284,7 @@ def _size(size_bytes: int) -> str:
 
 
 @contextmanager
-def _errors_in_one_line() -> Iterator[Any]:
+def errors_in_one_line() -> Iterator[Any]:
     from everstream.cli.run import say_error
 
     try:

@@ -163,6 +163,29 @@ def run(
         Transport,
         typer.Option(help="auto: unix sockets on one machine, encrypted TCP between machines."),
     ] = Transport.auto,
+    load: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[SOURCE=]PATTERN",
+            help="Pace the sources: 500, wave,10s,100,1000 or another pattern of es.Load. Can be "
+            "given several times, for one source each.",
+        ),
+    ] = None,
+    calibrate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN.json",
+            help="With --load wave: from 0.1 to 1.1 of the throughput of a run at full speed, "
+            "whose --json this is.",
+        ),
+    ] = None,
+    catch_up: Annotated[
+        bool,
+        typer.Option(
+            "--catch-up/--no-catch-up",
+            help="With --load: make up for what could not be given in time; or, as SPBench, do not.",
+        ),
+    ] = True,
     store_key: StoreKeyFile = None,
     monitor: Annotated[
         str | None,
@@ -210,6 +233,9 @@ def run(
         heartbeat_timeout=heartbeat_timeout,
         kills=tuple(kill or ()),
         transport=transport.value,
+        load=tuple(load or ()),
+        calibrate=calibrate,
+        catch_up=catch_up,
         store_key=store_key,
         monitor=monitor,
         monitor_file=_monitor_file(monitor, monitor_file),

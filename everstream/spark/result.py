@@ -69,6 +69,8 @@ class RunResult:
     """The checkpoints of single shards."""
     lost_frames: int = 0
     """Frames that died with a log in memory."""
+    forfeited: float = 0.0
+    """Records that paced sources without catch_up did not give in time and do not make up for."""
     monitored: pl.DataFrame = field(default_factory=pl.DataFrame)
     """What the run's monitor saw, a row per sample; no rows without one."""
     returned: Any = None
@@ -133,6 +135,7 @@ class RunResult:
             "records_per_s": round(rate, 1),
             "counts": {name: list(pair) for name, pair in self.counts.items()},
             "skipped": self.skipped,
+            "forfeited": round(self.forfeited, 1),
             "resumed_from": self.resumed_from,
             "checkpoint_count": self.checkpoint_count,
             "recovery_count": self.recovery_count,
@@ -150,6 +153,12 @@ class RunResult:
             texts.append(
                 f"{self.lost_frames} frame(s) were lost with the logs of failed hosts; use "
                 'log="durable" to lose nothing'
+            )
+        if self.forfeited >= 1:
+            texts.append(
+                f"{self.forfeited:,.0f} record(s) were due while a source could not give them, and "
+                "are not made up for: the load was lower than its pattern, and latencies do not "
+                "show that waiting; catch_up=True (--catch-up) counts it"
             )
         for name, count in self.skipped.items():
             kept = graph.nodes[name].dead_letters is not None

@@ -205,6 +205,7 @@ class _Run:
             opened.lease,
             doors,
             lambda address, ticket: self._task(address, ticket, doors, opened.url),
+            opened.url,
         )
         self.config.listener.started(self.plan, self._total_records())
         try:
@@ -277,6 +278,7 @@ class _Run:
         result.notes = driver.notes
         result.tally = coordinator.tally
         result.lost_frames = coordinator.lost_frames
+        result.forfeited = sum(meter.forfeited for meter in driver.meters.values())
         if self.config.monitor is not None:
             result.monitored = self.config.monitor.table()
         for text in result.left_out(self.plan.graph):

@@ -269,6 +269,13 @@ def test_the_stores_of_the_spark_page_are_read_as_tables_and_as_a_stream(tmp_pat
     assert often["count"] == Counter(words)[often["value"]] == max(Counter(words).values())
 
 
+def test_the_annotated_programs_of_their_page_return_what_they_return_when_called() -> None:
+    (result,) = run_block("docs/annotations.md", 0).values()
+    assert result.returned == 303
+    (result,) = run_block("docs/annotations.md", 2).values()
+    assert result.collected("output") == [(0, 2), (1, -2), (3, 2)]
+
+
 def test_the_ledger_of_the_transactions_page_and_its_recoveries(tmp_path: Path) -> None:
     shared = f"file://{tmp_path}/shared/"
     pages = each_program("docs/transactions.md", {"file:///shared/": shared})
