@@ -27,6 +27,7 @@ from everstream.connectors import (
     Range,
     SocketLines,
     SparkDataFrame,
+    SparkStream,
     Sqlite,
     TextLines,
 )
@@ -126,6 +127,7 @@ __all__ = [
     "SocketLines",
     "Source",
     "SparkDataFrame",
+    "SparkStream",
     "Sqlite",
     "Stage",
     "StoreError",
