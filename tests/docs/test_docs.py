@@ -271,7 +271,7 @@ def test_the_stores_of_the_spark_page_are_read_as_tables_and_as_a_stream(tmp_pat
     (often,) = names["often"]
     assert often["count"] == Counter(words)[often["value"]] == max(Counter(words).values())
     names = next(pages)
-    assert sorted(row["ms"] for row in names["result"].collected()) == [150, 250]
+    assert sorted(row["ms"] for row in names["result"].collected("slow")) == [150, 250]
 
 
 def test_the_annotated_programs_of_their_page_return_what_they_return_when_called() -> None:
