@@ -27,9 +27,11 @@ from everstream.connectors import (
     Range,
     SocketLines,
     SparkDataFrame,
+    SparkStream,
     Sqlite,
     TextLines,
 )
+from everstream.datasource import register
 from everstream.errors import (
     ConnectorError,
     CorruptObject,
@@ -125,6 +127,7 @@ __all__ = [
     "SocketLines",
     "Source",
     "SparkDataFrame",
+    "SparkStream",
     "Sqlite",
     "Stage",
     "StoreError",
@@ -147,6 +150,7 @@ __all__ = [
     "min",
     "read_state",
     "read_tables",
+    "register",
     "sum",
     "top_k",
     "transaction",

@@ -28,6 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "planning": {*WRITING, "core", "extras"},
     "inspection": {*WRITING, "core"},
     "testing": {*WRITING, "core"},
+    "datasource": {*RUNNING, "inspection"},
     "simulation": RUNNING,
     "spark": {*RUNNING, "planning", "monitoring"},
     "audit": {*RUNNING, "spark", "simulation", "inspection"},
