@@ -58,7 +58,10 @@ class ChainStages:
         state: ShardState,
         clock_s: Callable[[], float],
         steady_s: Callable[[], float] | None = None,
+        *,
+        recovers: bool = True,
     ) -> None:
+        """recovers: sinks are put right here; otherwise by the driver, before this chain is built."""
         self.plan = plan
         self.shard = shard
         self.outlets = outlets
@@ -67,6 +70,7 @@ class ChainStages:
         self.steady_s = steady_s if steady_s is not None else clock_s
         self.now_s = ForwardClock(lambda: self.clock_s())
         """Processing time: it does not even go back with a generation."""
+        self._recovers = recovers
         self.stages: dict[str, Stage] = {}
         self.moment = Moment()
         self.meter = Meter()
@@ -133,7 +137,7 @@ class ChainStages:
                 who = SinkShard(graph.name, name, self.shard.number, shards, generation, store)
                 stage.writer = what.open(who)
                 stage.writer.keep_moment(self.moment)
-                stage.hold(stage.writer.recover(extra.get("transactions", ()), permit))
+                self._put_right(stage, extra, permit)
             else:
                 bind_state(what, partial(self.state.keystore, name))
                 stage.operator = what
@@ -143,11 +147,15 @@ class ChainStages:
                 writer = dead_letters.open(who)
                 hidden = Stage(name + DEAD_LETTERS, ctx, number, writer=writer)
                 self.stages[hidden.name] = stage.dead_letters = hidden
-                assert hidden.writer is not None
-                saved = extras.get(hidden.name, {})
-                hidden.hold(hidden.writer.recover(saved.get("transactions", ()), permit))
+                self._put_right(hidden, extras.get(hidden.name, {}), permit)
         self._unfinished = bool(self.head.rest)
         self._link()
+
+    def _put_right(self, sink: Stage, saved: Mapping[str, Any], permit: Permit) -> None:
+        """Let the outside world show what the permit says, unless that is done already."""
+        if self._recovers:
+            assert sink.writer is not None
+            sink.hold(sink.writer.recover(saved.get("transactions", ()), permit))
 
     def _link(self) -> None:
         for number, edge in enumerate(self.plan.graph.edges):

@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "testing": {*WRITING, "core"},
     "simulation": RUNNING,
     "spark": {*RUNNING, "planning", "meters"},
+    "microbatch": {*RUNNING, "spark", "meters"},
     "audit": {*RUNNING, "spark", "simulation", "inspection"},
     "bench": {*RUNNING, "spark", "simulation", "inspection", "audit", "planning", "transactions"},
     "apps": {*RUNNING, "spark", "meters"},
@@ -43,10 +44,10 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 LAZY = {
     *(("pipeline", "spark"), ("pipeline", "connectors"), ("pipeline", "transactions")),
-    ("inspection", "transactions"),
+    *(("inspection", "transactions"), ("spark", "microbatch")),
 }
-"""Inside a function only: `pipeline.run()`, `.collect()`, `.transact()` and `read_tables` reach
-for what performs them."""
+"""Inside a function only: `pipeline.run()`, `.collect()`, `.transact()`, `read_tables` and
+`run(engine="microbatch")` reach for what performs them."""
 
 WRITTEN_AS_A_USER_WOULD = {"bench", "apps"}
 """May `import everstream as es`: all others would go round in a circle."""
