@@ -124,8 +124,8 @@ class Epochs:
         order = self._order()
         try:
             reports = self.jobs.run(order)
-        except JobLost as error:
-            self._spend(error)
+        except JobLost as lost:
+            self._spend(lost)
             return False
         verdict = examine(self.layout, order, reports)
         match verdict:

@@ -10,7 +10,7 @@ from everstream.microbatch.rows import Digest
 from everstream.pipeline.sink import Transaction
 from everstream.state.objects import ObjectRef
 
-ATTEMPTS = 1 << 10
+ATTEMPTS = 1 << 16
 """Generations per job: every attempt at a shard that has to build it anew is one of its own."""
 
 Version: TypeAlias = tuple[tuple[int, tuple[ObjectRef, ...]], ...]

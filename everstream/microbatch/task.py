@@ -61,10 +61,18 @@ class Task:
     attempt: int
     around: Surroundings
     _sent: dict[int, Digest] = field(default_factory=dict)
+    _resident: Resident | None = None
 
     @property
     def shard(self) -> ShardId:
         return self.layout.levels[self.place.level][self.place.index]
+
+    @property
+    def records(self) -> int:
+        """How many the shard has had so far; a source: has given."""
+        if self._resident is None:
+            return 0
+        return max(self._resident.runner.chain.counts.get(self.shard.operator, (0, 0)))
 
     def perform(self, rows: Iterable[Row]) -> Iterator[Row]:
         """What goes to the next stage; rows for stages behind that pass through."""
@@ -94,7 +102,8 @@ class Task:
         if resident is None:
             generation = self.order.generation_of(self.attempt)
             resident = Resident(self.layout, self.shard, self.order, generation, self.around.port())
-        read = 0
+        self._resident, read = resident, 0
+        resident.port.reached = self.around.reached
         try:
             resident.hear(self.order.stable)
             if self.order.closing:
