@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from everstream.cli.run import EngineOption, Engines
 from everstream.errors import EverstreamError
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def audit(
     target: Annotated[
         str, typer.Argument(metavar="PIPELINE", help="FILE.py, FILE.py:NAME or module:NAME")
     ],
+    engine: EngineOption = Engines.tasks,
     kills: Annotated[int, typer.Option(min=1, help="How many processes to kill.")] = 20,
     seed: Annotated[int, typer.Option(help="The same seed draws the same kills.")] = 7,
     drivers: Annotated[
@@ -78,7 +80,7 @@ def audit(
     from everstream.cli.supervise import FAILED, USAGE
     from everstream.errors import UserError
 
-    options = RunOptions(target, master, workers, every=every, timeout=timeout)
+    options = RunOptions(target, master, workers, every=every, timeout=timeout, engine=engine.value)
     try:
         options.check()
         if not master.startswith("local"):
@@ -86,7 +88,9 @@ def audit(
         with tempfile.TemporaryDirectory(prefix="everstream-audit-") as folder:
             stage = SupervisedStage(options, seed, console)
             pipeline = load_pipeline(target)
-            findings = Audit(pipeline, stage, Path(folder), kills, seed, drivers).run()
+            findings = Audit(
+                pipeline, stage, Path(folder), kills, seed, drivers, engine.value
+            ).run()
         code = conclude(findings, stage)
         if json_file is not None and findings.disturbed and not findings.interrupted:
             json_file.parent.mkdir(parents=True, exist_ok=True)

@@ -59,6 +59,7 @@ def run_and_tell(options: RunOptions, tell: Callable[[Event], None]) -> None:
         tell(Opened(pipeline.name, store, options.checkpoint))
         result = run(
             pipeline,
+            engine=options.engine,
             checkpoint=checkpoint,
             store=store,
             fresh=options.fresh,

@@ -8,7 +8,7 @@ from everstream.audit.rehearsal import Rehearsal
 from everstream.core.registry import named
 from everstream.errors import UserError
 from everstream.meters.monitor import DEFAULT_PERIOD, Monitor
-from everstream.pipeline.checkpointing import AUTO, Checkpointing, Coordinated, seconds
+from everstream.pipeline.checkpointing import AUTO, Checkpointing, Coordinated, Engine, seconds
 
 DEFAULT_STORES = ".everstream"
 """Without --store, checkpoints go to a folder of the pipeline's name in here."""
@@ -43,6 +43,7 @@ class RunOptions:
     monitor_file: str | None = None
     monitor_append: bool = False
     """The file has rows of an earlier driver of this command."""
+    engine: Engine = "tasks"
     rehearsal: Rehearsal | None = None
     """Run the pipeline as an audit does: without its own sinks."""
 

@@ -14,6 +14,7 @@ from everstream.core.ids import ShardId
 from everstream.core.plan import Plan
 from everstream.core.points import Point
 from everstream.errors import UserError
+from everstream.microbatch.orders import ShardReport
 from everstream.spark.injection import Injector
 from everstream.spark.kills import Kill
 from everstream.spark.listener import Listener
@@ -44,6 +45,8 @@ class KillPlan:
         self._injector = Injector(kills, plan, listener)
         self._plan = plan
         self._epochs = 0
+        self._planned: dict[int, Death] = {}
+        """Of the epoch under way, by the number of the kill."""
 
     def reached(self, point: Point) -> None:
         """The driver stands at this point."""
@@ -54,23 +57,26 @@ class KillPlan:
     ) -> tuple[Death, ...]:
         """Who dies in the epoch that begins now, so long after the start."""
         self._epochs += 1
-        deaths = []
+        self._planned = {}
         due = {order.kill for _, order in self._injector.due(running_s)}
-        for number, kill in self._injector._left():
+        for number, kill in self._injector.left():
             shard = kill.target(self._plan)
             if kill.after_records is not None:
-                deaths.append(Death(shard, Point.BEFORE_SNAPSHOT, kill.after_records))
-                if _had(shard, newest) >= kill.after_records:
-                    deaths.pop()
-                continue
-            if kill.at is not None and self._epochs == kill.occurrence:
-                deaths.append(Death(shard, kill.at))
+                if _had(shard, newest) < kill.after_records:
+                    self._planned[number] = Death(shard, Point.BEFORE_SNAPSHOT, kill.after_records)
+            elif kill.at is not None and self._epochs >= kill.occurrence:
+                self._planned[number] = Death(shard, kill.at)
             elif number in due:
-                deaths.append(Death(shard, Point.BEFORE_SNAPSHOT))
-            else:
-                continue
-            self._injector.happening(number)
-        return tuple(deaths)
+                self._planned[number] = Death(shard, Point.BEFORE_SNAPSHOT)
+        return tuple(self._planned.values())
+
+    def settle(self, reports: Sequence[ShardReport]) -> None:
+        """Whoever had to be tried again did die; those who came to no such point may die later."""
+        retried = {report.shard for report in reports if report.retry}
+        for number, death in self._planned.items():
+            if death.shard in retried:
+                retried.remove(death.shard)
+                self._injector.happening(number)
 
 
 def _had(shard: ShardId, newest: dict[ShardId, CheckpointRecord]) -> int:

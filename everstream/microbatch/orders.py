@@ -96,6 +96,8 @@ class ShardReport:
     problem: Problem | None = None
     read: int = 0
     """Records that a source has read."""
+    retry: int = 0
+    """How many attempts before this one were lost."""
     cached: bool = False
     """It went on where it was, without a restore."""
     took_s: float = 0.0

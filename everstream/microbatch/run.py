@@ -48,6 +48,11 @@ def check(config: RunConfig, plan: Plan) -> None:
             'transport="tcp" is for engine="tasks"; with engine="microbatch" Spark carries the '
             "records. Leave it out."
         )
+    if config.workers is not None:
+        raise UserError(
+            'workers= is for engine="tasks"; with engine="microbatch" an epoch has as many tasks as '
+            "the pipeline has shards, and Spark runs as many at once as it has slots. Leave it out."
+        )
     if config.monitor is not None:
         raise UserError(
             'a monitor reads shards while they run, which engine="microbatch" has only during an '
@@ -83,6 +88,7 @@ class MicroBatches(Watcher):
             config.key_file,
             f"everstream-{run}",
             self._deaths,
+            self._kills.settle,
         )
         self.epochs = Epochs(
             layout=layout,

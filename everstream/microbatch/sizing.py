@@ -22,15 +22,17 @@ class Sizing:
         self.every_s = every_s
         self._most = fixed if fixed is not None else MOST
         self.budget = self._most if every_s is None else min(FIRST, self._most)
-        self._floor_s: float | None = None
+        self._fixed_s = 0.0
+        """What an epoch costs that reads nothing."""
+        self._before: tuple[int, float] | None = None
 
     def note(self, read: int, took_s: float) -> None:
         """The busiest source shard has read so many, and the epoch took so long."""
-        self._floor_s = took_s if self._floor_s is None else min(self._floor_s, took_s)
+        self._learn(read, took_s)
         if self.every_s is None:
             return
-        # What the cheapest epoch costs cannot be had back: at least half is to be real work.
-        wanted_s = max(self.every_s, 2 * self._floor_s)
+        # The fixed part cannot be had back: at least half of an epoch is to be real work.
+        wanted_s = max(self.every_s, 2 * self._fixed_s)
         if read >= self.budget or took_s > _LATE * wanted_s:
             factor = min(_GROWTH, max(1 / _GROWTH, wanted_s / max(took_s, 1e-6)))
             self.budget = min(self._most, max(LEAST, int(self.budget * factor)))
@@ -38,3 +40,12 @@ class Sizing:
     def has_more(self, read: int) -> bool:
         """Whether the last epoch ended because it was large enough: then the next follows at once."""
         return read >= self.budget
+
+    def _learn(self, read: int, took_s: float) -> None:
+        """Two epochs of different size tell the two parts of the cost apart."""
+        before, self._before = self._before, (read, took_s)
+        if before is None or not 0.8 * read > before[0] and not 0.8 * before[0] > read:
+            return
+        each_s = max(0.0, (took_s - before[1]) / (read - before[0]))
+        fixed_s = min(took_s, max(0.0, took_s - each_s * read))
+        self._fixed_s = fixed_s if not self._fixed_s else (self._fixed_s + fixed_s) / 2

@@ -36,6 +36,7 @@ class SparkJobs:
         key_file: str | None,
         group: str,
         deaths: Callable[[], tuple[Death, ...]],
+        on_reports: Callable[[list[ShardReport]], None],
     ) -> None:
         self._session = session.newSession()  # so that the settings are nobody else's
         for name, value in SETTINGS.items():
@@ -46,6 +47,7 @@ class SparkJobs:
         self._key_file = key_file
         self._group = group
         self._deaths = deaths
+        self._on_reports = on_reports
         self._plan = self._context.broadcast(cloudpickle.dumps(layout.plan))
         self._path = [path for path in sys.path if path and os.path.isdir(path)]
 
@@ -61,7 +63,9 @@ class SparkJobs:
                 raise JobLost(_cause(error)) from error
             raise
         rows = zip(table.column(1).to_pylist(), table.column(2).to_pylist(), strict=True)
-        return [report_in(Row(0, header, payload)) for header, payload in rows]
+        reports = [report_in(Row(0, header, payload)) for header, payload in rows]
+        self._on_reports(reports)
+        return reports
 
     def cancel(self) -> None:
         """End the job under way."""

@@ -52,12 +52,11 @@ class Stage:
         assert context is not None
         sys.path.extend(path for path in self.python_path if path not in sys.path)
         layout, place = self._layout(), Place(self.level, context.partitionId())
-        first = context.attemptNumber() == 0
         # Not the number of the attempt: if a stage is run again, that counts from nothing.
         attempt = context.taskAttemptId() % ATTEMPTS
         around = Surroundings(self._store(), self.store_url, _CACHE)
-        task = Task(layout, self.order, place, attempt, around)
-        deaths = [death for death in self.deaths if death.shard == task.shard and first]
+        task = Task(layout, self.order, place, attempt, around, context.attemptNumber())
+        deaths = [death for death in self.deaths if death.shard == task.shard and not task.retry]
         if deaths:
             around.reached = partial(_die_there, deaths, task)
         if any(death.at is Point.IN_RESTORE for death in deaths):

@@ -60,6 +60,8 @@ class Task:
     place: Place
     attempt: int
     around: Surroundings
+    retry: int = 0
+    """How many attempts before this one were lost, as far as Spark says."""
     _sent: dict[int, Digest] = field(default_factory=dict)
     _resident: Resident | None = None
 
@@ -95,7 +97,8 @@ class Task:
     ) -> Iterator[Row]:
         received = digests(frames)
         missing = "" if self.order.closing else self._missing(frames)
-        report = ShardReport(self.shard, received=received, cached=resident is not None)
+        cached = resident is not None
+        report = ShardReport(self.shard, received=received, retry=self.retry, cached=cached)
         if missing:
             yield self._report(replace(report, problem=Incomplete(missing)))
             return

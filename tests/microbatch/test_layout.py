@@ -19,7 +19,11 @@ def test_a_chain_is_one_level_behind_the_last_of_its_senders() -> None:
     keyed = first.key_by(lambda x: x).map(lambda x: x, name="once", shards=3)
     keyed.union(second).key_by(lambda x: x).map(lambda x: x, name="both", shards=2).collect()
     layout = layout_of(pipeline)
-    assert [layout.chains_at(level) for level in range(3)] == [["first", "second"], ["once"], ["both"]]
+    assert [layout.chains_at(level) for level in range(3)] == [
+        ["first", "second"],
+        ["once"],
+        ["both"],
+    ]
     assert [len(shards) for shards in layout.levels] == [3, 3, 2]
 
 

@@ -186,6 +186,7 @@ class LocalWorld(Watcher):
         self.now_s = 0.0
         self.outside.wall_s = self.clock_s
         self.drivers = 0
+        self.troubles = 0
         self.notes: list[str] = []
         self.epochs: Epochs | None = None
 
@@ -213,7 +214,8 @@ class LocalWorld(Watcher):
         if self.chance.random() < self.rates.odd_store:
             self.disk.odd[self.chance.choice(("put", "read", "delete"))] += 1
         if self.chance.random() < self.rates.odd_sink:
-            self.outside.odd.append("a sink went wrong")
+            self.troubles += 1
+            self.outside.odd.append(f"trouble {self.troubles} of a sink")
 
     # What a driver tells.
 
