@@ -52,7 +52,7 @@ def targets_of(
         records_in, records_out = counts.get(shard.operator, (0, 0))
         is_source = plan.graph.nodes[shard.operator].kind is Kind.SOURCE
         records = (records_out if is_source else records_in) // plan.chains[shard.operator].shards
-        points = AT_SINKS if shard in at_sinks else ANYWHERE
+        points: tuple[Point, ...] = AT_SINKS if shard in at_sinks else ANYWHERE
         if engine == "microbatch":  # whose driver commits
             points = tuple(p for p in points if p not in (Point.IN_COMMIT, Point.AFTER_COMMIT))
         found.append(Target(str(shard), points, records))

@@ -87,6 +87,7 @@ class MicroBatches(Watcher):
             opened.url,
             config.key_file,
             f"everstream-{run}",
+            max(1, config.policy.max_restarts),
             self._deaths,
             self._kills.settle,
         )

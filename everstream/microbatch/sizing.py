@@ -44,7 +44,7 @@ class Sizing:
     def _learn(self, read: int, took_s: float) -> None:
         """Two epochs of different size tell the two parts of the cost apart."""
         before, self._before = self._before, (read, took_s)
-        if before is None or not 0.8 * read > before[0] and not 0.8 * before[0] > read:
+        if before is None or (not 0.8 * read > before[0] and not 0.8 * before[0] > read):
             return
         each_s = max(0.0, (took_s - before[1]) / (read - before[0]))
         fixed_s = min(took_s, max(0.0, took_s - each_s * read))

@@ -35,6 +35,7 @@ class SparkJobs:
         store_url: str,
         key_file: str | None,
         group: str,
+        max_retries: int,
         deaths: Callable[[], tuple[Death, ...]],
         on_reports: Callable[[list[ShardReport]], None],
     ) -> None:
@@ -46,6 +47,7 @@ class SparkJobs:
         self._store_url = store_url
         self._key_file = key_file
         self._group = group
+        self._max_retries = max_retries
         self._deaths = deaths
         self._on_reports = on_reports
         self._plan = self._context.broadcast(cloudpickle.dumps(layout.plan))
@@ -91,6 +93,7 @@ class SparkJobs:
                 self._key_file,
                 deaths,
                 self._path,
+                self._max_retries,
             )
             frame = frame.mapInArrow(stage, COLUMNS)
         return frame

@@ -6,6 +6,7 @@ has unpickled, and its hand on the store.
 
 import pickle
 import sys
+import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,11 +16,12 @@ import pyarrow as pa
 
 from everstream.core.ids import ShardId
 from everstream.core.points import Point
+from everstream.errors import EnvironmentFault, EverstreamError, InternalError
 from everstream.microbatch.cache import Cache
 from everstream.microbatch.kills import Death, die
 from everstream.microbatch.layout import Layout, Place
-from everstream.microbatch.orders import ATTEMPTS, Order
-from everstream.microbatch.rows import Row
+from everstream.microbatch.orders import ATTEMPTS, Failed, Order, ShardReport
+from everstream.microbatch.rows import Row, report_row
 from everstream.microbatch.task import Surroundings, Task
 from everstream.state.signing import StoreKey
 from everstream.state.store import CheckpointStore
@@ -44,25 +46,44 @@ class Stage:
     key_file: str | None = None
     deaths: tuple[Death, ...] = ()
     python_path: list[str] = field(default_factory=list)
+    max_retries: int = 3
+    """How often a process may die in one epoch before that is taken for a failure of the run."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         assert context is not None
+        retry, index = context.attemptNumber(), context.partitionId()
+        try:
+            yield from _batched(self._perform(batches, index, retry, context.taskAttemptId()))
+        except Exception as error:  # reported: Spark would try for ever, and say nothing
+            who = ShardId(f"stage {self.level}", index)
+            broken = InternalError("".join(traceback.format_exception(error)))
+            told = error if isinstance(error, EverstreamError) else broken
+            yield _batch([report_row(0, ShardReport(who, problem=Failed(told)))])
+
+    def _perform(
+        self, batches: Iterable[pa.RecordBatch], index: int, retry: int, task_id: int
+    ) -> Iterator[Row]:
         sys.path.extend(path for path in self.python_path if path not in sys.path)
-        layout, place = self._layout(), Place(self.level, context.partitionId())
-        # Not the number of the attempt: if a stage is run again, that counts from nothing.
-        attempt = context.taskAttemptId() % ATTEMPTS
         around = Surroundings(self._store(), self.store_url, _CACHE)
-        task = Task(layout, self.order, place, attempt, around, context.attemptNumber())
-        deaths = [death for death in self.deaths if death.shard == task.shard and not task.retry]
+        # Not the number of the attempt: if a stage is run again, that counts from nothing.
+        attempt = task_id % ATTEMPTS
+        place = Place(self.level, index)
+        task = Task(self._layout(), self.order, place, attempt, around, retry)
+        if retry > self.max_retries:
+            raise EnvironmentFault(
+                f"the process that runs {task.shard} has died {retry} times in epoch "
+                f"{self.order.epoch}: look for what kills it, such as too little memory"
+            )
+        deaths = [death for death in self.deaths if death.shard == task.shard and not retry]
         if deaths:
             around.reached = partial(_die_there, deaths, task)
         if any(death.at is Point.IN_RESTORE for death in deaths):
             _CACHE.take(self.order, task.shard)  # so that there is a restore to die in
         # An input that is not read to its end costs the worker its life.
-        yield from _batched(task.perform(_rows(batches, numbers=self.level == 0)))
+        yield from task.perform(_rows(batches, numbers=self.level == 0))
 
     def _layout(self) -> Layout:
         layout = _LAYOUTS.get(self.order.run)
@@ -91,7 +112,7 @@ def _rows(batches: Iterable[pa.RecordBatch], *, numbers: bool) -> Iterator[Row]:
             continue
         headers, payloads = batch.column(1), batch.column(2)
         for index in range(batch.num_rows):
-            yield Row(0, headers[index].as_buffer(), payloads[index].as_buffer())
+            yield Row(0, headers[index].as_py(), payloads[index].as_buffer())
 
 
 def _batched(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
