@@ -150,9 +150,8 @@ def run(
         held(url, owner_of(pipeline.name), take_over),
     ):
         config = replace(config, listener=told)
-        context = _context(config, pipeline.name)
-        if engine == "tasks":
-            plan = spread(plan, _hosts(config, context))
+        context = _context(config, pipeline.name, engine)
+        plan = spread(plan, _hosts(config, context))
         return _Run(config, plan, context, began_s, engine).to_the_end(url)
 
 
@@ -331,9 +330,11 @@ def _check_engine(engine: str, config: RunConfig, plan: Plan) -> None:
         check(config, plan)
 
 
-def _context(config: RunConfig, pipeline: str) -> SparkContext:
+def _context(config: RunConfig, pipeline: str, engine: Engine) -> SparkContext:
     if config.spark is None:
         context = make_context(config.master, f"everstream {pipeline}")
+    elif engine == "microbatch":  # whatever Spark does with its tasks, an epoch stays exact
+        context = config.spark.sparkContext
     else:
         context = config.spark.sparkContext
         for warning in check_context(context):
