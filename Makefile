@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 CODE := everstream tests examples scripts
-.PHONY: help setup demo test test-long check format docs drawings bench picture clean
+.PHONY: help setup demo apps test test-long check format docs drawings bench picture clean
 
 help:  ## Show what each target does
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,12 +20,17 @@ $(READY): pyproject.toml constraints.txt scripts/setup.sh
 demo: $(READY)  ## A pipeline on Spark, a worker killed, its recovery, the verdict (about a minute)
 	@$(BIN)/everstream demo
 
+apps: $(READY)  ## All nine applications, small, with a kill each, and a page (about 5 minutes)
+	@$(BIN)/everstream apps all --out reports/apps
+
 test: $(READY)  ## Run all tests (about 8 minutes on 2 cores)
 	@scripts/postgres.sh || [ $$? -eq 3 ]
+	@scripts/flite.sh || [ $$? -eq 3 ]
 	@$(BIN)/python -m pytest -n 3 --dist loadfile -m "not long" tests
 
 test-long: $(READY)  ## Run the long tests too
 	@scripts/postgres.sh || [ $$? -eq 3 ]
+	@scripts/flite.sh || [ $$? -eq 3 ]
 	@$(BIN)/python -m pytest tests
 
 check: $(READY)  ## Check format, lint and types

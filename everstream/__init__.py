@@ -6,6 +6,7 @@ those who use it.
 
 from typing import TYPE_CHECKING, Any
 
+from everstream.annotations import Stage, ToStream, annotated
 from everstream.connectors import (
     Binary,
     Callback,
@@ -17,6 +18,7 @@ from everstream.connectors import (
     FromList,
     Journal,
     JsonLines,
+    Load,
     Paced,
     Parquet,
     Postgres,
@@ -98,6 +100,7 @@ __all__ = [
     "Kill",
     "LeaseLost",
     "Listener",
+    "Load",
     "MissingExtra",
     "Monitor",
     "NotStored",
@@ -123,10 +126,12 @@ __all__ = [
     "Source",
     "SparkDataFrame",
     "Sqlite",
+    "Stage",
     "StoreError",
     "Stream",
     "Table",
     "TextLines",
+    "ToStream",
     "Transaction",
     "Tumbling",
     "Uncoordinated",
@@ -134,6 +139,7 @@ __all__ = [
     "WindowedStream",
     "Writer",
     "advise",
+    "annotated",
     "avg",
     "count",
     "custom",

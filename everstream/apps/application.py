@@ -53,6 +53,8 @@ class Application:
     sequential: Callable[[Path, Path], None]
     """The program without any parallelism, from the folder of an input to the result file."""
     pipeline: MakePipeline
+    annotated: MakePipeline
+    """The pipeline that is made of the annotated sequential program."""
     result: str
     """The name of the result file."""
     ordered: bool = False
@@ -65,6 +67,13 @@ class Application:
     """What the results of all items come to, if that is not the results themselves."""
     batch: int = 1
     """Items that travel together, unless somebody says otherwise."""
+
+    witness: str = "binary"
+    """An operator or sink of the pipeline that has one shard, through which all items go."""
+
+    def kill_halfway(self, folder: Path) -> str:
+        """A kill that every run on this input comes to, in the words of `run(kill=[...])`."""
+        return f"{self.witness}@{max(len(self.items(folder)) // 2, 1)}"
 
     def write(self, folder: Path, results: Iterable[Any], output: Path) -> None:
         """Write the result file from the results of all items, for any way of computing them."""

@@ -35,8 +35,16 @@ def sequential(folder: Path, output: Path) -> None:
 def pipeline(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> es.Pipeline:
     bzip2 = es.Pipeline("compress")
     source = bzip2.source(es.FromList(blocks(folder), batch=batch), name="blocks")
-    streams = source.on_demand().map(compress, name="compress", shards=shards)
-    return streams.on_demand().sink(es.Binary(parts), ordered=True)
+    streams = source.map(compress, name="compress", shards=shards)
+    return streams.sink(es.Binary(parts), ordered=True)
+
+
+@es.annotated
+def annotated(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> None:
+    with es.ToStream(batch=batch):
+        for block in blocks(folder):
+            with es.Stage(replicate=shards, outputs=[block], ordered=True, sink=es.Binary(parts)):
+                block = compress(block)
 
 
 APPLICATION = Application(
@@ -48,6 +56,7 @@ APPLICATION = Application(
     stages=(compress,),
     sequential=sequential,
     pipeline=pipeline,
+    annotated=annotated.pipeline,
     result="text.txt.bz2",
     ordered=True,
     encode=bytes,

@@ -38,8 +38,16 @@ def sequential(folder: Path, output: Path) -> None:
 def pipeline(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> es.Pipeline:
     bunzip2 = es.Pipeline("decompress")
     source = bunzip2.source(es.FromList(streams(folder), batch=batch), name="streams")
-    blocks = source.on_demand().map(decompress, name="decompress", shards=shards)
-    return blocks.on_demand().sink(es.Binary(parts), ordered=True)
+    blocks = source.map(decompress, name="decompress", shards=shards)
+    return blocks.sink(es.Binary(parts), ordered=True)
+
+
+@es.annotated
+def annotated(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> None:
+    with es.ToStream(batch=batch):
+        for stream in streams(folder):
+            with es.Stage(replicate=shards, outputs=[stream], ordered=True, sink=es.Binary(parts)):
+                stream = decompress(stream)
 
 
 def make_input(megabytes: int, folder: Path, tell: Tell) -> None:
@@ -57,6 +65,7 @@ APPLICATION = Application(
     stages=(decompress,),
     sequential=sequential,
     pipeline=pipeline,
+    annotated=annotated.pipeline,
     result="text.txt",
     ordered=True,
     encode=bytes,

@@ -63,8 +63,17 @@ def sequential(folder: Path, output: Path) -> None:
 def pipeline(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> es.Pipeline:
     eye = es.Pipeline("eye")
     source = eye.source(es.FromList(frames(folder), batch=batch), name="frames")
-    marked = source.on_demand().map(mark_eyes, name="mark_eyes", shards=shards)
-    return marked.on_demand().sink(es.Binary(parts, encode=jpeg), ordered=True)
+    marked = source.map(mark_eyes, name="mark_eyes", shards=shards)
+    return marked.sink(es.Binary(parts, encode=jpeg), ordered=True)
+
+
+@es.annotated
+def annotated(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> None:
+    video = es.Binary(parts, encode=jpeg)
+    with es.ToStream(batch=batch):
+        for frame in frames(folder):
+            with es.Stage(replicate=shards, outputs=[frame], ordered=True, sink=video):
+                frame = mark_eyes(frame)
 
 
 APPLICATION = Application(
@@ -76,6 +85,7 @@ APPLICATION = Application(
     stages=(mark_eyes,),
     sequential=sequential,
     pipeline=pipeline,
+    annotated=annotated.pipeline,
     result="eyes.mjpeg",
     ordered=True,
     encode=jpeg,

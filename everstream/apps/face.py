@@ -79,9 +79,20 @@ def sequential(folder: Path, output: Path) -> None:
 def pipeline(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> es.Pipeline:
     face = es.Pipeline("face")
     source = face.source(es.FromList(frames(folder), batch=batch), name="frames")
-    found = source.on_demand().map(detect, name="detect", shards=shards)
+    found = source.map(detect, name="detect", shards=shards)
     marked = found.map(recognise, name="recognise", shards=shards)
-    return marked.on_demand().sink(es.Binary(parts, encode=jpeg), ordered=True)
+    return marked.sink(es.Binary(parts, encode=jpeg), ordered=True)
+
+
+@es.annotated
+def annotated(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> None:
+    video = es.Binary(parts, encode=jpeg)
+    with es.ToStream(batch=batch):
+        for frame in frames(folder):
+            with es.Stage(replicate=shards, name="detect"):
+                scene = detect(frame)
+            with es.Stage(replicate=shards, outputs=[frame], ordered=True, sink=video):
+                frame = recognise(scene)
 
 
 APPLICATION = Application(
@@ -93,6 +104,7 @@ APPLICATION = Application(
     stages=(detect, recognise),
     sequential=sequential,
     pipeline=pipeline,
+    annotated=annotated.pipeline,
     result="people.mjpeg",
     ordered=True,
     encode=jpeg,

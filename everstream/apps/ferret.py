@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import everstream as es
-from everstream.apps.application import Application, Tell
+from everstream.apps.application import Application, Tell, json_line
 from everstream.apps.generators.pictures import make_pictures
 from everstream.apps.models import once_per_thread
 from everstream.extras import extra
@@ -132,7 +132,7 @@ def collection(folder: str) -> Collection:
 
 def sequential(folder: Path, output: Path) -> None:
     answers = [rank(query(extract(segment(path)))) for path in queries(folder)]
-    output.write_text("".join(sorted(f"{json.dumps(answer)}\n" for answer in answers)))
+    output.write_bytes(b"".join(sorted(map(json_line, answers))))
 
 
 def pipeline(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> es.Pipeline:
@@ -142,6 +142,16 @@ def pipeline(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> e
     stream = stream.on_demand().map(extract, name="extract", shards=shards)
     stream = stream.on_demand().map(query, name="query", shards=shards)
     return stream.on_demand().map(rank, name="rank", shards=shards).sink(es.JsonLines(parts))
+
+
+@es.annotated
+def annotated(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> None:
+    with es.ToStream(batch=batch):
+        for path in queries(folder):
+            with es.Stage(replicate=shards, name="extract"):
+                found: Any = extract(segment(path))
+            with es.Stage(replicate=shards, outputs=[found], sink=es.JsonLines(parts)):
+                found = rank(query(found))
 
 
 def make_input(amount: Amount, folder: Path, tell: Tell) -> None:
@@ -172,5 +182,7 @@ APPLICATION = Application(
     stages=(segment, extract, query, rank),
     sequential=sequential,
     pipeline=pipeline,
+    annotated=annotated.pipeline,
     result="similar.jsonl",
+    witness="queries",
 )

@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,11 @@ from everstream.errors import UserError
 
 MANIFEST = "input.json"
 GENERATORS = Path(__file__).parent / "generators"
+LIBRARIES = (
+    *("numpy", "numba", "opencv-contrib-python-headless", "scikit-image", "faiss-cpu"),
+    *("pocketsphinx", "afinn"),
+)
+"""Those that results come from: another version may give others."""
 
 
 def inputs_root() -> Path:
@@ -34,8 +40,7 @@ def input_folder(application: Application, size: str, tell: Tell | None = None) 
     if size not in CLASSES:
         raise UserError(f"there is no class of inputs '{size}'; there are: {', '.join(CLASSES)}.")
     amount = application.sizes[size]
-    makers = [_module_of(application.make_input).__file__, *sorted(GENERATORS.glob("*.py"))]
-    way = "".join(Path(maker).read_text() for maker in makers)
+    way = _text_of(application.make_input, sorted(GENERATORS.glob("*.py")))
     folder = inputs_root() / application.name / f"{size}-{_short(f'{amount!r} {way}')}"
     if not (folder / MANIFEST).exists():
         _make(application, amount, folder, tell or (lambda done, total: None))
@@ -45,19 +50,22 @@ def input_folder(application: Application, size: str, tell: Tell | None = None) 
 
 def expected_checksum(application: Application, folder: Path) -> str:
     """That of the sequential program's result for this input; it runs unless it has before."""
-    program = inspect.getsource(_module_of(application.sequential))
-    known = folder.with_name(f"{folder.name}.expected-{_short(program)}")
+    program = _text_of(application.sequential, sorted(Path(__file__).parent.glob("*.py")))
+    versions = [f"{name} {version(name)}" for name in LIBRARIES]
+    known = folder.with_name(f"{folder.name}.expected-{_short(f'{versions} {program}')}")
     if not known.exists():
-        with tempfile.TemporaryDirectory(prefix="everstream-") as place:
+        with tempfile.TemporaryDirectory(prefix="unfinished-", dir=folder.parent) as place:
             output = Path(place, application.result)
             application.sequential(folder, output)
-            Path(place, "known").write_text(checksum(output))
-            shutil.move(Path(place, "known"), known)
+            Path(place, "expected").write_text(checksum(output))
+            Path(place, "expected").replace(known)
     return known.read_text()
 
 
-def _module_of(function: Any) -> Any:
-    return sys.modules[function.__module__]
+def _text_of(function: Any, others: list[Path]) -> str:
+    """The module of a function and these others, as text: other text may do other things."""
+    own = inspect.getsource(sys.modules[function.__module__])
+    return "".join([own, *(path.read_text() for path in others)])
 
 
 def _short(text: str) -> str:

@@ -101,10 +101,23 @@ def sequential(folder: Path, output: Path) -> None:
 def pipeline(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> es.Pipeline:
     lane = es.Pipeline("lane")
     source = lane.source(es.FromList(frames(folder), batch=batch), name="frames")
-    stream: es.Stream[Any] = source.on_demand()
+    stream: es.Stream[Any] = source
     for stage in STAGES:
         stream = stream.map(stage, name=stage.__name__, shards=shards)
-    return stream.on_demand().sink(es.Binary(parts, encode=jpeg), ordered=True)
+    return stream.sink(es.Binary(parts, encode=jpeg), ordered=True)
+
+
+@es.annotated
+def annotated(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> None:
+    video = es.Binary(parts, encode=jpeg)
+    with es.ToStream(batch=batch):
+        for frame in frames(folder):
+            with es.Stage(replicate=shards, name="find_edges"):
+                road = find_edges(cut_road(frame))
+            with es.Stage(replicate=shards, name="find_lines"):
+                found = find_both(find_segments(find_lines(road)))
+            with es.Stage(replicate=shards, outputs=[frame], ordered=True, sink=video):
+                frame = mark_lane(found)
 
 
 APPLICATION = Application(
@@ -116,6 +129,7 @@ APPLICATION = Application(
     stages=STAGES,
     sequential=sequential,
     pipeline=pipeline,
+    annotated=annotated.pipeline,
     result="lane.mjpeg",
     ordered=True,
     encode=jpeg,

@@ -74,8 +74,16 @@ def sequential(folder: Path, output: Path) -> None:
 def pipeline(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> es.Pipeline:
     mandelbrot = es.Pipeline("mandelbrot")
     source = mandelbrot.source(es.FromList(lines(folder), batch=batch), name="lines")
-    rows = source.on_demand().map(pixels, name="pixels", shards=shards)
-    return rows.on_demand().sink(es.Binary(parts), ordered=True)
+    rows = source.map(pixels, name="pixels", shards=shards)
+    return rows.sink(es.Binary(parts), ordered=True)
+
+
+@es.annotated
+def annotated(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> None:
+    with es.ToStream(batch=batch):
+        for line in lines(folder):
+            with es.Stage(replicate=shards, outputs=[line], ordered=True, sink=es.Binary(parts)):
+                line = pixels(line)
 
 
 def make_input(view: dict[str, int], folder: Path, tell: Tell) -> None:
@@ -91,6 +99,7 @@ APPLICATION = Application(
     stages=(pixels,),
     sequential=sequential,
     pipeline=pipeline,
+    annotated=annotated.pipeline,
     result="mandelbrot.pgm",
     ordered=True,
     encode=bytes,

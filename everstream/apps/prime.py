@@ -4,13 +4,12 @@ Even numbers are done at once and primes take longest, so the load is as uneven 
 order of the answers does not matter, and their sum is kept in state.
 """
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import everstream as es
-from everstream.apps.application import Application, Tell
+from everstream.apps.application import Application, Tell, json_line
 from everstream.extras import extra
 
 with extra("apps"):
@@ -36,7 +35,7 @@ def sequential(folder: Path, output: Path) -> None:
     for number in numbers(folder):
         if is_prime(number):
             count += 1
-    output.write_text(f"{json.dumps({'primes': count})}\n")
+    output.write_bytes(json_line({"primes": count}))
 
 
 class Count(es.Operator):
@@ -52,8 +51,22 @@ class Count(es.Operator):
 def pipeline(folder: Path, parts: Path, *, shards: int = 2, batch: int = 100) -> es.Pipeline:
     prime = es.Pipeline("prime")
     source = prime.source(es.FromList(numbers(folder), batch=batch), name="numbers")
-    found = source.on_demand().map(is_prime, name="is_prime", shards=shards)
+    found = source.map(is_prime, name="is_prime", shards=shards)
     return found.process(Count(), name="count", shards=1).sink(es.JsonLines(parts))
+
+
+@es.annotated
+def annotated(folder: Path, parts: Path, *, shards: int = 2, batch: int = 100) -> None:
+    count, last = 0, numbers(folder)[-1]
+    with es.ToStream(batch=batch):
+        for number in numbers(folder):
+            with es.Stage(replicate=shards, name="is_prime"):
+                found: Any = is_prime(number)
+            with es.Stage(state=[count], outputs=[found], sink=es.JsonLines(parts), name="count"):
+                count += found
+                if number < last:
+                    continue
+                found = {"primes": count}
 
 
 def make_input(limit: int, folder: Path, tell: Tell) -> None:
@@ -73,7 +86,9 @@ APPLICATION = Application(
     stages=(is_prime,),
     sequential=sequential,
     pipeline=pipeline,
+    annotated=annotated.pipeline,
     result="primes.jsonl",
     gather=gather,
     batch=100,
+    witness="count",
 )

@@ -38,11 +38,13 @@ def run_pipeline(
     checkpoint: Checkpointing | None = None,
     kill: Sequence[str | es.Kill] = (),
     master: str = "local[*]",
+    annotated: bool = False,
 ) -> Run:
     """Run the pipeline on the input in `folder` and write its result to `output`."""
+    make = application.annotated if annotated else application.pipeline
     with tempfile.TemporaryDirectory(prefix="everstream-", dir=output.parent) as place:
         parts = Path(place, "parts")
-        pipeline = application.pipeline(
+        pipeline = make(
             folder, parts, shards=shards, batch=application.batch if batch is None else batch
         )
         result = pipeline.run(

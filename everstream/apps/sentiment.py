@@ -4,13 +4,12 @@ Two stages: speech becomes text, by a model that is loaded once in each process 
 the time; words are then looked up in AFINN-111, a list of how pleased or displeased they sound.
 """
 
-import json
 import wave
 from pathlib import Path
 from typing import Any
 
 import everstream as es
-from everstream.apps.application import Application
+from everstream.apps.application import Application, json_line
 from everstream.apps.generators.speech import Recordings, make_speech
 from everstream.apps.models import once_per_thread
 from everstream.extras import extra
@@ -62,14 +61,24 @@ def score(said: dict[str, Any]) -> dict[str, Any]:
 
 def sequential(folder: Path, output: Path) -> None:
     scored = [score(transcribe(path)) for path in recordings(folder)]
-    output.write_text("".join(sorted(f"{json.dumps(said)}\n" for said in scored)))
+    output.write_bytes(b"".join(sorted(map(json_line, scored))))
 
 
 def pipeline(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> es.Pipeline:
     sentiment = es.Pipeline("sentiment")
     source = sentiment.source(es.FromList(recordings(folder), batch=batch), name="recordings")
-    said = source.on_demand().map(transcribe, name="transcribe", shards=shards)
+    said = source.map(transcribe, name="transcribe", shards=shards)
     return said.map(score, name="score", shards=1).sink(es.JsonLines(parts))
+
+
+@es.annotated
+def annotated(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> None:
+    with es.ToStream(batch=batch):
+        for path in recordings(folder):
+            with es.Stage(replicate=shards, name="transcribe"):
+                said = transcribe(path)
+            with es.Stage(outputs=[said], sink=es.JsonLines(parts), name="score"):
+                said = score(said)
 
 
 APPLICATION = Application(
@@ -81,5 +90,7 @@ APPLICATION = Application(
     stages=(transcribe, score),
     sequential=sequential,
     pipeline=pipeline,
+    annotated=annotated.pipeline,
     result="sentiment.jsonl",
+    witness="score",
 )

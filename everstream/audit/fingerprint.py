@@ -10,6 +10,8 @@ from typing import Any
 
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 """Where an object lies in memory is no part of what it is."""
+WHOLE = "biu"
+"""Kinds of numbers that are equal only if their bytes are: an image has too many to go one by one."""
 
 
 def fingerprint(value: Any, _above: tuple[int, ...] = ()) -> Hashable:
@@ -21,7 +23,9 @@ def fingerprint(value: Any, _above: tuple[int, ...] = ()) -> Hashable:
     False
     """
     kind = type(value)
-    if kind in (str, bytes, int, float, bool, type(None)):
+    if kind is bytes:
+        return "bytes", value
+    if kind in (str, int, float, bool, type(None)):
         return kind.__name__, repr(value)  # by text: NaN equals itself, 0.0 is not -0.0
     if id(value) in _above:
         return "cycle", len(_above) - _above.index(id(value))
@@ -40,6 +44,8 @@ def fingerprint(value: Any, _above: tuple[int, ...] = ()) -> Hashable:
         value, "tolist"
     ):  # NumPy: its repr leaves out the middle
         shape = tuple(getattr(value, "shape", ()))
+        if value.dtype.kind in WHOLE:
+            return name, str(value.dtype), shape, value.tobytes()
         return name, str(value.dtype), shape, fingerprint(value.tolist(), above)
     if hasattr(value, "to_dict") and hasattr(value, "columns"):  # a table within a record
         rows = value.to_dict(as_series=False) if hasattr(value, "to_dicts") else value.to_dict()

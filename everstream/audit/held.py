@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -64,6 +65,12 @@ class _HeldReader(Reader):
 
     def fence(self, generation: int) -> None:
         self._inner.fence(generation)
+
+    def keep_time(self, wall_s: Callable[[], float], steady_s: Callable[[], float]) -> None:
+        self._inner.keep_time(wall_s, steady_s)
+
+    def tune(self, settings: Mapping[str, str], version: int) -> None:
+        self._inner.tune(settings, version)
 
     def take_rejected(self) -> list[Rejected]:
         return self._inner.take_rejected()

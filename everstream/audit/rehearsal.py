@@ -81,7 +81,8 @@ def looks_at_batches(graph: Graph) -> bool:
 
 def _sees_batches(operator: Operator) -> bool:
     if type(operator).__module__ != builtin.__name__:
-        return type(operator).process_batch is not Operator.process_batch
+        own = type(operator).process_batch is not Operator.process_batch
+        return own and not operator.record_by_record
     # An expression may well hold a sum over the batch.
     if isinstance(operator, Filter):
         return isinstance(operator.predicate, pl.Expr)

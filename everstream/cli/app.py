@@ -9,12 +9,18 @@ import typer
 
 from everstream.cli import (
     advise,
+    annotate,
+    apps_exec,
+    apps_reports,
+    bench_load,
     bench_protocols,
     bench_transactions,
     check,
     checkpoints,
     simulate,
+    tune,
 )
+from everstream.cli.apps import apps
 from everstream.cli.audit import audit
 from everstream.cli.bench import bench
 from everstream.cli.demo import demo
@@ -53,11 +59,17 @@ app.command()(demo)
 app.command()(audit)
 bench_transactions.register(bench)
 bench_protocols.register(bench)
+bench_load.register(bench)
 app.add_typer(bench, name="bench")
+apps_exec.register(apps)
+apps_reports.register(apps)
+app.add_typer(apps, name="apps")
 advise.register(app)
 simulate.register(app)
 checkpoints.register(app)
 check.register(app)
+annotate.register(app)
+tune.register(app)
 
 
 def main() -> None:

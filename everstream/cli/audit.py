@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from everstream.cli.run import EngineOption, Engines
+from everstream.cli.run import Arguments, EngineOption, Engines, Target
 from everstream.errors import EverstreamError
 
 if TYPE_CHECKING:
@@ -31,9 +31,8 @@ NONDETERMINISM = (
 
 
 def audit(
-    target: Annotated[
-        str, typer.Argument(metavar="PIPELINE", help="FILE.py, FILE.py:NAME or module:NAME")
-    ],
+    target: Target,
+    arguments: Arguments = None,
     engine: EngineOption = Engines.tasks,
     kills: Annotated[int, typer.Option(min=1, help="How many processes to kill.")] = 20,
     seed: Annotated[int, typer.Option(help="The same seed draws the same kills.")] = 7,
@@ -80,14 +79,23 @@ def audit(
     from everstream.cli.supervise import FAILED, USAGE
     from everstream.errors import UserError
 
-    options = RunOptions(target, master, workers, every=every, timeout=timeout, engine=engine.value)
+    called_with = tuple(arguments or ())
+    options = RunOptions(
+        target,
+        master,
+        workers,
+        every=every,
+        timeout=timeout,
+        arguments=called_with,
+        engine=engine.value,
+    )
     try:
         options.check()
         if not master.startswith("local"):
             raise UserError(f"--master {master}: an audit runs on this machine; say local[4].")
         with tempfile.TemporaryDirectory(prefix="everstream-audit-") as folder:
             stage = SupervisedStage(options, seed, console)
-            pipeline = load_pipeline(target)
+            pipeline = load_pipeline(target, called_with)
             findings = Audit(
                 pipeline, stage, Path(folder), kills, seed, drivers, engine.value
             ).run()

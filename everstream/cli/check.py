@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from everstream.cli.options import RunOptions
-from everstream.cli.run import DropState, Renamed, StoreKeyFile, Target, say_error
+from everstream.cli.run import Arguments, DropState, Renamed, StoreKeyFile, Target, say_error
 from everstream.errors import EverstreamError, UserError
 
 FITS, REFUSED, UNREADABLE = 0, 1, 2
@@ -25,6 +25,7 @@ def register(app: typer.Typer) -> None:
 
 def check(
     target: Target,
+    arguments: Arguments = None,
     store: Annotated[
         str | None,
         typer.Option(
@@ -53,6 +54,7 @@ def check(
         renamed=tuple(renamed or ()),
         drop_state=tuple(drop_state or ()),
         store_key=store_key,
+        arguments=tuple(arguments or ()),
     )
     try:
         raise typer.Exit(FITS if compared(options, store) else REFUSED)
@@ -71,7 +73,7 @@ def compared(options: RunOptions, store: str | None) -> bool:
     from everstream.pipeline.describing import check_names
 
     wishes = Wishes(options.renamings(), frozenset(options.drop_state))
-    pipeline = load_pipeline(options.target)
+    pipeline = load_pipeline(options.target, options.arguments)
     where = store if store is not None else options.store_of(pipeline.name)
     plan = make_plan(pipeline, 1)
     found = [

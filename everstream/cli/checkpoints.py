@@ -52,26 +52,38 @@ def checkpoints(
         bool,
         typer.Option("--verify", help="Read all that the checkpoints name and compare checksums."),
     ] = False,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair", help="Verify, and write what is damaged anew where its copy is whole."
+        ),
+    ] = False,
     as_json: JsonFlag = False,
     store_key: StoreKeyFile = None,
 ) -> None:
     """List the checkpoints in a store: when, how big, how long, complete or not and why.
 
     "size" is what the checkpoint added to the store, "restores" what going back to it reads.
-    The next run goes on from the current one. Only reads; safe while the pipeline runs.
+    The next run goes on from the current one. Only reads, unless told to repair; safe while the
+    pipeline runs. Each object is there twice: a checkpoint with one damaged copy is still whole.
 
     Example: everstream checkpoints .everstream/word-count --verify
 
     Exit codes: 0 listed; 1 the store cannot be read; 2 wrong usage, or no such store.
     """
     from everstream.inspection import look, open_store
+    from everstream.inspection import repair as heal
 
-    with _errors_in_one_line():
+    verify = verify or repair
+    with errors_in_one_line():
         opened = open_store(store, store_key)
         errors = Console(stderr=True)
         with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
             progress.add_task("verifying" if verify else "reading", total=None)
+            healed = heal(opened) if repair else []
             overview = look(opened, verify=verify)
+    for text in healed:
+        typer.echo(f"healed from its copy: {text}", err=True)
     if as_json:
         typer.echo(json.dumps(overview.to_json(), indent=2))
         return
@@ -107,7 +119,7 @@ def state(
     """
     from everstream.inspection import read_state
 
-    with _errors_in_one_line():
+    with errors_in_one_line():
         if as_json and csv is not None:
             raise UserError("--json and --csv: choose one of them.")
         # The classes of values are often in a module beside the pipeline.
@@ -163,7 +175,7 @@ def rewind(
         typer.echo(f"It is not known yet whether that went through: {trouble}", err=True)
         pause(trouble)
 
-    with _errors_in_one_line():
+    with errors_in_one_line():
         opened = open_store(store, store_key)
         target, current = check_rewind(opened, to)
         if not yes:
@@ -193,6 +205,13 @@ def _show(overview: "Overview", shards: bool) -> None:
         for problem in row.problems:
             whose = f"slot {row.slot}" if row.epoch is None else f"epoch {row.epoch}"
             console.print(f"{whose}: {problem}", highlight=False, markup=False, soft_wrap=True)
+    for text in dict.fromkeys(weakness for row in rows for weakness in row.weaknesses):
+        console.print(
+            f"one of two copies is damaged: {text}; say --repair to write it anew",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
     holder = overview.holder
     console.print(
         f"Lease {holder.number} is held by {holder.owner or 'nobody: the store was started afresh'}",
@@ -265,7 +284,7 @@ def _size(size_bytes: int) -> str:
 
 
 @contextmanager
-def _errors_in_one_line() -> Iterator[Any]:
+def errors_in_one_line() -> Iterator[Any]:
     from everstream.cli.run import say_error
 
     try:

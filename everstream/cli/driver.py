@@ -20,6 +20,7 @@ from everstream.audit.rehearsal import rehearsed
 from everstream.cli.events import Event, Failed, Fault, Finished, Opened, Teller, write_event
 from everstream.cli.load import load_pipeline
 from everstream.cli.options import RunOptions
+from everstream.cli.under_load import loads_of, put_under_load
 from everstream.errors import EnvironmentFault, EverstreamError, RunFailed, UserError
 from everstream.spark.kills import Kill
 
@@ -48,17 +49,15 @@ def run_and_tell(options: RunOptions, tell: Callable[[Event], None]) -> None:
     """Run to the end; whatever the end is, the last event says it."""
     teller = Teller(tell)
     try:
-        from everstream.spark.run import run
-
-        pipeline = load_pipeline(options.target)
+        pipeline = load_pipeline(options.target, options.arguments)
         if options.rehearsal is not None:
             pipeline = rehearsed(pipeline, options.rehearsal)
+        put_under_load(pipeline, loads_of(options.load, options.calibrate), options.catch_up)
         store = options.store_of(pipeline.name)
         checkpoint = options.checkpointing()
         kills = [Kill.parse(kill) for kill in options.kills]
         tell(Opened(pipeline.name, store, options.checkpoint))
-        result = run(
-            pipeline,
+        result = pipeline.run(
             engine=options.engine,
             checkpoint=checkpoint,
             store=store,

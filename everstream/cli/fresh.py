@@ -16,7 +16,7 @@ from everstream.state.store import CheckpointStore
 
 def would_be_deleted(options: RunOptions) -> list[str]:
     """What a run with --fresh deletes, one line per place; nothing if it is the first."""
-    graph = make_plan(load_pipeline(options.target), options.workers or 1).graph
+    graph = make_plan(load_pipeline(options.target, options.arguments), options.workers or 1).graph
     url = store_url(options.store_of(graph.name))
     assert url is not None
     found = []

@@ -1,33 +1,107 @@
-"""Finds the pipeline a user names: `FILE.py`, `FILE.py:NAME` or `module:NAME`.
+"""Finds the pipeline a user names: `FILE.py`, `FILE.py:NAME`, `module:NAME`.
 
+What is named is a pipeline, or a function with `@es.annotated`, which takes arguments and gives one.
 A file is loaded as a module, so what stands under `if __name__ == "__main__"` does not run. Its
 functions and classes then travel to the hosts by value: no other machine has to have the file.
 Whatever goes wrong is the user's to put right and is said in one line.
 """
 
+import ast
 import importlib
 import importlib.util
+import inspect
 import os
 import sys
 import traceback
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import cloudpickle
 
+from everstream.annotations import AnnotatedFunction, AnnotationError
 from everstream.errors import UserError
 from everstream.pipeline.stream import Pipeline
 
+APPLICATION = "everstream.apps:"
+"""Before the name of an application of ours, and of a class of its inputs if not the smallest."""
 
-def load_pipeline(target: str) -> Pipeline:
-    """The pipeline that `target` names; a UserError says what to change if there is none."""
+
+def load_pipeline(target: str, arguments: Sequence[str] = ()) -> Pipeline:
+    """The pipeline that `target` names; a UserError says what to change if there is none.
+
+    `arguments`, as in limit=500, are those of an annotated function.
+    """
+    found: Pipeline | AnnotatedFunction[..., Any]
+    if target.startswith(APPLICATION):
+        found = _load_application(*target.removeprefix(APPLICATION).split(":"))
+    else:
+        found = _choose(*load_module(target))
+    if isinstance(found, AnnotatedFunction):
+        return called(found, arguments)
+    if arguments:
+        raise UserError(
+            f"'{arguments[0]}': the pipeline '{found.name}' takes no arguments; a function with "
+            "@es.annotated does."
+        )
+    return found
+
+
+def load_module(target: str) -> tuple[ModuleType, str, str | None]:
+    """The module that `target` names, what it is called there, and the name behind the colon."""
     place, name = _split(target)
     if place.endswith(".py") or os.sep in place:
         module = _load_file(Path(place))
     else:
         module = _load_module(place)
     cloudpickle.register_pickle_by_value(module)
-    return _choose(module, place, name)
+    return module, place, name
+
+
+def called(function: AnnotatedFunction[..., Any], arguments: Sequence[str]) -> Pipeline:
+    """The pipeline of an annotated function with these arguments."""
+    return function.pipeline(**parsed(function, arguments))
+
+
+def parsed(function: AnnotatedFunction[..., Any], arguments: Sequence[str]) -> dict[str, Any]:
+    """limit=500 as {"limit": 500}; what is no Python value is text."""
+    name, known = function.program.name, inspect.signature(function.function).parameters
+    example = f"-- {next(iter(known), 'limit')}=500"
+    values: dict[str, Any] = {}
+    for argument in arguments:
+        key, equals, text = argument.partition("=")
+        if not equals:
+            raise UserError(f"'{argument}': write NAME=VALUE, as in {example}.")
+        if key not in known:
+            listed = ", ".join(known) or "none"
+            raise UserError(f"'{name}' has no parameter '{key}'; it has: {listed}.")
+        values[key] = text
+        if known[key].annotation not in (str, "str"):
+            with suppress(ValueError, SyntaxError):
+                values[key] = ast.literal_eval(text)
+    needed = [key for key, one in known.items() if one.default is one.empty and key not in values]
+    if needed:
+        missing = " ".join(f"{key}=..." for key in needed)
+        raise UserError(f"'{name}' needs arguments: say -- {missing} at the end.")
+    return values
+
+
+def _load_application(name: str, size: str = "test", *more: str) -> Pipeline:
+    """The pipeline of one of our own applications, whose input is made if it is not there."""
+    from everstream.apps.catalogue import find
+    from everstream.apps.inputs import input_folder
+    from everstream.cli.making import making_progress
+
+    if more:
+        raise UserError(
+            f"'{APPLICATION}{name}:{size}:{':'.join(more)}': write {APPLICATION}NAME:CLASS."
+        )
+    application = find(name)
+    with making_progress(f"making the input of {name}, class {size}") as tell:
+        folder = input_folder(application, size, tell)
+    return application.pipeline(folder, Path(f"{name}-{size}").absolute(), batch=application.batch)
 
 
 def _split(target: str) -> tuple[str, str | None]:
@@ -83,7 +157,7 @@ def _load_module(name: str) -> ModuleType:
 
 def _explained(error: BaseException, where: str) -> BaseException:
     """One line that says where the user's program broke; interrupts pass as they are."""
-    if isinstance(error, KeyboardInterrupt):
+    if isinstance(error, KeyboardInterrupt | AnnotationError):
         return error
     if isinstance(error, UserError):
         return UserError(f"{_line_of(error, where)}: {error.message}")
@@ -101,14 +175,23 @@ def _line_of(error: BaseException, where: str) -> str:
     return f"{where}, line {own[-1].lineno}" if own else where
 
 
-def _choose(module: ModuleType, place: str, name: str | None) -> Pipeline:
-    found = {key: value for key, value in vars(module).items() if isinstance(value, Pipeline)}
+def _choose(
+    module: ModuleType, place: str, name: str | None
+) -> Pipeline | AnnotatedFunction[..., Any]:
+    found: dict[str, Pipeline | AnnotatedFunction[..., Any]] = {
+        key: value
+        for key, value in vars(module).items()
+        if isinstance(value, Pipeline | AnnotatedFunction)
+    }
     if name is not None:
         if name in found:
             return found[name]
         if hasattr(module, name):
             kind = type(getattr(module, name)).__name__
-            raise UserError(f"'{name}' in {place} is of type {kind}, not an es.Pipeline.")
+            raise UserError(
+                f"'{name}' in {place} is of type {kind}, not an es.Pipeline, and no function with "
+                "@es.annotated."
+            )
         known = ", ".join(found) or "none"
         raise UserError(f"{place} has no '{name}'; the pipelines in it: {known}.")
     different = {id(pipeline): pipeline for pipeline in found.values()}

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from everstream.audit.rehearsal import Rehearsal
+from everstream.cli.under_load import loads_of
 from everstream.core.registry import named
 from everstream.errors import UserError
 from everstream.meters.monitor import DEFAULT_PERIOD, Monitor
@@ -38,12 +39,17 @@ class RunOptions:
     heartbeat_timeout: str = "10s"
     kills: tuple[str, ...] = field(default=())
     transport: str = "auto"
+    load: tuple[str, ...] = ()
+    calibrate: str | None = None
+    catch_up: bool = True
     store_key: str | None = None
     monitor: str | None = None
     monitor_file: str | None = None
     monitor_append: bool = False
     """The file has rows of an earlier driver of this command."""
     engine: Engine = "tasks"
+    arguments: tuple[str, ...] = ()
+    """What an annotated function is called with, as in limit=500."""
     rehearsal: Rehearsal | None = None
     """Run the pipeline as an audit does: without its own sinks."""
 
@@ -52,6 +58,7 @@ class RunOptions:
         self.checkpointing()
         self.renamings()
         self.watching()
+        loads_of(self.load, self.calibrate)
         times = {
             "--timeout": self.timeout,
             "--checkpoint-timeout": self.checkpoint_timeout,
@@ -104,7 +111,7 @@ class RunOptions:
         if how is not None:
             records = tuple((name, count) for name, count in how["records"])
             how = Rehearsal(how["gate"], how["lasts_s"], records)
-        for name in ("kills", "renamed", "drop_state"):
+        for name in ("kills", "renamed", "drop_state", "arguments", "load"):
             fields[name] = tuple(fields[name])
         return cls(**fields, rehearsal=how)
 

@@ -19,7 +19,19 @@ LOGGING = [protocol.name for protocol in PROTOCOLS.values() if protocol.logs]
 
 
 Target = Annotated[
-    str, typer.Argument(metavar="PIPELINE", help="FILE.py, FILE.py:NAME or module:NAME")
+    str,
+    typer.Argument(
+        metavar="PIPELINE",
+        help="FILE.py, FILE.py:NAME or module:NAME; a pipeline, or a function with @es.annotated",
+    ),
+]
+Arguments = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[-- NAME=VALUE ...]",
+        help="For a function with @es.annotated: its arguments, as in -- limit=500000",
+        show_default=False,
+    ),
 ]
 Renamed = Annotated[
     list[str] | None,
@@ -75,6 +87,7 @@ class Transport(Enum):
 
 def run(
     target: Target,
+    arguments: Arguments = None,
     engine: EngineOption = Engines.tasks,
     master: Annotated[
         str, typer.Option(help="Spark master: local[4], spark://host:7077, ...")
@@ -165,6 +178,29 @@ def run(
         Transport,
         typer.Option(help="auto: unix sockets on one machine, encrypted TCP between machines."),
     ] = Transport.auto,
+    load: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[SOURCE=]PATTERN",
+            help="Pace the sources: 500, wave,10s,100,1000 or another pattern of es.Load. Can be "
+            "given several times, for one source each.",
+        ),
+    ] = None,
+    calibrate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN.json",
+            help="With --load wave: from 0.1 to 1.1 of the throughput of a run at full speed, "
+            "whose --json this is.",
+        ),
+    ] = None,
+    catch_up: Annotated[
+        bool,
+        typer.Option(
+            "--catch-up/--no-catch-up",
+            help="With --load: make up for what could not be given in time; or, as SPBench, do not.",
+        ),
+    ] = True,
     store_key: StoreKeyFile = None,
     monitor: Annotated[
         str | None,
@@ -213,9 +249,13 @@ def run(
         heartbeat_timeout=heartbeat_timeout,
         kills=tuple(kill or ()),
         transport=transport.value,
+        load=tuple(load or ()),
+        calibrate=calibrate,
+        catch_up=catch_up,
         store_key=store_key,
         monitor=monitor,
         monitor_file=_monitor_file(monitor, monitor_file),
+        arguments=tuple(arguments or ()),
     )
     try:
         options.check()

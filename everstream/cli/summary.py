@@ -25,6 +25,8 @@ def show_summary(
     if checkpoints:
         _line(console, describe_checkpoints(checkpoints))
     show_recoveries(console, recoveries)
+    if "returned" in result:
+        _line(console, f"returned: {result['returned']}")
 
 
 def _show_counts(console: Console, result: dict[str, Any]) -> None:

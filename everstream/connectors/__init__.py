@@ -7,6 +7,7 @@ from everstream.connectors.generate import FromFunction, FromGenerator, FromList
 from everstream.connectors.journal import Journal
 from everstream.connectors.json_lines import JsonLines
 from everstream.connectors.live import Callback, Console
+from everstream.connectors.load import Load
 from everstream.connectors.paced import Paced
 from everstream.connectors.parquet_files import Parquet
 from everstream.connectors.postgres_sink import Postgres
@@ -27,6 +28,7 @@ __all__ = [
     "FromList",
     "Journal",
     "JsonLines",
+    "Load",
     "Paced",
     "Parquet",
     "Postgres",

@@ -16,7 +16,7 @@ from everstream.connectors.journal_log import Appending, Frame, Log, Segment, en
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.rejects import Rejected
-from everstream.pipeline.source import END, EndOfStream, Reader, Source
+from everstream.pipeline.source import END, NO_LOAD, EndOfStream, LoadSeen, Reader, Source
 from everstream.pipeline.types import T
 
 SEGMENT_BYTES = 64 << 20
@@ -124,6 +124,7 @@ class _JournalReader(Reader):
         self._file_bytes = 0
         self._ended = False
         self._replayed = 0
+        self._clocks: tuple[Callable[[], float], Callable[[], float]] | None = None
         self._rejected: list[Rejected] = []
 
     @property
@@ -132,6 +133,12 @@ class _JournalReader(Reader):
 
     def fence(self, generation: int) -> None:
         self._generation = generation
+
+    def keep_time(self, wall_s: Callable[[], float], steady_s: Callable[[], float]) -> None:
+        self._clocks = (wall_s, steady_s)
+
+    def load(self) -> LoadSeen:
+        return self._feed.load() if self._feed is not None else NO_LOAD
 
     def seek(self, offset: int) -> None:
         self.close()
@@ -194,6 +201,8 @@ class _JournalReader(Reader):
     def _read_on(self) -> Batch | EndOfStream | None:
         if self._feed is None:
             self._feed = self._begin()
+            if self._clocks is not None:
+                self._feed.keep_time(*self._clocks)
             if self._feed_offset is not None and not self._restarts:
                 self._feed.seek(self._feed_offset)
         read = self._feed.read()

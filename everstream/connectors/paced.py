@@ -1,14 +1,15 @@
-"""`Paced`: another source's records at a steady rate, for measurements and demonstrations.
+"""`Paced`: another source's records under a load, for measurements and demonstrations.
 
-Record number k of a shard is due k / rate after the start. The start is when the shard first
-opened the source, and it is part of the offset: after a failure the source catches up with all
-that became due in the meantime, as a live feed would, so that a measured latency counts the time
-the pipeline was down. A clock that is set back holds nothing up: records go on being due from where
-they were.
+A record is due when the load says so; the start is when the shard first opened the source, and it
+is part of the offset. By default what could not be given in time is made up for, also after a
+failure, as a live feed would: a measured latency then counts the time that the pipeline was down.
+
+Time is read from a clock that does not jump. Across processes of one machine that clock goes on,
+too; only on another machine, or after it was booted, the wall clocks must do.
 """
 
-import time
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,19 +17,26 @@ import numpy as np
 import polars as pl
 
 from everstream.connectors.checks import at_least_one
+from everstream.connectors.load import Load, load_of
+from everstream.connectors.timing import Timing
 from everstream.connectors.wrapping import Wrapping
-from everstream.errors import UserError
 from everstream.pipeline.batch import Batch, columns_of
-from everstream.pipeline.clocks import ForwardClock
+from everstream.pipeline.batching import WRITTEN
 from everstream.pipeline.rejects import Rejected
-from everstream.pipeline.source import EndOfStream, Reader, Source
+from everstream.pipeline.source import EndOfStream, LoadSeen, Reader, Source
 from everstream.pipeline.types import T
 from everstream.state.saved import Saved
 
 SMALLEST_FRAME_S = 0.001
 """At high rates records are given in frames at least this far apart, not one by one."""
 SHORTEST_WAIT_S = 1e-6
+LONGEST_WAIT_S = 1.0
+"""A load that gives nothing for long is looked at again after this time."""
 ROUNDING_RECORDS = 1e-6
+LATE_S = 0.05
+"""Without catching up: what could not be given so long after it was due was held up."""
+ALMOST_NOW_S = 0.05
+"""For what was due so lately the rate counts as steady since then."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +47,31 @@ class PacedOffset(Saved, word="paced-offset"):
     given: int
     inner: Any
     skip: int
+    steady_s: float | None = None
+    """The start by the steady clock `clock`, if that has a name."""
+    clock: str = ""
+    shift: float = 0.0
+    """So many records of the load do not count: they were forfeited, or less than none: are owed."""
+    forfeited: float = 0.0
+    load: str | None = None
+    """The load if it was changed while running, in the words of `Load.parse`."""
+    version: int = 0
+    """Of the settings that the load was changed by."""
 
 
 class Paced(Wrapping[T]):
     """Gives the records of `source` at `rate` records per second over all shards together.
 
-    Never more than is due, in frames of at most `batch` records. With `due="due_us"` each record
-    has, in a column of that name, when it was due, in microseconds since 1970: what a latency is
-    measured from if waiting is to count.
+    `rate` is a number, an `es.Load`, or what one is made of: "wave,10s,100,1000", or a function
+    of the seconds since the start. Never more than is due, in frames of at most `batch` records.
+
+    With `catch_up` (the default) each record has its due time, and what could not be given in
+    time is given as soon as possible: waiting counts as latency. Without, as in SPBench, a record
+    that was held up moves all later ones back: the source then offers less load than the pattern
+    says, and no latency shows it; `es.Monitor` and `result.forfeited` do.
+
+    With `due="due_us"` each record has, in a column of that name, when it was due, in
+    microseconds since 1970: what a latency is measured from if waiting is to count.
 
     >>> slow = es.Paced(es.Range(3), rate=1000)
     >>> es.Pipeline("paced").source(slow).collect().run().collected()
@@ -56,56 +81,115 @@ class Paced(Wrapping[T]):
     def __init__(
         self,
         source: Source[T],
-        rate: float,
+        rate: float | Load | str | Callable[[float], float],
         *,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
         batch: int = 65_536,
         due: str | None = None,
+        catch_up: bool = True,
     ) -> None:
-        if not 0 < rate < float("inf"):
-            raise UserError(f"rate must be a positive number of records per second, not {rate}.")
         at_least_one(batch=batch)
         super().__init__(source)
-        self._rate = rate
+        self._load = load_of(rate)
         self._clock = clock
         self._batch = batch
         self._due_column = due
+        self._catch_up = catch_up
+
+    @classmethod
+    def around(cls, source: Source[T], load: Load, catch_up: bool) -> "Paced[T]":
+        """This source under this load; of one that is paced already, the rest stays as it is."""
+        if not isinstance(source, Paced):
+            return Paced(source, load, catch_up=catch_up)
+        return Paced(
+            source._source,
+            load,
+            clock=source._clock,
+            batch=source._batch,
+            due=source._due_column,
+            catch_up=catch_up,
+        )
+
+    def tunable(self) -> dict[str, str]:
+        return {**self._source.tunable(), "pattern": self._load.text or repr(self._load)}
 
     def describe_offsets(self) -> dict[str, Any]:
         return {**super().describe_offsets(), "of": self._source.describe_offsets()}
 
     def open(self, shard: int, shards: int) -> Reader:
         inner = self._source.open(shard, shards)
-        rate = self._rate / shards
-        clock = ForwardClock(self._clock)
-        return _PacedReader(inner, rate, clock, self._batch, self._due_column)
+        share = _Share(self._load, shards)
+        timing = Timing(self._clock)
+        return _PacedReader(inner, share, timing, self._batch, self._due_column, self._catch_up)
+
+
+@dataclass(frozen=True)
+class _Share:
+    """One shard's part of a load."""
+
+    load: Load
+    shards: int
+
+    def rate(self, at_s: float) -> float:
+        return self.load.rate(at_s) / self.shards
+
+    def items(self, at_s: float) -> float:
+        return self.load.items(at_s) / self.shards
+
+    def due_s(self, number: float, until_s: float) -> float:
+        return self.load.due_s(number * self.shards, until_s)
+
+    def all_due_s(self, numbers: Any) -> Any:
+        return self.load.due_s(np.maximum(numbers * self.shards, 0.0))
 
 
 class _PacedReader(Reader):
     def __init__(
         self,
         inner: Reader,
-        rate: float,
-        clock: ForwardClock,
+        share: _Share,
+        timing: Timing,
         batch: int,
         due_column: str | None,
+        catch_up: bool,
     ) -> None:
         self._inner = inner
-        self._rate = rate
-        self._clock = clock
+        self._written = self._share = share
+        self._timing = timing
         self._batch = batch
         self._due_column = due_column
-        self._offset = PacedOffset(clock(), 0, inner.offset, 0)
+        self._catch_up = catch_up
+        self._offset = PacedOffset(0.0, 0, inner.offset, 0)
+        self._begin()
         self._held: Batch = []
         self._to_skip = 0
         self._last_frame_s = float("-inf")
+        self._born_s = 0.0
+        self._is_new = True
+        """Nobody has asked for a record, in this process or one before it."""
         self._inner_is_idle = False
         self._held_rejected: list[Rejected] = []
         self._rejected: list[Rejected] = []
 
+    def _begin(self) -> None:
+        """The load begins now."""
+        start_s = self._timing.start()
+        self._offset = replace(
+            self._offset,
+            start_s=start_s,
+            steady_s=self._timing.steady_start_s,
+            clock=self._timing.name,
+            given=0,
+        )
+
     @property
     def offset(self) -> PacedOffset:
         return self._offset
+
+    def keep_time(self, wall_s: Callable[[], float], steady_s: Callable[[], float]) -> None:
+        self._inner.keep_time(wall_s, steady_s)
+        if self._timing.use(wall_s, steady_s):
+            self._begin()
 
     def fence(self, generation: int) -> None:
         self._inner.fence(generation)
@@ -115,15 +199,25 @@ class _PacedReader(Reader):
 
     def seek(self, offset: PacedOffset) -> None:
         self._inner.seek(offset.inner)
-        self._offset = offset
-        self._clock.not_before(offset.start_s + offset.given / self._rate)
+        tuned = offset.load
+        self._share = self._written if tuned is None else self._shared(Load.parse(tuned))
+        # What was given had been due.
+        passed_s = self._share.due_s(max(0.0, offset.given + offset.shift), math.inf)
+        start_s = self._timing.resume(offset.start_s, offset.steady_s, offset.clock, passed_s)
+        self._offset = replace(
+            offset, start_s=start_s, steady_s=self._timing.steady_start_s, clock=self._timing.name
+        )
         self._held = []
         self._held_rejected, self._rejected = [], []
         self._to_skip = offset.skip
+        self._is_new = False
         self._last_frame_s = float("-inf")
 
+    def _shared(self, load: Load) -> _Share:
+        return replace(self._written, load=load)
+
     def read(self) -> Batch | EndOfStream | None:
-        now_s = self._clock()
+        at_s = self._timing.passed_s()
         self._inner_is_idle = False
         while not len(self._held):
             more = self._inner.read()
@@ -138,17 +232,51 @@ class _PacedReader(Reader):
             if not self._to_skip and not len(self._held):
                 # The frame was given to its last record: it counts as read.
                 self._inner_was_given(self._offset.given)
-        count = min(self._due(now_s), self._batch)
-        if count < 1 or (count < self._batch and now_s < self._last_frame_s + SMALLEST_FRAME_S):
+        if not self._catch_up:
+            if self._is_new:  # what passed until everybody was ready is nobody's waiting
+                self._begin()
+                at_s = 0.0
+            self._forfeit(at_s)
+        self._is_new = False
+        count = min(int(self._owed(at_s) + ROUNDING_RECORDS), self._batch)
+        if count < 1 or (count < self._batch and at_s < self._last_frame_s + SMALLEST_FRAME_S):
             return None
-        return self._give(count, now_s)
+        return self._give(count, at_s)
 
     def ready_in_s(self) -> float:
         if self._inner_is_idle:
             return self._inner.ready_in_s()
-        due_s = self._offset.start_s + (self._offset.given + 1) / self._rate
-        next_s = max(due_s, self._last_frame_s + SMALLEST_FRAME_S)
-        return max(next_s - self._clock(), SHORTEST_WAIT_S)
+        at_s = self._timing.passed_s()
+        next_frame_s = self._last_frame_s + SMALLEST_FRAME_S
+        if next_frame_s > at_s and self._owed(next_frame_s) >= 1:
+            return max(next_frame_s - at_s, SHORTEST_WAIT_S)
+        number = self._offset.given + 1 + self._offset.shift
+        due_s = self._share.due_s(number, at_s + LONGEST_WAIT_S)
+        wait_s = max(due_s, next_frame_s) - at_s
+        return min(max(wait_s, SHORTEST_WAIT_S), LONGEST_WAIT_S)
+
+    def tune(self, settings: Mapping[str, str], version: int) -> None:
+        self._inner.tune(settings, version)
+        text = settings.get("pattern")
+        if text is None or version <= self._offset.version:
+            return
+        if text == WRITTEN:
+            text = None
+        if text != self._offset.load:
+            owed = self._owed(self._timing.passed_s())
+            self._share = self._written if text is None else self._shared(Load.parse(text))
+            self._begin()
+            # What is owed from before, and the part of the next record, are due at once.
+            self._offset = replace(self._offset, shift=-owed, load=text)
+            self._last_frame_s = float("-inf")
+        self._offset = replace(self._offset, version=version)
+
+    def born_s(self) -> float:
+        return self._born_s
+
+    def load(self) -> LoadSeen:
+        at_s = self._timing.passed_s()
+        return LoadSeen(self._share.rate(at_s), max(0.0, self._owed(at_s)), self._offset.forfeited)
 
     def take_rejected(self) -> list[Rejected]:
         """Only with the frame they were found with: until then it would be read again."""
@@ -164,26 +292,48 @@ class _PacedReader(Reader):
         self._rejected += self._held_rejected
         self._held_rejected = []
 
-    def _due(self, now_s: float) -> int:
-        """How many records are due and not yet given."""
-        elapsed_s = now_s - self._offset.start_s
-        return int(elapsed_s * self._rate + ROUNDING_RECORDS) - self._offset.given
+    def _owed(self, at_s: float) -> float:
+        """How many records are due and not yet given, with the part of the next."""
+        return self._share.items(at_s) - self._offset.shift - self._offset.given
 
-    def _give(self, count: int, now_s: float) -> Batch:
+    def _forfeit(self, at_s: float) -> None:
+        """If the next record was held up, all but it and what was due lately is forfeited."""
+        owed, overdue = self._owed(at_s), self._owed(max(0.0, at_s - LATE_S))
+        if overdue < 1:
+            return
+        lost = owed - max(1.0, owed - overdue)
+        self._offset = replace(
+            self._offset,
+            shift=self._offset.shift + lost,
+            forfeited=self._offset.forfeited + lost,
+        )
+
+    def _give(self, count: int, at_s: float) -> Batch:
         frame, self._held = self._held[:count], self._held[count:]
-        given = self._offset.given + len(frame)
+        self._born_s = self._due_on_average_s(len(frame), at_s) if self._catch_up else 0.0
         if self._due_column is not None:
             frame = self._with_due(frame, self._due_column)
+        given = self._offset.given + len(frame)
         if len(self._held):
             skip = self._offset.skip + len(frame)
             self._offset = replace(self._offset, given=given, skip=skip)
         else:
             self._inner_was_given(given)
-        self._last_frame_s = now_s
+        self._last_frame_s = at_s
         return frame
 
+    def _due_on_average_s(self, count: int, at_s: float) -> float:
+        """When the middle one of the next records was due, by the wall clock."""
+        number = self._offset.given + self._offset.shift + (count + 1) / 2
+        rate, late = self._share.rate(at_s), self._share.items(at_s) - number
+        if late <= rate * ALMOST_NOW_S and rate > 0:
+            due_s = at_s - late / rate
+        else:
+            due_s = self._share.due_s(max(number, 0.0), at_s)
+        return self._offset.start_s + min(due_s, at_s)
+
     def _with_due(self, frame: Batch, name: str) -> Batch:
-        numbers = np.arange(1, len(frame) + 1) + self._offset.given
-        due_us = (self._offset.start_s + numbers / self._rate) * 1e6
+        numbers = np.arange(1, len(frame) + 1) + (self._offset.given + self._offset.shift)
+        due_us = (self._offset.start_s + self._share.all_due_s(numbers)) * 1e6
         column = pl.Series(name, due_us.astype(np.int64))
         return columns_of(frame, "Paced(due=...)").with_columns(column)

@@ -15,6 +15,9 @@ class Wrapping(Source[T]):
     def total_records(self) -> int | None:
         return self._source.total_records()
 
+    def tunable(self) -> dict[str, str]:
+        return self._source.tunable()
+
     def check(self) -> None:
         self._source.check()
 

@@ -51,6 +51,8 @@ class Checkpoint:
     problems: tuple[str, ...] = ()
     """Why it is not complete; empty if nothing is known to be wrong."""
     epoch: Epoch | None = None
+    weaknesses: tuple[str, ...] = ()
+    """Objects of which one of the two copies is damaged: the checkpoint is whole all the same."""
 
     @property
     def complete(self) -> bool:
@@ -68,6 +70,7 @@ class Checkpoint:
             "status": self.status.value,
             "complete": self.complete,
             "problems": list(self.problems),
+            "weaknesses": list(self.weaknesses),
             "slot": self.slot,
         }
         if self.manifest is None:
@@ -206,14 +209,33 @@ def _unfinished(survey: Survey, current: Epoch) -> list[Checkpoint]:
 def _verified(store: CheckpointStore, survey: Survey, rows: list[Checkpoint]) -> list[Checkpoint]:
     entries = {entry.slot: entry for entry in survey.manifests}
     known: dict[ObjectRef, str | None] = {}
+    weak: dict[ObjectRef, str | None] = {}
     verified: list[Checkpoint] = []
     for row in rows:
         entry = entries.get(row.slot) if row.slot is not None else None
         problems = problems_of(store, entry, known) if entry is not None else ()
         # A live driver prunes manifests before their objects: then nothing is damaged.
         if entry is None or not problems or store.still_has(entry):
-            verified.append(replace(row, problems=row.problems + problems))
+            found = _weaknesses_of(store, entry, weak) if entry is not None else ()
+            verified.append(replace(row, problems=row.problems + problems, weaknesses=found))
     return verified
+
+
+def _weaknesses_of(
+    store: CheckpointStore, entry: Manifest, known: dict[ObjectRef, str | None]
+) -> tuple[str, ...]:
+    for ref in entry.objects:
+        if ref not in known:
+            known[ref] = store.weakness_of(ref)
+    return tuple(f"{ref.name}: {known[ref]}" for ref in entry.objects if known[ref] is not None)
+
+
+def repair(store: CheckpointStore) -> list[str]:
+    """Write damaged copies anew from those that are whole; what was done."""
+    survey, _ = survey_of(store)
+    refs = {ref: None for entry in survey.manifests for ref in entry.objects}
+    found = ((ref, store.heal(ref)) for ref in refs)
+    return [f"{ref.name}: {problem}" for ref, problem in found if problem is not None]
 
 
 def problems_of(

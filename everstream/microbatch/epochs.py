@@ -31,6 +31,7 @@ from everstream.microbatch.layout import Layout
 from everstream.microbatch.orders import ATTEMPTS, Failed, Order, ShardReport, Unreadable, Unsaved
 from everstream.microbatch.output import Output
 from everstream.microbatch.sizing import Sizing
+from everstream.pipeline.tuning import Tuning
 from everstream.state.landing import Wait, pause
 from everstream.state.store import CheckpointStore, Lease
 
@@ -77,6 +78,8 @@ class Epochs:
     sizing: Sizing
     policy: Policy = field(default_factory=Policy)
     watcher: Watcher = field(default_factory=Watcher)
+    tuning: Tuning = field(default_factory=Tuning)
+    """The settings that were changed; whoever hears of more changes it between two epochs."""
     clock_s: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     wait_for_store: Wait = pause
@@ -179,6 +182,7 @@ class Epochs:
             generation=self._next_generation(),
             records=records_for(self.layout.plan, line),
             budget=self.sizing.budget,
+            tuning=self.tuning,
             closing=closing,
         )
 

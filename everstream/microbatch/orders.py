@@ -1,5 +1,6 @@
 """What the driver orders for one epoch, and what each shard reports. Values only."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -8,6 +9,7 @@ from everstream.core.ids import Epoch, Generation, ShardId
 from everstream.errors import EverstreamError
 from everstream.microbatch.rows import Digest
 from everstream.pipeline.sink import Transaction
+from everstream.pipeline.tuning import Tuning
 from everstream.state.objects import ObjectRef
 
 ATTEMPTS = 1 << 16
@@ -34,6 +36,8 @@ class Order:
     records: dict[ShardId, tuple[CheckpointRecord, ...]]
     budget: int
     """How many records a source shard reads."""
+    tuning: Tuning = field(default_factory=Tuning)
+    """The settings that were changed."""
     closing: bool = False
     """The run is over: nothing is read, shards hear what is stable and leave."""
 
@@ -101,3 +105,7 @@ class ShardReport:
     cached: bool = False
     """It went on where it was, without a restore."""
     took_s: float = 0.0
+    forfeited: float = 0.0
+    """Records of a load whose time has passed, of a source that does not make up for them."""
+    wishes: tuple[Mapping[str, str], ...] = ()
+    """What operators want to be tuned."""

@@ -67,6 +67,8 @@ class Resident:
         self.epoch = order.stable
         """The newest it has been through."""
         self._arrived = dict.fromkeys(layout.plan.inputs[shard], 0)
+        self._tuned = 0
+        """The version of the settings it knows."""
         self._granted = 0
         """Frames that were sent and paid for with new credit."""
         records = {shard: order.records[shard]}
@@ -88,6 +90,9 @@ class Resident:
     def go_through(self, order: Order, frames: Iterable[Arrived]) -> int:
         """One epoch: its input, then its checkpoint. The records that a source has read."""
         before = self.runner.processed
+        if order.tuning.version > self._tuned:
+            self._tuned = order.tuning.version
+            self.runner.on_tune(order.tuning)
         if self.is_source:
             self._read(order.budget)
             self.runner.on_command(StartCheckpoint(order.epoch))

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from everstream.core.ids import ShardId
 from everstream.core.manifest import EpochManifest
 from everstream.core.newest import Newest
 from everstream.core.orders import Outcome, Phase
@@ -23,7 +24,9 @@ from everstream.microbatch.spark_job import SparkJobs
 from everstream.pipeline.checkpointing import Coordinated
 from everstream.pipeline.graph import Kind
 from everstream.pipeline.operator import Operator
+from everstream.pipeline.tuning import tunable_in
 from everstream.spark.config import RunConfig
+from everstream.spark.control import Control, in_words
 from everstream.spark.listener import Snapshot
 from everstream.spark.opening import OpenStore
 from everstream.spark.signals import stopping_on_signals
@@ -103,6 +106,18 @@ class MicroBatches(Watcher):
             policy=config.policy,
             watcher=self,
         )
+        self._forfeited: dict[ShardId, float] = {}
+        self._control: Control | None = None
+        if tunable := tunable_in(plan.graph):
+            remote = "://" in opened.url and not opened.url.startswith("file://")
+            blobs = opened.store.blobs
+            self._control = Control(blobs, remote, tunable, lambda text: self.note(text, True))
+        self._heed_settings()
+
+    @property
+    def forfeited(self) -> float:
+        """Records of a load whose time has passed."""
+        return sum(self._forfeited.values())
 
     @property
     def stop_requested(self) -> bool:
@@ -114,6 +129,8 @@ class MicroBatches(Watcher):
 
     def to_the_end(self) -> Outcome:
         self._look()
+        if self._control is not None:
+            self._control.start()
         try:
             with stopping_on_signals(self):
                 self.epochs.open()
@@ -127,6 +144,8 @@ class MicroBatches(Watcher):
         finally:
             self.ended_s = time.monotonic()
             self._jobs.close()
+            if self._control is not None:
+                self._control.stop()
         self.listener.progress(self._snapshot(Phase.DONE))
         return Outcome.FINISHED if self.epochs.finished else Outcome.STOPPED
 
@@ -150,6 +169,7 @@ class MicroBatches(Watcher):
 
     def _look(self) -> None:
         """How far we are, and whether that is enough."""
+        self._heed_settings()
         snapshot = self._snapshot(Phase.RUNNING)
         self.listener.progress(snapshot)
         timeout_s = self.config.timeout_s
@@ -157,6 +177,12 @@ class MicroBatches(Watcher):
             self._stop_reason = self._stop_reason or f"{timeout_s:g} s have passed"
         if self.config.until is not None and self.config.until(snapshot):
             self._stop_reason = self._stop_reason or "told to"
+
+    def _heed_settings(self) -> None:
+        news = self._control.news() if self._control is not None else None
+        if news is not None:
+            self.epochs.tuning = news
+            self.note(f"tuned: {in_words(news.settings)}", False)
 
     def _snapshot(self, phase: Phase) -> Snapshot:
         newest = self.epochs.newest
@@ -186,6 +212,16 @@ class MicroBatches(Watcher):
     def stable(self, manifest: EpochManifest, reports: Sequence[ShardReport]) -> None:
         self.written.append(manifest)
         self.listener.epoch(manifest)
+        for report in reports:
+            self._forfeited[report.shard] = report.forfeited
+            for wishes in report.wishes:
+                if self._control is not None:
+                    self._control.tune(wishes)
+                else:
+                    self.note(
+                        "nothing in this pipeline can be tuned: it has no paced source or batch",
+                        True,
+                    )
 
     def reached(self, point: Point) -> None:
         self._kills.reached(point)

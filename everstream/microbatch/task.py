@@ -131,6 +131,8 @@ class Task:
             sent=self._sent,
             read=read,
             took_s=self.around.clock_s() - began_s,
+            forfeited=resident.runner.chain.read_meter().forfeited,
+            wishes=tuple(resident.runner.chain.take_tuning()),
         )
         yield self._report(done)
 

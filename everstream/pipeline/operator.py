@@ -7,7 +7,7 @@ engine runs it, which protocol checkpoints it, or how many shards it has unless 
 
 import math
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import length_hint
 from typing import Any, Generic, TypeVar, overload
@@ -110,6 +110,9 @@ class Context:
         """Whether processing time matters here: then a checkpoint says how late it was."""
         self.skipped = 0
         """Records that were left out so far, also before the last failure."""
+        self.settings: Mapping[str, Mapping[str, str]] = {}
+        """Operator -> setting -> value: what can be tuned, as it is now."""
+        self._tuning: list[dict[str, str]] = []
         self._rejected: list[Rejected] = []
         self._reading: tuple[list[Any], Iterator[Any]] = ([], iter(()))
         self._emitted: list[tuple[str, Batch]] = []
@@ -153,6 +156,33 @@ class Context:
         self.asked_time = True
         self.wanted_at_s = min(self.wanted_at_s, time_s)
 
+    def tune(
+        self,
+        *,
+        operator: str | None = None,
+        frequency: float | None = None,
+        pattern: str | None = None,
+        batch: int | None = None,
+        interval: str | float | None = None,
+    ) -> None:
+        """Change how fast sources give (`frequency`, `pattern`) and how records are batched.
+
+        For all operators that have such a setting, or for the one that is named. It is recorded in
+        the store first, and takes effect in all processes a moment later.
+        """
+        said = {"frequency": frequency, "pattern": pattern, "batch": batch, "interval": interval}
+        before = f"{operator}." if operator is not None else ""
+        wishes = {
+            f"{before}{name}": str(value) for name, value in said.items() if value is not None
+        }
+        if wishes:
+            self._tuning.append(wishes)
+
+    def take_tuning(self) -> list[dict[str, str]]:
+        """What was asked for with `tune` since the last call. For engines."""
+        wishes, self._tuning = self._tuning, []
+        return wishes
+
     def reading(self, batch: Batch) -> Iterator[Any]:
         """Iterates over the records so that an error report can name the one that failed."""
         records = records_of(batch)
@@ -183,6 +213,10 @@ class Context:
         self.skipped += rejected.records
         if self.on_error == "dead_letter":
             self._rejected.append(rejected)
+
+    def skip(self, record: Any, error: Exception) -> None:
+        """Leave a record out, and count it, whatever `on_error` says."""
+        self.leave_out(Rejected(record, describe(error)))
 
     def take_rejected(self) -> list[Rejected]:
         """The dead letters since the last call. For engines."""
@@ -254,6 +288,8 @@ class Operator:
     """Whether the same batch always gives the same output: no state, no chance, no clock."""
     whole_batches = False
     """Whether its batches must come as its source gave them, however long they take."""
+    record_by_record = False
+    """Whether `process_batch` gives the same wherever a batch begins and ends."""
     announces_watermarks = False
     """Whether those behind get the watermark of `ctx.advance_watermark`, not that of the input."""
 
@@ -304,6 +340,16 @@ class Operator:
 
     def on_timer(self, now_s: float, ctx: Context) -> None:
         """The time asked for with `ctx.call_at` has come."""
+
+    def tunable(self) -> dict[str, str]:
+        """What can be changed while running, by name, with the values it was made with, in words."""
+        return {}
+
+    def on_tune(self, settings: Mapping[str, str], ctx: Context) -> None:
+        """These settings of mine have been changed; also called before `on_start`'s first record.
+
+        Nothing of it is saved with my state: I am told again after a failure.
+        """
 
     def on_stop(self, ctx: Context) -> None:
         """This shard is going away in good order; close what you opened."""

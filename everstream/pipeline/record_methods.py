@@ -10,6 +10,8 @@ import polars as pl
 from everstream.errors import GraphError, UserError
 from everstream.pipeline import builtin
 from everstream.pipeline.batch import Batch
+from everstream.pipeline.batching import Batches
+from everstream.pipeline.checkpointing import seconds
 from everstream.pipeline.names import base_name
 from everstream.pipeline.operator import Operator
 from everstream.pipeline.rejects import OnError
@@ -123,6 +125,28 @@ class RecordMethods(StreamBase[T]):
         operator = builtin.MapBatches(function_for("map_batches", function))
         return self._then("map_batches", operator, Options(name, shards, on_error))
 
+    def batch(
+        self,
+        *,
+        count: int | None = None,
+        within: str | float | None = None,
+        name: str | None = None,
+        shards: int | None = None,
+    ) -> Stream[list[T]]:
+        """Gather records into lists: of `count` records, of what came `within` a time, or both.
+
+        With both, a batch leaves when it has enough records or its first one has waited so long,
+        whichever comes first. One that would be empty never leaves; the last one, when the input
+        ends, may be smaller. What waits is part of every checkpoint. Each shard has batches of its
+        own. Not before an ordered sink: what leaves by the clock has no place in the order.
+
+        >>> numbers = es.Pipeline("threes").source(es.Range(7))
+        >>> numbers.batch(count=3).collect().run().collected()
+        [[0, 1, 2], [3, 4, 5], [6]]
+        """
+        within_s = None if within is None else seconds(within)
+        return self._then("batch", Batches(count, within_s), Options(name, shards))
+
     def with_columns(
         self,
         *columns: Values,
@@ -164,8 +188,11 @@ class RecordMethods(StreamBase[T]):
         name: str | None = None,
         shards: int | None = None,
         on_error: OnError = "fail",
+        ordered: bool = False,
     ) -> Stream:
         """Add an operator of your own: an instance of a subclass of es.Operator.
+
+        Ordered: it has one shard, and gets records in the order the source gave them.
 
         >>> class Countdown(es.Operator):
         ...     def process(self, record, ctx):
@@ -180,7 +207,10 @@ class RecordMethods(StreamBase[T]):
                 f"process() takes an instance of a subclass of es.Operator, not {operator!r}. "
                 "For a plain function use map, flat_map or map_batches."
             )
-        return self._then(base_name(operator), operator, Options(name, shards, on_error))
+        if ordered:
+            shards = 1 if shards is None else shards
+        options = Options(name, shards, on_error)
+        return self._then(base_name(operator), operator, options, ordered)
 
     def transact(
         self,

@@ -7,7 +7,7 @@ offset must hold all that is needed to go on (also which files belong to this sh
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic
 
@@ -75,6 +75,12 @@ class Reader(ABC):
         depend on the time.
         """
 
+    def tune(self, settings: Mapping[str, str], version: int) -> None:
+        """These settings of `Source.tunable` have been changed, at last by change number `version`.
+
+        Also called after `seek`: whether a change is in the offset already is for the offset to say.
+        """
+
     def born_s(self) -> float:
         """After a `read`: when its records came in, by the wall clock; 0 for just now."""
         return 0.0
@@ -124,6 +130,10 @@ class Source(ABC, Generic[T]):
     def total_records(self) -> int | None:
         """How many records there are in all, if that is cheap to know: for the progress bar."""
         return None
+
+    def tunable(self) -> dict[str, str]:
+        """What can be changed while running, by name, with the values it was made with, in words."""
+        return {}
 
     def check(self) -> None:
         """Raise a UserError that says what to fix if this source cannot work (no such file)."""

@@ -128,7 +128,7 @@ class Pipeline:
         """
         from everstream.spark.run import run
 
-        return run(
+        result = run(
             self,
             engine=engine,
             checkpoint=checkpoint,
@@ -154,6 +154,11 @@ class Pipeline:
             store_key=store_key,
             monitor=monitor,
         )
+        self._ended(result)
+        return result
+
+    def _ended(self, result: RunResult) -> None:
+        """A run has come to this; for pipelines that make something of it."""
 
     def _add(
         self,

@@ -42,9 +42,11 @@ class StreamBase(Generic[T]):
         self._late_origins: list[tuple[str, str]] = []
         """Where late records leave, if not where all others do."""
 
-    def _then(self, base: str, operator: Operator, options: Options) -> Stream[Any]:
+    def _then(
+        self, base: str, operator: Operator, options: Options, ordered: bool = False
+    ) -> Stream[Any]:
         """The stream that leaves an operator which is added here; `base` is its default name."""
-        node = self._attach(base, Kind.OPERATOR, operator, options)
+        node = self._attach(base, Kind.OPERATOR, operator, options, ordered)
         return self._leaving([(node.name, OUT)])
 
     def _leaving(

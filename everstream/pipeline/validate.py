@@ -98,10 +98,16 @@ def _check_methods(node: Node) -> None:
 
 
 def _check_order(graph: Graph, node: Node) -> None:
-    """Order holds from a one-shard source over on-demand edges: each frame stays one frame."""
+    """Order holds from a one-shard source over on-demand edges: each frame stays one frame.
+
+    Frames of several shards meet in any order. Only what is ordered can wait for the right one:
+    any other would send them on as they come, and the ordered one would wait for ever for a frame
+    behind the one it has.
+    """
     if node.shards != 1:
-        raise GraphError(node.name, "an ordered sink has one shard", "Say shards=1.")
-    current = node
+        what = f"an ordered {node.kind.value}"
+        raise GraphError(node.name, f"{what} has one shard", "Say shards=1.")
+    current, ordered = node, True
     while current.kind is not Kind.SOURCE:
         inputs = graph.inputs(current.name)
         if len(inputs) != 1:
@@ -111,7 +117,20 @@ def _check_order(graph: Graph, node: Node) -> None:
                 "Let one source feed it, or drop ordered=True.",
             )
         _check_ordered_edge(node, inputs[0])
-        current = graph.nodes[inputs[0].sender]
+        before = graph.nodes[inputs[0].sender]
+        if before.shards == current.shards and inputs[0].routing != OnDemand(fusable=False):
+            ordered = ordered or before.ordered
+        elif before.shards == 1 or ordered:
+            ordered = before.ordered
+        else:
+            raise GraphError(
+                node.name,
+                f"cannot keep order: '{before.name}' has {before.shards} shards, which meet in "
+                f"'{current.name}' in any order",
+                f"Give both equally many shards, or put .process(..., ordered=True) before "
+                f"'{current.name}', or drop ordered=True.",
+            )
+        current = before
     if current.shards != 1:
         raise GraphError(
             node.name,

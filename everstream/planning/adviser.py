@@ -219,7 +219,8 @@ def _why_interval(known: Known, option: Option, promises: Promises) -> str:
         f"expected every {show_duration(known.mtbf_s)}"
     )
     if known.state_bytes:
-        text += f"; writing {show_size(known.state_bytes)} takes {show_duration(known.upload_s)}"
+        writing_s = max(0.0, known.upload_s - known.waited_s)
+        text += f"; writing {show_size(known.state_bytes)} takes {show_duration(writing_s)}"
     cheapest = f"than the cheapest ({show_duration(free_s)})"
     if promises.recovery_s is not None and option.interval_s < free_s * 0.99:
         target = show_duration(promises.recovery_s)

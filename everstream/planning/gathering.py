@@ -10,12 +10,15 @@ from dataclasses import dataclass, field, replace
 
 from everstream.planning.measured import Measured
 from everstream.planning.protocol_costs import Costs, built_in
+from everstream.planning.units import show_duration
 from everstream.planning.weighing import Known
 
 _CAPTURE_BYTES_PER_S = 1e9
 _WRITE_BYTES_PER_S = 200e6
 _DAY_S = 86400.0
 _RECORD_BYTES = 100.0
+_NOTABLE_S = 1.0
+"""A checkpoint that waits less than this behind records waits for no slow operator."""
 
 
 class AdviceError(ValueError):
@@ -41,18 +44,27 @@ class Facts:
     """What each protocol was measured to cost."""
     upload_s: float | None = None
     """From a checkpoint's capture until it is stable; only a run can show it."""
+    waited_s: float = 0.0
+    """What of `upload_s` was spent behind records that waited for a slow operator."""
     failures_seen: int | None = None
     """How many failures `mtbf_s` was measured from; None if it was given."""
 
     @property
     def doubts(self) -> tuple[str, ...]:
         """What a user should know about where these come from."""
-        if self.failures_seen is None:
-            return ()
-        return (
-            f"the time between failures comes from {self.failures_seen} in this run; if they "
-            "were injected, say the true one with --mtbf",
-        )
+        found = []
+        if self.waited_s:
+            found.append(
+                f"a checkpoint waits {show_duration(self.waited_s)} behind records that pile up "
+                "before a slow operator (back-pressure), and not for the store: give that operator "
+                "more shards, or let checkpoints overtake the records (--checkpoint unaligned)"
+            )
+        if self.failures_seen is not None:
+            found.append(
+                f"the time between failures comes from {self.failures_seen} in this run; if they "
+                "were injected, say the true one with --mtbf"
+            )
+        return tuple(found)
 
 
 def with_measured(given: Facts, run: Measured) -> Facts:
@@ -71,6 +83,7 @@ def with_measured(given: Facts, run: Measured) -> Facts:
             known,
             capture_s=given.capture_s or pause_s or None,
             upload_s=upload_s if same_writes else None,
+            waited_s=_waited_s(run) if same_writes else 0.0,
             state_bytes=given.state_bytes or statistics.median(run.sizes_bytes) or None,
         )
     if run.outages_s:
@@ -79,6 +92,14 @@ def with_measured(given: Facts, run: Measured) -> Facts:
         if given.mtbf_s is None:
             known = replace(known, mtbf_s=run.mtbf_s, failures_seen=len(run.outages_s))
     return known
+
+
+def _waited_s(run: Measured) -> float:
+    """How long its checkpoints stood in a queue; 0 where that is not most of what they took."""
+    if not run.waits_s:
+        return 0.0
+    waited_s, whole_s = statistics.median(run.waits_s), statistics.median(run.durations_s)
+    return waited_s if waited_s > max(_NOTABLE_S, whole_s / 2) else 0.0
 
 
 def completed(facts: Facts) -> Known:
@@ -98,8 +119,8 @@ def completed(facts: Facts) -> Known:
         capacity_per_s = assume("capacity (twice the rate)", 2 * rate_per_s)
     state_bytes = facts.state_bytes or 0.0
     bandwidth, upload_s = facts.bandwidth_bytes_per_s, facts.upload_s
-    if bandwidth is None and upload_s:
-        bandwidth = state_bytes / upload_s or None
+    if bandwidth is None and upload_s and upload_s > facts.waited_s:
+        bandwidth = state_bytes / (upload_s - facts.waited_s) or None
     if bandwidth is None:
         bandwidth = assume("write bandwidth (200 MB/s)", _WRITE_BYTES_PER_S)
     if upload_s is None:
@@ -116,7 +137,8 @@ def completed(facts: Facts) -> Known:
     if recovery_s is None:
         # A restart takes the same under all protocols, but for noise, and what was measured
         # restored next to nothing.
-        reading_s = assume("reading the state back (as fast as writing it)", upload_s)
+        writing_s = max(0.0, upload_s - facts.waited_s)
+        reading_s = assume("reading the state back (as fast as writing it)", writing_s)
         recovery_s = statistics.median(facts.costs.restart_s.values()) + reading_s
     record_bytes = facts.record_bytes or assume("record size (100 B)", _RECORD_BYTES)
     return Known(
@@ -125,6 +147,7 @@ def completed(facts: Facts) -> Known:
         mtbf_s=mtbf_s,
         pause_s=capture_s,
         upload_s=upload_s,
+        waited_s=facts.waited_s,
         outage_s=recovery_s,
         state_bytes=state_bytes,
         bandwidth_bytes_per_s=bandwidth,

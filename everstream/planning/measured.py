@@ -30,6 +30,8 @@ class Measured:
     """Per checkpoint: the longest capture among its shards, which is what stops the hot path."""
     durations_s: tuple[float, ...]
     """Per checkpoint: from its start until it was stable."""
+    waits_s: tuple[float, ...]
+    """Per checkpoint: what of that no shard captured or wrote, which was waiting for its turn."""
     sizes_bytes: tuple[float, ...]
     outages_s: tuple[float, ...]
     """Per recovery: from the failure until the state was restored."""
@@ -88,7 +90,7 @@ def parse_run(data: object, name: str = "the result") -> Measured:
         raise RunResultError(f"{name}: wall_s must be above zero, not {wall_s}")
     records_in = number_at(run, "records_in", name)
     rate_per_s = number_at(run, "records_per_s", name) if "records_per_s" in run else 0.0
-    pauses, durations, sizes = [], [], []
+    pauses, durations, sizes, waits = [], [], [], []
     shards = 0
     for i, entry in enumerate(list_at(run, "checkpoints", name)):
         where = f"{name}: checkpoints[{i}]"
@@ -101,6 +103,13 @@ def parse_run(data: object, name: str = "the result") -> Measured:
             for j, shard in enumerate(list_at(checkpoint, "shards", where))
         ]  # fmt: skip
         pauses.append(max(captures, default=0.0))
+        uploads = [
+            number_at(shard, "upload_s", f"{where}.shards[{j}]")
+            for j, shard in enumerate(list_at(checkpoint, "shards", where))
+            if "upload_s" in shard
+        ]
+        if uploads:
+            waits.append(max(0.0, durations[-1] - pauses[-1] - max(uploads)))
         shards = max(shards, len(captures))
     outages, catch_ups, replayed = [], [], []
     for i, entry in enumerate(list_at(run, "recoveries", name)):
@@ -119,6 +128,7 @@ def parse_run(data: object, name: str = "the result") -> Measured:
         rate_per_s=rate_per_s or records_in / wall_s,
         pauses_s=tuple(pauses),
         durations_s=tuple(durations),
+        waits_s=tuple(waits),
         sizes_bytes=tuple(sizes),
         outages_s=tuple(outages),
         catch_ups_s=tuple(catch_ups),

@@ -40,6 +40,8 @@ class Known:
     costs: Costs
     failures_seen: int | None = None
     assumed: tuple[str, ...] = ()
+    waited_s: float = 0.0
+    """What of `upload_s` no store is to blame for: a checkpoint waited behind records."""
 
     @property
     def log_bytes_per_s(self) -> float:

@@ -25,6 +25,7 @@ from everstream.pipeline.operator import Context, Moment, bind_state, process_to
 from everstream.pipeline.sink import Permit, SinkShard, Transaction
 from everstream.pipeline.source import NO_LOAD, EndOfStream
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
+from everstream.pipeline.tuning import Settings, Tuning, merged, tunable_in
 from everstream.runtime.channel_state import CHANNELS
 from everstream.runtime.outlets import Outlet
 from everstream.runtime.recurring import will_recur
@@ -73,7 +74,11 @@ class ChainStages:
         self._recovers = recovers
         self.stages: dict[str, Stage] = {}
         self.moment = Moment()
+        self.tuning = Tuning()
+        self.settings: Settings = tunable_in(plan.graph)
+        """What can be tuned, as it is now."""
         self.meter = Meter()
+        self.started = False
         self._at = shard.operator
         self._unfinished = False
         """A batch came in part: what it tells of event time holds when all of it is through."""
@@ -141,6 +146,7 @@ class ChainStages:
             else:
                 bind_state(what, partial(self.state.keystore, name))
                 stage.operator = what
+            ctx.settings = self.settings
             dead_letters = graph.nodes[name].dead_letters
             if dead_letters is not None:
                 who = SinkShard(graph.name, name, self.shard.number, shards, generation, store)
@@ -150,6 +156,9 @@ class ChainStages:
                 self._put_right(hidden, extras.get(hidden.name, {}), permit)
         self._unfinished = bool(self.head.rest)
         self._link()
+        for stage in self.stages.values():
+            if stage.reader is not None:
+                self._tune(stage)
 
     def _put_right(self, sink: Stage, saved: Mapping[str, Any], permit: Permit) -> None:
         """Let the outside world show what the permit says, unless that is done already."""
@@ -172,13 +181,39 @@ class ChainStages:
     # Work.
 
     def start(self) -> None:
+        self.started = True
         for stage in self.stages.values():
             if stage.operator is not None:
                 self._enter(stage)
                 stage.operator.on_start(stage.ctx)
+                self._tune(stage)
                 self._forward_emitted(stage)
         # Those behind may not have heard the last watermark before the failure.
         self._pass_watermarks()
+
+    def tune(self, tuning: Tuning) -> None:
+        """Settings have been changed."""
+        self.tuning = tuning
+        self.settings = merged(tunable_in(self.plan.graph), tuning.settings)
+        for stage in self.stages.values():
+            stage.ctx.settings = self.settings
+            if self.started or stage.reader is not None:
+                self._tune(stage)
+                self._forward_emitted(stage)
+
+    def _tune(self, stage: Stage) -> None:
+        changed = self.tuning.settings.get(stage.name)
+        if not changed or stage.name not in self.operators:
+            return
+        self._enter(stage)
+        if stage.reader is not None:
+            stage.reader.tune(changed, self.tuning.version)
+        elif stage.operator is not None:
+            stage.operator.on_tune(changed, stage.ctx)
+
+    def take_tuning(self) -> list[dict[str, str]]:
+        """What operators want to be tuned."""
+        return [wish for stage in self.stages.values() for wish in stage.ctx.take_tuning()]
 
     def process(self, batch: Batch, side: str = "", *, last: bool = True) -> None:
         """Send a batch that came in at this side through the chain; `last`: not a part of one."""
@@ -441,6 +476,7 @@ class ChainStages:
             if stage.writer is not None:
                 stage.writer.close()
         self.stages = {}
+        self.started = False
 
     def explain(self, error: BaseException, operator: str | None = None) -> EverstreamError:
         """The error as one that names the operator, the record and the traceback.

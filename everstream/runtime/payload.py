@@ -1,10 +1,13 @@
 """What a frame carries: a batch, and how it becomes bytes and back.
 
 A payload is encoded at most once, however many channels or logs it goes to, and decoded only
-when somebody looks at the batch. Batches with columns travel as Arrow IPC, others as a pickle.
+when somebody looks at the batch. Batches with columns travel as Arrow IPC, others as one pickle for
+the whole batch, with the memory of large arrays, such as images, as it is behind it.
 """
 
 import pickle
+import struct
+from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
@@ -12,7 +15,7 @@ import pyarrow as pa
 
 from everstream.errors import InternalError, UserError, said
 from everstream.pipeline.batch import Batch
-from everstream.state.freezing import dumps_after
+from everstream.state.freezing import dumps_apart
 
 
 class BatchPayload:
@@ -41,6 +44,7 @@ class BatchPayload:
 
 _PICKLED = b"\x00" * 8
 _ARROW = b"\x01" + b"\x00" * 7
+_APART = b"\x02" + b"\x00" * 7
 """Eight bytes, so that the Arrow data behind them stays aligned."""
 
 
@@ -59,15 +63,63 @@ def encode_batch(batch: Batch) -> Any:
         return sink.getvalue()
 
 
-def _pickled(batch: list[Any]) -> bytes:
+def _pickled(batch: list[Any]) -> Any:
     """Classes of the user's own script go along by value: the other process has no such module."""
     try:
-        return dumps_after(_PICKLED, batch)
+        encoded, apart = dumps_apart(_PICKLED, batch)
+        return _joined(memoryview(encoded)[len(_PICKLED) :], apart) if apart else encoded
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise UserError(
             f"records that go to another shard must pickle, and these do not: {said(error)}. "
             "Turn them into plain values with a map."
         ) from error
+
+
+_ALIGNED = 64
+_COUNT = struct.Struct("<8sQ")
+
+
+def _joined(pickled: memoryview, apart: list[memoryview]) -> Any:
+    """How many pieces and how long each is, then the pieces; each is copied once, to its place."""
+    pieces = [pickled, *apart]
+    lengths = [piece.nbytes for piece in pieces]
+    places, size = _places(lengths)
+    buffer = pa.allocate_buffer(size)
+    whole = memoryview(buffer).cast("B")
+    _COUNT.pack_into(whole, 0, _APART, len(pieces))
+    struct.pack_into(f"<{len(lengths)}Q", whole, _COUNT.size, *lengths)
+    end = _COUNT.size + 8 * len(lengths)
+    for place, piece in zip(places, pieces, strict=True):
+        whole[end:place] = bytes(place - end)  # what was in this memory before is nobody's business
+        end = place + piece.nbytes
+        whole[place:end] = piece
+    return buffer
+
+
+def _places(lengths: Sequence[int]) -> tuple[list[int], int]:
+    """Where pieces of these lengths begin, and where the last one ends."""
+    places, position = [], _COUNT.size + 8 * len(lengths)
+    for length in lengths:
+        position += -position % _ALIGNED
+        places.append(position)
+        position += length
+    return places, position
+
+
+def _taken_apart(encoded: Any) -> list[Any]:
+    """The batch; its arrays lie in memory of their own, which nobody else looks at."""
+    whole = memoryview(bytearray(encoded))
+    _, count = _COUNT.unpack_from(whole)
+    if _COUNT.size + 8 * count > len(whole):
+        raise InternalError(f"a frame of {len(whole)} bytes says it has {count} pieces")
+    lengths = struct.unpack_from(f"<{count}Q", whole, _COUNT.size)
+    places, size = _places(lengths)
+    if size != len(whole):
+        raise InternalError(f"a frame has {len(whole)} bytes where its pieces have {size}")
+    pickled, *apart = [
+        whole[place : place + length] for place, length in zip(places, lengths, strict=True)
+    ]
+    return list(pickle.loads(pickled, buffers=apart))
 
 
 def _write_arrow(table: Any, sink: Any) -> int:
@@ -83,6 +135,8 @@ def decode_batch(encoded: Any) -> Batch:
     body = buffer.slice(8)
     if kind == _PICKLED:
         return list(pickle.loads(body))
+    if kind == _APART:
+        return _taken_apart(buffer)
     if kind == _ARROW:
         with pa.ipc.open_stream(body) as reader:
             frame = pl.from_arrow(reader.read_all(), rechunk=False)

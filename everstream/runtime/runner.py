@@ -53,6 +53,7 @@ from everstream.core.status import Status
 from everstream.errors import CorruptObject, EnvironmentFault, said
 from everstream.pipeline.sink import Permit
 from everstream.pipeline.source import EndOfStream
+from everstream.pipeline.tuning import Tuning
 from everstream.runtime.chain import ChainStages
 from everstream.runtime.jobs import CommitJob, Upload
 from everstream.runtime.outlets import make_outlets
@@ -115,6 +116,8 @@ class ShardRunner:
         """Records that reached this shard in this process: what `--kill ...@10000` counts."""
         self.dropped = 0
         """Frames of zombies that were dropped."""
+        self._untold: Tuning | None = None
+        """Settings that the operators have not been told of."""
         self._end_unsaved = False
         """All input has ended, and the last checkpoint has not been taken."""
 
@@ -253,6 +256,9 @@ class ShardRunner:
 
     def step(self) -> bool:
         """Do the next piece of work; False if there was none."""
+        if self._untold is not None:
+            self._guarded(self._tune)
+            return True
         if self._timer_due():
             self._guarded(self._call_timers)
             return True
@@ -272,6 +278,17 @@ class ShardRunner:
         if timer_at_s == math.inf or not self.can_step(math.inf):
             return math.inf
         return timer_at_s - self.chain.now_s()
+
+    def on_tune(self, tuning: Tuning) -> None:
+        """Settings have been changed: heeded with the next step, so also by a source that waits."""
+        self._untold = tuning
+        self.ready_at_s = 0.0
+
+    def _tune(self) -> None:
+        tuning, self._untold = self._untold, None
+        assert tuning is not None
+        self.chain.tune(tuning)
+        self._flush_outside_step()
 
     def progress(self) -> Progress:
         ended = self.shard.status in (Status.ENDED, Status.CLOSED)

@@ -72,6 +72,8 @@ class SimulatedDriver:
                 return
             world.attempts[host] += 1
             started = SimulatedHost(world, host, world.attempts[host], self, world.scheme)
+            if world.tuning.version:
+                started.on_tune(world.tuning)
             world.hosts[host] = started
             world.everybody.append(started)
             started.to_driver.carry(lambda: self._on_hello(started))

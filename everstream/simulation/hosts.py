@@ -16,6 +16,7 @@ from everstream.core.messages import Command, Report, Resume, ShardFailed, Shutd
 from everstream.core.points import Point
 from everstream.core.scheme import Scheme
 from everstream.errors import EnvironmentFault, InternalError, said
+from everstream.pipeline.tuning import Tuning
 from everstream.runtime.jobs import CommitJob, Upload
 from everstream.runtime.message_log import Segment
 from everstream.runtime.outlets import CREDIT
@@ -167,6 +168,10 @@ class SimulatedHost:
             self._each(lambda runner: self.tell(runner.progress()))
         elif isinstance(command, Shutdown):
             self.alive = False
+        self._wake()
+
+    def on_tune(self, tuning: Tuning) -> None:
+        self._each(lambda runner: runner.on_tune(tuning))
         self._wake()
 
     def die(self) -> None:

@@ -7,7 +7,7 @@ exactly the right output, or stop and say that what it needs is damaged.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import count
 
 from everstream.core.coordinators.coordinator import Coordinator
@@ -17,6 +17,7 @@ from everstream.core.orders import Outcome, Policy
 from everstream.core.plan import Plan, make_plan
 from everstream.core.scheme import ALIGNED, Scheme
 from everstream.errors import InternalError
+from everstream.pipeline.tuning import Tuning, merged, resolved, tunable_in
 from everstream.runtime.pace import Pace
 from everstream.simulation.checks import Answers, Safety
 from everstream.simulation.disk import SimulatedDisk
@@ -73,6 +74,7 @@ class World(ProcessMishaps, StoreMishaps):
         self.policy = policy or Policy(
             every_s=every_s, max_restarts=1000, checkpoint_timeout_s=CHECKPOINT_TIMEOUT_S
         )
+        self.tuning = Tuning()
         self.hosts: dict[HostId, SimulatedHost] = {}
         """The living attempts of the living driver; whoever is not in here is a zombie."""
         self.everybody: list[SimulatedHost] = []
@@ -157,3 +159,11 @@ class World(ProcessMishaps, StoreMishaps):
         if "number" in entry.body:  # otherwise somebody went back by hand
             self.answers.on_landed(entry.body["number"])
         self.safety.on_stable(EpochManifest.from_json(entry.body), self.scheme.log != "none")
+
+    def tune(self, wishes: Mapping[str, str]) -> None:
+        """Settings are changed; hosts that start later are told, too."""
+        changes = resolved(wishes, tunable_in(self.plan.graph))
+        settings = merged(self.tuning.settings, changes)
+        self.tuning = Tuning(self.tuning.version + 1, settings)
+        for host in self.hosts.values():
+            host.on_tune(self.tuning)

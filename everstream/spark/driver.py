@@ -10,14 +10,14 @@ import os
 import pickle
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import zmq
 from pyspark import SparkContext
 
 from everstream.core.coordinators.coordinator import Coordinator
-from everstream.core.ids import HostId
+from everstream.core.ids import HostId, ShardId
 from everstream.core.manifest import EpochManifest
 from everstream.core.messages import (
     CheckpointTaken,
@@ -27,11 +27,14 @@ from everstream.core.messages import (
     Restored,
     StartCheckpoint,
 )
+from everstream.core.meter import Meter
 from everstream.core.newest import Newest
 from everstream.core.orders import Discard, EndRun, Note, Order, Phase, SendTo, WriteManifest
 from everstream.core.points import Point
 from everstream.errors import EverstreamError
+from everstream.pipeline.tuning import Tuning, tunable_in
 from everstream.spark.config import RunConfig
+from everstream.spark.control import Control, in_words
 from everstream.spark.endpoints import Address, Doors
 from everstream.spark.gate import Admission, Gate, Ticket
 from everstream.spark.host import HostTask
@@ -42,6 +45,7 @@ from everstream.spark.life_sign import ASK, at_work, is_awake, read_stacks
 from everstream.spark.listener import Snapshot
 from everstream.spark.manifest_writer import ManifestWriter
 from everstream.spark.operator_logs import Logged, pass_on
+from everstream.spark.scrubber import Scrubber
 from everstream.spark.stillborn import Births
 from everstream.spark.talk import (
     Beat,
@@ -52,7 +56,9 @@ from everstream.spark.talk import (
     Noticed,
     ToDriver,
     ToHost,
+    Tune,
     Unreachable,
+    WantsTuning,
 )
 from everstream.state.store import CheckpointStore, Lease
 
@@ -99,6 +105,7 @@ class Driver:
     doors: Doors
     task: Callable[[Address, Ticket], HostTask]
     """Makes the host task once it is known where we listen."""
+    store_url: str = ""
 
     def __post_init__(self) -> None:
         self.attempts: dict[HostId, Attempt] = {}
@@ -120,6 +127,26 @@ class Driver:
         )
         self._heard: dict[HostId, int] = {}
         """The newest attempt of each host that has said anything."""
+        self.scrubber = Scrubber(
+            self.store,
+            kept=lambda: [
+                ref
+                for manifest in tuple(self.coordinator.manifests)
+                for record in manifest.records.values()
+                for ref in record.all_objects
+            ],
+        )
+        self.meters: dict[ShardId, Meter] = {}
+        """What each shard has measured of itself, as it last said."""
+        self.tuning = Tuning()
+        """The settings that were changed, as all hosts know them."""
+        self.settings: Control | None = None
+        if tunable := tunable_in(self.coordinator.plan.graph):
+            remote = "://" in self.store_url and not self.store_url.startswith("file://")
+            self.settings = Control(
+                self.store.blobs, remote, tunable, lambda text: self._note(text, True)
+            )
+            self._heed_settings()
         self._said_of_peer_s: dict[HostId, float] = {}
         self._stop_reason: str | None = None
         self._patience_s = time.monotonic() + START_PATIENCE_S
@@ -131,6 +158,23 @@ class Driver:
     def request_stop(self, reason: str) -> None:
         """Stop with a checkpoint. Safe from a signal handler or another thread."""
         self._stop_reason = reason
+
+    def tune(self, wishes: Mapping[str, str]) -> None:
+        """Change settings while the run goes on, `batch` or `NAME.batch` -> value. From any thread."""
+        if self.settings is not None:
+            self.settings.tune(wishes)
+        else:
+            self._note(
+                "nothing in this pipeline can be tuned: it has no paced source or batch", True
+            )
+
+    def _heed_settings(self) -> None:
+        news = self.settings.news() if self.settings is not None else None
+        if news is not None:
+            self.tuning = news
+            self._note(f"tuned: {in_words(news.settings)}", False)
+            for attempt in self.attempts.values():
+                self._reply(attempt.identity, Tune(news))
 
     def run(self) -> EndRun:
         control, address = self.doors.listen(zmq.ROUTER, "driver")
@@ -155,11 +199,17 @@ class Driver:
             task=self.task(address, self.gate.ticket),
         )
         self.writer.start()
+        self.scrubber.start()
+        if self.settings is not None:
+            self.settings.start()
         self.job.start()
         try:
             self._loop()
         finally:
             self.writer.stop()
+            self.scrubber.stop()
+            if self.settings is not None:
+                self.settings.stop()
             self.job.leave(told=self.end is not None)
             self._hear_last_logs()
             for attempt in self.attempts.values():
@@ -205,8 +255,11 @@ class Driver:
 
     def _look_around(self, now_s: float) -> None:
         """What is done now and then: tell how far we are, and see whether that is enough."""
+        self._heed_settings()
         snapshot = self._snapshot()
         self.listener.progress(snapshot)
+        for text in self.scrubber.found():
+            self._note(text, True)
         if self.pace is not None:
             self._note_pace(self.pace.on_recoveries(self.coordinator.recoveries, now_s))
         if self.config.until is not None and self.config.until(snapshot):
@@ -255,6 +308,8 @@ class Driver:
                     self._said_of_peer_s[peer] = now_s
                     text = f"host {host} has not reached host {peer} for {waited_s:.3g} s"
                     self._note(f"{text}; it keeps trying: check the network between them", True)
+            case WantsTuning(wishes=wishes):
+                self.tune(wishes)
             case Noticed(host=host, text=text):
                 self._note(f"host {host}: {text}", True)
             case Logged():
@@ -276,9 +331,10 @@ class Driver:
                         self.running_s = now_s
 
     def _measure(self, report: Report) -> None:
-        monitor = self.config.monitor
-        if monitor is not None and isinstance(report, Progress) and report.meter is not None:
-            monitor.heard(report.shard, report.meter)
+        if isinstance(report, Progress) and report.meter is not None:
+            self.meters[report.shard] = report.meter
+            if self.config.monitor is not None:
+                self.config.monitor.heard(report.shard, report.meter)
 
     def _welcome(self, identity: bytes, hello: Hello, now_s: float) -> None:
         earlier = self.attempts.get(hello.host)
@@ -295,6 +351,8 @@ class Driver:
         self._heard[hello.host] = max(hello.attempt, self._heard.get(hello.host, 0))
         for order in self.injector.for_new_host(hello.host):
             self._reply(identity, order)
+        if self.tuning.version:
+            self._reply(identity, Tune(self.tuning))
         self._obey(self.coordinator.on_host_joined(hello.host, hello.address, now_s))
 
     def _is_current(self, identity: bytes, host: HostId) -> bool:

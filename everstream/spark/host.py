@@ -55,6 +55,8 @@ from everstream.spark.talk import (
     Noticed,
     ToDriver,
     ToHost,
+    Tune,
+    WantsTuning,
 )
 from everstream.spark.whereabouts import Whereabouts
 from everstream.spark.wire import Credit, Wire
@@ -311,6 +313,9 @@ class Host:
                 self._die(kill)
             case Nod():
                 pass
+            case Tune(tuning=tuning):
+                for runner in self.runners.values():
+                    runner.on_tune(tuning)
             case _:
                 self._command(message)
 
@@ -329,6 +334,8 @@ class Host:
             self.progress_due_s = now_s + self.progress_every_s
             for runner in self.runners.values():
                 self._say(runner.progress())
+                for wishes in runner.chain.take_tuning():
+                    self._say(WantsTuning(wishes))
             self._say_what_was_logged()
             self._check_links(now_s)
 

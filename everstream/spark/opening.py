@@ -17,6 +17,7 @@ from everstream.pipeline.sink import Sink
 from everstream.spark.config import RunConfig
 from everstream.spark.scratch import make_folder
 from everstream.spark.waiting import said_when_slow
+from everstream.state.control import forget_settings
 from everstream.state.store import CheckpointStore, Lease
 
 
@@ -76,6 +77,7 @@ def open_store(config: RunConfig, plan: Plan, url: str) -> OpenStore:
         lease = store.acquire_lease(owner_of(plan.graph.name))
         if config.fresh:
             store.forget_all(lease)
+            forget_settings(store.blobs)
         earlier = checkpoints_in(store)
         for skipped in store.skipped:
             listener.note(f"{skipped.path} is skipped: {skipped.reason}", True)

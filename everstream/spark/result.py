@@ -22,6 +22,9 @@ from everstream.pipeline.sink import Sink
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+SHOWN = 1_000
+"""So much of what a function returns goes into the JSON of a result."""
+
 
 @dataclass
 class RunResult:
@@ -66,8 +69,12 @@ class RunResult:
     """The checkpoints of single shards."""
     lost_frames: int = 0
     """Frames that died with a log in memory."""
+    forfeited: float = 0.0
+    """Records that paced sources without catch_up did not give in time and do not make up for."""
     monitored: pl.DataFrame = field(default_factory=pl.DataFrame)
     """What the run's monitor saw, a row per sample; no rows without one."""
+    returned: Any = None
+    """What an annotated function returns, if the pipeline was made from one and has finished."""
 
     @property
     def records_in(self) -> int:
@@ -128,6 +135,7 @@ class RunResult:
             "records_per_s": round(rate, 1),
             "counts": {name: list(pair) for name, pair in self.counts.items()},
             "skipped": self.skipped,
+            "forfeited": round(self.forfeited, 1),
             "resumed_from": self.resumed_from,
             "checkpoint_count": self.checkpoint_count,
             "recovery_count": self.recovery_count,
@@ -135,6 +143,7 @@ class RunResult:
             "recoveries": [report.to_json() for report in self.recoveries],
             "notes": self.notes,
             "store": self.store,
+            **({} if self.returned is None else {"returned": _shortened(repr(self.returned))}),
         }
 
     def left_out(self, graph: Graph) -> list[str]:
@@ -144,6 +153,12 @@ class RunResult:
             texts.append(
                 f"{self.lost_frames} frame(s) were lost with the logs of failed hosts; use "
                 'log="durable" to lose nothing'
+            )
+        if self.forfeited >= 1:
+            texts.append(
+                f"{self.forfeited:,.0f} record(s) were due while a source could not give them, and "
+                "are not made up for: the load was lower than its pattern, and latencies do not "
+                "show that waiting; catch_up=True (--catch-up) counts it"
             )
         for name, count in self.skipped.items():
             kept = graph.nodes[name].dead_letters is not None
@@ -187,6 +202,10 @@ def result_of(
         skipped=dict(skipped),
         outputs=outputs,
     )
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= SHOWN else text[:SHOWN] + "..."
 
 
 def checkpoint_json(manifest: EpochManifest) -> dict[str, Any]:

@@ -217,6 +217,7 @@ class _Run:
         result.checkpoint_count = run.written.total
         result.recovery_count = run.failures
         result.notes = run.notes
+        result.forfeited = run.forfeited
         self._say_what_is_missing(result)
         return result
 
@@ -237,6 +238,7 @@ class _Run:
             opened.lease,
             doors,
             lambda address, ticket: self._task(address, ticket, doors, opened.url),
+            opened.url,
         )
         self.config.listener.started(self.plan, self._total_records())
         try:
@@ -309,6 +311,7 @@ class _Run:
         result.notes = driver.notes
         result.tally = coordinator.tally
         result.lost_frames = coordinator.lost_frames
+        result.forfeited = sum(meter.forfeited for meter in driver.meters.values())
         if self.config.monitor is not None:
             result.monitored = self.config.monitor.table()
         self._say_what_is_missing(result)

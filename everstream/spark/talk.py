@@ -7,6 +7,7 @@ from everstream.core.ids import HostId, ShardId
 from everstream.core.messages import Command, Report
 from everstream.core.points import Point
 from everstream.errors import EverstreamError
+from everstream.pipeline.tuning import Tuning
 from everstream.spark.operator_logs import Logged
 
 
@@ -98,8 +99,24 @@ class Nod:
     """Heard. Also the driver's own heartbeat."""
 
 
-ToHost: TypeAlias = Command | KillAfter | KillAt | KillNow | Nod
+@dataclass(frozen=True)
+class Tune:
+    """Host: these settings hold from now on."""
+
+    tuning: Tuning
+
+
+@dataclass(frozen=True)
+class WantsTuning:
+    """An operator here wants settings to be changed: `batch` or `NAME.batch` -> value."""
+
+    wishes: dict[str, str]
+
+
+ToHost: TypeAlias = Command | KillAfter | KillAt | KillNow | Nod | Tune
 """Everything a host hears from the driver."""
 
-ToDriver: TypeAlias = Report | Hello | Beat | HostBroke | Unreachable | Noticed | Logged | KillFired
+ToDriver: TypeAlias = (
+    Report | Hello | Beat | HostBroke | Unreachable | Noticed | Logged | KillFired | WantsTuning
+)
 """Everything the driver hears from a host."""

@@ -114,15 +114,32 @@ def dumps(value: Any) -> bytes:
         return saved.dumps_by_value(value)
 
 
-def dumps_after(header: bytes, value: Any) -> bytes:
-    """`header + dumps(value)`, without a second copy of a big value."""
+APART_BYTES: Final = 1 << 12
+"""Arrays from this size on are kept out of a pickle that can have them beside it."""
+
+
+def dumps_apart(header: bytes, value: Any) -> tuple[bytes, list[memoryview]]:
+    """`header + dumps(value)`, with the memory of large arrays beside it and not in it.
+
+    `pickle.loads(..., buffers=...)` puts them together again. A big value is not copied twice.
+    """
     buffer = io.BytesIO()
     buffer.write(header)
+    apart: list[memoryview] = []
+
+    def take(found: pickle.PickleBuffer) -> bool:
+        """Whether it must go into the pickle after all."""
+        memory = memoryview(found)
+        if memory.nbytes < APART_BYTES or not memory.contiguous:
+            return True
+        apart.append(found.raw())
+        return False
+
     try:
-        saved.dump(value, buffer)
+        saved.dump(value, buffer, take)
     except _UNPICKLABLE:
-        return header + dumps(value)
-    return buffer.getvalue()
+        return header + dumps(value), []
+    return buffer.getvalue(), apart
 
 
 LARGE_BYTES: Final = 1 << 18
@@ -161,7 +178,7 @@ class _Collector:
 
 
 def pieces_after(header: bytes, value: Any) -> tuple[bytes, ...]:
-    """`dumps_after` in pieces that follow each other, without copying large bytes at all."""
+    """`header + dumps(value)` in pieces that follow each other; large bytes are not copied at all."""
     collector = _Collector(header)
     try:
         saved.dump(value, collector)

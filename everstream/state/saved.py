@@ -106,9 +106,11 @@ def dumps(value: Any) -> bytes:
     return buffer.getvalue()
 
 
-def dump(value: Any, file: Any) -> None:
-    """Pickle into what has a `write`."""
-    pickler = pickle.Pickler(file, PROTOCOL)
+def dump(
+    value: Any, file: Any, apart: Callable[[pickle.PickleBuffer], object] | None = None
+) -> None:
+    """Pickle into what has a `write`; memory that `apart` takes, by returning None, stays out."""
+    pickler = pickle.Pickler(file, PROTOCOL, buffer_callback=apart)
     pickler.dispatch_table = {**copyreg.dispatch_table, **_REDUCERS}
     pickler.dump(value)
 

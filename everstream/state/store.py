@@ -97,6 +97,26 @@ class CheckpointStore:
         problem = self._examine(ref, _object_path(ref))[1]
         return problem and self._examine(ref, _copy_path(ref))[1] and problem
 
+    def weakness_of(self, ref: ObjectRef) -> str | None:
+        """What is wrong with one of the two, if the other is whole."""
+        problem = self._examine(ref, _object_path(ref))[1]
+        of_copy = self._examine(ref, _copy_path(ref))[1]
+        if (problem is None) == (of_copy is None):
+            return None
+        return problem or f"of its copy: {of_copy}"
+
+    def heal(self, ref: ObjectRef) -> str | None:
+        """Write the damaged one of the two anew, from the other; what was wrong with it."""
+        data, problem = self._examine(ref, _object_path(ref))
+        copy, of_copy = self._examine(ref, _copy_path(ref))
+        if (problem is None) == (of_copy is None):
+            return None
+        if problem is None:
+            self.blobs.write(_copy_path(ref), data)
+        else:
+            self.blobs.write(_object_path(ref), copy)
+        return problem or f"of its copy: {of_copy}"
+
     def _examine(self, ref: ObjectRef, path: str) -> tuple[bytes, str | None]:
         try:
             data = self.blobs.read(path)

@@ -177,6 +177,21 @@ def test_verify_finds_harmed_objects_and_only_those(
     assert problem in ask("checkpoints", store, "--verify").output
 
 
+@pytest.mark.parametrize("which", ["object", "copy"])
+def test_one_damaged_copy_is_reported_and_repaired(store: str, which: str) -> None:
+    named = min(objects(store, epochs(store)[0]))
+    damaged = named if which == "object" else copy_of(named)
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[:-1] + b"?")
+    row = listed(store, "--verify")["checkpoints"][0]
+    assert row["complete"] and "its checksum does not match" in row["weaknesses"][0]
+    assert "--repair" in ask("checkpoints", store, "--verify").output
+    assert damaged.read_bytes() != whole, "looking changes nothing"
+    assert "healed from its copy" in ask("checkpoints", store, "--repair").output
+    assert damaged.read_bytes() == whole
+    assert listed(store, "--verify")["checkpoints"][0]["weaknesses"] == []
+
+
 def test_snapshots_without_a_manifest_are_an_unfinished_epoch(store: str) -> None:
     current = epochs(store)[0]
     newest_manifest(store).unlink()

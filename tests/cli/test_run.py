@@ -257,6 +257,7 @@ def test_a_killed_command_leaves_no_process_behind(tmp_path: Path) -> None:
     command.wait_until_all_gone()
 
 
+@pytest.mark.long
 def test_a_monitor_goes_on_in_its_file_when_the_driver_was_killed(tmp_path: Path) -> None:
     program = tmp_path / "watched.py"
     program.write_text(

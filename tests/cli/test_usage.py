@@ -36,6 +36,8 @@ def test_help_teaches_with_an_example(command: list[str]) -> None:
         (["--every", "banana"], "'banana' is no duration: write it like 500ms, 5s, 2m or 1h"),
         (["--every", "0s"], "the time between checkpoints must be positive"),
         (["--timeout", "soon"], "'soon' is no duration"),
+        (["--heartbeat-timeout", "0s"], "--heartbeat-timeout 0s: the time must be positive"),
+        (["--checkpoint-timeout", "0s"], "--checkpoint-timeout 0s: the time must be positive"),
         (
             ["--checkpoint", "none", "--every", "1s"],
             "need checkpoints: say which with --checkpoint",

@@ -1,7 +1,7 @@
 """Every source through the conformance suite, and what each promises beyond it."""
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -315,3 +315,33 @@ def test_paced_needs_columns_for_due_times() -> None:
     clock.wait(1.0)
     with pytest.raises(UserError, match="columns"):
         reader.read()
+
+
+class Squares(Sequence[int]):
+    """Remembers which of its items were asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[slice] = []
+
+    def __len__(self) -> int:
+        return 1_000_000
+
+    def __getitem__(self, place: Any) -> Any:
+        self.asked.append(place)
+        return [n * n for n in range(place.start, place.stop)]
+
+
+def test_a_sequence_that_is_no_list_is_read_slice_by_slice() -> None:
+    squares = Squares()
+    source: FromList[int] = FromList(squares, batch=3)
+    assert not squares.asked
+    assert source.total_records() == 1_000_000
+    assert source.open(1, 2).read() == [9, 16, 25]
+    assert squares.asked == [slice(3, 6)]
+
+
+def test_a_list_may_change_after_it_was_given() -> None:
+    records = [1, 2]
+    source = FromList(records)
+    records.append(3)
+    assert source.open(0, 1).read() == [1, 2]

@@ -20,6 +20,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "state": {"errors"},
     "pipeline": {"errors", "state"},
     "connectors": WRITING,
+    "annotations": {*WRITING, "connectors"},
     "transactions": WRITING,
     "core": WRITING,
     "runtime": {*WRITING, "core"},
@@ -35,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "apps": {*RUNNING, "spark", "meters"},
     "cli": {
         *(*RUNNING, "spark", "simulation", "inspection", "audit", "planning", "bench", "apps"),
-        "meters",
+        *("meters", "annotations"),
     },
 }
 """Package -> the packages of ours it may import at the top of a module.

@@ -3,6 +3,7 @@ have the options they use."""
 
 import itertools
 import json
+import linecache
 import logging
 import re
 import shutil
@@ -54,7 +55,9 @@ def each_program(
     for number, text in enumerate(blocks(ROOT / document, "python")):
         for written, meant in (instead or {}).items():
             text = text.replace(written, meant)
-        exec(compile(text, f"{document}, program {number}", "exec"), names)
+        place = f"{document}, program {number}"
+        linecache.cache[place] = (len(text), None, text.splitlines(keepends=True), place)
+        exec(compile(text, place, "exec"), names)
         yield names
 
 
@@ -78,6 +81,7 @@ def run_block(
 def _in_a_folder_with_books(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(ROOT / "examples" / "books", tmp_path / "books")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EVERSTREAM_INPUTS", str(tmp_path / "inputs"))
 
 
 def programs_without_a_test_of_their_own() -> list[tuple[str, int]]:
@@ -247,6 +251,13 @@ def test_the_connectors_of_the_connectors_page_pass_the_suites() -> None:
     names["test_a_source"]()
 
 
+def test_the_annotated_programs_of_their_page_return_what_they_return_when_called() -> None:
+    (result,) = run_block("docs/annotations.md", 0).values()
+    assert result.returned == 303
+    (result,) = run_block("docs/annotations.md", 2).values()
+    assert result.collected("output") == [(0, 2), (1, -2), (3, 2)]
+
+
 def test_the_ledger_of_the_transactions_page_and_its_recoveries(tmp_path: Path) -> None:
     shared = f"file://{tmp_path}/shared/"
     pages = each_program("docs/transactions.md", {"file:///shared/": shared})
@@ -304,7 +315,8 @@ def test_commands_have_the_options_the_documents_use(document: Path) -> None:
             else:
                 continue
             known = {n for option in command.params for n in option.opts + option.secondary_opts}
-            assert {word for word in rest if word.startswith("--")} <= known, line
+            used = {word for word in rest if word.startswith("--")} - {"--"}
+            assert used <= known, line
 
 
 def rows_under(document: str, heading: str) -> list[list[str]]:

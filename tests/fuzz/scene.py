@@ -8,6 +8,7 @@ import json
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -167,16 +168,23 @@ def make_world(folder: Path, checkpoint: Checkpointing, seed: int) -> OnDisk:
     return OnDisk(seed, shape, NO_FAULTS, scheme_of(checkpoint), policy)
 
 
-def cut_off(folder: Path, checkpoint: Checkpointing, at: str, seed: int) -> list[int]:
-    """Run in a new folder until something happens; what the feed has yet to give."""
+def cut_off(folder: Path, checkpoint: Checkpointing, at: str | int, seed: int) -> list[int]:
+    """Run in a new folder until something happens, or so many things; what is left of the feed."""
     FEED[:], GATE[:] = range(TOTAL), [PER_EPOCH]
     for name, sink in sinks_of(pipeline_in(folder).graph):
         sink.start_fresh(NAME, name, str(folder / "store"), replace=False)
     world = make_world(folder, checkpoint, seed)
 
+    events = count(1)
+
+    def cut() -> None:
+        raise Cut
+
     def watch(happened: str) -> None:
-        if happened.startswith(at):
+        if isinstance(at, str) and happened.startswith(at):
             raise Cut
+        if next(events) == at:
+            world.scheduler.after(0.0, cut)
         if happened.startswith("epoch") and happened.endswith("is stable"):
             GATE[0] += PER_EPOCH
 

@@ -17,8 +17,13 @@ from everstream.extras import MissingExtra, extra
 ROOT = Path(__file__).parents[2]
 LIBRARY = Path(everstream.__file__).parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-OPTIONAL = {"numba", "llvmlite", "matplotlib", "duckdb", "simpy", "psycopg", "psutil"}
+OPTIONAL = {
+    *("numba", "llvmlite", "matplotlib", "duckdb", "simpy", "psycopg", "psutil"),
+    *("cv2", "skimage", "faiss", "pocketsphinx", "afinn"),
+}
 """What may be imported inside a `with extra(...)` only. llvmlite comes with numba."""
+BROUGHT_AS = {"cv2": "opencv", "skimage": "scikit"}
+"""The first word of the package that a module comes in, if it is another one."""
 
 WITHOUT = f"""
 import sys
@@ -85,7 +90,7 @@ def test_each_optional_import_stands_under_an_extra_that_brings_it() -> None:
             for package in {module.partition(".")[0] for module in modules} & OPTIONAL:
                 assert id(node) in under, f"{path} imports {package} outside of `with extra(...)`"
                 if package != "llvmlite":
-                    assert package in brought_by(under[id(node)]), path
+                    assert BROUGHT_AS.get(package, package) in brought_by(under[id(node)]), path
                 found.add(package)
     assert found == OPTIONAL
 
@@ -120,12 +125,21 @@ print(json.dumps(missing))
     assert done.returncode == 0, done.stderr
     missing: dict[str, str] = json.loads(done.stdout)
     rooms = {name.split(".")[1] for name in missing}
-    assert rooms == {"bench", "planning", "transactions"}
+    assert rooms == {"apps", "bench", "planning", "transactions"}
     named = {"transactions": "transactions", "planning.queueing": "planning"}
     named |= {"planning.figures": "report", "bench.timeline": "report", "bench.curves": "report"}
+    named |= {"apps.prime": "apps", "apps.video": "apps"}
     named |= {"bench.workloads.catalogue": "bench", "bench.throughput": "bench"}
     assert {name: missing[f"everstream.{name}"] for name in named} == named
-    for light in ("planning.auto", "planning.adviser", "bench.audit", "bench.rehearsal"):
+    for light in (
+        "apps.application",
+        "apps.catalogue",
+        "apps.inputs",
+        "planning.auto",
+        "planning.adviser",
+        "bench.audit",
+        "bench.rehearsal",
+    ):
         assert f"everstream.{light}" not in missing
 
 
@@ -142,6 +156,7 @@ print(json.dumps(missing))
         ("bench protocols", "bench"),
         ("bench transactions", "transactions"),
         ("run ledger.py", "transactions"),
+        ("run everstream.apps:prime", "apps"),
     ],
 )
 def test_a_command_that_needs_an_extra_says_so_before_it_starts_anything(

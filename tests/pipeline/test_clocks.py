@@ -207,11 +207,12 @@ def test_how_old_an_epoch_is_does_not_come_from_the_clock_of_another_driver() ->
 
 
 WALL_CLOCK = {
-    "connectors/paced.py": "behind a ForwardClock",
+    "connectors/timing.py": "only where no steady clock is known to both processes",
     "pipeline/clocks.py": "the ForwardClock itself",
     "pipeline/operator.py": "for contexts in tests; a chain gives its own",
     "spark/host.py": "behind a ForwardClock",
     "spark/manifest_writer.py": "shown beside a checkpoint",
+    "spark/operator_logs.py": "shown beside a line of a log",
 }
 """Where the clock of the machine is looked at, and why a wrong one does no harm there."""
 

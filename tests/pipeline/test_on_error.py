@@ -256,8 +256,14 @@ def test_dead_letters_of_sources_and_operators_follow_the_checkpoint(tmp_path: P
         stages.build(extras, {}, generation, str(tmp_path), permit(stable))
         return stages
 
+    def through(stages: ChainStages) -> Batch | EndOfStream | None:
+        batch = stages.read()
+        if batch is not None and not isinstance(batch, EndOfStream):
+            stages.forward(batch)
+        return batch
+
     first = chain({}, 1, 0)
-    assert [first.read() for _ in range(3)] == [1, 1, 1]
+    assert [through(first) for _ in range(3)] == [[0], [2], [4]]
     saved = first.prepare(1)
     for transaction in first.unpersisted():
         transaction.persist()
@@ -265,11 +271,11 @@ def test_dead_letters_of_sources_and_operators_follow_the_checkpoint(tmp_path: P
     for transaction in first.committable(permit(1)):
         transaction.commit(permit(1))
     assert [letter["record"] for letter in letters(tmp_path, "halves")] == [1, 3, 5]
-    assert [first.read() for _ in range(2)] == [1, 1], "lost in the crash"
+    assert [through(first) for _ in range(2)] == [[6], [8]], "lost in the crash"
 
     second = chain(saved, 2, 1)
     assert second.skipped == {"halves": 3, "divide": 1}
-    while not isinstance(second.read(), EndOfStream):
+    while not isinstance(through(second), EndOfStream):
         pass
     second.prepare(2)
     for transaction in second.committable(permit(2)):

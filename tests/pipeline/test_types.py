@@ -49,6 +49,7 @@ REVEALED = {
     "keyed.map(len)": "Stream[int]",
     "pipeline.source(es.FromList([1.5]))": "Stream[float]",
     "pipeline.source(es.Paced(es.Range(3), rate=9))": "Stream[int]",
+    "pipeline.source(es.Range(3)).batch(count=2)": "Stream[list[int]]",
     "keyed.fold(list, lambda seen, word: [*seen, word])": "Stream[tuple[str, list[Any]]]",
     "words.sink(es.JsonLines('out/'))": "Pipeline",
     "pipeline.run()": "RunResult",

@@ -325,3 +325,20 @@ def test_columns_of_which_nobody_can_tell_are_let_through(build: Callable[[Any],
     pipeline = Pipeline("columns")
     build(pipeline.source(Range(3, column="price"))).collect()
     validate(planned_shards(pipeline.graph))
+
+
+def test_order_over_two_farms_is_refused_unless_it_is_made_again_between_them() -> None:
+    class Same(Operator):
+        def process(self, record: object, ctx: Context) -> None:
+            ctx.emit(record)
+
+    def farms(between: bool, second: int) -> Pipeline:
+        stream = Pipeline("farms").source(Range(9)).map(abs, shards=2, name="first")
+        if between:
+            stream = stream.process(Same(), ordered=True, name="between")
+        return stream.map(abs, shards=second, name="second").collect(ordered=True)
+
+    validate(planned_shards(farms(False, 2).graph))
+    validate(planned_shards(farms(True, 3).graph))
+    with pytest.raises(GraphError, match="'first' has 2 shards, which meet in 'second'"):
+        validate(planned_shards(farms(False, 3).graph))

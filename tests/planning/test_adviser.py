@@ -201,6 +201,31 @@ def test_failures_of_the_run_itself_are_used_with_a_warning(tmp_path: Path) -> N
     assert any("--mtbf" in text for text in advice.warnings)
 
 
+def test_checkpoints_that_wait_behind_records_are_not_blamed_on_the_store(tmp_path: Path) -> None:
+    path, result = tmp_path / "result.json", run_result()
+    for checkpoint in result["checkpoints"]:
+        checkpoint["duration_s"] = 16.8
+    path.write_text(json.dumps(result))
+    slow = advise(from_run=path, mtbf="2h")
+    assert slow.known.waited_s == pytest.approx(16.8 - 0.02 - 0.7)
+    assert slow.known.bandwidth_bytes_per_s == pytest.approx(2e8 / 0.7), "what the store did"
+    [said] = [text for text in slow.warnings if "back-pressure" in text]
+    assert "16.1 s" in said and "more shards" in said and "--checkpoint unaligned" in said
+    assert "takes 700 ms" in str(slow)
+
+
+def test_checkpoints_that_take_long_to_write_are(tmp_path: Path) -> None:
+    path, result = tmp_path / "result.json", run_result()
+    for checkpoint in result["checkpoints"]:
+        checkpoint["duration_s"] = 16.8
+        for shard in checkpoint["shards"]:
+            shard["upload_s"] = 16.5
+    path.write_text(json.dumps(result))
+    advice = advise(from_run=path, mtbf="2h")
+    assert not advice.known.waited_s
+    assert not any("back-pressure" in text for text in advice.warnings)
+
+
 def test_a_run_that_was_killed_mid_recovery_is_still_of_use() -> None:
     result = run_result()
     result["checkpoints"] = []

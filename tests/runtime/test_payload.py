@@ -5,6 +5,7 @@ import decimal
 import threading
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
@@ -119,3 +120,50 @@ def test_a_payload_is_encoded_once_and_decoded_once(monkeypatch: pytest.MonkeyPa
     received = BatchPayload(encoded=sent.encoded)
     assert received.batch is received.batch and received.encoded is sent.encoded
     assert calls == ["encode", "decode"]
+
+
+IMAGES = [(n, np.arange(n, n + 24_000, dtype=np.uint16).reshape(40, 200, 3)) for n in range(5)]
+
+
+def test_images_travel_as_they_lie_in_memory_and_not_as_part_of_a_pickle() -> None:
+    encoded = bytes(encode_batch(IMAGES))
+    for _, image in IMAGES:
+        place = encoded.index(image.tobytes())
+        assert place % 64 == 0
+    assert bytes(encode_batch(IMAGES)) == encoded, "nothing else is in it"
+    assert len(encoded) < 1.05 * sum(image.nbytes for _, image in IMAGES)
+    again = decode_batch(encoded)
+    assert [number for number, _ in again] == [number for number, _ in IMAGES]
+    for (_, sent), (_, received) in zip(IMAGES, again, strict=True):
+        assert np.array_equal(sent, received)
+        assert received.dtype == sent.dtype
+
+
+def test_a_received_image_can_be_drawn_on_without_changing_what_was_sent() -> None:
+    encoded = encode_batch(IMAGES)
+    before = bytes(encoded)
+    decode_batch(encoded)[0][1][:] = 7
+    assert bytes(encoded) == before
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.asfortranarray(np.arange(9_000.0).reshape(90, 100)),
+        np.arange(20_000, dtype=np.int64)[::2],
+        np.arange(6_000, dtype=">i4"),
+        np.array([{"an": "object"}] * 2_000),
+    ],
+    ids=["by columns", "every other", "big-endian", "objects"],
+)
+def test_an_array_of_any_shape_comes_back_as_it_was(array: np.ndarray) -> None:
+    [(received, text)] = decode_batch(encode_batch([(array, "and more")]))
+    assert received.dtype == array.dtype
+    assert np.array_equal(received, array)
+    assert text == "and more"
+
+
+@pytest.mark.parametrize("kept", [20, 100, -1], ids=["head", "lengths", "all but a byte"])
+def test_a_frame_of_images_that_was_cut_is_refused(kept: int) -> None:
+    with pytest.raises(InternalError, match="pieces"):
+        decode_batch(bytes(encode_batch(IMAGES))[:kept])

@@ -27,6 +27,8 @@ from everstream.simulation.world import History, World
 
 Patch = pytest.MonkeyPatch
 EXACT = ["aligned", "unaligned", "uncoordinated", "hmnr", "bcs"]
+SEEDS = 60
+"""Each rule that is taken out must be missed by one of this many seeds; the first few do."""
 KILLS = replace(NO_FAULTS, host_kills=3, ambushes=6, zombies=1)
 
 
@@ -136,26 +138,24 @@ def timed(seed: int) -> Shape:
 
 
 @pytest.mark.parametrize(
-    ("mutant", "protocol", "seed", "shape"),
+    ("mutant", "protocol", "shape"),
     [
-        (the_rest_of_a_sources_batch_is_not_saved, "aligned", 0, seeded),
-        (the_rest_of_a_frame_is_not_in_the_checkpoint, "uncoordinated", 0, seeded),
-        (a_begun_frame_is_saved_whole, "unaligned", 4, seeded),
-        (a_begun_frame_is_taken_for_one_that_comes_again, "uncoordinated", 4, seeded),
-        (a_log_of_offsets_does_not_know_of_parts, "uncoordinated", 0, logged),
-        (event_time_goes_on_within_a_batch, "aligned", 0, timed),
+        (the_rest_of_a_sources_batch_is_not_saved, "aligned", seeded),
+        (the_rest_of_a_frame_is_not_in_the_checkpoint, "uncoordinated", seeded),
+        (a_begun_frame_is_saved_whole, "unaligned", seeded),
+        (a_begun_frame_is_taken_for_one_that_comes_again, "uncoordinated", seeded),
+        (a_log_of_offsets_does_not_know_of_parts, "uncoordinated", logged),
+        (event_time_goes_on_within_a_batch, "aligned", timed),
     ],
 )
 def test_each_rule_is_missed_when_it_is_taken_out(
     mutant: Callable[[Patch], None],
     protocol: str,
-    seed: int,
     shape: Callable[[int], Shape],
     monkeypatch: Patch,
 ) -> None:
-    assert cut_at_random(protocol, seed, shape(seed), KILLS).right
     mutant(monkeypatch)
-    assert not cut_at_random(protocol, seed, shape(seed), KILLS).right
+    assert any(not cut_at_random(protocol, seed, shape(seed), KILLS).right for seed in range(SEEDS))
 
 
 # Operators that take virtual time: 400 records of 10 ms each are four seconds.

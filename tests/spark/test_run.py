@@ -256,7 +256,8 @@ def test_frames_travel_over_encrypted_tcp_just_as_well() -> None:
         kill=["copy:1@2000"],
     )
     assert Counter(result.collected()) == Counter(range(20_000))
-    assert len(result.recoveries) == 1
+    # On a slow machine the others may notice the cut before Spark starts the next attempt.
+    assert [report.injected for report in result.recoveries].count(True) == 1
 
 
 def test_a_session_that_lets_no_task_fail_is_refused_with_the_fix() -> None:

@@ -145,7 +145,7 @@ class _ProbedSink(Sink):
 
         writer.write, writer.close = timed, closing  # type: ignore[method-assign]
         writer.prepare = preparing  # type: ignore[method-assign]
-        writer.keep_moment = moments.append  # type: ignore[method-assign]
+        writer.keep_moment = moments.append  # type: ignore[method-assign, assignment]
         return writer
 
 

@@ -10,7 +10,7 @@ from everstream.core.coordinators.membership import Membership
 from everstream.core.coordinators.outbox import Outbox
 from everstream.core.coordinators.restarts import Restarts
 from everstream.core.coordinators.run_state import RunState
-from everstream.core.ids import CheckpointNumber, Generation, ShardId
+from everstream.core.ids import CheckpointNumber, Epoch, Generation, ShardId
 from everstream.core.messages import Census, Progress, Shutdown
 from everstream.core.orders import PHASE_MOVES, Note, Phase, Policy, SendTo
 from everstream.errors import ConnectorError, InternalError, RunFailed
@@ -137,8 +137,8 @@ def test_a_kill_of_our_own_is_free_and_its_report_counts_from_the_kill() -> None
 
 def test_a_host_that_cannot_start_uses_up_the_same_budget() -> None:
     it, _ = restarts(max_restarts=1)
-    assert it.start_failed(H0, ConnectorError("no module"), 1.0) is None
-    verdict = it.start_failed(H0, ConnectorError("no module"), 2.0)
+    assert it.start_failed(H0, ConnectorError("no module"), Epoch(1), 1.0) is None
+    verdict = it.start_failed(H0, ConnectorError("no disk"), Epoch(1), 2.0)
     assert "host 0 could not start, more than 1 times" in str(verdict)
 
 

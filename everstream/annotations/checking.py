@@ -1,0 +1,441 @@
+"""Which names travel with the items, which are given once, which are state; and what cannot work.
+
+Inputs and outputs that were left out are found here: a stage gives on what later stages read.
+Those that were written are held against what the code does.
+"""
+
+import ast
+from collections.abc import Iterable
+
+from everstream.annotations.flow import Flow, loop_exits
+from everstream.annotations.problems import AnnotationError
+from everstream.annotations.program import Program, Region, StageBlock
+from everstream.annotations.shared import check_shared
+
+HOOKS = ("on_init", "on_exit", "on_snapshot", "on_error")
+
+
+def check(program: Program) -> None:
+    """Fill in what each region and stage takes and gives; raise for what cannot work."""
+    before = Flow(program.names)
+    for name in program.parameters:
+        before.bind(name, program.function)
+    _Names(program)
+    for region in program.regions:
+        before.walk(region.before)
+        _RegionCheck(program, region, set(before.writes)).run()
+    _check_after(program)
+    for region in program.regions:
+        check_shared(program, region)
+
+
+class _Names:
+    """Names of operators, each used once."""
+
+    def __init__(self, program: Program) -> None:
+        seen: set[str] = set()
+        for region in program.regions:
+            marked: list[Region | StageBlock] = [region, *region.stages]
+            for named in marked:
+                if named.name in seen:
+                    raise program.origin.problem(
+                        named.options.get("name", named.node),
+                        f"the name '{named.name}' is used twice",
+                        "State is found by its operator's name: give each its own.",
+                    )
+                seen.add(named.name)
+
+
+class _RegionCheck:
+    def __init__(self, program: Program, region: Region, outer: set[str]) -> None:
+        self.program = program
+        self.region = region
+        self.outer = outer
+        """Names that have a value before the region."""
+        self.owner = {name: stage for stage in region.stages for name in stage.state}
+        self.flows = {s.number: self._flow(s) for s in region.stages}
+        self.loop = self._loop_flow()
+        self.made = {*self.loop.writes} - {*region.state}
+        """Names that the loop or a stage assigns for each item."""
+        for flow, stage in zip(self.flows.values(), region.stages, strict=True):
+            self.made |= {*flow.writes} - {*stage.state}
+
+    def problem(self, at: ast.AST, problem: str, fix: str) -> AnnotationError:
+        return self.program.origin.problem(at, problem, fix)
+
+    def run(self) -> None:
+        self._check_state()
+        self._check_loop()
+        arriving = [n for n in self.loop.writes if n in self.loop.assigned]
+        arriving += self.region.state
+        perhaps = {*self.loop.writes} - {*arriving}
+        come: list[list[str]] = []
+        for stage in self.region.stages:
+            self._check_writes(stage)
+            self._check_reads(stage, arriving, perhaps)
+            come.append(list(arriving))
+            arriving, perhaps = self._behind(stage, arriving, perhaps)
+        self._check_sinks()
+        self._pass_on(come)
+        for stage in self.region.stages:
+            self._check_order(stage)
+        self._keep_order()
+        self._check_given()
+
+    def _flow(self, stage: StageBlock) -> Flow:
+        flow = Flow(self.program.names)
+        if stage.key is not None:
+            flow.visit(stage.key)
+        if stage.resource is not None:
+            flow.bind(stage.resource, stage.node)
+        flow.walk(stage.body)
+        return flow
+
+    def _loop_flow(self) -> Flow:
+        flow = Flow(self.program.names)
+        flow.visit(self.region.head)
+        flow.walk([*self.region.targets, *self.region.prologue])
+        return flow
+
+    # The loop.
+
+    def _check_loop(self) -> None:
+        for name, at in self.loop.reads.items():
+            if name in self.region.state:
+                continue
+            if name in self.owner:
+                raise self._foreign(name, at)
+            if name in self.loop.writes:
+                raise self.problem(
+                    at,
+                    f"'{name}' is read before this turn of the loop has assigned it",
+                    f"Assign it before the region and say es.ToStream(state=[{name}]): then it is "
+                    "kept from turn to turn, and saved.",
+                )
+            if name not in self.outer:
+                fix = "Assign it before the region."
+                if name in self.made:
+                    fix = "Stages run elsewhere, and later: compute it before the first stage."
+                raise self.problem(at, f"'{name}' has no value here", fix)
+        targets = {
+            n.id for t in self.region.targets for n in ast.walk(t) if isinstance(n, ast.Name)
+        }
+        for name, at in self.loop.writes.items():
+            if name in self.owner:
+                raise self._foreign(name, at)
+            if name in self.outer and name not in self.region.state and name not in targets:
+                raise self.problem(
+                    at,
+                    f"'{name}' is from before the region, and the loop assigns it",
+                    f"Say es.ToStream(state=[{name}]), so that it is saved with the loop's "
+                    "position, or use another name.",
+                )
+
+    def _foreign(self, name: str, at: ast.AST) -> AnnotationError:
+        owner = self.owner[name].name
+        return self.problem(
+            at,
+            f"'{name}' is the state of '{owner}', and nobody else sees it",
+            f"Read it behind '{owner}', or behind the region.",
+        )
+
+    # State.
+
+    def _check_state(self) -> None:
+        seen = dict.fromkeys(self.region.state, self.region.name)
+        for name in self.region.state:
+            self._check_first_value(name, self.region.options["state"])
+        for stage in self.region.stages:
+            at = stage.options.get("state", stage.node)
+            for name in stage.state:
+                self._check_first_value(name, at)
+                if name in seen:
+                    raise self.problem(
+                        at,
+                        f"'{name}' is the state of '{seen[name]}' already",
+                        "State belongs to one stage.",
+                    )
+                seen[name] = stage.name
+                flow = self.flows[stage.number]
+                if name not in flow.reads and name not in flow.writes:
+                    raise self.problem(
+                        at, f"the stage does not use its state '{name}'", "Take it out of state=."
+                    )
+            self._check_replicas(stage)
+
+    def _check_first_value(self, name: str, at: ast.AST) -> None:
+        if name not in self.outer:
+            raise self.problem(
+                at,
+                f"the state '{name}' has no first value",
+                f"Assign it before the region, as in `{name} = 0`.",
+            )
+
+    def _check_replicas(self, stage: StageBlock) -> None:
+        given = stage.options.get("replicate")
+        replicas = stage.replicas
+        if given is not None and isinstance(given, ast.Constant) and (replicas or 0) < 1:
+            raise self.problem(given, "replicate= takes a number from 1 up", "Say replicate=2.")
+        if stage.state and stage.key is None and replicas != 1:
+            assert given is not None
+            raise self.problem(
+                given,
+                f"replicas cannot share the state {_listed(stage.state)}",
+                "Say key=... if each item needs only its key's part of a dict, or drop replicate=.",
+            )
+        if stage.key is not None and not stage.state:
+            raise self.problem(
+                stage.key, "a key without state", "Say state=[...], or drop the key."
+            )
+
+    # Stages.
+
+    def _check_writes(self, stage: StageBlock) -> None:
+        for name, at in self.flows[stage.number].writes.items():
+            if name in stage.state:
+                continue
+            if name in self.owner:
+                raise self._foreign(name, at)
+            if name in self.region.state:
+                raise self.problem(
+                    at,
+                    f"'{name}' is the state of the loop, and a stage assigns it",
+                    "The loop is ahead by then: assign it before the first stage, or use another "
+                    "name here.",
+                )
+            if name in self.outer and name not in self.loop.writes:
+                raise self.problem(
+                    at,
+                    f"'{name}' is from before the region, and no clause declares that this stage "
+                    "changes it",
+                    f"Say state=[{name}] to keep it from item to item, or use another name.",
+                )
+
+    def _check_reads(self, stage: StageBlock, arriving: list[str], perhaps: set[str]) -> None:
+        listed = names_in(stage, "inputs")
+        for name, at in listed.items():
+            if name not in arriving and name not in self.outer:
+                raise self._missing(stage, name, at, arriving, perhaps)
+        for name, at in self.flows[stage.number].reads.items():
+            if name in stage.state:
+                continue
+            if name in self.owner and name not in arriving:
+                raise self._foreign(name, at)
+            if name not in arriving and (name in self.made or name not in self.outer):
+                raise self._missing(stage, name, at, arriving, perhaps)
+            if "inputs" in stage.options and name in arriving and name not in listed:
+                raise self.problem(
+                    at,
+                    f"'{name}' is read here, but it is not among the stage's inputs",
+                    f"Say inputs=[{', '.join([*listed, name])}], or leave inputs out: then they "
+                    "are found.",
+                )
+
+    def _missing(
+        self, stage: StageBlock, name: str, at: ast.AST, arriving: list[str], perhaps: set[str]
+    ) -> AnnotationError:
+        if name in perhaps:
+            return self.problem(
+                at,
+                f"'{name}' does not arrive for certain: it is assigned only on some ways",
+                "Give it a value in every case, for example before the `if`.",
+            )
+        before = [s for s in self.region.stages if s.number < stage.number]
+        for earlier in reversed(before):
+            if "outputs" in earlier.options and name in self.made:
+                given = _listed(names_in(earlier, "outputs")) or "nothing"
+                return self.problem(
+                    at,
+                    f"'{name}' does not arrive: '{earlier.name}' outputs {given}",
+                    f"Add {name} to its outputs=[...], or leave outputs out: then they are found.",
+                )
+        if name in self.made:
+            return self.problem(
+                at,
+                f"'{name}' is read before this item has assigned it",
+                f"Assign it in an earlier stage, or, to keep it from item to item, give it a value "
+                f"before the region and say state=[{name}].",
+            )
+        arrive = f"there are {_listed(arriving)}" if arriving else "nothing arrives"
+        return self.problem(
+            at,
+            f"'{name}' does not arrive: {arrive}",
+            "Assign it in the loop, in an earlier stage or before the region.",
+        )
+
+    def _behind(
+        self, stage: StageBlock, arriving: list[str], perhaps: set[str]
+    ) -> tuple[list[str], set[str]]:
+        """The names there are behind a stage, and those there may be."""
+        flow = self.flows[stage.number]
+        made = [n for n in flow.writes if n in flow.assigned and n not in arriving]
+        there = [*arriving, *(n for n in made if n not in stage.state)]
+        there += stage.state if stage.key is None else []
+        perhaps = (perhaps | {*flow.writes}) - {*there} - {*stage.state}
+        listed = names_in(stage, "outputs")
+        for name, at in listed.items():
+            if name in stage.state and stage.key is not None:
+                raise self.problem(
+                    at,
+                    f"the keyed state '{name}' stays in its stage",
+                    "Copy the entry into another name, and output that.",
+                )
+            if name not in there and name not in self.outer:
+                raise self._missing(stage, name, at, there, perhaps)
+        if "outputs" in stage.options:
+            return [*listed], set()
+        return there, perhaps
+
+    def _check_sinks(self) -> None:
+        for stage in self.region.stages:
+            sink = stage.options.get("sink")
+            last = stage is self.region.stages[-1]
+            if sink is not None and not (last and names_in(stage, "outputs")):
+                raise self.problem(
+                    sink,
+                    "a sink takes what the last stage outputs",
+                    "Say outputs=[...] in the last stage, and sink=... there.",
+                )
+
+    # What travels.
+
+    def _pass_on(self, come: list[list[str]]) -> None:
+        """Backwards: what a stage gives on is what those behind it need."""
+        needed: list[str] = []
+        for stage, arriving in reversed([*zip(self.region.stages, come, strict=True)]):
+            flow = self.flows[stage.number]
+            stage.outputs = [*names_in(stage, "outputs")] if "outputs" in stage.options else needed
+            passed = {n for n in stage.outputs if n not in flow.assigned and n not in stage.state}
+            wanted = {*flow.reads, *passed, *names_in(stage, "inputs")} - {*stage.state}
+            needed = [name for name in arriving if name in wanted]
+            given = [n for n in [*flow.reads, *passed] if n not in arriving and n in self.outer]
+            stage.given = [n for n in dict.fromkeys(given) if n not in stage.state]
+        self.region.outputs = needed
+        came = needed
+        for stage in self.region.stages:
+            stage.inputs, came = came, stage.outputs
+
+    def _check_order(self, stage: StageBlock) -> None:
+        said = stage.options.get("ordered")
+        if said is not None and not isinstance(said, ast.Constant):
+            raise self.problem(said, "ordered= is True or False", "Write it out.")
+        last = stage is self.region.stages[-1] and bool(stage.outputs)
+        before = [s for s in self.region.stages if s.number < stage.number + last]
+        split = next((s for s in before if s.key is not None and s.replicas != 1), None)
+        wanted = bool(said.value) if isinstance(said, ast.Constant) else None
+        if wanted and stage.replicas != 1 and not last:
+            assert said is not None
+            raise self.problem(
+                said,
+                "an ordered stage has no replicas",
+                "Drop replicate=, or ordered=True; of a last stage with replicas the outputs can "
+                "be ordered: say outputs=[...].",
+            )
+        if wanted and split is not None:
+            assert said is not None
+            raise self.problem(
+                said,
+                f"the order is lost in '{split.name}', whose items go to the replica of their key",
+                "Drop ordered=True, or replicate= there.",
+            )
+        natural = bool(stage.state) and stage.replicas == 1 and split is None
+        stage.kept_in_order = natural if wanted is None else wanted and stage.replicas == 1
+        stage.output_in_order = bool(wanted) and stage.replicas != 1
+
+    def _keep_order(self) -> None:
+        """On the way to an ordered stage, items of several replicas are put in order at once."""
+        until = max((s.number for s in self.region.stages if s.kept_in_order), default=0)
+        if self.region.stages[-1].output_in_order:
+            until = self.region.stages[-1].number + 1
+        before: StageBlock | None = None
+        for stage in self.region.stages:
+            same = before is not None and _replicas(stage) == _replicas(before)
+            if before is not None and stage.number < until and before.replicas != 1 and not same:
+                if stage.replicas == 1:
+                    stage.kept_in_order = True
+                else:
+                    stage.sorted_before = True
+            before = stage
+
+    def _check_given(self) -> None:
+        region = self.region
+        reads = [n for n in self.loop.reads if n in self.outer and n not in region.state]
+        region.given = [*dict.fromkeys(reads)]
+        if "inputs" not in region.options:
+            return
+        listed = names_in(region, "inputs")
+        for name, at in listed.items():
+            if name not in self.outer:
+                raise self.problem(
+                    at,
+                    f"'{name}' has no value before the region",
+                    "Assign it before, make it a parameter, or take it out of inputs=.",
+                )
+        used = [self.loop.reads, *(self.flows[s.number].reads for s in region.stages)]
+        states = {*region.state, *self.owner}
+        for reads_of in used:
+            for name, at in reads_of.items():
+                constant = name in self.outer and name not in self.made
+                if constant and name not in states and name not in listed:
+                    raise self.problem(
+                        at,
+                        f"'{name}' does not arrive: it is not among the inputs of es.ToStream",
+                        f"Say es.ToStream(inputs=[{', '.join([*listed, name])}]), or leave inputs "
+                        "out: then they are found.",
+                    )
+
+
+def _check_after(program: Program) -> None:
+    """What is read behind a region must have come out of it."""
+    owners: dict[str, StageBlock] = {}
+    touched: dict[str, Region] = {}
+    for region in program.regions:
+        if owners or touched:
+            inside = [*region.before, region.head, *region.targets, *region.prologue]
+            inside += [s for stage in region.stages for s in stage.body]
+            for name, at in Flow.of(inside, program.names).reads.items():
+                if name in owners or name in touched:
+                    raise program.origin.problem(
+                        at,
+                        f"'{name}' is known only when the region before has ended, and all "
+                        "regions of a function run at the same time",
+                        "Make two annotated functions of it, one for each region.",
+                    )
+        for stage in region.stages:
+            owners |= dict.fromkeys(stage.state, stage)
+        inner = Flow(program.names)
+        inner.walk([*region.targets, *region.prologue])
+        for stage in region.stages:
+            inner.walk(stage.body)
+        touched |= dict.fromkeys([*inner.writes, *region.state], region)
+    for name, at in Flow.of(program.after, program.names).reads.items():
+        if name in owners:
+            owners[name].collected.append(name)
+        elif name in touched:
+            raise program.origin.problem(
+                at,
+                f"'{name}' does not come out of the region",
+                "Only state of a stage does: give it a value before the region, and keep it with "
+                f"state=[{name}] in the stage that changes it.",
+            )
+
+
+def names_in(marked: Region | StageBlock, option: str) -> dict[str, ast.AST]:
+    """The names in an option that lists some, and where they stand."""
+    given = marked.options.get(option)
+    if not isinstance(given, ast.List | ast.Tuple):
+        return {}
+    return {one.id: one for one in given.elts if isinstance(one, ast.Name)}
+
+
+def _replicas(stage: StageBlock) -> str:
+    return ast.dump(stage.options["replicate"]) if "replicate" in stage.options else ""
+
+
+def leaves_items_out(region: Region) -> bool:
+    """Whether the loop goes on without having come to its first stage."""
+    return any(True for _ in loop_exits(region.prologue, ast.Continue))
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)

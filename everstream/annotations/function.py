@@ -1,0 +1,121 @@
+"""`@es.annotated`: a function that is called as it stands, or made into a pipeline."""
+
+import ast
+import functools
+import inspect
+from collections.abc import Callable
+from itertools import islice
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from everstream.annotations.building import Generated, build
+from everstream.annotations.checking import check
+from everstream.annotations.loop import LoopSource
+from everstream.annotations.plain import plain_function
+from everstream.annotations.program import Program
+from everstream.annotations.reading import around, read_function
+from everstream.annotations.result import AnnotatedPipeline
+from everstream.annotations.stage import InOrder, StageOperator, frozen
+from everstream.connectors.collect import Collect
+from everstream.errors import UserError
+from everstream.pipeline.operator import Keyed
+
+P = ParamSpec("P")
+R = TypeVar("R")
+OURS: dict[str, Any] = {
+    "AnnotatedPipeline": AnnotatedPipeline,
+    "Collect": Collect,
+    "InOrder": InOrder,
+    "Keyed": Keyed,
+    "LoopSource": LoopSource,
+    "StageOperator": StageOperator,
+    "frozen": frozen,
+    "islice": islice,
+}
+
+
+class AnnotatedFunction(Generic[P, R]):
+    """A sequential program that is a pipeline, too.
+
+    Called, it is the program as it stands. `pipeline(...)` takes the same arguments and gives the
+    pipeline; `run(...)` runs that and gives what the program returns.
+    """
+
+    def __init__(self, function: Callable[P, R]) -> None:
+        self.function: Callable[..., Any] = function
+        self.program: Program = read_function(function)
+        check(self.program)
+        self.generated: Generated = build(self.program)
+        self._code = compile(
+            _in_a_function(self), self.program.origin.file, "exec", dont_inherit=True
+        )
+        self._plain = plain_function(self.program, function)
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        returned: R = self._plain(*args, **kwargs)
+        return returned
+
+    def pipeline(self, *args: P.args, **kwargs: P.kwargs) -> AnnotatedPipeline:
+        """The pipeline for these arguments: `main.pipeline(limit=500_000).run(...)`.
+
+        What stands before the regions runs now; `result.returned` is what the function returns.
+        """
+        try:
+            bound = inspect.signature(self.function).bind(*args, **kwargs)
+        except TypeError as error:
+            raise UserError(f"{self.program.name}.pipeline(...): {error}.") from None
+        bound.apply_defaults()
+        made: AnnotatedPipeline = self._make()(**bound.arguments)
+        return made
+
+    def run(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the pipeline on Spark as `pipeline(...).run()` does; gives what a call would give."""
+        returned: R = self.pipeline(*args, **kwargs).run().returned
+        return returned
+
+    def _make(self) -> Callable[..., AnnotatedPipeline]:
+        """The generated function that builds the pipeline, with what this one sees around it."""
+        names: dict[str, Any] = {}
+        exec(self._code, self.function.__globals__, names)
+        ours = {called: OURS[name] for name, called in self.generated.words.items()}
+        make: Callable[..., AnnotatedPipeline] = names[_AROUND](**ours, **around(self.function))
+        return make
+
+
+_AROUND = "everstream_around"
+
+
+def _in_a_function(annotated: AnnotatedFunction[..., Any]) -> ast.Module:
+    """Generated code inside a function whose parameters are what it needs from elsewhere."""
+    generated = annotated.generated
+    names = [*generated.words.values(), *annotated.function.__code__.co_freevars]
+    arguments = ast.arguments([], [ast.arg(n) for n in names], None, [], [], None, [])
+    returned = ast.Return(ast.Name(generated.make, ast.Load()))
+    body: list[ast.stmt] = [*generated.body, returned]
+    outer = ast.FunctionDef(_AROUND, arguments, body, [], lineno=1)
+    return ast.fix_missing_locations(ast.Module([outer], []))
+
+
+def annotated(function: Callable[P, R]) -> AnnotatedFunction[P, R]:
+    """Make a function with `es.ToStream` and `es.Stage` callable as it stands and as a pipeline.
+
+    What cannot work is said when the function is defined, with the line and the fix.
+
+    >>> @es.annotated
+    ... def primes(limit):
+    ...     found = []
+    ...     with es.ToStream(inputs=[limit]):
+    ...         for n in range(2, limit):
+    ...             with es.Stage(inputs=[n], outputs=[n, prime], replicate=2):
+    ...                 prime = all(n % d for d in range(2, n))
+    ...             with es.Stage(inputs=[n, prime], ordered=True, state=[found]):
+    ...                 if prime:
+    ...                     found.append(n)
+    ...     return found
+    >>> primes(12)
+    [2, 3, 5, 7, 11]
+    >>> result = primes.pipeline(limit=12).run()
+    >>> result.returned
+    [2, 3, 5, 7, 11]
+    """
+    return AnnotatedFunction(function)

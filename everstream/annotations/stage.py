@@ -1,0 +1,140 @@
+"""What a stage of annotated code becomes: an operator that knows its state and its hooks.
+
+The subclass that is made for a stage has the stage's own code in `process_batch`, in a loop over
+the items: nothing stands between two items but what the user wrote.
+"""
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from everstream.annotations.sending import sendable
+from everstream.errors import UserError
+from everstream.pipeline.batch import Batch
+from everstream.pipeline.keys import Keying
+from everstream.pipeline.operator import Context, Operator
+from everstream.state.freezing import is_steady
+
+RESULT = "result"
+"""The port, and the sink, of state that the function goes on with behind its regions."""
+KEYED = "keyed_"
+"""Begins the name of the `es.Keyed` that holds the entries of a dict."""
+
+
+class StageOperator(Operator):
+    """The operator of a stage. `given`: names from before the region, and first values of state."""
+
+    record_by_record = True
+    state: ClassVar[tuple[str, ...]] = ()
+    keyed: ClassVar[tuple[str, ...]] = ()
+    """Of these, dicts that are cut by key."""
+    collected: ClassVar[tuple[str, ...]] = ()
+    """Of these, what is handed out in the end."""
+
+    def __init__(
+        self,
+        given: Mapping[str, Any] | None = None,
+        *,
+        on_init: Callable[[], Any] | None = None,
+        on_exit: Callable[..., object] | None = None,
+        on_snapshot: Callable[..., object] | None = None,
+        on_error: Callable[[Exception, Any], object] | None = None,
+    ) -> None:
+        self.given = sendable(given)
+        self.init_hook = on_init
+        self.exit_hook = on_exit
+        self.snapshot_hook = on_snapshot
+        self.error_hook = on_error
+        self.resource: Any = None
+        self.repeatable = not self.state and not (on_exit or on_snapshot or on_error)
+
+    def describe_state(self) -> dict[str, Any] | None:
+        if not self.state:
+            return None
+        return {"stage": type(self).__name__, "state": list(self.state)}
+
+    def on_start(self, ctx: Context) -> None:
+        if self.init_hook is not None:
+            self.resource = self.init_hook()
+        for name in self.keyed:
+            store, first = getattr(self, KEYED + name), self.given[name]
+            if not isinstance(first, dict):
+                raise UserError(
+                    f"'{name}' is state with a key, so it is a dict; it is a {type(first).__name__}."
+                )
+            store.init = _default_of(first)
+            if first and name not in ctx.state:
+                own = dict(Keying(_itself).split(list(first), ctx.shards)).get(ctx.shard, ())
+                for key in own:
+                    store[key] = first[key]
+                ctx.state.put(name, True)
+
+    def recall(self, name: str, ctx: Context) -> Any:
+        """The state of this name as the last batch left it."""
+        if name in ctx.state:
+            return ctx.state[name]
+        return self.given[name]
+
+    def leave_out(self, item: Any, error: Exception, ctx: Context) -> None:
+        """An item raised: what on_error says."""
+        if self.error_hook is None:
+            ctx.reject(item, error)
+        else:
+            self.error_hook(error, item)
+            ctx.skip(item, error)
+
+    def on_end(self, ctx: Context) -> None:
+        for name in self.collected:
+            if name in self.keyed:
+                entries = dict(getattr(self, KEYED + name).items())
+                ctx.emit((name, True, entries), port=RESULT)
+            else:
+                ctx.emit((name, False, self.recall(name, ctx)), port=RESULT)
+
+    def on_stop(self, ctx: Context) -> None:
+        if self.exit_hook is not None:
+            call(self.exit_hook, self.resource)
+
+    def on_commit(self, checkpoint: int, ctx: Context) -> None:
+        if self.snapshot_hook is not None:
+            call(self.snapshot_hook, checkpoint)
+
+
+class InOrder(Operator):
+    """Between two farms of different sizes: gives on the items in the order of the loop."""
+
+    record_by_record = True
+    repeatable = True
+
+    def process_batch(self, batch: Batch, ctx: Context) -> None:
+        ctx.emit_batch(batch)
+
+
+def frozen(value: Any) -> Any:
+    """State as it is now, for an item that travels on while the state changes."""
+    return value if is_steady(value) else copy.deepcopy(value)
+
+
+def call(hook: Callable[..., object], argument: Any) -> object:
+    """Call a hook that may or may not want to know something."""
+    try:
+        wants = any(
+            p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+            for p in inspect.signature(hook).parameters.values()
+        )
+    except (TypeError, ValueError):  # some built-in functions do not say
+        wants = False
+    return hook(argument) if wants else hook()
+
+
+def _itself(key: Any) -> Any:
+    return key
+
+
+def _default_of(first: dict[Any, Any]) -> Callable[[], Any] | None:
+    """What a dict gives for a key it does not have: a defaultdict's and a Counter's way."""
+    factory: Callable[[], Any] | None = getattr(first, "default_factory", None)
+    if factory is None and hasattr(first, "most_common"):
+        return int
+    return factory

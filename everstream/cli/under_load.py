@@ -1,0 +1,52 @@
+"""`everstream run --load`: a pattern of load around the sources of any pipeline, in one line."""
+
+import difflib
+from typing import Any
+
+from everstream.connectors.load import PATTERNS, Load
+from everstream.connectors.paced import Paced
+from everstream.errors import UserError
+from everstream.pipeline.graph import Kind
+from everstream.pipeline.source import Source
+from everstream.pipeline.stream import Pipeline
+
+ALL = ""
+
+
+def loads_of(texts: tuple[str, ...], calibrate: str | None) -> dict[str, Load]:
+    """Source -> its load, from `PATTERN` (for all of them) and `SOURCE=PATTERN`."""
+    loads: dict[str, Load] = {}
+    for text in texts:
+        source, _, said = text.rpartition("=")
+        if calibrate is not None:
+            name: Any = said
+            if said not in PATTERNS:
+                raise UserError(
+                    f"--load {text} with --calibrate: give the name of a pattern alone, one of "
+                    f"{', '.join(PATTERNS)}."
+                )
+            loads[source] = Load.calibrated(name, calibrate)
+        elif said in PATTERNS:
+            raise UserError(
+                f"--load {text}: say period, min and max, as in {said},10s,100,1000; or let "
+                "--calibrate find them from a run at full speed."
+            )
+        else:
+            loads[source] = Load.parse(said)
+    if calibrate is not None and not loads:
+        raise UserError("--calibrate needs a pattern: --load wave --calibrate RUN.json.")
+    return loads
+
+
+def put_under_load(pipeline: Pipeline, loads: dict[str, Load], catch_up: bool) -> None:
+    """Pace the sources of this pipeline; one that is paced already gets this load instead."""
+    nodes = {node.name: node for node in pipeline.graph.of_kind(Kind.SOURCE)}
+    for name in loads.keys() - nodes.keys() - {ALL}:
+        near = difflib.get_close_matches(name, nodes, 1)
+        meant = f" Did you mean {near[0]}?" if near else ""
+        raise UserError(f"--load {name}=...: there is no source '{name}'.{meant}")
+    for name, node in nodes.items():
+        load = loads.get(name, loads.get(ALL))
+        if load is not None:
+            assert isinstance(node.what, Source)
+            node.what = Paced.around(node.what, load, catch_up)

@@ -1,0 +1,99 @@
+"""Settings that can be changed while a pipeline runs: their names, and what they may be.
+
+Who changes one says `batch=10` for every operator that has a batch, or `NAME.batch=10` for one.
+What was said is worked out into settings per operator before anybody is told.
+"""
+
+import difflib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from everstream.errors import UserError
+from everstream.pipeline.batching import OFF, WRITTEN
+from everstream.pipeline.checkpointing import seconds
+from everstream.pipeline.graph import Graph
+from everstream.pipeline.operator import Operator
+from everstream.pipeline.source import Source
+
+Settings: TypeAlias = Mapping[str, Mapping[str, str]]
+"""Operator -> setting -> value, in words."""
+ALSO_CALLED = {"frequency": "pattern"}
+"""A frequency is the pattern that is always the same."""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The settings that were changed so far; `version` rises with each change."""
+
+    version: int = 0
+    settings: Settings = field(default_factory=dict)
+
+
+def tunable_in(graph: Graph) -> dict[str, dict[str, str]]:
+    """What can be changed in a pipeline, with the values it was written with."""
+    found = {
+        node.name: node.what.tunable()
+        for node in graph.nodes.values()
+        if isinstance(node.what, Source | Operator)
+    }
+    return {name: settings for name, settings in found.items() if settings}
+
+
+def resolved(wishes: Mapping[str, str], tunable: Settings) -> dict[str, dict[str, str]]:
+    """Wishes such as `batch` or `NAME.batch` as settings per operator; a UserError if there are none."""
+    settings: dict[str, dict[str, str]] = {}
+    for wish, value in wishes.items():
+        operator, _, said = wish.rpartition(".")
+        name = ALSO_CALLED.get(said, said)
+        if operator and operator not in tunable:
+            raise _unknown("operator", operator, tunable, "can be tuned")
+        within = [operator] if operator else list(tunable)
+        having = [found for found in within if name in tunable[found]]
+        if not having:
+            names = {one for found in within for one in tunable[found]}
+            offered = names | {alias for alias, meant in ALSO_CALLED.items() if meant in names}
+            raise _unknown("setting", said, offered, f"of {operator or 'this pipeline'}")
+        text = checked(said, value)
+        for found in having:
+            settings.setdefault(found, {})[name] = text
+    return settings
+
+
+def checked(name: str, value: str) -> str:
+    """The value as it is kept, or a UserError that says what is wrong with it."""
+    from everstream.connectors.load import Load
+
+    if value == WRITTEN:
+        return value
+    match name:
+        case "frequency":
+            try:
+                return Load(float(value)).text or value
+            except ValueError:
+                raise UserError(f"frequency={value}: give items per second, a number.") from None
+        case "pattern":
+            return Load.parse(value).text or value
+        case "batch":
+            if value != OFF and (not value.isdigit() or int(value) < 1):
+                raise UserError(f"batch={value}: give a number of records from 1 up, or {OFF}.")
+        case "interval":
+            if value != OFF and not seconds(value) > 0:
+                raise UserError(f"interval={value}: give a time such as 50ms, or {OFF}.")
+    return value
+
+
+def merged(before: Settings, more: Settings) -> dict[str, dict[str, str]]:
+    """Both; what was said last counts."""
+    names = dict.fromkeys([*before, *more])
+    return {name: {**before.get(name, {}), **more.get(name, {})} for name in names}
+
+
+def _unknown(what: str, name: str, known: Collection[str], where: str) -> UserError:
+    if not known:
+        return UserError(f"'{name}': nothing in this pipeline can be tuned while it runs.")
+    near = difflib.get_close_matches(name, known, 1)
+    meant = f" Did you mean {near[0]}?" if near else ""
+    return UserError(
+        f"there is no {what} '{name}' {where}.{meant} There are {', '.join(sorted(known))}."
+    )

@@ -1,0 +1,75 @@
+"""Reads what is kept, slowly, while the run goes on: damage is found while a whole copy is there.
+
+An object that nobody reads for weeks may rot, and then its copy; only then would a recovery miss it.
+So one object after the other is read and compared with its checksum, and one that is damaged is
+written anew from its copy, and said. It costs at most `RATE_BYTES_PER_S` of reading.
+"""
+
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+
+from everstream.errors import EnvironmentFault
+from everstream.state.objects import ObjectRef
+from everstream.state.store import CheckpointStore
+
+RATE_BYTES_PER_S = 1_000_000
+SHORTEST_PAUSE_S = 10.0
+LARGEST_BYTES = 256_000_000
+"""Larger objects are left to `everstream checkpoints --verify`: the driver would hold one whole."""
+
+
+class Scrubber:
+    """A thread that reads one object at a time. What it has to say is fetched with `found`."""
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        kept: Callable[[], Sequence[ObjectRef]],
+        shortest_pause_s: float = SHORTEST_PAUSE_S,
+    ) -> None:
+        self._store = store
+        self._kept = kept
+        self._shortest_pause_s = shortest_pause_s
+        self._stop = threading.Event()
+        self._said: SimpleQueue[str] = SimpleQueue()
+        self._read: set[ObjectRef] = set()
+        """What was read in this round."""
+
+    def start(self) -> None:
+        threading.Thread(target=self._loop, name="everstream-scrub", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def found(self) -> list[str]:
+        """What is to be said since last time."""
+        return [self._said.get() for _ in range(self._said.qsize())]
+
+    def _loop(self) -> None:
+        pause_s = self._shortest_pause_s
+        try:
+            while not self._stop.wait(pause_s):
+                pause_s = max(self._shortest_pause_s, 2 * self.read_one() / RATE_BYTES_PER_S)
+        except BaseException:  # the run can do without, but not without a word
+            self._said.put(f"kept objects are no longer scrubbed: {traceback.format_exc()}")
+
+    def read_one(self) -> int:
+        """Read the next object and its copy, and heal one by the other; its size."""
+        kept = [ref for ref in dict.fromkeys(self._kept()) if ref.size_bytes <= LARGEST_BYTES]
+        unread = [ref for ref in kept if ref not in self._read]
+        if not unread:
+            self._read, unread = set(), kept
+        if not unread:
+            return 0
+        ref = unread[0]
+        self._read = {*self._read & set(kept), ref}
+        try:
+            problem = self._store.weakness_of(ref)
+            if problem is not None and ref in self._kept():  # otherwise it is being removed
+                self._store.heal(ref)
+                self._said.put(f"object '{ref.name}' was healed: {problem}; check the disk")
+        except EnvironmentFault:
+            return ref.size_bytes  # a store that cannot be reached is spoken of elsewhere
+        return ref.size_bytes

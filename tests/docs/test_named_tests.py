@@ -1,0 +1,42 @@
+"""What the documents call a test is one: a promise without its test is only a wish."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+GUARANTEES = ROOT / "docs" / "guarantees.md"
+DOCUMENTS = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
+NAMED = re.compile(r"`(test_\w+)`")
+FILE = re.compile(r"`(tests/[\w/.]+)`")
+
+
+@cache
+def found_tests() -> set[str]:
+    return {
+        node.name
+        for file in (ROOT / "tests").rglob("test_*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.FunctionDef)
+    }
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_test_that_is_named_exists(document: Path) -> None:
+    text = document.read_text()
+    functions = {name for name in NAMED.findall(text) if not name.endswith("_")}
+    missing = functions - found_tests()
+    assert not missing, f"{document.name} names tests that are not there: {sorted(missing)}"
+    for file in FILE.findall(text):
+        assert (ROOT / file).exists(), f"{document.name} names '{file}', which is not there"
+
+
+def test_every_part_of_the_guarantees_names_a_test() -> None:
+    parts = re.split(r"^## ", GUARANTEES.read_text(), flags=re.MULTILINE)[1:]
+    without = [
+        part.splitlines()[0] for part in parts if not (NAMED.search(part) or FILE.search(part))
+    ]
+    assert not without, f"these parts of the guarantees name no test: {without}"
