@@ -58,6 +58,7 @@ def run_and_tell(options: RunOptions, tell: Callable[[Event], None]) -> None:
         kills = [Kill.parse(kill) for kill in options.kills]
         tell(Opened(pipeline.name, store, options.checkpoint))
         result = pipeline.run(
+            engine=options.engine,
             checkpoint=checkpoint,
             store=store,
             fresh=options.fresh,

@@ -16,7 +16,7 @@ from everstream.connectors.parts import PartFolder, PartName, owner_of
 from everstream.core.manifest import EpochManifest
 from everstream.datasource.asked import Asked
 from everstream.errors import StoreError, UserError
-from everstream.runtime.chain import DEAD_LETTERS
+from everstream.runtime.saved_stages import DEAD_LETTERS
 from everstream.state.manifests import standing
 from everstream.state.store import CheckpointStore, Manifest
 

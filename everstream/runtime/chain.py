@@ -46,7 +46,10 @@ class ChainStages(SavedStages):
         state: ShardState,
         clock_s: Callable[[], float],
         steady_s: Callable[[], float] | None = None,
+        *,
+        recovers: bool = True,
     ) -> None:
+        """recovers: sinks are put right here; otherwise by the driver, before this chain is built."""
         self.plan = plan
         self.shard = shard
         self.outlets = outlets
@@ -55,6 +58,7 @@ class ChainStages(SavedStages):
         self.steady_s = steady_s if steady_s is not None else clock_s
         self.now_s = ForwardClock(lambda: self.clock_s())
         """Processing time: it does not even go back with a generation."""
+        self._recovers = recovers
         self.stages: dict[str, Stage] = {}
         self.moment = Moment()
         self.tuning = Tuning()
@@ -120,7 +124,7 @@ class ChainStages(SavedStages):
                 who = SinkShard(graph.name, name, self.shard.number, shards, generation, store)
                 stage.writer = what.open(who)
                 stage.writer.keep_moment(self.moment)
-                stage.hold(stage.writer.recover(extra.get("transactions", ()), permit))
+                self._put_right(stage, extra, permit)
             else:
                 bind_state(what, partial(self.state.keystore, name))
                 stage.operator = what
@@ -131,14 +135,18 @@ class ChainStages(SavedStages):
                 writer = dead_letters.open(who)
                 hidden = Stage(name + DEAD_LETTERS, ctx, number, writer=writer)
                 self.stages[hidden.name] = stage.dead_letters = hidden
-                assert hidden.writer is not None
-                saved = extras.get(hidden.name, {})
-                hidden.hold(hidden.writer.recover(saved.get("transactions", ()), permit))
+                self._put_right(hidden, extras.get(hidden.name, {}), permit)
         self._unfinished = bool(self.head.rest)
         self._link()
         for stage in self.stages.values():
             if stage.reader is not None:
                 self._tune(stage)
+
+    def _put_right(self, sink: Stage, saved: Mapping[str, Any], permit: Permit) -> None:
+        """Let the outside world show what the permit says, unless that is done already."""
+        if self._recovers:
+            assert sink.writer is not None
+            sink.hold(sink.writer.recover(saved.get("transactions", ()), permit))
 
     def _link(self) -> None:
         for number, edge in enumerate(self.plan.graph.edges):

@@ -68,8 +68,16 @@ class ShardRunner(ShardSteps):
     """One shard: decides, works, and talks to the rest of the world through its port."""
 
     def __init__(
-        self, plan: Plan, id: ShardId, scheme: Scheme, port: Port, pace: Pace | None = None
+        self,
+        plan: Plan,
+        id: ShardId,
+        scheme: Scheme,
+        port: Port,
+        pace: Pace | None = None,
+        *,
+        recovers: bool = True,
     ) -> None:
+        """recovers: its sinks are put right when it restores; otherwise the driver has done it."""
         inputs, outputs = plan.inputs[id], plan.outputs[id]
         self.cycle = plan.cycle_of(id)
         self._cycle_number = plan.cycles.index(self.cycle) if self.cycle else None
@@ -97,7 +105,9 @@ class ShardRunner(ShardSteps):
         for outlet in self.outlets.values():
             outlet.reset()
         state = ShardState()
-        self.chain = ChainStages(plan, id, self.outlets, state, port.wall_s, port.clock_s)
+        self.chain = ChainStages(
+            plan, id, self.outlets, state, port.wall_s, port.clock_s, recovers=recovers
+        )
         self._snapshots = Snapshots(inputs, self.chain, state, self.outlets, self.sent, port)
         self.ready_at_s = 0.0
         """A source that had nothing to give is not asked again before this time."""

@@ -31,6 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "datasource": {*RUNNING, "inspection"},
     "simulation": RUNNING,
     "spark": {*RUNNING, "planning", "monitoring"},
+    "microbatch": {*RUNNING, "spark", "monitoring"},
     "audit": {*RUNNING, "spark", "simulation", "inspection"},
     "bench": {*RUNNING, "spark", "simulation", "inspection", "audit", "planning", "transactions"},
     "apps": {*RUNNING, "spark", "monitoring"},
@@ -45,10 +46,10 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 LAZY = {
     *(("pipeline", "spark"), ("pipeline", "connectors"), ("pipeline", "transactions")),
-    ("inspection", "transactions"),
+    *(("inspection", "transactions"), ("spark", "microbatch")),
 }
-"""Inside a function only: `pipeline.run()`, `.collect()`, `.transact()` and `read_tables` reach
-for what performs them."""
+"""Inside a function only: `pipeline.run()`, `.collect()`, `.transact()`, `read_tables` and
+`run(engine="microbatch")` reach for what performs them."""
 
 WRITTEN_AS_A_USER_WOULD = {"bench", "apps"}
 """May `import everstream as es`: all others would go round in a circle."""
