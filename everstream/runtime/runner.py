@@ -177,7 +177,9 @@ class ShardRunner:
     # Everything else that happens to a shard.
 
     def on_tick(self, now_s: float) -> None:
-        self._perform(self.shard.on_tick(now_s))
+        # A shard's own timer waits for its last capture: another would hold all of it once more.
+        if not self._snapshots.saving:
+            self._perform(self.shard.on_tick(now_s))
 
     def on_frame(self, frame: Frame) -> None:
         if self.shard.accepts(frame):
@@ -256,6 +258,16 @@ class ShardRunner:
         self._perform(instructions)
         return bool(instructions)
 
+    @property
+    def saving(self) -> bool:
+        """Whether a large capture is not whole: call `save_slice` between two steps, or while idle."""
+        return self._snapshots.saving and self.shard.status is not Status.FAILED
+
+    def save_slice(self) -> None:
+        """Save some more of the state as it was captured, for some milliseconds."""
+        self._guarded(self._snapshots.save_slice)
+        self._upload()
+
     def _most(self) -> int:
         """Records the next step may have: for its own sake, and for those behind."""
         if not self._wishes:
@@ -304,7 +316,8 @@ class ShardRunner:
                 case RecordArrival(frame=frame):
                     self._snapshots.add(frame)
                 case CloseCapture():
-                    self.port.upload(self._snapshots.close())
+                    self._snapshots.close()
+                    self._upload()
                 case EmitMarkers(epoch=epoch, overtaking=overtaking):
                     for outlet in self.outlets.values():
                         self._guarded(outlet.marker, epoch, overtaking)
@@ -437,8 +450,11 @@ class ShardRunner:
 
     def _capture(self, record: CheckpointRecord, queues: Queues) -> None:
         self.port.reached(self.shard.id, Point.BEFORE_SNAPSHOT)
-        upload = self._snapshots.take(record, queues, self.shard.generation, self.shard.waiting())
-        if upload is not None:
+        self._snapshots.take(record, queues, self.shard.generation, self.shard.waiting())
+        self._upload()
+
+    def _upload(self) -> None:
+        for upload in self._snapshots.ready():
             self.port.upload(upload)
 
     def _open_again(self) -> None:
