@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-CODE := everstream tests examples scripts
-.PHONY: help setup demo test test-long check format docs drawings bench picture clean
+CODE := everstream pyspark_everstream tests examples scripts
+.PHONY: help setup demo apps test test-long check format docs drawings bench picture clean
 
 help:  ## Show what each target does
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,6 +19,9 @@ $(READY): pyproject.toml constraints.txt scripts/setup.sh
 
 demo: $(READY)  ## A pipeline on Spark, a worker killed, its recovery, the verdict (about a minute)
 	@$(BIN)/everstream demo
+
+apps: $(READY)  ## All nine applications, small, with a kill each, and a page (about 5 minutes)
+	@$(BIN)/everstream apps all --out reports/apps
 
 test: $(READY)  ## Run all tests (about 8 minutes on 2 cores)
 	@scripts/postgres.sh || [ $$? -eq 3 ]

@@ -13,6 +13,8 @@ from everstream.apps.catalogue import find
 from everstream.errors import EverstreamError, UserError
 
 ATTRIBUTE = "APPLICATION"
+_loaded: dict[Path, tuple[int, ModuleType]] = {}
+"""File -> when it had been changed last when it was loaded, and its module."""
 
 
 def application_at(reference: str) -> Application:
@@ -30,12 +32,13 @@ def application_at(reference: str) -> Application:
 
 
 def _module(path: Path) -> ModuleType:
-    name = f"everstream_application_{path.stem}"
-    known = sys.modules.get(name)
-    if known is not None and known.__file__ == str(path):
-        return known
     if not path.is_file():
         raise UserError(f"there is no file '{path}', where an application was.")
+    name = f"everstream_application_{path.stem}"
+    changed = path.stat().st_mtime_ns
+    known = _loaded.get(path)
+    if known is not None and known[0] == changed:
+        return known[1]
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -51,5 +54,6 @@ def _module(path: Path) -> ModuleType:
         line = lines[-1].lineno if lines else getattr(error, "lineno", None)
         where = f"{path}, line {line}" if line else str(path)
         raise UserError(f"{where}: {type(error).__name__}: {error}") from error
+    _loaded[path] = (changed, module)
     cloudpickle.register_pickle_by_value(module)  # no host has to have the file
     return module

@@ -13,6 +13,7 @@ from everstream.audit.kill_plan import KillPlan, targets_of
 from everstream.audit.rehearsal import Rehearsal, rehearsed
 from everstream.audit.trial import Disturbed, Ending, Trial, Trials
 from everstream.core.plan import Plan, make_plan
+from everstream.pipeline.checkpointing import Engine
 from everstream.pipeline.stream import Pipeline
 
 MAX_EXTRA_ROUNDS = 3
@@ -110,6 +111,7 @@ class Audit:
     seed: int
     drivers: bool = False
     """Kill the driver now and then, too."""
+    engine: Engine = "tasks"
 
     def run(self) -> Findings:
         plan = make_plan(rehearsed(self.pipeline, Rehearsal()), 1)
@@ -128,7 +130,7 @@ class Audit:
     def _disturb(self, trials: Trials, findings: Findings) -> None:
         """Runs with kills, until as many have happened as were asked for or a run fails."""
         counts = findings.undisturbed.counts
-        draw = KillPlan(targets_of(findings.plan, counts, self.drivers), self.seed)
+        draw = KillPlan(targets_of(findings.plan, counts, self.drivers, self.engine), self.seed)
         rounds = draw.rounds(self.kills)
         self.stage.drawn(rounds)
         planned = len(rounds)

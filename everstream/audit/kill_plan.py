@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from everstream.core.plan import Plan
 from everstream.core.points import Point
+from everstream.pipeline.checkpointing import Engine
 from everstream.pipeline.graph import Kind
 from everstream.spark.kills import DRIVER
 
@@ -41,7 +42,9 @@ class Target:
     """About how many records the shard takes in an undisturbed run; 0 if that means nothing."""
 
 
-def targets_of(plan: Plan, counts: Mapping[str, Sequence[int]], drivers: bool) -> list[Target]:
+def targets_of(
+    plan: Plan, counts: Mapping[str, Sequence[int]], drivers: bool, engine: Engine = "tasks"
+) -> list[Target]:
     """Every shard of the plan. `counts`: operator -> records in and out, undisturbed."""
     at_sinks = set(plan.sink_shards())
     found = []
@@ -49,7 +52,9 @@ def targets_of(plan: Plan, counts: Mapping[str, Sequence[int]], drivers: bool) -
         records_in, records_out = counts.get(shard.operator, (0, 0))
         is_source = plan.graph.nodes[shard.operator].kind is Kind.SOURCE
         records = (records_out if is_source else records_in) // plan.chains[shard.operator].shards
-        points = AT_SINKS if shard in at_sinks else ANYWHERE
+        points: tuple[Point, ...] = AT_SINKS if shard in at_sinks else ANYWHERE
+        if engine == "microbatch":  # whose driver commits
+            points = tuple(p for p in points if p not in (Point.IN_COMMIT, Point.AFTER_COMMIT))
         found.append(Target(str(shard), points, records))
     if drivers and DRIVER not in plan.chain_of:  # an operator of that name takes its kills
         found.append(Target(DRIVER, AT_DRIVER))

@@ -10,6 +10,8 @@ import typer
 from everstream.cli import (
     advise,
     annotate,
+    apps_exec,
+    apps_reports,
     bench_load,
     bench_protocols,
     bench_transactions,
@@ -18,6 +20,7 @@ from everstream.cli import (
     simulate,
     tune,
 )
+from everstream.cli.apps import apps
 from everstream.cli.audit import audit
 from everstream.cli.bench import bench
 from everstream.cli.demo import demo
@@ -51,19 +54,23 @@ def everstream(
     os.environ.setdefault("EVERSTREAM_PROGRESS", "0")  # commands have screens of their own
 
 
+# In the order of `everstream --help`: what one runs, what one looks at, what one asks before.
 app.command()(run)
 app.command()(demo)
+tune.register(app)
+check.register(app)
+checkpoints.register(app)
 app.command()(audit)
+advise.register(app)
+annotate.register(app)
+simulate.register(app)
 bench_transactions.register(bench)
 bench_protocols.register(bench)
 bench_load.register(bench)
 app.add_typer(bench, name="bench")
-advise.register(app)
-simulate.register(app)
-checkpoints.register(app)
-check.register(app)
-annotate.register(app)
-tune.register(app)
+apps_exec.register(apps)
+apps_reports.register(apps)
+app.add_typer(apps, name="apps")
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from everstream.cli.run import Arguments, Target
+from everstream.cli.run import Arguments, EngineOption, Engines, Target
 from everstream.errors import EverstreamError
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ NONDETERMINISM = (
 def audit(
     target: Target,
     arguments: Arguments = None,
+    engine: EngineOption = Engines.tasks,
     kills: Annotated[int, typer.Option(min=1, help="How many processes to kill.")] = 20,
     seed: Annotated[int, typer.Option(help="The same seed draws the same kills.")] = 7,
     drivers: Annotated[
@@ -72,7 +73,7 @@ def audit(
     """
     from everstream.audit.course import Audit
     from everstream.cli.audit_stage import SupervisedStage
-    from everstream.cli.load import load_pipeline
+    from everstream.cli.finding import load_pipeline
     from everstream.cli.options import RunOptions
     from everstream.cli.run import say_error
     from everstream.cli.supervise import FAILED, USAGE
@@ -80,7 +81,13 @@ def audit(
 
     called_with = tuple(arguments or ())
     options = RunOptions(
-        target, master, workers, every=every, timeout=timeout, arguments=called_with
+        target,
+        master,
+        workers,
+        every=every,
+        timeout=timeout,
+        arguments=called_with,
+        engine=engine.value,
     )
     try:
         options.check()
@@ -89,7 +96,9 @@ def audit(
         with tempfile.TemporaryDirectory(prefix="everstream-audit-") as folder:
             stage = SupervisedStage(options, seed, console)
             pipeline = load_pipeline(target, called_with)
-            findings = Audit(pipeline, stage, Path(folder), kills, seed, drivers).run()
+            findings = Audit(
+                pipeline, stage, Path(folder), kills, seed, drivers, engine.value
+            ).run()
         code = conclude(findings, stage)
         if json_file is not None and findings.disturbed and not findings.interrupted:
             json_file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,5 @@
 """`everstream bench`: the measurements, each with `--json` for its figures."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,12 +7,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from everstream.cli.json_file import JsonFile, write_json
+
 bench = typer.Typer(
     help="Measure Everstream, in ratios taken within one run.", no_args_is_help=True
 )
 console = Console()
-
-JsonFile = Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")]
 
 
 @bench.command()
@@ -245,8 +244,44 @@ def throughput(
     _write(json_file, found.to_json())
 
 
+@bench.command()
+def engines(
+    rounds: Annotated[int, typer.Option(help="Rounds; the best one of each engine counts.")] = 2,
+    bids: Annotated[int, typer.Option(help="Bids for NEXMark 2.")] = 100_000_000,
+    words: Annotated[int, typer.Option(help="Words for the running word count.")] = 10_000_000,
+    windowed_bids: Annotated[int, typer.Option(help="Bids for the windowed count.")] = 30_000_000,
+    json_file: JsonFile = None,
+) -> None:
+    """Both engines on the same work: the least that an epoch costs, and throughput side by side.
+
+    NEXMark 2, a running word count and a windowed count on two cores, epochs and checkpoints of one
+    second, the engines in turn. Every output is checked.
+
+    Example: everstream bench engines --rounds 3 --json engines.json
+    """
+    from everstream.bench.engines import measure
+
+    with console.status("starting Spark") as status:
+        found = measure(
+            bids=bids,
+            words=words,
+            windowed_bids=windowed_bids,
+            rounds=rounds,
+            progress=status.update,
+        )
+    table = Table("figure", "value", "target")
+    for name, target in (("stateless", "at most 120 ms"), ("keyed", "at most 200 ms")):
+        table.add_row(f"epoch floor, {name}", f"{found.floors_ms[name]:.0f} ms", target)
+    for one in found.compared:
+        for engine in one.rounds_s:
+            rate = f"{one.per_s(engine) / 1e6:.2f} M records/s"
+            table.add_row(f"{one.load.name}, {engine}", rate, "")
+        table.add_row(f"{one.load.name}, ratio", f"{one.ratio:.2f}", "at least 0.6")
+    console.print(table)
+    _write(json_file, found.to_json())
+
+
 def _write(path: Path | None, body: dict[str, Any]) -> None:
     if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(body, indent=2) + "\n")
+        write_json(path, body)
         console.print(f"figures written to {path}")

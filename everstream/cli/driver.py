@@ -18,7 +18,7 @@ from types import FrameType
 
 from everstream.audit.rehearsal import rehearsed
 from everstream.cli.events import Event, Failed, Fault, Finished, Opened, Teller, write_event
-from everstream.cli.load import load_pipeline
+from everstream.cli.finding import load_pipeline
 from everstream.cli.options import RunOptions
 from everstream.cli.under_load import loads_of, put_under_load
 from everstream.errors import EnvironmentFault, EverstreamError, RunFailed, UserError
@@ -58,6 +58,7 @@ def run_and_tell(options: RunOptions, tell: Callable[[Event], None]) -> None:
         kills = [Kill.parse(kill) for kill in options.kills]
         tell(Opened(pipeline.name, store, options.checkpoint))
         result = pipeline.run(
+            engine=options.engine,
             checkpoint=checkpoint,
             store=store,
             fresh=options.fresh,

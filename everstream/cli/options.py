@@ -8,8 +8,8 @@ from everstream.audit.rehearsal import Rehearsal
 from everstream.cli.under_load import loads_of
 from everstream.core.registry import named
 from everstream.errors import UserError
-from everstream.meters.monitor import DEFAULT_PERIOD, Monitor
-from everstream.pipeline.checkpointing import AUTO, Checkpointing, Coordinated, seconds
+from everstream.monitoring.monitor import DEFAULT_PERIOD, Monitor
+from everstream.pipeline.checkpointing import AUTO, Checkpointing, Coordinated, Engine, seconds
 
 DEFAULT_STORES = ".everstream"
 """Without --store, checkpoints go to a folder of the pipeline's name in here."""
@@ -47,6 +47,7 @@ class RunOptions:
     monitor_file: str | None = None
     monitor_append: bool = False
     """The file has rows of an earlier driver of this command."""
+    engine: Engine = "tasks"
     arguments: tuple[str, ...] = ()
     """What an annotated function is called with, as in limit=500."""
     rehearsal: Rehearsal | None = None

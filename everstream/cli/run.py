@@ -61,6 +61,20 @@ StoreKeyFile = Annotated[
 ]
 
 
+class Engines(Enum):
+    tasks = "tasks"
+    microbatch = "microbatch"
+
+
+EngineOption = Annotated[
+    Engines,
+    typer.Option(
+        help="tasks: Spark tasks that stay and send each other records; microbatch: one Spark job "
+        "per epoch, Spark carries the records."
+    ),
+]
+
+
 class Log(Enum):
     durable = "durable"
     memory = "memory"
@@ -74,6 +88,7 @@ class Transport(Enum):
 def run(
     target: Target,
     arguments: Arguments = None,
+    engine: EngineOption = Engines.tasks,
     master: Annotated[
         str, typer.Option(help="Spark master: local[4], spark://host:7077, ...")
     ] = "local[*]",
@@ -216,6 +231,7 @@ def run(
         errors.print(f"--checkpoint {checkpoint} is called {ALSO_CALLED[checkpoint]}.", style="dim")
     options = RunOptions(
         target=target,
+        engine=engine.value,
         master=master,
         workers=workers,
         checkpoint=ALSO_CALLED.get(checkpoint, checkpoint),

@@ -377,6 +377,9 @@ class PartWriter(Writer):
                 self._folder.remove(pending)
         return held
 
+    def adopt(self, transactions: Sequence[Transaction]) -> Sequence[Transaction]:
+        return [self._bound(transaction) for transaction in transactions]
+
     def _bound(self, transaction: Transaction) -> Transaction:
         """A restored transaction, where this writer writes."""
         assert isinstance(transaction, PartTransaction)

@@ -17,7 +17,8 @@ Generation = NewType("Generation", int)
 
 HostId = NewType("HostId", int)
 
-_GENERATIONS_PER_LEASE = 1 << 20
+_GENERATIONS_PER_LEASE = 1 << 42
+"""Enough for a new one with every attempt of every task, for as long as a driver can live."""
 
 
 class ShardId(NamedTuple):

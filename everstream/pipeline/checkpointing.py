@@ -11,6 +11,8 @@ AUTO_START_S = 10.0
 Mode: TypeAlias = Literal["aligned", "unaligned", "at-least-once"]
 Rule: TypeAlias = Literal["hmnr", "bcs"]
 KeptLog: TypeAlias = Literal["durable", "memory"]
+Engine: TypeAlias = Literal["tasks", "microbatch"]
+"""What runs a pipeline: Spark tasks that stay, or one Spark job per epoch."""
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 

@@ -111,6 +111,14 @@ class Writer(ABC):
         """
         return ()
 
+    def adopt(self, transactions: Sequence[Transaction]) -> Sequence[Transaction]:
+        """Make transactions that a writer in another process has prepared ready to be committed here.
+
+        They were pickled on their way. Whoever leaves a folder or a connection out of that gives
+        it back here, as `recover` does. As given here: they need nothing.
+        """
+        return transactions
+
     def close(self) -> None:
         """Let go of files and connections; the open transaction is given up."""
 

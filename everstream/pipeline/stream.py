@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from everstream.errors import GraphError, UserError
-from everstream.pipeline.checkpointing import Checkpointing, Coordinated
+from everstream.pipeline.checkpointing import Checkpointing, Coordinated, Engine
 from everstream.pipeline.flow_methods import FlowMethods
 from everstream.pipeline.graph import Graph, Kind, Node
 from everstream.pipeline.names import base_name, is_usable
@@ -24,7 +24,7 @@ from everstream.pipeline.types import T, U
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from everstream.meters.monitor import Monitor
+    from everstream.monitoring.monitor import Monitor
     from everstream.spark.kills import Kill
     from everstream.spark.listener import Listener, Snapshot
     from everstream.spark.result import RunResult
@@ -65,6 +65,7 @@ class Pipeline:
     def run(
         self,
         *,
+        engine: Engine = "tasks",
         checkpoint: Checkpointing | None = _COORDINATED,
         store: str | os.PathLike[str] | None = None,
         fresh: bool = False,
@@ -90,6 +91,8 @@ class Pipeline:
     ) -> RunResult:
         """Run on Spark until the sources end or somebody stops it.
 
+        engine: "tasks" keeps Spark tasks running that send each other records; with "microbatch"
+            each epoch is one Spark job, and Spark carries the records (docs/engines.md).
         checkpoint: es.Coordinated(every="5s"), es.Uncoordinated(...), es.Induced(...), or None to
             run without.
         store: folder or fsspec URL for the checkpoints. A later run with the same store goes on
@@ -127,6 +130,7 @@ class Pipeline:
 
         result = run(
             self,
+            engine=engine,
             checkpoint=checkpoint,
             store=store,
             fresh=fresh,

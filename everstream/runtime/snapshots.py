@@ -10,6 +10,7 @@ in slices between later pieces of work.
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from everstream.core.checkpoint_record import CheckpointRecord, LogSegment
 from everstream.core.frames import Frame
@@ -80,6 +81,7 @@ class Snapshots:
             counts=self._chain.counts,
             skipped=self._chain.skipped,
             keeps=tuple(self._chain.keeping(extras)),
+            uncommitted=uncommitted_in(extras),
             holds_frames=queues != "none",
             capture_s=self._port.clock_s() - began_s,
         )
@@ -147,3 +149,12 @@ class Snapshots:
         counts = {name: pair for r in order.records for name, pair in r.counts.items()}
         self._chain.build(extras, counts, order.generation, self._port.store_url, order.permit)
         return channels.waiting(self._inputs, order.generation)
+
+
+def uncommitted_in(extras: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Sink -> the checkpoints of its transactions that are saved here."""
+    return {
+        name: tuple(transaction.checkpoint for transaction in extra["transactions"])
+        for name, extra in extras.items()
+        if name != CHANNELS and "transactions" in extra
+    }

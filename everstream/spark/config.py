@@ -12,12 +12,12 @@ from everstream.core.orders import Policy
 from everstream.core.plan import Plan
 from everstream.core.scheme import Scheme, scheme_of
 from everstream.errors import UserError
-from everstream.meters.monitor import Monitor
+from everstream.monitoring.monitor import Monitor
 from everstream.pipeline.checkpointing import Checkpointing, Coordinated, seconds
 from everstream.spark.autopace import AutoPace
 from everstream.spark.kills import Kill
 from everstream.spark.listener import Listener, Snapshot
-from everstream.state.signing import StoreKey
+from everstream.state.signing import KEY_FILE, StoreKey
 
 Duration = str | float
 """As a user gives it: "5s", or seconds."""
@@ -44,6 +44,8 @@ class RunConfig:
     always_tcp: bool
     store_key: StoreKey | None
     monitor: Monitor | None
+    key_file: str | None = None
+    """Where the key of the store is, for processes that read it themselves."""
 
     @property
     def scheme(self) -> Scheme:
@@ -99,6 +101,14 @@ def store_url(store: str | os.PathLike[str] | None) -> str | None:
         return None
     url = os.fspath(store)
     return url if "://" in url else str(Path(url).absolute())
+
+
+def key_file(
+    store: str | os.PathLike[str] | None, key: str | os.PathLike[str] | None
+) -> str | None:
+    """Where the key of this store is; None if it has none."""
+    named = key if key is not None else os.environ.get(KEY_FILE) or None
+    return None if store is None or named is None else str(Path(named).absolute())
 
 
 def wishes_of(renamed: Mapping[str, str] | None, drop_state: Collection[str]) -> Wishes:

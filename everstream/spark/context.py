@@ -63,6 +63,7 @@ def make_context(master: str, app_name: str) -> SparkContext:
         "spark.speculation": "false",
         "spark.dynamicAllocation.enabled": "false",
         "spark.python.daemon.module": "everstream.spark.daemon",
+        "spark.python.unix.domain.socket.enabled": "true",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{log_settings}",
     }.items():
         conf.set(name, value)

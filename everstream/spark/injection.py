@@ -29,7 +29,7 @@ class Injector:
         """What a host that has just started must watch for by itself."""
         # If the one before it died of something else first, it is this one's turn.
         self._asked = {number: asked for number, asked in self._asked.items() if asked != host}
-        for number, kill in self._left():
+        for number, kill in self.left():
             shard = kill.target(self.plan)
             if self.plan.host_of[shard] != host:
                 continue
@@ -43,7 +43,7 @@ class Injector:
         for kill in self.kills:
             if _is_due(kill, running_s) and kill.of_driver(self.plan):
                 self._die(kill)
-        for number, kill in self._left():
+        for number, kill in self.left():
             if _is_due(kill, running_s) and number not in self._asked:
                 yield self.plan.host_of[kill.target(self.plan)], KillNow(number)
 
@@ -64,7 +64,7 @@ class Injector:
             if here and kill.of_driver(self.plan):
                 self._die(kill)
 
-    def _left(self) -> list[tuple[int, Kill]]:
+    def left(self) -> list[tuple[int, Kill]]:
         """The kills of hosts that have not happened yet."""
         return [
             (number, kill)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
+from typing import get_args
 
 import cloudpickle
 from pyspark import SparkContext
@@ -17,9 +18,9 @@ from everstream.core.coordinators.coordinator import Coordinator
 from everstream.core.ids import first_generation
 from everstream.core.orders import Outcome
 from everstream.core.plan import Plan, make_plan, spread
-from everstream.errors import EnvironmentFault, RunFailed, StoreError
-from everstream.meters.monitor import Monitor
-from everstream.pipeline.checkpointing import Checkpointing, Coordinated
+from everstream.errors import EnvironmentFault, RunFailed, StoreError, UserError
+from everstream.monitoring.monitor import Monitor
+from everstream.pipeline.checkpointing import Checkpointing, Coordinated, Engine
 from everstream.pipeline.graph import Kind
 from everstream.pipeline.source import Source
 from everstream.pipeline.stream import Pipeline
@@ -28,6 +29,7 @@ from everstream.spark import operator_logs
 from everstream.spark.config import (
     RunConfig,
     always_tcp,
+    key_file,
     parsed_kills,
     policy_of,
     positive,
@@ -61,6 +63,7 @@ DEFAULT = Coordinated()
 def run(
     pipeline: Pipeline,
     *,
+    engine: Engine = "tasks",
     checkpoint: Checkpointing | None = DEFAULT,
     store: str | os.PathLike[str] | None = None,
     fresh: bool = False,
@@ -86,6 +89,8 @@ def run(
 ) -> RunResult:
     """Run a pipeline on Spark until its sources end or it is stopped.
 
+    engine: "tasks" keeps Spark tasks running that send each other records; with "microbatch" each
+        epoch is one Spark job, and Spark carries the records (docs/engines.md).
     checkpoint: es.Coordinated(every="5s"), es.Uncoordinated(...), es.Induced(...), or None to run
         without.
     store: folder or fsspec URL for the checkpoints. A later run with the same store goes on from
@@ -131,9 +136,11 @@ def run(
         always_tcp=always_tcp(transport),
         store_key=None if store is None else StoreKey.given(store_key),
         monitor=Monitor(monitor) if isinstance(monitor, str) else monitor,
+        key_file=key_file(store, store_key),
     )
     plan = make_plan(pipeline, workers or 1)  # wrong graphs fail here, before Spark starts
     config.check(plan)
+    _check_engine(engine, config, plan)
     check_sendable(plan.graph)
     if config.store is not None:
         check_store(config, plan, config.store)
@@ -143,9 +150,9 @@ def run(
         held(url, owner_of(pipeline.name), take_over),
     ):
         config = replace(config, listener=told)
-        context = _context(config, pipeline.name)
-        plan = spread(plan, _hosts(config, context))
-        return _Run(config, plan, context, began_s).to_the_end(url)
+        context = _context(config, pipeline.name, engine)
+        plan = spread(plan, _hosts(config, context, plan))
+        return _Run(config, plan, context, began_s, engine).to_the_end(url)
 
 
 @dataclass
@@ -156,6 +163,7 @@ class _Run:
     plan: Plan
     context: SparkContext
     began_s: float
+    engine: Engine = "tasks"
 
     def to_the_end(self, url: str) -> RunResult:
         opened = open_store(self.config, self.plan, url)
@@ -170,12 +178,21 @@ class _Run:
         if newest is not None:
             last = "showing the last results of" if newest.final else "going on from"
             self.config.listener.note(f"{last} epoch {newest.epoch}", False)
+        try:
+            return self._with_sources(opened)
+        finally:
+            for _, source in self._sources():
+                source.after_run()
+
+    def _with_sources(self, opened: OpenStore) -> RunResult:
         for name, source in self._sources():
-            source.before_run(self.plan.graph.name, name, url, newest is not None)
+            source.before_run(self.plan.graph.name, name, opened.url, opened.newest is not None)
             missing = source.waits_for()
             if missing is not None:
                 self.config.listener.note(f"'{name}': {missing}", True)
         opened.tidy(self.config)
+        if self.engine == "microbatch":
+            return self._in_micro_batches(opened)
         coordinator = self.config.scheme.coordinator(
             self.plan,
             self.config.policy,
@@ -187,6 +204,29 @@ class _Run:
             with suppress(StoreError):  # then the next run shows the last results once more
                 opened.store.note_shown()
         return self._result(opened, coordinator, driver, outcome)
+
+    def _in_micro_batches(self, opened: OpenStore) -> RunResult:
+        """One job after the other, instead of hosts that stay."""
+        from everstream.microbatch.run import MicroBatches
+
+        run = MicroBatches(self.config, self.plan, self.context, opened)
+        self.config.listener.started(self.plan, self._total_records())
+        outcome = run.to_the_end()
+        if outcome is Outcome.FINISHED:
+            with suppress(StoreError):  # then the next run shows the last results once more
+                opened.store.note_shown()
+        resumed_from = opened.newest.epoch if opened.newest is not None else 0
+        result = result_of(self.plan, opened.url, outcome, run.epochs.newest, resumed_from)
+        started_s = run.running_s or run.ended_s
+        result.wall_s = run.ended_s - started_s
+        result.startup_s = started_s - self.began_s
+        result.checkpoints = run.written
+        result.checkpoint_count = run.written.total
+        result.recovery_count = run.failures
+        result.notes = run.notes
+        result.forfeited = run.forfeited
+        self._say_what_is_missing(result)
+        return result
 
     def _sources(self) -> Iterator[tuple[str, Source]]:
         for node in self.plan.graph.of_kind(Kind.SOURCE):
@@ -281,15 +321,30 @@ class _Run:
         result.forfeited = sum(meter.forfeited for meter in driver.meters.values())
         if self.config.monitor is not None:
             result.monitored = self.config.monitor.table()
+        self._say_what_is_missing(result)
+        return result
+
+    def _say_what_is_missing(self, result: RunResult) -> None:
         for text in result.left_out(self.plan.graph):
             result.notes.append(text)
             self.config.listener.note(text, True)
-        return result
 
 
-def _context(config: RunConfig, pipeline: str) -> SparkContext:
+def _check_engine(engine: str, config: RunConfig, plan: Plan) -> None:
+    """Raise a UserError if there is no such engine, or it cannot do what is asked for."""
+    if engine not in get_args(Engine):
+        raise UserError(f"engine={engine!r}: say one of {', '.join(get_args(Engine))}.")
+    if engine == "microbatch":
+        from everstream.microbatch.run import check
+
+        check(config, plan)
+
+
+def _context(config: RunConfig, pipeline: str, engine: Engine) -> SparkContext:
     if config.spark is None:
         context = make_context(config.master, f"everstream {pipeline}")
+    elif engine == "microbatch":  # whatever Spark does with its tasks, an epoch stays exact
+        context = config.spark.sparkContext
     else:
         context = config.spark.sparkContext
         for warning in check_context(context):
@@ -300,9 +355,19 @@ def _context(config: RunConfig, pipeline: str) -> SparkContext:
     return context
 
 
-def _hosts(config: RunConfig, context: SparkContext) -> int:
-    """As many hosts as there are slots: more would wait for each other for ever."""
-    workers, available = config.workers, slots(context)
+def _hosts(config: RunConfig, context: SparkContext, plan: Plan) -> int:
+    """As many hosts as there are slots: more would wait for each other for ever.
+
+    Where sources have work of their own for Spark, that gets its slots, too.
+    """
+    sources = [node.what for node in plan.graph.of_kind(Kind.SOURCE)]
+    taken = sum(source.own_slots for source in sources if isinstance(source, Source))
+    workers, available = config.workers, slots(context) - taken
+    if available < 1:
+        raise UserError(
+            f"Spark has {available + taken} slot(s), the pipeline needs one, and its sources {taken} "
+            f"of their own: run it on master 'local[{taken + 1}]', or a larger cluster."
+        )
     if workers is not None and workers > available:
         config.listener.note(
             f"{workers} workers were asked for but Spark has {available} slot(s): the shards are "

@@ -4,12 +4,20 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
-from everstream.spark.driver import Driver
+
+class Stoppable(Protocol):
+    """Whoever drives a run."""
+
+    @property
+    def stop_requested(self) -> bool: ...
+
+    def request_stop(self, reason: str) -> None: ...
 
 
 @contextmanager
-def stopping_on_signals(driver: Driver) -> Iterator[None]:
+def stopping_on_signals(driver: Stoppable) -> Iterator[None]:
     """Ctrl-C and SIGTERM stop with a checkpoint; a second Ctrl-C stops at once."""
     if threading.current_thread() is not threading.main_thread():
         yield

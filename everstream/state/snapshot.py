@@ -302,6 +302,11 @@ def _standing() -> float:
     return 0.0
 
 
+def extras_in(data: bytes, name: str) -> dict[str, Any]:
+    """The extras (offsets, transactions) of one snapshot, full or incremental."""
+    return _decode(data, name)[1]
+
+
 def _named(store_id: StoreId) -> str:
     return f"operator '{store_id[0]}', state '{store_id[1]}'"
 

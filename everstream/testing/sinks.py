@@ -66,9 +66,28 @@ def _scenarios(delivery: Delivery) -> list[tuple[str, Callable[[World], None]]]:
         _late_starter_changes_nothing,
         _neighbours_are_left_alone,
         _fresh_start_asks_before_it_replaces,
+        _another_process_commits_what_tasks_have_prepared,
     ]
     named = [(scenario.__name__.strip("_").replace("_", " "), scenario) for scenario in plain]
     return [*named, *_crashes(), *_held_back()]
+
+
+def _another_process_commits_what_tasks_have_prepared(world: World) -> None:
+    """As in micro-batches: the driver alone recovers and commits, and a task may have a twin."""
+    driver = world.start(1)
+    for checkpoint in CHECKPOINTS:
+        carried = []
+        for generation in (2 * checkpoint, 2 * checkpoint + 1):
+            transaction = world.prepare(world.open(generation), checkpoint)
+            transaction.persist()
+            carried.append(pickle.loads(pickle.dumps(transaction)))
+        world.must_show(range(1, checkpoint), "before the driver commits")
+        [adopted] = driver.adopt([carried[checkpoint % 2]])
+        adopted.commit(permit(checkpoint))
+        world.must_show(range(1, checkpoint + 1), "after the driver has committed")
+    heir = world.open(100)
+    heir.recover([], permit(CHECKPOINTS[-1]))
+    world.must_show(CHECKPOINTS, "after the next driver has put it right")
 
 
 def _crashes() -> Iterator[tuple[str, Callable[[World], None]]]:

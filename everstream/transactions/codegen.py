@@ -13,6 +13,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -137,12 +138,15 @@ def _as_none(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _write_once(path: Path, source: str) -> None:
+    """Whoever comes first; a file that is replaced makes machine code of others stale."""
     if path.exists():
         return
     handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
     with os.fdopen(handle, "w") as file:
         file.write(source)
-    os.replace(temporary, path)
+    with suppress(FileExistsError):
+        os.link(temporary, path)
+    os.unlink(temporary)
 
 
 @lru_cache(maxsize=1)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from everstream.extras import extra
+from everstream.transactions.machine_code import one_at_a_time
 
 with extra("transactions"):
     from llvmlite import ir  # type: ignore[import-untyped]
@@ -23,7 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def kernel(function: F) -> F:
     """Compile to machine code that releases the GIL and is kept on disk between processes."""
-    return cast(F, njit(nogil=True, cache=True)(function))
+    return cast(F, one_at_a_time(njit(nogil=True, cache=True)(function)))
 
 
 _cgutils: Any = cgutils
@@ -36,7 +37,7 @@ def walk_kernel(function: F) -> F:
     atomic operations each time, several times what a transaction costs.
     """
     options: dict[str, Any] = {"nogil": True, "cache": True, "_nrt": False}
-    return cast(F, njit(**options)(function))
+    return cast(F, one_at_a_time(njit(**options)(function)))
 
 
 def _element_pointer(

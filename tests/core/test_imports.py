@@ -24,18 +24,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "transactions": WRITING,
     "core": WRITING,
     "runtime": {*WRITING, "core"},
-    "meters": {*WRITING, "core", "extras"},
+    "monitoring": {*WRITING, "core", "extras"},
     "planning": {*WRITING, "core", "extras"},
     "inspection": {*WRITING, "core"},
     "testing": {*WRITING, "core"},
+    "datasource": {*RUNNING, "inspection"},
     "simulation": RUNNING,
-    "spark": {*RUNNING, "planning", "meters"},
+    "spark": {*RUNNING, "planning", "monitoring"},
+    "microbatch": {*RUNNING, "spark", "monitoring"},
     "audit": {*RUNNING, "spark", "simulation", "inspection"},
     "bench": {*RUNNING, "spark", "simulation", "inspection", "audit", "planning", "transactions"},
-    "apps": {*RUNNING, "spark", "meters"},
+    "apps": {*RUNNING, "spark", "monitoring"},
     "cli": {
         *(*RUNNING, "spark", "simulation", "inspection", "audit", "planning", "bench", "apps"),
-        *("meters", "annotations"),
+        *("monitoring", "annotations"),
     },
 }
 """Package -> the packages of ours it may import at the top of a module.
@@ -44,10 +46,10 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 LAZY = {
     *(("pipeline", "spark"), ("pipeline", "connectors"), ("pipeline", "transactions")),
-    ("inspection", "transactions"),
+    *(("inspection", "transactions"), ("spark", "microbatch")),
 }
-"""Inside a function only: `pipeline.run()`, `.collect()`, `.transact()` and `read_tables` reach
-for what performs them."""
+"""Inside a function only: `pipeline.run()`, `.collect()`, `.transact()`, `read_tables` and
+`run(engine="microbatch")` reach for what performs them."""
 
 WRITTEN_AS_A_USER_WOULD = {"bench", "apps"}
 """May `import everstream as es`: all others would go round in a circle."""

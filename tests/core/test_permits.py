@@ -12,6 +12,7 @@ from tests.core.imported import ROOT, imports
 
 MAKERS = {
     "core/shard.py",
+    "microbatch/output.py",  # the driver commits, once the manifest is in the store
     "runtime/source_log.py",  # reads its own output again, with nothing to commit
     "testing/sinks.py",  # play the engine for a sink under test
     "testing/sink_world.py",

@@ -6,6 +6,7 @@ from typing import Any
 import polars as pl
 
 from everstream.apps.cycle.plan import Planned
+from everstream.apps.cycle.watched import while_running
 from everstream.apps.interfaces.job import Done, Stamps
 
 
@@ -56,8 +57,9 @@ def outcome_of(planned: Planned, done: Done, exact: bool | None) -> Outcome:
     if done.stamps is not None:
         _tell_latency(found, done.stamps)
     if done.monitored.height:
-        used = done.monitored["process_cpu_percent"].cast(pl.Float64).mean()
-        most = done.monitored["process_memory_kb"].max()
+        seen = while_running(done)
+        used = seen["process_cpu_percent"].cast(pl.Float64).mean()
+        most = seen["process_memory_kb"].max()
         found.cpu_percent = float(used) if isinstance(used, int | float) else None
         found.memory_kb = int(most) if isinstance(most, int | float) else None
     return found

@@ -7,12 +7,14 @@ from typing import Any
 
 from everstream.apps.cycle.ranges import parse_range
 from everstream.apps.interfaces.registry import WITH_CHECKPOINTS
+from everstream.connectors.load import Load
 from everstream.core.registry import named
 from everstream.errors import UserError
 from everstream.pipeline.checkpointing import Checkpointing, Coordinated, seconds
 from everstream.spark.kills import Kill
 
 OFF = "off"
+RISING = ".."
 YES, NO = ("yes", "true", "on", "1"), ("no", "false", "off", "0")
 
 
@@ -23,7 +25,7 @@ class Settings:
     workers: str = "2"
     """A range of parallelism: 4, 1:4, 1:2:8."""
     batch: str = "auto"
-    """Items that travel together, a range, or auto: what the application says."""
+    """Items that travel together: a range, 1..10 (rising while it runs), or auto."""
     interval: str = "0s"
     """Items that came within so long travel together, though they are fewer; 0s: never."""
     frequency: float = 0.0
@@ -60,6 +62,12 @@ class Settings:
             raise UserError("give a frequency or a pattern, not both: a pattern has its own.")
         if self.interval_s() < 0:
             raise UserError(f"interval={self.interval}: give a time, or 0s.")
+        load = self.load()
+        if self.interval_s() > 0 and load is None:
+            raise UserError(
+                "an interval gathers items as they come, but here they are all there at once: give "
+                "a frequency or a pattern with it."
+            )
         self.monitor_s()
         self.checkpointing()
         for kill in self.kills:
@@ -75,7 +83,25 @@ class Settings:
         return parse_range(self.workers, "workers")
 
     def batch_sizes(self, usual: int) -> tuple[int, ...]:
-        return (usual,) if self.batch == "auto" else parse_range(self.batch, "batch")
+        if self.batch == "auto":
+            return (usual,)
+        first, _, _ = self.batch.partition(RISING)
+        return parse_range(first if self.batch_to() else self.batch, "batch")
+
+    def batch_to(self) -> int:
+        """The size that batches rise to while a run goes on; 0: they stay as they are."""
+        first, rising, last = self.batch.partition(RISING)
+        if not rising:
+            return 0
+        if not (first.isdigit() and last.isdigit() and 1 <= int(first) < int(last)):
+            raise UserError(f"batch={self.batch}: write FIRST..LAST, as in 1..10.")
+        return int(last)
+
+    def load(self) -> Load | None:
+        """How many items a second the source gives; None: all it can."""
+        if self.pattern:
+            return Load.parse(self.pattern)
+        return Load(self.frequency) if self.frequency else None
 
     def interval_s(self) -> float:
         return seconds(self.interval)

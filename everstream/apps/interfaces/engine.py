@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from everstream.apps.interfaces.job import Done, Job
+from everstream.apps.interfaces.loading import loaded
 from everstream.apps.interfaces.preloading import preloaded_sources
 from everstream.apps.interfaces.probes import probed
 from everstream.apps.interfaces.stamping import stamps_of
@@ -27,6 +28,12 @@ def everstream(job: Job) -> Done:
     return drive(job, lambda parts: make(job.folder, parts, shards=job.workers, batch=job.batch))
 
 
+def annotated(job: Job) -> Done:
+    """The pipeline that is made of the annotated sequential program."""
+    make = job.application.annotated
+    return drive(job, lambda parts: make(job.folder, parts, shards=job.workers, batch=job.batch))
+
+
 def drive(job: Job, make: Callable[[Path], Pipeline]) -> Done:
     """Run the pipeline that writes its part files into a folder, and make the result of them."""
     items = len(job.application.items(job.folder))
@@ -36,6 +43,7 @@ def drive(job: Job, make: Callable[[Path], Pipeline]) -> Done:
         pipeline = make(parts)
         if job.in_memory:
             pipeline = preloaded_sources(pipeline)
+        pipeline = loaded(pipeline, job, items)
         if job.clocked:
             notes.mkdir()
             pipeline = probed(pipeline, notes)

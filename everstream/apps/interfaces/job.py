@@ -5,28 +5,23 @@ time from its workers standing ready to the result being written, and, if asked,
 per item; so what is compared was measured alike.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from everstream.apps.application import Application
-from everstream.meters.monitor import Monitor
+from everstream.connectors.load import Load
+from everstream.monitoring.monitor import Monitor
 from everstream.pipeline.checkpointing import Checkpointing
 
 Array = np.ndarray[Any, np.dtype[np.int64]]
 Progress = Callable[[int, int], None]
 """Told how many of how many items are done."""
-
-
-class Pace(Protocol):
-    """When items may be given: asked before each, in the order of the items."""
-
-    def wait(self) -> int:
-        """Return when one more item may be given; when that was, in ns of the steady clock."""
 
 
 @dataclass
@@ -43,13 +38,18 @@ class Job:
     workers: int = 2
     batch: int = 1
     """Items that travel together."""
+    batch_to: int = 0
+    """The size rises to this while the run goes on; 0: it stays."""
     interval_s: float = 0.0
     """Items that came within so long travel together, though they are fewer; 0: never."""
     in_memory: bool = False
     """All items are read before the clock starts, and all results kept until it has stopped."""
     clocked: bool = False
     """Whether to take the time of each item in each stage."""
-    pace: Pace | None = None
+    load: Load | None = None
+    """How many items a second the source gives; None: all it can."""
+    catch_up: bool = False
+    """Whether what could not be given in time is made up for, and its waiting counts."""
     monitor: Monitor | None = None
     progress: Progress = lambda done, total: None
     checkpoint: Checkpointing | None = None
@@ -96,9 +96,37 @@ class Done:
 Driver = Callable[[Job], Done]
 
 
+def farmed(application: Application) -> Application:
+    """The application as somebody tunes it by hand: workers encode results, too, if they can.
+
+    They can if the result file has the results of items as they are, and no sum of them.
+    """
+    fields = {field.name: field.default for field in dataclasses.fields(Application)}
+    if application.gather is not fields["gather"]:
+        return application
+    stages = (*application.stages, application.encode)
+    return dataclasses.replace(application, stages=stages, encode=_as_it_is)
+
+
+def _as_it_is(piece: Any) -> Any:
+    return piece
+
+
 def stage_names(application: Application) -> tuple[str, ...]:
     """The names of the stages: those of their functions."""
     return tuple(getattr(stage, "__name__", type(stage).__name__) for stage in application.stages)
+
+
+def batch_at(batch: int, batch_to: int, position: int, items: int) -> int:
+    """How many items travel together that begin with the one at this position.
+
+    >>> [batch_at(1, 3, position, 6) for position in range(6)]
+    [1, 1, 2, 2, 3, 3]
+    """
+    if not batch_to:
+        return batch
+    steps = batch_to - batch + 1
+    return batch + min(position * steps // max(items, 1), steps - 1)
 
 
 def preloaded(items: Sequence[Any], in_memory: bool) -> Sequence[Any]:

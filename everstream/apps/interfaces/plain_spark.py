@@ -5,11 +5,12 @@ Python processes started before the clock, and all results in one job.
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from everstream.apps.interfaces.gathering import gather
-from everstream.apps.interfaces.job import Done, Job, preloaded
+from everstream.apps.interfaces.job import Done, Job, farmed, preloaded
 from everstream.apps.interfaces.tasks import tasks
 from everstream.apps.interfaces.work import Chunk, Task, Work
 from everstream.apps.lookup import application_at
@@ -20,11 +21,12 @@ PARTITIONS_PER_WORKER = 8
 
 
 def plain_spark(job: Job) -> Done:
-    if job.pace is not None:
+    if job.load is not None:
         raise UserError(
             "the interface pyspark gives all items at once: it has no frequency or pattern. Drop "
             "them, or take another interface."
         )
+    job = replace(job, application=farmed(job.application))
     context = make_context(f"local[{job.workers}]", f"{job.application.name} with plain RDDs")
     context.parallelize(range(job.workers), job.workers).map(abs).count()
     items = len(job.application.items(job.folder))
@@ -50,6 +52,6 @@ class _OnPartition:
         self._clocked = clocked
 
     def __call__(self, spread: Iterable[Task]) -> Iterator[Chunk]:
-        application = application_at(self._reference)
+        application = farmed(application_at(self._reference))
         items = preloaded(application.items(self._folder), self._in_memory)
         return map(Work(items, application.stages, self._clocked), spread)

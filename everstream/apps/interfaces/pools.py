@@ -7,13 +7,16 @@ application wants them so. The process that started them gathers and writes.
 
 import multiprocessing
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.pool import Pool, ThreadPool
 from multiprocessing.synchronize import Barrier
+from pathlib import Path
 
 from everstream.apps.interfaces.gathering import gather
-from everstream.apps.interfaces.job import Done, Job, preloaded
+from everstream.apps.interfaces.job import Done, Job, farmed, preloaded
 from everstream.apps.interfaces.tasks import tasks
 from everstream.apps.interfaces.work import Chunk, Task, Work
+from everstream.apps.lookup import application_at
 
 READY_WITHIN_S = 120.0
 _work: Work | None = None
@@ -21,6 +24,7 @@ _work: Work | None = None
 
 
 def threads(job: Job) -> Done:
+    job = replace(job, application=farmed(job.application))
     items = preloaded(job.application.items(job.folder), job.in_memory)
     work = Work(items, job.application.stages, job.clocked)
     with ThreadPool(job.workers) as pool:
@@ -28,18 +32,21 @@ def threads(job: Job) -> Done:
 
 
 def processes(job: Job) -> Done:
-    # Forked, so that nothing is imported or sent twice.
-    context = multiprocessing.get_context("fork")
+    job = replace(job, application=farmed(job.application))
+    # Not forked: libraries that decode videos have threads, which a fork would tear.
+    context = multiprocessing.get_context("spawn")
     ready = context.Barrier(job.workers + 1)
-    with context.Pool(job.workers, _open, (job, ready)) as pool:
+    opening = (job.reference, job.folder, job.in_memory, job.clocked, ready)
+    with context.Pool(job.workers, _open, opening) as pool:
         ready.wait(READY_WITHIN_S)
         return _spread(job, pool, _in_this_process)
 
 
-def _open(job: Job, ready: Barrier) -> None:
+def _open(reference: str, folder: Path, in_memory: bool, clocked: bool, ready: Barrier) -> None:
     global _work
-    items = preloaded(job.application.items(job.folder), job.in_memory)
-    _work = Work(items, job.application.stages, job.clocked)
+    application = farmed(application_at(reference))
+    items = preloaded(application.items(folder), in_memory)
+    _work = Work(items, application.stages, clocked)
     ready.wait(READY_WITHIN_S)
 
 

@@ -2,7 +2,7 @@
 
 import difflib
 
-from everstream.apps.interfaces.engine import everstream
+from everstream.apps.interfaces.engine import annotated, everstream
 from everstream.apps.interfaces.job import Driver
 from everstream.apps.interfaces.plain_spark import plain_spark
 from everstream.apps.interfaces.pools import processes, threads
@@ -14,10 +14,11 @@ DRIVERS: dict[str, Driver] = {
     "threads": threads,
     "processes": processes,
     "everstream": everstream,
+    "annotated": annotated,
     "pyspark": plain_spark,
 }
 INTERFACES = tuple(DRIVERS)
-WITH_CHECKPOINTS = {"everstream"}
+WITH_CHECKPOINTS = {"everstream", "annotated"}
 """Those that take checkpoints and survive kills."""
 
 

@@ -13,7 +13,7 @@ from everstream.apps.interfaces.work import Work
 
 def sequential(job: Job) -> Done:
     items = job.application.items(job.folder)
-    if not (job.clocked or job.monitor or job.pace or job.in_memory):
+    if not (job.clocked or job.monitor or job.load or job.in_memory):
         began_s = time.monotonic()
         job.application.sequential(job.folder, job.output)
         return Done(len(items), time.monotonic() - began_s)

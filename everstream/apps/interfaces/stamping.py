@@ -17,7 +17,7 @@ from everstream.pipeline.graph import Graph, Kind
 
 
 def stamps_of(graph: Graph, folder: Path, items: int) -> Stamps | None:
-    """One row per item that came out; None if no part of the pipeline had them all."""
+    """One row per item that came out, if it is known when it came in; None if that is none."""
     noted = {node.name: read_notes(folder, node.name) for node in graph.upstream_first()}
     # A killed source may have read what it did not come to note.
     whole = {
@@ -29,7 +29,11 @@ def stamps_of(graph: Graph, folder: Path, items: int) -> Stamps | None:
     behind = [node for node in graph.upstream_first() if node.name in whole]
     if not behind or behind[-1].kind is Kind.SOURCE:
         return None
+    # What a checkpoint had in the middle of a batch has forgotten when it came in.
     last = whole[behind[-1].name]
+    last = last[last["born"] > 0]
+    if not len(last):
+        return None
     came, born = _each(last, last["ended"]), _each(last, last["born"])
     names = [node.name for node in behind]
     took = np.stack([_sized(_shares(whole[name]), len(came)) for name in names], axis=1)

@@ -1,0 +1,1 @@
+"""The figures of SPBench and ResiPipe, drawn anew for the machine at hand."""

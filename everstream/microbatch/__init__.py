@@ -1,0 +1,1 @@
+"""Engine "microbatch": one epoch of a pipeline is one Spark job, and Spark carries the records."""

@@ -1,0 +1,279 @@
+"""Epoch after epoch: order a job, examine its reports, write the manifest, commit the output.
+
+The order of the last three is what exactly-once rests on. Before the manifest is in the store
+nothing of the epoch counts and it can be run again; after that it is never run again, and whoever
+drives the pipeline next commits what this driver did not come to.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, assert_never
+
+from everstream.core.coordinators.repeats import Repeats
+from everstream.core.coordinators.restart_budget import RestartBudget
+from everstream.core.coordinators.run_state import RETRY_S
+from everstream.core.ids import NO_EPOCH, Epoch, Generation, first_generation
+from everstream.core.manifest import KEPT_MANIFESTS, EpochManifest, records_for, shard_counts
+from everstream.core.orders import Policy
+from everstream.core.points import Point
+from everstream.errors import (
+    CorruptObject,
+    EnvironmentFault,
+    EverstreamError,
+    LeaseLost,
+    RunFailed,
+    StoreError,
+    said,
+)
+from everstream.microbatch.checking import Complete, Disagreement, examine
+from everstream.microbatch.layout import Layout
+from everstream.microbatch.orders import ATTEMPTS, Failed, Order, ShardReport, Unreadable, Unsaved
+from everstream.microbatch.output import Output
+from everstream.microbatch.sizing import Sizing
+from everstream.pipeline.tuning import Tuning
+from everstream.state.landing import Wait, pause
+from everstream.state.store import CheckpointStore, Lease
+
+
+class JobLost(EnvironmentFault):
+    """The job of an epoch could not be run to its end; it can be run again."""
+
+
+class Jobs(Protocol):
+    """Who runs the tasks of an epoch."""
+
+    def run(self, order: Order) -> list[ShardReport]:
+        """All reports of one job. Raises JobLost if it came to no end."""
+
+
+class Watcher:
+    """Told how a run goes; override what you want to hear."""
+
+    def note(self, text: str, warning: bool) -> None:
+        """Something a user should know."""
+
+    def failed(self, reason: str) -> None:
+        """An epoch came to nothing and will be run again."""
+
+    def stable(self, manifest: EpochManifest, reports: Sequence[ShardReport]) -> None:
+        """An epoch is in the store, and its output is committed."""
+
+    def reached(self, point: Point) -> None:
+        """The run stands at a named point of an epoch: the place to kill it at."""
+
+
+@dataclass
+class Epochs:
+    """One driver's run of a pipeline."""
+
+    layout: Layout
+    store: CheckpointStore
+    lease: Lease
+    store_url: str
+    run: str
+    jobs: Jobs
+    manifests: list[EpochManifest]
+    """Those one can go on from, newest first."""
+    sizing: Sizing
+    policy: Policy = field(default_factory=Policy)
+    watcher: Watcher = field(default_factory=Watcher)
+    tuning: Tuning = field(default_factory=Tuning)
+    """The settings that were changed; whoever hears of more changes it between two epochs."""
+    clock_s: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    wait_for_store: Wait = pause
+
+    def __post_init__(self) -> None:
+        self.output = Output(self.layout.plan, self.store, self.store_url)
+        self._budget = RestartBudget(self.policy.max_restarts, self.policy.restart_window_s)
+        self._repeats = Repeats()
+        self._jobs_run = 0
+        self._era = 0
+        self._highest = max((manifest.epoch for manifest in self.manifests), default=NO_EPOCH)
+        """The highest epoch there ever was: no number is used for two."""
+        self._epoch_began_s = self.clock_s()
+        self.caught_up = False
+        """The last epoch has read all there was."""
+
+    @property
+    def newest(self) -> EpochManifest | None:
+        return self.manifests[0] if self.manifests else None
+
+    @property
+    def stable(self) -> Epoch:
+        return self.newest.epoch if self.newest is not None else NO_EPOCH
+
+    @property
+    def finished(self) -> bool:
+        return self.newest is not None and self.newest.final
+
+    def open(self) -> None:
+        """Before the first epoch: sinks show what the newest manifest says."""
+        while True:
+            try:
+                self.output.put_right(self._next_generation(), self.newest)
+            except CorruptObject as error:
+                self._fall_back(str(error))
+            except Exception as error:  # sinks raise what they like
+                self._spend(_explained(error))
+            else:
+                self._era += 1
+                return
+
+    def step(self) -> bool:
+        """Run one epoch; False if it came to nothing."""
+        self._epoch_began_s = self.clock_s()
+        order = self._order()
+        try:
+            reports = self.jobs.run(order)
+        except JobLost as lost:
+            self._spend(lost)
+            return False
+        verdict = examine(self.layout, order, reports)
+        match verdict:
+            case Complete():
+                return self._complete(order, verdict)
+            case Failed(error=error):
+                # A store that fails twice in the same way is still worth a third try.
+                recurs = not isinstance(error, StoreError)
+                if recurs and self._repeats.has_seen(error, self.stable):
+                    raise RunFailed(f"epoch {order.epoch} failed twice of the same cause", error)
+                self._spend(error)
+            case Unreadable(reason=reason):
+                self._fall_back(reason)
+                self.open()
+            case Unsaved(reason=reason):
+                self._again(f"epoch {order.epoch} given up: it could not be saved: {reason}")
+                self.sleep(RETRY_S)
+            case Disagreement(reason=reason):
+                self._again(f"epoch {order.epoch} is run again: {reason}")
+            case _:
+                assert_never(verdict)
+        return False
+
+    def close(self, *, hooks: bool) -> None:
+        """The run is over: shards hear of the last epoch, and what nobody committed is removed."""
+        if hooks and self.newest is not None:
+            try:
+                self.jobs.run(self._order(closing=True))
+            except JobLost as error:
+                self.watcher.note(f"shards were not told that the run is over: {error}", True)
+        try:
+            self.output.put_right(self._next_generation(), self.newest)
+        except Exception as error:  # nothing is missing: what is left over, the next run removes
+            self.watcher.note(f"what was left over at the sinks stays there: {said(error)}", True)
+        self.output.close()
+
+    # Inside.
+
+    def _next_generation(self) -> Generation:
+        """Above all that tasks have had, and enough of them for another job."""
+        self._jobs_run += 1
+        return Generation(first_generation(self.lease.number) + self._jobs_run * ATTEMPTS)
+
+    def _order(self, *, closing: bool = False) -> Order:
+        line = self.newest.records if self.newest is not None else {}
+        return Order(
+            run=self.run,
+            era=self._era,
+            epoch=Epoch(self._highest + 1),
+            stable=self.stable,
+            generation=self._next_generation(),
+            records=records_for(self.layout.plan, line),
+            budget=self.sizing.budget,
+            tuning=self.tuning,
+            closing=closing,
+        )
+
+    def _complete(self, order: Order, verdict: Complete) -> bool:
+        self.watcher.reached(Point.AFTER_SNAPSHOT)
+        manifest = self._manifest(order, verdict)
+        try:
+            self.store.append_manifest(self.lease, manifest.to_json(), self.wait_for_store)
+        except LeaseLost:
+            raise
+        except StoreError as error:
+            self._again(f"epoch {order.epoch} given up: {error}")
+            self.sleep(RETRY_S)
+            return False
+        self.manifests = [manifest, *self.manifests][:KEPT_MANIFESTS]
+        self._highest = manifest.epoch
+        self.watcher.reached(Point.AFTER_PREPARE)
+        self._commit(verdict.reports)
+        self.watcher.reached(Point.AFTER_COMMIT)
+        read = max((report.read for report in verdict.reports), default=0)
+        self.caught_up = not self.sizing.has_more(read)
+        self.sizing.note(read, self.clock_s() - self._epoch_began_s)
+        self.watcher.stable(manifest, verdict.reports)
+        self._prune()
+        return True
+
+    def _manifest(self, order: Order, verdict: Complete) -> EpochManifest:
+        plan = self.layout.plan
+        return EpochManifest(
+            epoch=order.epoch,
+            records=verdict.records,
+            pipeline=plan.graph.name,
+            final=all(record.final for record in verdict.records.values()),
+            began_s=self._epoch_began_s,
+            duration_s=self.clock_s() - self._epoch_began_s,
+            shard_counts=shard_counts(plan),
+            written_at=time.time(),
+            described=plan.described,
+        )
+
+    def _commit(self, reports: Sequence[ShardReport]) -> None:
+        try:
+            self.output.commit(self.stable, reports, self.watcher.reached)
+        except Exception as error:  # sinks raise what they like; the manifest has what they need
+            self._spend(_explained(error))
+            self.open()
+
+    def _prune(self) -> None:
+        try:
+            self.store.prune(KEPT_MANIFESTS)
+        except LeaseLost:
+            raise
+        except Exception as error:  # whatever it is, the next epoch can be run
+            self.watcher.note(f"older checkpoints could not be removed: {said(error)}", True)
+
+    def _again(self, reason: str) -> None:
+        self.watcher.note(reason, True)
+        self.watcher.failed(reason)
+
+    def _spend(self, error: EverstreamError) -> None:
+        """A failure: the run goes on from the last epoch, unless there were too many."""
+        self.watcher.failed(error.message.splitlines()[0])
+        if not self._budget.spend(self.clock_s()):
+            policy = self.policy
+            raise RunFailed(
+                f"more than {policy.max_restarts} failures within {policy.restart_window_s:g} s",
+                error,
+            )
+        self.watcher.note(f"going back to epoch {self.stable}: {error.message}", True)
+
+    def _fall_back(self, reason: str) -> None:
+        """The newest checkpoint cannot be read: take the one before it, and say so.
+
+        It is written again first, as the newest: sinks take back what the broken epoch has shown,
+        so nobody may ever go on from that.
+        """
+        broken = self.stable
+        if len(self.manifests) < 2:
+            raise RunFailed(
+                f"epoch {broken} cannot be restored ({reason}), and there is no older checkpoint. "
+                "Restore the store from a backup; or start over with --fresh, which deletes what "
+                "is left of it and the output."
+            )
+        older = self.manifests[1]
+        text = f"epoch {broken} cannot be restored ({reason}); falling back to epoch {older.epoch}"
+        self._again(text)
+        self.store.append_manifest(self.lease, older.to_json(), self.wait_for_store)
+        self.manifests = self.manifests[1:]
+
+
+def _explained(error: Exception) -> EverstreamError:
+    if isinstance(error, EverstreamError):
+        return error
+    return EnvironmentFault(f"{type(error).__name__}: {said(error)}")

@@ -1,0 +1,249 @@
+"""`pipeline.run(engine="microbatch")`: from a pipeline and some wishes to a result."""
+
+import time
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from everstream.core.ids import ShardId
+from everstream.core.manifest import EpochManifest
+from everstream.core.newest import Newest
+from everstream.core.orders import Outcome, Phase
+from everstream.core.plan import Plan
+from everstream.core.points import Point
+from everstream.errors import UserError
+from everstream.microbatch.epochs import Epochs, Watcher
+from everstream.microbatch.kills import Death, KillPlan
+from everstream.microbatch.layout import Layout
+from everstream.microbatch.orders import ShardReport
+from everstream.microbatch.sizing import Sizing
+from everstream.microbatch.spark_job import SparkJobs
+from everstream.pipeline.checkpointing import Coordinated
+from everstream.pipeline.graph import Kind
+from everstream.pipeline.operator import Operator
+from everstream.pipeline.tuning import tunable_in
+from everstream.spark.config import RunConfig
+from everstream.spark.control import Control, in_words
+from everstream.spark.listener import Snapshot
+from everstream.spark.opening import OpenStore
+from everstream.spark.signals import stopping_on_signals
+
+DEFAULT_EVERY_S = 1.0
+"""How long an epoch should take if nobody says: it is also how long a result takes to show."""
+_LOOK_EVERY_S = 0.05
+
+
+def check(config: RunConfig, plan: Plan) -> None:
+    """Raise a UserError for what this engine cannot be asked for."""
+    Layout(plan)
+    checkpoint = config.checkpoint
+    if not isinstance(checkpoint, Coordinated) or checkpoint.mode != "aligned":
+        raise UserError(
+            'engine="microbatch" takes aligned checkpoints only: every epoch ends with one, and '
+            "nothing is on its way then that another protocol could treat otherwise. Say "
+            'checkpoint=es.Coordinated(every="1s") (--checkpoint aligned), or engine="tasks".'
+        )
+    if config.always_tcp:
+        raise UserError(
+            'transport="tcp" is for engine="tasks"; with engine="microbatch" Spark carries the '
+            "records. Leave it out."
+        )
+    if config.workers is not None:
+        raise UserError(
+            'workers= is for engine="tasks"; with engine="microbatch" an epoch has as many tasks as '
+            "the pipeline has shards, and Spark runs as many at once as it has slots. Leave it out."
+        )
+    if config.monitor is not None:
+        raise UserError(
+            'a monitor reads shards while they run, which engine="microbatch" has only during an '
+            'epoch. Leave monitor= out, or use engine="tasks".'
+        )
+    KillPlan(config.kills, plan, config.listener)
+
+
+class MicroBatches(Watcher):
+    """One run, from an open store to its end."""
+
+    def __init__(
+        self, config: RunConfig, plan: Plan, context: SparkContext, opened: OpenStore
+    ) -> None:
+        self.config = config
+        self.plan = plan
+        self.opened = opened
+        self.listener = config.listener
+        self.notes: Newest[str] = Newest()
+        self.written: Newest[EpochManifest] = Newest()
+        self.failures = 0
+        self.began_s = time.monotonic()
+        self.running_s: float | None = None
+        self.ended_s = 0.0
+        self._stop_reason: str | None = None
+        self._kills = KillPlan(config.kills, plan, config.listener)
+        layout = Layout(plan)
+        run = uuid.uuid4().hex
+        self._jobs = SparkJobs(
+            SparkSession(context),
+            layout,
+            opened.url,
+            config.key_file,
+            f"everstream-{run}",
+            max(1, config.policy.max_restarts),
+            self._deaths,
+            self._kills.settle,
+        )
+        self.epochs = Epochs(
+            layout=layout,
+            store=opened.store,
+            lease=opened.lease,
+            store_url=opened.url,
+            run=run,
+            jobs=self._jobs,
+            manifests=list(opened.earlier),
+            sizing=_sizing(config, plan),
+            policy=config.policy,
+            watcher=self,
+        )
+        self._forfeited: dict[ShardId, float] = {}
+        self._control: Control | None = None
+        if tunable := tunable_in(plan.graph):
+            remote = "://" in opened.url and not opened.url.startswith("file://")
+            blobs = opened.store.blobs
+            self._control = Control(blobs, remote, tunable, lambda text: self.note(text, True))
+        self._heed_settings()
+
+    @property
+    def forfeited(self) -> float:
+        """Records of a load whose time has passed."""
+        return sum(self._forfeited.values())
+
+    @property
+    def stop_requested(self) -> bool:
+        return self._stop_reason is not None
+
+    def request_stop(self, reason: str) -> None:
+        """Stop after the epoch under way. Safe from a signal handler or another thread."""
+        self._stop_reason = reason
+
+    def to_the_end(self) -> Outcome:
+        self._look()
+        if self._control is not None:
+            self._control.start()
+        try:
+            with stopping_on_signals(self):
+                self.epochs.open()
+                self.running_s = time.monotonic()
+                self._run_epochs()
+                self.epochs.close(hooks=_has_last_words(self.plan))
+        except BaseException:
+            with suppress(Exception):  # what went wrong first is what is to be told
+                self._jobs.cancel()
+            raise
+        finally:
+            self.ended_s = time.monotonic()
+            self._jobs.close()
+            if self._control is not None:
+                self._control.stop()
+        self.listener.progress(self._snapshot(Phase.DONE))
+        return Outcome.FINISHED if self.epochs.finished else Outcome.STOPPED
+
+    def _run_epochs(self) -> None:
+        while not self.epochs.finished:
+            began_s = time.monotonic()
+            self._kills.reached(Point.BEFORE_SNAPSHOT)
+            self.epochs.step()
+            self._look()
+            if self.stop_requested:
+                self.note(f"stopping after epoch {self.epochs.stable}: {self._stop_reason}", False)
+                return
+            if self.epochs.caught_up and not self.epochs.finished:
+                self._rest_until(began_s + (self.epochs.sizing.every_s or 0.0))
+
+    def _rest_until(self, due_s: float) -> None:
+        """There was less to read than would fill an epoch: the next one begins when it is due."""
+        while time.monotonic() < due_s and not self.stop_requested:
+            time.sleep(min(_LOOK_EVERY_S, max(0.0, due_s - time.monotonic())))
+            self._look()
+
+    def _look(self) -> None:
+        """How far we are, and whether that is enough."""
+        self._heed_settings()
+        snapshot = self._snapshot(Phase.RUNNING)
+        self.listener.progress(snapshot)
+        timeout_s = self.config.timeout_s
+        if timeout_s is not None and time.monotonic() - self.began_s > timeout_s:
+            self._stop_reason = self._stop_reason or f"{timeout_s:g} s have passed"
+        if self.config.until is not None and self.config.until(snapshot):
+            self._stop_reason = self._stop_reason or "told to"
+
+    def _heed_settings(self) -> None:
+        news = self._control.news() if self._control is not None else None
+        if news is not None:
+            self.epochs.tuning = news
+            self.note(f"tuned: {in_words(news.settings)}", False)
+
+    def _snapshot(self, phase: Phase) -> Snapshot:
+        newest = self.epochs.newest
+        totals: dict[str, int] = {}
+        sources = {node.name for node in self.plan.graph.of_kind(Kind.SOURCE)}
+        for record in newest.records.values() if newest is not None else ():
+            for name, (had, gave) in record.counts.items():
+                totals[name] = totals.get(name, 0) + (gave if name in sources else had)
+        read = sum(totals.get(name, 0) for name in sources)
+        hosts = max(map(len, self.epochs.layout.levels))
+        return Snapshot(phase, hosts, read, totals, self.epochs.stable, [])
+
+    def _deaths(self) -> tuple[Death, ...]:
+        newest = self.epochs.newest
+        running_s = time.monotonic() - (self.running_s or self.began_s)
+        return self._kills.for_epoch(running_s, newest.records if newest is not None else {})
+
+    # What the epochs tell.
+
+    def note(self, text: str, warning: bool) -> None:
+        self.notes.append(text)
+        self.listener.note(text, warning)
+
+    def failed(self, reason: str) -> None:
+        self.failures += 1
+
+    def stable(self, manifest: EpochManifest, reports: Sequence[ShardReport]) -> None:
+        self.written.append(manifest)
+        self.listener.epoch(manifest)
+        for report in reports:
+            self._forfeited[report.shard] = report.forfeited
+            for wishes in report.wishes:
+                if self._control is not None:
+                    self._control.tune(wishes)
+                else:
+                    self.note(
+                        "nothing in this pipeline can be tuned: it has no paced source or batch",
+                        True,
+                    )
+
+    def reached(self, point: Point) -> None:
+        self._kills.reached(point)
+
+
+def _sizing(config: RunConfig, plan: Plan) -> Sizing:
+    """What the user said of checkpoints is what an epoch is measured by."""
+    checkpoint = config.checkpoint
+    assert isinstance(checkpoint, Coordinated)
+    every_s = checkpoint.every_s
+    if checkpoint.every is None or checkpoint.automatic:
+        every_s = None if checkpoint.every_records is not None else DEFAULT_EVERY_S
+    if checkpoint.every_records is None:
+        return Sizing(every_s)
+    return Sizing(every_s, max(1, checkpoint.every_records // len(plan.source_shards())))
+
+
+def _has_last_words(plan: Plan) -> bool:
+    """Whether an operator wants to hear of the last epoch, or of the end."""
+    operators = [node.what for node in plan.graph.nodes.values() if isinstance(node.what, Operator)]
+    return any(
+        getattr(type(operator), hook) is not getattr(Operator, hook)
+        for operator in operators
+        for hook in ("on_commit", "on_stop")
+    )

@@ -1,0 +1,166 @@
+"""A task: one shard's part of one epoch, from the rows that come in to the rows that go out.
+
+It takes its shard out of the worker's cache, or restores it; sorts its frames; lets the shard work
+and save; and ends with a report. What goes wrong is reported, too, instead of raised: Spark would
+only try the same again, and the driver knows better what is to be done.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from everstream.core.frames import FrameKind
+from everstream.core.ids import ShardId
+from everstream.core.points import Point
+from everstream.microbatch.cache import Cache
+from everstream.microbatch.layout import Layout, Place
+from everstream.microbatch.orders import Failed, Incomplete, Order, ShardReport
+from everstream.microbatch.port import TaskPort
+from everstream.microbatch.resident import Resident
+from everstream.microbatch.rows import (
+    NOTHING,
+    Arrived,
+    Digest,
+    Row,
+    arrived,
+    header_of,
+    in_order,
+    parsed,
+    position_in,
+    report_row,
+)
+from everstream.state.store import CheckpointStore
+
+
+def _no_point(shard: ShardId, point: Point) -> None:
+    """Nobody is to be killed."""
+
+
+@dataclass
+class Surroundings:
+    """What a worker process gives its tasks; a test gives them other things."""
+
+    store: CheckpointStore
+    store_url: str
+    cache: Cache
+    clock_s: Callable[[], float] = time.monotonic
+    wall_s: Callable[[], float] = time.time
+    reached: Callable[[ShardId, Point], None] = _no_point
+
+    def port(self) -> TaskPort:
+        return TaskPort(self.store, self.store_url, self.clock_s, self.wall_s, self.reached)
+
+
+@dataclass
+class Task:
+    """One attempt at one partition of one stage."""
+
+    layout: Layout
+    order: Order
+    place: Place
+    attempt: int
+    around: Surroundings
+    retry: int = 0
+    """How many attempts before this one were lost, as far as Spark says."""
+    _sent: dict[int, Digest] = field(default_factory=dict)
+    _resident: Resident | None = None
+
+    @property
+    def shard(self) -> ShardId:
+        return self.layout.levels[self.place.level][self.place.index]
+
+    @property
+    def records(self) -> int:
+        """How many the shard has had so far; a source: has given."""
+        if self._resident is None:
+            return 0
+        return max(self._resident.runner.chain.counts.get(self.shard.operator, (0, 0)))
+
+    def perform(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """What goes to the next stage; rows for stages behind that pass through."""
+        mine: list[Arrived] = []
+        for row in rows:
+            position = position_in(row.header)
+            channel = None if position is None else self.layout.plan.channels[position]
+            if channel is not None and channel.receiver == self.shard:
+                mine.append(parsed(row.header, row.payload))
+            else:
+                yield row._replace(partition=self.layout.next_partition(self.place, channel))
+        if self.order.finished(self.shard) and not self.order.closing:
+            return
+        began_s = self.around.clock_s()
+        resident = self.around.cache.take(self.order, self.shard)
+        yield from self._with(resident, in_order(mine), began_s)
+
+    def _with(
+        self, resident: Resident | None, frames: list[Arrived], began_s: float
+    ) -> Iterator[Row]:
+        received = digests(frames)
+        missing = "" if self.order.closing else self._missing(frames)
+        cached = resident is not None
+        report = ShardReport(self.shard, received=received, retry=self.retry, cached=cached)
+        if missing:
+            yield self._report(replace(report, problem=Incomplete(missing)))
+            return
+        if resident is None:
+            generation = self.order.generation_of(self.attempt)
+            resident = Resident(self.layout, self.shard, self.order, generation, self.around.port())
+        self._resident, read = resident, 0
+        resident.port.reached = self.around.reached
+        try:
+            resident.hear(self.order.stable)
+            if self.order.closing:
+                resident.leave()
+            else:
+                read = resident.go_through(self.order, frames)
+        except Exception as error:  # a rule of the core; user code is guarded by the runner
+            broken = Failed(resident.runner.chain.explain(error))
+            yield self._report(replace(report, problem=broken))
+            return
+        problem = resident.problem()
+        if problem is not None or self.order.closing:
+            yield self._report(replace(report, problem=problem))
+            return
+        for frame in resident.take_frames():
+            yield self._row(arrived(self.layout.positions[frame.channel], frame))
+        self.around.cache.keep(self.order, resident)
+        done = replace(
+            report,
+            record=resident.record,
+            transactions=tuple(resident.prepared()),
+            sent=self._sent,
+            read=read,
+            took_s=self.around.clock_s() - began_s,
+            forfeited=resident.runner.chain.read_meter().forfeited,
+            wishes=tuple(resident.runner.chain.take_tuning()),
+        )
+        yield self._report(done)
+
+    def _missing(self, frames: list[Arrived]) -> str:
+        """Inputs that have not shown the end of this epoch: a sender has failed, or rows are lost."""
+        last = {frame.position: frame.kind for frame in frames}
+        ended = {name for record in self.order.records[self.shard] for name in record.ended}
+        missing = [
+            str(channel)
+            for channel in self.layout.plan.inputs[self.shard]
+            if last.get(self.layout.positions[channel], FrameKind.DATA) is FrameKind.DATA
+            and str(channel) not in ended
+        ]
+        return ", ".join(missing)
+
+    def _row(self, frame: Arrived) -> Row:
+        self._sent[frame.position] = frame.added_to(self._sent.get(frame.position, NOTHING))
+        channel = self.layout.plan.channels[frame.position]
+        partition = self.layout.next_partition(self.place, channel)
+        return Row(partition, header_of(frame), frame.payload)
+
+    def _report(self, report: ShardReport) -> Row:
+        return report_row(self.layout.next_partition(self.place, None), report)
+
+
+def digests(frames: Iterable[Arrived]) -> dict[int, Digest]:
+    """Channel -> what came over it."""
+    found: dict[int, Digest] = {}
+    for frame in frames:
+        found[frame.position] = frame.added_to(found.get(frame.position, NOTHING))
+    return found

@@ -1,0 +1,65 @@
+"""The driver of micro-batches is killed at a named point, an executor in the middle of an epoch."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from everstream.core.orders import Outcome
+from tests.microbatch.pipelines import SMALL, counted, counting
+from tests.spark.running import MASTER
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = """
+import sys
+from tests.microbatch.pipelines import SMALL, counting
+
+counting().run(
+    engine="microbatch", master="local[2]", checkpoint=SMALL, store=sys.argv[1], kill=sys.argv[2:],
+    progress=False,
+)
+"""
+
+
+def killed_at(point: str, store: Path) -> None:
+    """Run until the driver has been killed at this point of its second epoch."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(store), f"driver@{point}#2"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def check_the_next_driver(store: Path) -> None:
+    result = counting().run(
+        engine="microbatch", master=MASTER, checkpoint=SMALL, store=store, progress=False
+    )
+    assert result.outcome is Outcome.FINISHED
+    assert result.resumed_from > 0
+    assert Counter(result.collected()) == counted()
+
+
+def test_a_driver_killed_between_the_manifest_and_the_commit_leaves_it_to_the_next(
+    tmp_path: Path,
+) -> None:
+    killed_at("after-prepare", tmp_path / "store")
+    check_the_next_driver(tmp_path / "store")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "point", ["before-snapshot", "after-snapshot", "after-prepare", "in-commit", "after-commit"]
+)
+def test_a_driver_killed_at_any_point_leaves_nothing_lost_and_nothing_doubled(
+    point: str, tmp_path: Path
+) -> None:
+    killed_at(point, tmp_path / "store")
+    check_the_next_driver(tmp_path / "store")

@@ -1,0 +1,53 @@
+"""A graph becomes a line of stages, and what it cannot become is refused."""
+
+import pytest
+
+import everstream as es
+from everstream.core.plan import make_plan
+from everstream.errors import GraphError
+from everstream.microbatch.layout import Layout
+
+
+def layout_of(pipeline: es.Pipeline) -> Layout:
+    return Layout(make_plan(pipeline, 1))
+
+
+def test_a_chain_is_one_level_behind_the_last_of_its_senders() -> None:
+    pipeline = es.Pipeline("levels")
+    first = pipeline.source(es.Range(9), name="first")
+    second = pipeline.source(es.Range(9), name="second", shards=2)
+    keyed = first.key_by(lambda x: x).map(lambda x: x, name="once", shards=3)
+    keyed.union(second).key_by(lambda x: x).map(lambda x: x, name="both", shards=2).collect()
+    layout = layout_of(pipeline)
+    assert [layout.chains_at(level) for level in range(3)] == [
+        ["first", "second"],
+        ["once"],
+        ["both"],
+    ]
+    assert [len(shards) for shards in layout.levels] == [3, 3, 2]
+
+
+def test_every_channel_leads_to_a_later_level_and_rows_find_their_way_there() -> None:
+    pipeline = es.Pipeline("skips")
+    numbers = pipeline.source(es.Range(9), name="numbers", shards=3)
+    far = numbers.key_by(lambda x: x).map(lambda x: x, name="near", shards=2)
+    far.union(numbers).key_by(lambda x: x).map(lambda x: x, name="far", shards=2).collect()
+    layout = layout_of(pipeline)
+    for channel in layout.plan.channels:
+        place, target = layout.places[channel.sender], layout.places[channel.receiver]
+        assert place.level < target.level
+        while place.level + 1 < target.level:
+            index = layout.next_partition(place, channel)
+            place = type(place)(place.level + 1, index)
+            assert index < len(layout.levels[place.level])
+        assert layout.next_partition(place, channel) == target.index
+
+
+def test_a_cycle_is_refused_and_the_message_says_what_to_do() -> None:
+    pipeline = es.Pipeline("round")
+    numbers = pipeline.source(es.Range(3), name="numbers")
+    again = numbers.key_by(lambda x: x).map(lambda x: x, name="again")
+    again.filter(lambda x: False, name="none").feedback(to=again)
+    again.collect()
+    with pytest.raises(GraphError, match='engine="tasks"'):
+        layout_of(pipeline)

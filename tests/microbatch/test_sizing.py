@@ -1,0 +1,36 @@
+"""The controller brings epochs to the time that was asked for, whatever a record costs."""
+
+import pytest
+
+from everstream.microbatch.sizing import FIRST, LEAST, Sizing
+
+
+@pytest.mark.parametrize("each_s", [1e-7, 1e-6, 1e-4])
+def test_epochs_come_to_take_the_time_that_was_asked_for(each_s: float) -> None:
+    sizing = Sizing(1.0)
+    for _ in range(30):
+        took_s = 0.1 + each_s * sizing.budget
+        sizing.note(sizing.budget, took_s)
+    assert 0.7 <= took_s <= 1.3
+
+
+def test_a_source_with_little_to_give_does_not_make_the_budget_grow() -> None:
+    sizing = Sizing(1.0)
+    for _ in range(10):
+        sizing.note(10, 0.1)
+    assert sizing.budget == FIRST
+
+
+def test_where_a_job_takes_longer_than_the_time_asked_for_half_of_an_epoch_is_work() -> None:
+    sizing = Sizing(0.01)
+    for _ in range(40):
+        took_s = 0.2 + 1e-6 * sizing.budget
+        sizing.note(sizing.budget, took_s)
+    assert sizing.budget > 100_000 > LEAST
+
+
+def test_a_number_of_records_is_kept_to_and_no_time_is() -> None:
+    sizing = Sizing(None, 500)
+    sizing.note(500, 60.0)
+    assert sizing.budget == 500
+    assert sizing.has_more(500) and not sizing.has_more(499)
