@@ -221,6 +221,7 @@ class Epochs:
             shard_counts=shard_counts(plan),
             written_at=time.time(),
             described=plan.described,
+            returns=self.newest.returns if self.newest is not None else (),
         )
 
     def _commit(self, reports: Sequence[ShardReport]) -> None:
@@ -266,11 +267,11 @@ class Epochs:
                 "Restore the store from a backup; or start over with --fresh, which deletes what "
                 "is left of it and the output."
             )
-        older = self.manifests[1]
+        older = self.manifests[0].gone_back_to(self.manifests[1])
         text = f"epoch {broken} cannot be restored ({reason}); falling back to epoch {older.epoch}"
         self._again(text)
         self.store.append_manifest(self.lease, older.to_json(), self.wait_for_store)
-        self.manifests = self.manifests[1:]
+        self.manifests = [older, *self.manifests[2:]]
 
 
 def _explained(error: Exception) -> EverstreamError:

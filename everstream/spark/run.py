@@ -151,7 +151,7 @@ def run(
     ):
         config = replace(config, listener=told)
         context = _context(config, pipeline.name, engine)
-        plan = spread(plan, _hosts(config, context, plan))
+        plan = spread(plan, _hosts(config, context, plan, engine))
         return _Run(config, plan, context, began_s, engine).to_the_end(url)
 
 
@@ -355,13 +355,15 @@ def _context(config: RunConfig, pipeline: str, engine: Engine) -> SparkContext:
     return context
 
 
-def _hosts(config: RunConfig, context: SparkContext, plan: Plan) -> int:
+def _hosts(config: RunConfig, context: SparkContext, plan: Plan, engine: Engine) -> int:
     """As many hosts as there are slots: more would wait for each other for ever.
 
     Where sources have work of their own for Spark, that gets its slots, too.
     """
     sources = [node.what for node in plan.graph.of_kind(Kind.SOURCE)]
     taken = sum(source.own_slots for source in sources if isinstance(source, Source))
+    if engine == "microbatch":
+        taken = 0  # jobs take turns
     workers, available = config.workers, slots(context) - taken
     if available < 1:
         raise UserError(

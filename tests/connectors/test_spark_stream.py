@@ -171,4 +171,5 @@ def test_mistakes_are_said_before_anything_runs(spark: SparkSession, tmp_path: P
     one: Any = SimpleNamespace(master="local[1,9]", defaultParallelism=1)
     config: Any = SimpleNamespace(workers=None)
     with pytest.raises(UserError, match=r"run it on master 'local\[2\]'"):
-        _hosts(config, one, make_plan(pipeline, 1))
+        _hosts(config, one, make_plan(pipeline, 1), "tasks")
+    assert _hosts(config, one, make_plan(pipeline, 1), "microbatch") == 1

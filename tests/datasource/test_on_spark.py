@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from pyspark.errors import AnalysisException
@@ -132,6 +132,41 @@ def test_a_signed_store_is_read_with_its_key_which_nobody_sees(
         spark.read.format("everstream").load(store)
     plan = state._jdf.queryExecution().toString()
     assert SECRET not in f"{refused.value}{plan}"
+
+
+def test_a_store_of_micro_batches_is_read_like_any_other_also_one_fed_by_a_stream(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    store, offsets = str(tmp_path / "store"), str(tmp_path / "offsets")
+    rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+
+    def run(engine: Literal["tasks", "microbatch"], until: int) -> None:
+        pipeline = es.Pipeline("rate")
+        rows = pipeline.source(es.SparkStream(rate.select("value"), every="50ms"), name="rate")
+        rows.map(lambda row: row["value"], name="value").collect(name="out")
+        pipeline.run(
+            engine=engine,
+            spark=spark,
+            store=store,
+            checkpoint=es.Coordinated(every="100ms"),
+            until=lambda snapshot: snapshot.records_read >= until,
+        )
+
+    def seen() -> list[int]:
+        stream = spark.readStream.format("everstream").schema("value long").load(store)
+        to_files = stream.writeStream.format("parquet").option("checkpointLocation", offsets)
+        query = to_files.trigger(availableNow=True).start(str(tmp_path / "seen"))
+        query.awaitTermination()
+        return sorted(row.value for row in spark.read.parquet(str(tmp_path / "seen")).collect())
+
+    run("microbatch", 30)
+    first = seen()
+    run("tasks", len(first) + 30)
+    second = seen()
+    run("microbatch", len(second) + 30)
+    third = seen()
+    for rows, least in ((first, 30), (second, len(first) + 30), (third, len(second) + 30)):
+        assert rows == list(range(len(rows))) and len(rows) >= least
 
 
 def test_a_session_can_be_told_of_the_format(spark: SparkSession, tmp_path: Path) -> None:

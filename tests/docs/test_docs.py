@@ -26,6 +26,7 @@ from everstream.cli.summary import STEPS
 from everstream.core.orders import Outcome
 from everstream.pipeline.stream import Pipeline
 from everstream.simulation import __main__ as simulation
+from everstream.spark.context import make_context
 from everstream.spark.result import RunResult
 
 ROOT = Path(__file__).parents[2]
@@ -252,6 +253,7 @@ def test_the_connectors_of_the_connectors_page_pass_the_suites() -> None:
 
 
 def test_the_stores_of_the_spark_page_are_read_as_tables_and_as_a_stream(tmp_path: Path) -> None:
+    make_context(MASTER, "documents")  # with this Python, which a reader's own shell would choose
     # Spark was started elsewhere, and looks up relative folders from there.
     folders = ("visits-store/", "words-store/", "words-query/", "clicks/", "clicks-store/")
     Path("clicks").mkdir()
