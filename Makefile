@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-CODE := everstream tests examples scripts
+CODE := everstream pyspark_everstream tests examples scripts
 .PHONY: help setup demo apps test test-long check format docs drawings bench picture clean
 
 help:  ## Show what each target does

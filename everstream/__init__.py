@@ -27,9 +27,11 @@ from everstream.connectors import (
     Range,
     SocketLines,
     SparkDataFrame,
+    SparkStream,
     Sqlite,
     TextLines,
 )
+from everstream.datasource import register
 from everstream.errors import (
     ConnectorError,
     CorruptObject,
@@ -47,7 +49,7 @@ from everstream.errors import (
 )
 from everstream.extras import MissingExtra
 from everstream.inspection import read_state, read_tables
-from everstream.meters.monitor import Monitor
+from everstream.monitoring.monitor import Monitor
 from everstream.pipeline.aggregates import avg, count, custom, max, min, sum, top_k
 from everstream.pipeline.checkpointing import Coordinated, Induced, Uncoordinated
 from everstream.pipeline.keyed import KeyedStream
@@ -125,6 +127,7 @@ __all__ = [
     "SocketLines",
     "Source",
     "SparkDataFrame",
+    "SparkStream",
     "Sqlite",
     "Stage",
     "StoreError",
@@ -147,6 +150,7 @@ __all__ = [
     "min",
     "read_state",
     "read_tables",
+    "register",
     "sum",
     "top_k",
     "transaction",

@@ -12,8 +12,6 @@ from everstream.annotations.problems import AnnotationError
 from everstream.annotations.program import Program, Region, StageBlock
 from everstream.annotations.shared import check_shared
 
-HOOKS = ("on_init", "on_exit", "on_snapshot", "on_error")
-
 
 def check(program: Program) -> None:
     """Fill in what each region and stage takes and gives; raise for what cannot work."""

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 class Flow(ast.NodeVisitor):
@@ -150,8 +149,16 @@ class Flow(ast.NodeVisitor):
 
     def _ways(self, ways: Sequence[Sequence[ast.AST]]) -> None:
         """One of several ways is taken: assigned is what each that goes on has assigned."""
-        before, ended = set(self.assigned), self.ended
-        ends: list[set[str]] = []
+        self._meet(ways, set(self.assigned), self.ended, [])
+
+    def _meet(
+        self,
+        ways: Sequence[Sequence[ast.AST]],
+        before: set[str],
+        ended: bool,
+        ends: list[set[str]],
+    ) -> None:
+        """Where these ways meet, each from `before`, with others that have come to `ends`."""
         for way in ways:
             self.assigned, self.ended = set(before), ended
             self.walk(way)
@@ -173,14 +180,7 @@ class Flow(ast.NodeVisitor):
     ) -> None:
         ended = self.ended
         self.walk(body)
-        ends = [] if self.ended else [self.assigned]
-        for handler in handlers:
-            self.assigned, self.ended = set(before), ended
-            self.walk(handler)
-            if not self.ended:
-                ends.append(self.assigned)
-        self.ended = not ends
-        self.assigned = set.intersection(*ends) if ends else before
+        self._meet(handlers, before, ended, [] if self.ended else [self.assigned])
 
     def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
         if node.type is not None:

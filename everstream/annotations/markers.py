@@ -24,7 +24,19 @@ else:  # defaults are known to Python from 3.13 on
     R = TypeVar("R")
 
 
-class ToStream:
+class _Block:
+    """What stands after `with`: it has nothing to do at the end, since it never runs."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> Literal[False]:
+        return False
+
+
+class ToStream(_Block):
     """Around a loop, in a function with `@es.annotated`: each turn of it becomes an item of a stream.
 
     inputs: names from before the loop that it and its stages read; left out, they are found.
@@ -58,16 +70,8 @@ class ToStream:
     def __enter__(self) -> None:
         """Only for type checkers: `annotated` takes it out."""
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> Literal[False]:
-        return False
 
-
-class Stage(Generic[R]):
+class Stage(_Block, Generic[R]):
     """A part of the loop's body, in a function with `@es.annotated`: it becomes an operator.
 
     inputs, outputs: names it gets from the stage before, and gives to the next; left out, they are
@@ -122,14 +126,6 @@ class Stage(Generic[R]):
     def __enter__(self) -> R:
         """Only for type checkers: `annotated` takes it out."""
         raise NotImplementedError
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> Literal[False]:
-        return False
 
 
 def _not_here(name: str) -> NoReturn:

@@ -2,13 +2,12 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from everstream.connectors.wrapping import Wrapping
+from everstream.connectors.wrapping_reader import WrappingReader
 from everstream.pipeline.batch import Batch
-from everstream.pipeline.rejects import Rejected
 from everstream.pipeline.source import END, EndOfStream, Reader, Source
 
 LONGEST_WAIT_S = 1.0
@@ -44,9 +43,9 @@ class Held(Wrapping):
         return _HeldReader(self._source.open(shard, shards), rate, self._gate, largest)
 
 
-class _HeldReader(Reader):
+class _HeldReader(WrappingReader):
     def __init__(self, inner: Reader, rate: float, gate: str, largest: int | None) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._rate = rate
         self._gate = gate
         self._largest = largest
@@ -62,18 +61,6 @@ class _HeldReader(Reader):
     @property
     def offset(self) -> HeldOffset:
         return self._offset
-
-    def fence(self, generation: int) -> None:
-        self._inner.fence(generation)
-
-    def keep_time(self, wall_s: Callable[[], float], steady_s: Callable[[], float]) -> None:
-        self._inner.keep_time(wall_s, steady_s)
-
-    def tune(self, settings: Mapping[str, str], version: int) -> None:
-        self._inner.tune(settings, version)
-
-    def take_rejected(self) -> list[Rejected]:
-        return self._inner.take_rejected()
 
     def seek(self, offset: HeldOffset) -> None:
         self._inner.seek(offset.inner)
@@ -101,9 +88,6 @@ class _HeldReader(Reader):
         if len(self._held):
             return min(max(self._waits_s(), 0.001), LOOK_EVERY_S)
         return self._inner.ready_in_s()
-
-    def close(self) -> None:
-        self._inner.close()
 
     def _hold(self, more: Batch) -> None:
         self._held = more[self._to_skip :]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +10,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+
+from everstream.cli.json_file import write_json
 
 
 def register(app: typer.Typer) -> None:
@@ -119,8 +120,7 @@ def advise(
     if figure is not None:
         console.print(f"Figure: {figures.advice_curve(advice, figure)}")
     if json_file is not None:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(json.dumps(_plain(dataclasses.asdict(advice)), indent=2))
+        write_json(json_file, _plain(dataclasses.asdict(advice)))
         console.print(f"JSON: {json_file}")
 
 

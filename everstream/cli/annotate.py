@@ -46,7 +46,7 @@ def shown(target: str, arguments: tuple[str, ...]) -> str:
     """The programs of the functions that `target` names."""
     from everstream.annotations import AnnotatedFunction
     from everstream.annotations.printing import printed
-    from everstream.cli.load import load_module, parsed
+    from everstream.cli.finding import load_module, parsed
 
     module, place, name = load_module(target)
     found = {

@@ -54,9 +54,16 @@ def everstream(
     os.environ.setdefault("EVERSTREAM_PROGRESS", "0")  # commands have screens of their own
 
 
+# In the order of `everstream --help`: what one runs, what one looks at, what one asks before.
 app.command()(run)
 app.command()(demo)
+tune.register(app)
+check.register(app)
+checkpoints.register(app)
 app.command()(audit)
+advise.register(app)
+annotate.register(app)
+simulate.register(app)
 bench_transactions.register(bench)
 bench_protocols.register(bench)
 bench_load.register(bench)
@@ -64,12 +71,6 @@ app.add_typer(bench, name="bench")
 apps_exec.register(apps)
 apps_reports.register(apps)
 app.add_typer(apps, name="apps")
-advise.register(app)
-simulate.register(app)
-checkpoints.register(app)
-check.register(app)
-annotate.register(app)
-tune.register(app)
 
 
 def main() -> None:

@@ -1,6 +1,5 @@
 """`everstream apps exec`, `check` and `compare`: runs, and what they say."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from everstream.cli.json_file import JsonFile, write_json
 from everstream.errors import UserError
 
 if TYPE_CHECKING:
@@ -68,7 +68,6 @@ TestResult = Annotated[
     typer.Option("--check/--no-check", help="Compare with the sequential program's result."),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only the tables.")]
-JsonFile = Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")]
 Out = Annotated[Path | None, typer.Option(help="Folder for tables and page.")]
 
 
@@ -345,6 +344,5 @@ def _between(low: float | None, high: float | None, form: str) -> str:
 
 def _write(path: Path | None, body: dict[str, Any]) -> None:
     if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(body, indent=2) + "\n")
+        write_json(path, body)
         console.print(f"figures written to {path}")

@@ -1,12 +1,13 @@
 """`everstream apps productivity` and `figures`: what others have published, beside ours."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
+
+from everstream.cli.json_file import JsonFile, write_json
 
 console = Console()
 
@@ -29,9 +30,7 @@ def productivity(
         str | None,
         typer.Option(metavar="INTERFACE", help="Print the programs that were counted."),
     ] = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write all figures to this file.")
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """How much code each application takes on each interface: lines, and Halstead's hours.
 
@@ -88,9 +87,8 @@ def productivity(
             }
             for one in found
         ]
-        json_file.parent.mkdir(parents=True, exist_ok=True)
         published = {"lines": LINES, "hours": HOURS}
-        json_file.write_text(json.dumps({"counted": body, "published": published}, indent=2) + "\n")
+        write_json(json_file, {"counted": body, "published": published})
     if missed:
         console.print(f"[red]above their goal: {'; '.join(missed)}[/red]")
         raise typer.Exit(1)

@@ -73,7 +73,7 @@ def audit(
     """
     from everstream.audit.course import Audit
     from everstream.cli.audit_stage import SupervisedStage
-    from everstream.cli.load import load_pipeline
+    from everstream.cli.finding import load_pipeline
     from everstream.cli.options import RunOptions
     from everstream.cli.run import say_error
     from everstream.cli.supervise import FAILED, USAGE

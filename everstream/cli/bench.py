@@ -1,6 +1,5 @@
 """`everstream bench`: the measurements, each with `--json` for its figures."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,12 +7,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from everstream.cli.json_file import JsonFile, write_json
+
 bench = typer.Typer(
     help="Measure Everstream, in ratios taken within one run.", no_args_is_help=True
 )
 console = Console()
-
-JsonFile = Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")]
 
 
 @bench.command()
@@ -284,6 +283,5 @@ def engines(
 
 def _write(path: Path | None, body: dict[str, Any]) -> None:
     if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(body, indent=2) + "\n")
+        write_json(path, body)
         console.print(f"figures written to {path}")

@@ -1,12 +1,12 @@
 """`everstream bench load`: how near paced sources come to their load, live."""
 
-import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
+
+from everstream.cli.json_file import JsonFile, write_json
 
 console = Console()
 TARGET = 0.01
@@ -24,9 +24,7 @@ def load(
     ] = None,
     period: Annotated[float, typer.Option(help="Seconds a pattern takes.")] = 3.0,
     periods: Annotated[int, typer.Option(min=1, help="How many of them to run.")] = 2,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write all figures to this file.")
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Every pattern of load through a pipeline on Spark, held against its closed form.
 
@@ -65,6 +63,5 @@ def load(
         )
     console.print(waiting)
     if json_file is not None:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(json.dumps(to_json(kept, held_up), indent=2) + "\n")
+        write_json(json_file, to_json(kept, held_up))
         console.print(f"figures written to {json_file}")

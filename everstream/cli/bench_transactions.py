@@ -1,6 +1,5 @@
 """`everstream bench transactions`: recovery schemes compared by killing real processes."""
 
-import json
 import platform
 from dataclasses import asdict
 from enum import StrEnum
@@ -10,6 +9,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+
+from everstream.cli.json_file import write_json
 
 
 class WorkloadName(StrEnum):
@@ -201,5 +202,4 @@ def _write_facts(json_file: Path, results: dict[str, Any], promises: list[Any]) 
         for name, spans in results.get("model", {}).items()
     }
     plain["promises"] = [asdict(one) | {"reached": one.reached} for one in promises]
-    json_file.parent.mkdir(parents=True, exist_ok=True)
-    json_file.write_text(json.dumps(plain, indent=2))
+    write_json(json_file, plain)

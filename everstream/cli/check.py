@@ -65,7 +65,7 @@ def check(
 
 def compared(options: RunOptions, store: str | None) -> bool:
     """Say what becomes of each operator's state; whether a run would go on."""
-    from everstream.cli.load import load_pipeline
+    from everstream.cli.finding import load_pipeline
     from everstream.core.changes import Wishes, fates, going_on
     from everstream.core.manifest import EpochManifest
     from everstream.core.plan import make_plan

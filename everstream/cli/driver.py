@@ -18,7 +18,7 @@ from types import FrameType
 
 from everstream.audit.rehearsal import rehearsed
 from everstream.cli.events import Event, Failed, Fault, Finished, Opened, Teller, write_event
-from everstream.cli.load import load_pipeline
+from everstream.cli.finding import load_pipeline
 from everstream.cli.options import RunOptions
 from everstream.cli.under_load import loads_of, put_under_load
 from everstream.errors import EnvironmentFault, EverstreamError, RunFailed, UserError

@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from everstream.cli.load import load_pipeline
+from everstream.cli.finding import load_pipeline
 from everstream.cli.options import RunOptions
 from everstream.core.plan import make_plan
 from everstream.errors import UserError

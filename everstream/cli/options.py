@@ -8,7 +8,7 @@ from everstream.audit.rehearsal import Rehearsal
 from everstream.cli.under_load import loads_of
 from everstream.core.registry import named
 from everstream.errors import UserError
-from everstream.meters.monitor import DEFAULT_PERIOD, Monitor
+from everstream.monitoring.monitor import DEFAULT_PERIOD, Monitor
 from everstream.pipeline.checkpointing import AUTO, Checkpointing, Coordinated, Engine, seconds
 
 DEFAULT_STORES = ".everstream"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import sys
 from pathlib import Path
@@ -21,6 +20,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from everstream.cli.json_file import write_json
 from everstream.cli.simulate_faults import faults
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def run(
         path = figures.behaviours(found["discard"][0], found["backlog"][0], figure)
         console.print(f"Figure: {path}")
     if json_file is not None:
-        _write_json(
+        write_json(
             json_file, {name: [dataclasses.asdict(r) for r in runs] for name, runs in found.items()}
         )
         console.print(f"JSON: {json_file}")
@@ -231,7 +231,7 @@ def paper(
     report.show(rows, tuples, waits=coarse == 1, console=console)
     for path in report.draw(rows, tuples, out):
         console.print(f"Figure: {path}")
-    _write_json(out / "paper.json", report.as_json(rows, tuples))
+    write_json(out / "paper.json", report.as_json(rows, tuples))
     console.print(f"JSON: {out / 'paper.json'}")
 
 
@@ -290,10 +290,5 @@ def bench(
     console.print(table)
     console.print(f"The kernel is {found.ratio:,.0f} times as fast.")
     if json_file is not None:
-        _write_json(json_file, {**dataclasses.asdict(found), "ratio": found.ratio})
+        write_json(json_file, {**dataclasses.asdict(found), "ratio": found.ratio})
         console.print(f"JSON: {json_file}")
-
-
-def _write_json(path: Path, data: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(data, indent=2))

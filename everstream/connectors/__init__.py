@@ -14,6 +14,7 @@ from everstream.connectors.postgres_sink import Postgres
 from everstream.connectors.postgres_source import PostgresChanges, PostgresTable
 from everstream.connectors.sockets import SocketLines
 from everstream.connectors.spark_frame import SparkDataFrame
+from everstream.connectors.spark_stream import SparkStream
 from everstream.connectors.sqlite import Sqlite
 from everstream.connectors.text import TextLines
 
@@ -37,6 +38,7 @@ __all__ = [
     "Range",
     "SocketLines",
     "SparkDataFrame",
+    "SparkStream",
     "Sqlite",
     "TextLines",
 ]

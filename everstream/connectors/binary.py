@@ -12,15 +12,16 @@ from typing import Any
 import polars as pl
 
 from everstream.connectors.files import filesystem_of, names_in
+from everstream.connectors.part_sink import PartSink
 from everstream.connectors.parts import BYTES_PER_READ, PartFolder, PartName, PartWriter
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch
-from everstream.pipeline.sink import Delivery, Sink, SinkShard, Writer
+from everstream.pipeline.sink import SinkShard, Writer
 
 ENDING = ".bin"
 
 
-class Binary(Sink):
+class Binary(PartSink):
     """Writes each record's bytes after those of the record before it, exactly once.
 
     A record is anything with bytes in it (`bytes`, a numpy array), or what `encode(record)` turns
@@ -34,8 +35,6 @@ class Binary(Sink):
     b'to be'
     """
 
-    delivery = Delivery.EXACTLY_ONCE
-
     def __init__(
         self,
         folder: str | os.PathLike[str],
@@ -48,7 +47,7 @@ class Binary(Sink):
 
     def pieces(self) -> Iterator[bytes]:
         """What the part files hold, by checkpoint and shard, a piece at a time."""
-        folder = self._folder()
+        folder = self._part_folder()
         names = (PartName.parse(name, ENDING) for name in names_in(self._fs, self._path))
         parts = [name for name in names if name is not None]
         for part in sorted(parts, key=lambda part: (part.checkpoint, part.shard)):
@@ -57,22 +56,13 @@ class Binary(Sink):
                     yield piece
 
     def open(self, who: SinkShard) -> Writer:
-        return _BinaryWriter(self._folder(), who, self._encode)
+        return _BinaryWriter(self._part_folder(), who, self._encode)
 
     def check(self) -> None:
         if self._fs.isfile(self._path):
             raise UserError(f"Binary writes into a folder, but '{self._path}' is a file.")
 
-    def start_fresh(self, pipeline: str, operator: str, store: str, replace: bool) -> None:
-        self._folder().start_fresh(pipeline, operator, replace, store)
-
-    def before_resume(self, pipeline: str, operator: str, store: str) -> None:
-        self._folder().claim(pipeline, operator, store).keep()
-
-    def left_behind(self, pipeline: str, operator: str, store: str) -> str | None:
-        return self._folder().left_behind(pipeline, operator)
-
-    def _folder(self) -> PartFolder:
+    def _part_folder(self) -> PartFolder:
         return PartFolder(self._fs, self._path, ENDING)
 
 

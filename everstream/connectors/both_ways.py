@@ -12,19 +12,19 @@ from typing import Any, ClassVar, overload
 import polars as pl
 
 from everstream.connectors.files import filesystem_of, is_pattern
+from everstream.connectors.part_sink import PartSink
 from everstream.connectors.parts import PartFolder
 from everstream.connectors.splits import FileSet
 from everstream.errors import UserError
 from everstream.pipeline.rejects import OnError, checked
-from everstream.pipeline.sink import Delivery, Sink, SinkShard, Writer
+from everstream.pipeline.sink import SinkShard, Writer
 from everstream.pipeline.source import Reader, Source
 from everstream.pipeline.types import T
 
 
-class FilesBothWays(Source[T], Sink):
+class FilesBothWays(Source[T], PartSink):
     """Files of one format; exactly-once as a sink."""
 
-    delivery = Delivery.EXACTLY_ONCE
     max_shards = None
     ending: ClassVar[str]
     in_lines: ClassVar[bool] = True
@@ -95,15 +95,6 @@ class FilesBothWays(Source[T], Sink):
 
     def waits_for(self) -> str | None:
         return self._files.waits_for()
-
-    def start_fresh(self, pipeline: str, operator: str, store: str, replace: bool) -> None:
-        self._part_folder().start_fresh(pipeline, operator, replace, store)
-
-    def before_resume(self, pipeline: str, operator: str, store: str) -> None:
-        self._part_folder().claim(pipeline, operator, store).keep()
-
-    def left_behind(self, pipeline: str, operator: str, store: str) -> str | None:
-        return self._part_folder().left_behind(pipeline, operator)
 
     def _part_folder(self) -> PartFolder:
         if is_pattern(self._path) or self._fs.isfile(self._path):

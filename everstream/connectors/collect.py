@@ -4,12 +4,13 @@ Batches wait as part files in the run's store and are read back in order of (che
 """
 
 from everstream.connectors.encoding import UNSEALED, decode, encode
-from everstream.connectors.parts import PartFolder, PartWriter, owner_of
+from everstream.connectors.parts import PartFolder, PartName, PartWriter, owner_of
 from everstream.connectors.summing import sum_of
 from everstream.errors import ConnectorError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.sink import Delivery, Sink, SinkShard, Writer
 
+FOLDER = "outputs"
 ENDING = ".batches"
 SEAL, SEAL_BYTES = b"$", 17
 """A part ends with this and the checksum of all before it."""
@@ -28,28 +29,31 @@ class Collect(Sink):
     delivery = Delivery.EXACTLY_ONCE
 
     def open(self, who: SinkShard) -> Writer:
-        return _CollectWriter(_folder(who.store, who.operator), who)
+        return _CollectWriter(folder_of(who.store, who.operator), who)
 
     def start_fresh(self, pipeline: str, operator: str, store: str, replace: bool) -> None:
-        _folder(store, operator).start_fresh(pipeline, operator, replace)
+        folder_of(store, operator).start_fresh(pipeline, operator, replace)
 
     def left_behind(self, pipeline: str, operator: str, store: str) -> str | None:
-        return _folder(store, operator).left_behind(pipeline, operator)
+        return folder_of(store, operator).left_behind(pipeline, operator)
 
     def results(self, pipeline: str, operator: str, store: str) -> list[Batch]:
-        folder = _folder(store, operator)
-        batches: list[Batch] = []
-        for part in folder.parts(owner_of(pipeline, operator)):
-            path = folder.path_of(part)
-            try:
-                batches += decode(_unsealed(folder.fs.cat_file(path)))
-            except (OSError, ValueError) as error:
-                raise ConnectorError(f"cannot read the output '{path}': {error}") from error
-        return batches
+        folder = folder_of(store, operator)
+        parts = folder.parts(owner_of(pipeline, operator))
+        return [batch for part in parts for batch in batches_in(folder, part)]
 
 
-def _folder(store: str, operator: str) -> PartFolder:
-    return PartFolder.in_store(store, "outputs", operator, ENDING)
+def folder_of(store: str, operator: str) -> PartFolder:
+    return PartFolder.in_store(store, FOLDER, operator, ENDING)
+
+
+def batches_in(folder: PartFolder, part: PartName) -> list[Batch]:
+    """What one committed part holds; a ConnectorError if it is not whole."""
+    path = folder.path_of(part)
+    try:
+        return decode(_unsealed(folder.fs.cat_file(path)))
+    except (OSError, ValueError) as error:
+        raise ConnectorError(f"cannot read the output '{path}': {error}") from error
 
 
 class _CollectWriter(PartWriter):

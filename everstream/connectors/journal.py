@@ -64,6 +64,7 @@ class Journal(Source[T]):
         self._fs, self._folder = filesystem_of(folder, storage_options)
         self.max_shards = self._feed.max_shards
         self.on_error = self._feed.on_error
+        self.own_slots = self._feed.own_slots
 
     def describe_offsets(self) -> dict[str, Any]:
         return {**super().describe_offsets(), "folder": place_of(self._fs, self._folder)}
@@ -89,6 +90,9 @@ class Journal(Source[T]):
 
     def before_run(self, pipeline: str, operator: str, store: str, resuming: bool) -> None:
         self._feed.before_run(pipeline, operator, store, resuming)
+
+    def after_run(self) -> None:
+        self._feed.after_run()
 
 
 class _Feed:

@@ -20,6 +20,7 @@ from everstream.connectors.checks import at_least_one
 from everstream.connectors.load import Load, load_of
 from everstream.connectors.timing import Timing
 from everstream.connectors.wrapping import Wrapping
+from everstream.connectors.wrapping_reader import WrappingReader
 from everstream.pipeline.batch import Batch, columns_of
 from everstream.pipeline.batching import WRITTEN
 from everstream.pipeline.rejects import Rejected
@@ -143,7 +144,7 @@ class _Share:
         return self.load.due_s(np.maximum(numbers * self.shards, 0.0))
 
 
-class _PacedReader(Reader):
+class _PacedReader(WrappingReader):
     def __init__(
         self,
         inner: Reader,
@@ -153,7 +154,7 @@ class _PacedReader(Reader):
         due_column: str | None,
         catch_up: bool,
     ) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._written = self._share = share
         self._timing = timing
         self._batch = batch
@@ -187,12 +188,9 @@ class _PacedReader(Reader):
         return self._offset
 
     def keep_time(self, wall_s: Callable[[], float], steady_s: Callable[[], float]) -> None:
-        self._inner.keep_time(wall_s, steady_s)
+        super().keep_time(wall_s, steady_s)
         if self._timing.use(wall_s, steady_s):
             self._begin()
-
-    def fence(self, generation: int) -> None:
-        self._inner.fence(generation)
 
     def forget(self, offset: PacedOffset) -> None:
         self._inner.forget(offset.inner)
@@ -282,9 +280,6 @@ class _PacedReader(Reader):
         """Only with the frame they were found with: until then it would be read again."""
         rejected, self._rejected = self._rejected, []
         return rejected
-
-    def close(self) -> None:
-        self._inner.close()
 
     def _inner_was_given(self, given: int) -> None:
         """All that was read from the source has been given on."""

@@ -9,26 +9,22 @@ same ones, whatever the DataFrame would give by then.
 """
 
 import os
-import threading
 import uuid
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from everstream.connectors.files import filesystem_of, is_local, make_folders
 from everstream.connectors.parquet_files import ROWS_PER_BATCH, Parquet
 from everstream.connectors.parts import owner_of
+from everstream.connectors.spark_watch import FAILURES_IN_A_ROW, Watch
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.source import Reader, Source
 from everstream.pipeline.types import Row
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
     from pyspark.sql import DataFrame
 
 DONE = "_SUCCESS"
 """Spark writes this file when all others are whole."""
-FAILURES_IN_A_ROW = 16
-LOOK_EVERY_S = 0.1
 
 
 class SparkDataFrame(Source[Row]):
@@ -86,10 +82,13 @@ class SparkDataFrame(Source[Row]):
             raise UserError(
                 "a SparkDataFrame can be started only where it was made: on the driver."
             )
-        watch = _Watch(self._frame.sparkSession.sparkContext)
+        context = self._frame.sparkSession.sparkContext
+        group = f"everstream-source-{uuid.uuid4().hex}"
+        context.setJobGroup(group, "everstream: write a DataFrame to the store")
+        watch = Watch(context, group)
+        watch.start()
         try:
-            with watch:
-                self._frame.write.mode("overwrite").parquet(url)
+            self._frame.write.mode("overwrite").parquet(url)
         except Exception as error:  # Spark raises many kinds, from Python and from Java
             text = str(error).strip().splitlines() or [type(error).__name__]
             problem = f"its tasks failed {FAILURES_IN_A_ROW} times" if watch.gave_up else text[0]
@@ -98,51 +97,7 @@ class SparkDataFrame(Source[Row]):
                 "DataFrame can be computed, for example with .count(), and that Spark can write "
                 "to the store."
             ) from error
-
-
-class _Watch:
-    """Cancels the jobs of this thread when their tasks fail again and again and none succeeds.
-
-    A Spark that was started for pipelines never gives up on a task by itself.
-    """
-
-    def __init__(self, context: "SparkContext") -> None:
-        self._context = context
-        self._group = f"everstream-source-{uuid.uuid4().hex}"
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._failed_before: dict[int, tuple[int, int]] = {}
-        self.gave_up = False
-
-    def __enter__(self) -> None:
-        self._context.setJobGroup(self._group, "everstream: write a DataFrame to the store")
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-        self._context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
-        self._context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
-
-    def _run(self) -> None:
-        while not self._over.wait(LOOK_EVERY_S):
-            if any(self._is_hopeless(stage) for stage in self._stages()):
-                self.gave_up = True
-                self._context.cancelJobGroup(self._group)
-                return
-
-    def _stages(self) -> Iterator[int]:
-        tracker = self._context.statusTracker()
-        for job in tracker.getJobIdsForGroup(self._group):
-            info = tracker.getJobInfo(job)
-            yield from info.stageIds if info is not None else ()
-
-    def _is_hopeless(self, stage: int) -> bool:
-        info = self._context.statusTracker().getStageInfo(stage)
-        if info is None:
-            return False
-        completed, failed = self._failed_before.get(stage, (0, 0))
-        if info.numCompletedTasks > completed:
-            completed, failed = info.numCompletedTasks, info.numFailedTasks
-        self._failed_before[stage] = completed, failed
-        return bool(info.numFailedTasks - failed >= FAILURES_IN_A_ROW)
+        finally:
+            watch.end()
+            context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+            context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ class Wrapping(Source[T]):
         self._source = source
         self.max_shards = source.max_shards
         self.on_error = source.on_error
+        self.own_slots = source.own_slots
 
     def total_records(self) -> int | None:
         return self._source.total_records()
@@ -26,3 +27,6 @@ class Wrapping(Source[T]):
 
     def waits_for(self) -> str | None:
         return self._source.waits_for()
+
+    def after_run(self) -> None:
+        self._source.after_run()

@@ -61,6 +61,9 @@ class CheckpointRecord:
     watermarks: dict[str, int] = field(default_factory=dict)
     """Input channel -> its watermark, of those that have one."""
     ordinal: int = 0
+    uncommitted: dict[str, tuple[int, ...]] | None = None
+    """Sink -> the checkpoints whose output was not known to be committed when this one was taken,
+    its own among them. Whoever finds all of it committed has all output up to here. None: not known."""
     counts: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Operator -> records in, records out."""
     skipped: dict[str, int] = field(default_factory=dict)
@@ -98,6 +101,7 @@ class CheckpointRecord:
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> "CheckpointRecord":
         body = dict(body)
+        waiting = body.get("uncommitted")
         if "last_epoch" in body:  # as it was called in older stores
             body["previous"] = body.pop("last_epoch")
         return cls(
@@ -109,6 +113,8 @@ class CheckpointRecord:
                 "ended": tuple(body["ended"]),
                 "keeps": None if body.get("keeps") is None else tuple(body["keeps"]),
                 "log": tuple(LogSegment.from_json(segment) for segment in body["log"]),
+                "uncommitted": waiting
+                and {sink: tuple(numbers) for sink, numbers in waiting.items()},
                 "counts": {name: tuple(pair) for name, pair in body["counts"].items()},
             }
         )

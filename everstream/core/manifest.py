@@ -1,7 +1,7 @@
 """What a manifest says: which checkpoints form an epoch, and what each shard restores from."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from everstream.core.checkpoint_record import CheckpointRecord, LogKind
@@ -39,10 +39,17 @@ class EpochManifest:
     """Where what was on its way between these checkpoints is to be found."""
     described: dict[str, Description] | None = None
     """Operator -> what its saved state belongs to; None in manifests of the first format."""
+    returns: tuple[int, ...] = ()
+    """The epochs this store ever went back to, in order: whatever newer ones had shown before was
+    taken back. For those who read the output as it comes."""
 
     @property
     def size_bytes(self) -> int:
         return sum(record.size_bytes for record in self.records.values())
+
+    def gone_back_to(self, older: "EpochManifest") -> "EpochManifest":
+        """An older manifest as it is written again, as the newest, to go back from this one."""
+        return replace(older, returns=(*self.returns, older.epoch))
 
     def to_json(self) -> dict[str, Any]:
         objects = {ref.name: ref for r in self.records.values() for ref in r.all_objects}
@@ -57,6 +64,7 @@ class EpochManifest:
             "shard_counts": self.shard_counts,
             "log": self.log,
             "described": self.described,
+            "returns": list(self.returns),
             "records": [record.to_json() for record in self.records.values()],
             "objects": [ref.to_json() for ref in objects.values()],
         }
@@ -81,6 +89,7 @@ class EpochManifest:
             written_at=body.get("written_at"),
             log=body.get("log", "none"),
             described=body.get("described"),
+            returns=tuple(body.get("returns", ())),
         )
 
 

@@ -8,6 +8,7 @@ rows that were given up never again, because their output may have been taken ba
 import os
 import re
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -216,17 +217,20 @@ def _verified(store: CheckpointStore, survey: Survey, rows: list[Checkpoint]) ->
         problems = problems_of(store, entry, known) if entry is not None else ()
         # A live driver prunes manifests before their objects: then nothing is damaged.
         if entry is None or not problems or store.still_has(entry):
-            found = _weaknesses_of(store, entry, weak) if entry is not None else ()
+            found = _found_in(entry, store.weakness_of, weak) if entry is not None else ()
             verified.append(replace(row, problems=row.problems + problems, weaknesses=found))
     return verified
 
 
-def _weaknesses_of(
-    store: CheckpointStore, entry: Manifest, known: dict[ObjectRef, str | None]
+def _found_in(
+    entry: Manifest,
+    look: Callable[[ObjectRef], str | None],
+    known: dict[ObjectRef, str | None],
 ) -> tuple[str, ...]:
+    """What a look at each object of a manifest finds; `known` remembers those already looked at."""
     for ref in entry.objects:
         if ref not in known:
-            known[ref] = store.weakness_of(ref)
+            known[ref] = look(ref)
     return tuple(f"{ref.name}: {known[ref]}" for ref in entry.objects if known[ref] is not None)
 
 
@@ -242,10 +246,7 @@ def problems_of(
     store: CheckpointStore, entry: Manifest, known: dict[ObjectRef, str | None]
 ) -> tuple[str, ...]:
     """What is wrong with the objects of a manifest; `known` remembers those already read."""
-    for ref in entry.objects:
-        if ref not in known:
-            known[ref] = store.problem_of(ref)
-    return tuple(f"{ref.name}: {known[ref]}" for ref in entry.objects if known[ref] is not None)
+    return _found_in(entry, store.problem_of, known)
 
 
 def choose(survey: Survey, epoch: int | None) -> Manifest:

@@ -85,17 +85,22 @@ def rows_of(
         entry = choose(survey, epoch)
         manifest = EpochManifest.from_json(entry.body)
         records = [record for record in manifest.records.values() if operator in record.operators]
-        if not records:
-            known = ", ".join(known_operators(manifest)) or "none"
-            raise UserError(
-                f"there is no operator '{operator}' in epoch {manifest.epoch}; it has: {known}."
-            )
+        require_operator(manifest, operator)
         try:
             return [row for record in records for row in _rows(store, record, operator)]
         except CorruptObject:
             if store.still_has(entry):
                 raise
             continue  # a live driver has pruned it meanwhile: look again
+
+
+def require_operator(manifest: EpochManifest, operator: str) -> None:
+    """Raise a UserError that names the operators there are if this is none of them."""
+    if not any(operator in record.operators for record in manifest.records.values()):
+        known = ", ".join(known_operators(manifest)) or "none"
+        raise UserError(
+            f"there is no operator '{operator}' in epoch {manifest.epoch}; it has: {known}."
+        )
 
 
 def known_operators(manifest: EpochManifest) -> list[str]:
@@ -107,20 +112,36 @@ def known_operators(manifest: EpochManifest) -> list[str]:
 def _rows(
     store: CheckpointStore, record: CheckpointRecord, operator: str
 ) -> Iterator[tuple[int, str, Any, Any]]:
-    shard = record.shard.number
+    for owner, *row in saved_in(record, [store.get(ref) for ref in record.objects]):
+        if owner == operator:
+            name, key, value = row
+            yield record.shard.number, name, key, value
+
+
+def saved_in(
+    record: CheckpointRecord, objects: Sequence[bytes]
+) -> Iterator[tuple[str, str, Any, Any]]:
+    """Operator, name of the state, key and value of all that a shard had saved.
+
+    objects: what the store holds under the names in the record, in their order.
+    """
     if not record.objects:
         return
     state = ShardState()
-    extras = state.restore([store.get(ref) for ref in record.objects], record.objects)
-    (extra,) = [extras[name] for name in extras if record.owner(name) == operator] or [{}]
-    if "offset" in extra:
-        yield shard, OFFSET, None, extra["offset"]
-    for transaction in extra.get("transactions", ()):
-        yield shard, PENDING, transaction.checkpoint, transaction
-    for (owner, name), entries in state.entries().items():
-        if record.owner(owner) == operator:
+    extras = state.restore(objects, record.objects)
+    for saved, extra in extras.items():
+        owner = record.owner(saved)
+        if owner not in record.operators:
+            continue
+        if "offset" in extra:
+            yield owner, OFFSET, None, extra["offset"]
+        for transaction in extra.get("transactions", ()):
+            yield owner, PENDING, transaction.checkpoint, transaction
+    for (saved, name), entries in state.entries().items():
+        owner = record.owner(saved)
+        if owner in record.operators:
             for key, value in entries.items():
-                yield shard, name, key, value
+                yield owner, name, key, value
 
 
 def _table(rows: Sequence[tuple[int, str, Any, Any]]) -> pl.DataFrame:
@@ -145,8 +166,9 @@ def _series(name: str, values: list[Any]) -> pl.Series:
     )
     if len(types) == 1 and types <= _PLAIN and fits:
         return pl.Series(name, values)
-    return pl.Series(name, [_text(value) for value in values], pl.String)
+    return pl.Series(name, [shown(value) for value in values], pl.String)
 
 
-def _text(value: Any) -> str | None:
+def shown(value: Any) -> str | None:
+    """As text: strings as they are, everything else as Python shows it."""
     return value if value is None or type(value) is str else repr(value)

@@ -51,8 +51,8 @@ def rewind(
     check_rewind(store, to)
     lease = store.acquire_lease(owner)
     # Again, because a live driver may have pruned it before it was fenced.
-    target, _ = check_rewind(store, to)
-    manifest = replace(target, written_at=now)
+    target, current = check_rewind(store, to)
+    manifest = replace(current.gone_back_to(target), written_at=now)
     store.append_manifest(lease, manifest.to_json(), wait)
     store.remove_given_up()
     return manifest

@@ -15,7 +15,7 @@ from everstream.core.points import Point
 from everstream.microbatch.orders import ShardReport
 from everstream.pipeline.graph import Kind
 from everstream.pipeline.sink import Sink, SinkShard, Writer
-from everstream.runtime.chain import DEAD_LETTERS
+from everstream.runtime.saved_stages import DEAD_LETTERS
 from everstream.state.snapshot import extras_in
 from everstream.state.store import CheckpointStore
 

@@ -120,6 +120,8 @@ class Source(ABC, Generic[T]):
     """What happens to input that cannot be parsed."""
     exact_batches: bool = False
     """Whether reading again at an offset gives the very same batch, not only the same records."""
+    own_slots: int = 0
+    """How many of Spark's slots its own work needs while the run goes on: no host gets these."""
     replayable: bool = True
     """Whether records can be had again; one that is not must be wrapped in a journal."""
 
@@ -160,3 +162,6 @@ class Source(ABC, Generic[T]):
         A chance to put into the store what the hosts will read. `resuming`: the run goes on from
         a checkpoint, whose offsets must stay good.
         """
+
+    def after_run(self) -> None:
+        """Called on the driver when the run is over, however it ended, if `before_run` was called."""

@@ -24,7 +24,7 @@ from everstream.pipeline.types import T, U
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from everstream.meters.monitor import Monitor
+    from everstream.monitoring.monitor import Monitor
     from everstream.spark.kills import Kill
     from everstream.spark.listener import Listener, Snapshot
     from everstream.spark.result import RunResult

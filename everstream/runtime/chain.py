@@ -5,50 +5,37 @@ operator kept in plain attributes can leak from before a failure to after it.
 """
 
 import math
-import pickle
-import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import cloudpickle
 
 from everstream.core.ids import ShardId
 from everstream.core.meter import Meter
 from everstream.core.plan import Plan
-from everstream.errors import EverstreamError, OperatorError, UserError
+from everstream.errors import EverstreamError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.clocks import ForwardClock
 from everstream.pipeline.graph import ByKey, Kind
 from everstream.pipeline.operator import Context, Moment, bind_state, process_tolerantly
-from everstream.pipeline.sink import Permit, SinkShard, Transaction
+from everstream.pipeline.sink import Permit, SinkShard
 from everstream.pipeline.source import NO_LOAD, EndOfStream
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
 from everstream.pipeline.tuning import Settings, Tuning, merged, tunable_in
-from everstream.runtime.channel_state import CHANNELS
+from everstream.runtime.explaining import explained
 from everstream.runtime.outlets import Outlet
-from everstream.runtime.recurring import will_recur
 from everstream.runtime.rest import Rest
+from everstream.runtime.saved_stages import DEAD_LETTERS, SavedStages
 from everstream.runtime.stage import Stage
 from everstream.state.snapshot import ShardState
 
-_SHOWN = 300
-_OURS = ("everstream/core/", "everstream/runtime/")
-"""Lines of a traceback that tell a user nothing."""
 CONTEXT_STATE = "ctx.state"
 """Where `ctx.state` is kept; with a dot, so that no declared `Keyed` can have this name."""
-DEAD_LETTERS = "/dead-letters"
-"""Ends the name of the hidden stage that keeps an operator's dead letters."""
 
 
-class Place(Protocol):
-    """One number that is written over."""
-
-    def __setitem__(self, index: Literal[0], value: int, /) -> None: ...
-
-
-class ChainStages:
+class ChainStages(SavedStages):
     """All operators of one shard, and the batch on its way through them."""
 
     def __init__(
@@ -82,12 +69,7 @@ class ChainStages:
         self._at = shard.operator
         self._unfinished = False
         """A batch came in part: what it tells of event time holds when all of it is through."""
-        self.place: Place = [0]
-        """Says which of the operators is at work; an engine may put it where others can see it."""
-
-    @property
-    def operators(self) -> tuple[str, ...]:
-        return self.plan.chains[self.shard.operator].operators
+        self.place = [0]
 
     @property
     def head(self) -> Stage:
@@ -172,11 +154,6 @@ class ChainStages:
                 target = self.stages[edge.receiver] if self.plan.fused(edge) else None
                 targets = self.stages[edge.sender].targets.setdefault(edge.port, [])
                 targets.append(target if target is not None else self.outlets[number])
-
-    def _enter(self, stage: Stage) -> None:
-        """From here on this operator has the word: an error, or the end of the process, is its own."""
-        self._at = stage.name
-        self.place[0] = stage.number
 
     # Work.
 
@@ -345,96 +322,6 @@ class ChainStages:
             else:
                 target.collect(batch)
 
-    # Checkpoints.
-
-    def prepare(self, checkpoint: int) -> dict[str, Any]:
-        """Close the sinks' transactions; what must be saved besides the key stores."""
-        extras: dict[str, Any] = {}
-        for stage in self.stages.values():
-            if stage.operator is not None:
-                self._enter(stage)
-                stage.operator.before_checkpoint(stage.ctx)
-                if stage.ctx.take_emitted():
-                    raise UserError("before_checkpoint cannot emit; emit while processing records.")
-            if stage.reader is not None:
-                extras[stage.name] = {"offset": stage.reader.offset}
-                if stage.rest:
-                    extras[stage.name]["rest"] = stage.rest.saved()
-                stage.offsets.append((checkpoint, stage.reader.offset))
-            elif stage.writer is not None:
-                self._enter(stage)
-                transaction = stage.writer.prepare(checkpoint)
-                if transaction is not None:
-                    stage.pending.append(transaction)
-                if stage.pending:
-                    extras[stage.name] = {"transactions": tuple(stage.pending)}
-            if stage.name not in self.operators:
-                continue
-            if stage.ctx.skipped:
-                extras.setdefault(stage.name, {})["skipped"] = stage.ctx.skipped
-            if stage.ctx.asked_time:
-                extras.setdefault(stage.name, {})["now_s"] = stage.ctx.now_s
-            times = (stage.ctx.watermark, stage.ctx.announced)
-            if times != (NO_WATERMARK, NO_WATERMARK):
-                extras.setdefault(stage.name, {})["watermark"] = times
-        return extras
-
-    def keeping(self, extras: Mapping[str, Any]) -> list[str]:
-        """The operators that would lose something without the state and these extras."""
-        full = {operator for (operator, _), store in self.state.entries().items() if store}
-        for name, extra in extras.items():
-            if name != CHANNELS and extra.keys() & {"offset", "transactions"}:
-                full.add(name.removesuffix(DEAD_LETTERS))
-        return [name for name in self.operators if name in full]
-
-    def unpersisted(self) -> list[Transaction]:
-        return [
-            transaction
-            for stage in self.stages.values()
-            for transaction in stage.pending
-            if transaction.checkpoint not in stage.persisted
-        ]
-
-    def mark_persisted(self, transactions: Sequence[Transaction]) -> None:
-        done = {id(transaction) for transaction in transactions}
-        for stage in self.stages.values():
-            stage.persisted |= {t.checkpoint for t in stage.pending if id(t) in done}
-
-    def committable(self, permit: Permit) -> list[Transaction]:
-        return [
-            transaction
-            for stage in self.stages.values()
-            for transaction in stage.pending
-            if transaction.checkpoint <= permit.checkpoint
-        ]
-
-    def sink_of(self, transactions: Sequence[Transaction]) -> str | None:
-        """The first sink that has one of these transactions."""
-        wanted = {id(transaction) for transaction in transactions}
-        sinks = (s.name for s in self.stages.values() if wanted & {id(t) for t in s.pending})
-        return next(sinks, None)
-
-    def mark_committed(self, permit: Permit) -> None:
-        for stage in self.stages.values():
-            stage.pending = [t for t in stage.pending if t.checkpoint > permit.checkpoint]
-            stage.persisted = {number for number in stage.persisted if number > permit.checkpoint}
-            stage.note_stable(permit.checkpoint)
-
-    def call_hook(self, hook: str, checkpoint: int) -> None:
-        """Call on_checkpoint or on_commit of every operator."""
-        for stage in self.stages.values():
-            if stage.operator is not None:
-                self._enter(stage)
-                getattr(stage.operator, hook)(checkpoint, stage.ctx)
-
-    @property
-    def counts(self) -> dict[str, tuple[int, int]]:
-        return {
-            name: (stage.records_in, stage.records_out)
-            for name, stage in self.stages.items()
-            if name in self.operators
-        }
-
     def read_meter(self) -> Meter:
         """What was measured here so far, with how the source keeps up with its load."""
         reader = self.head.reader if self.stages else None
@@ -445,19 +332,6 @@ class ChainStages:
             behind=load.behind,
             forfeited=load.forfeited,
         )
-
-    @property
-    def skipped(self) -> dict[str, int]:
-        """Operator -> records left out, of those that left any out."""
-        return {
-            name: stage.ctx.skipped
-            for name, stage in self.stages.items()
-            if name in self.operators and stage.ctx.skipped
-        }
-
-    def saved_names(self) -> list[str]:
-        """The names under which this chain's extras are saved."""
-        return [*self.operators, *(name + DEAD_LETTERS for name in self.operators)]
 
     # Ends.
 
@@ -483,35 +357,6 @@ class ChainStages:
 
         operator: whose it is, if not of the one at work: output is committed in the background.
         """
-        known = isinstance(error, EverstreamError) and not isinstance(error, UserError)
-        if known and _travels(error):
-            error.will_recur = will_recur(error)  # type: ignore[attr-defined]
-            return error  # type: ignore[return-value]
-        stage = self.stages.get(self._at) if operator is None else None
-        record = _shown(stage.ctx.record) if stage is not None else "None"
-        lines = traceback.format_exception(type(error), error, error.__traceback__)
-        theirs = [line for line in lines if not any(own in line.split("\n")[0] for own in _OURS)]
-        text = "".join(theirs).encode(errors="backslashreplace").decode()
-        explained = OperatorError(operator or self._at, self.shard.number, record, text)
-        explained.will_recur = will_recur(error)
-        return explained
-
-
-def _travels(error: BaseException) -> bool:
-    """Whether it can be sent to the driver; a class of a user's may add what cannot."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:  # see `_shown`
-        return False
-    return True
-
-
-def _shown(record: Any) -> str:
-    """A record as text, and not too long; classes of users may fail at that, too."""
-    try:
-        text = repr(record).encode(errors="backslashreplace").decode()
-    except Exception as error:
-        return (
-            f"a {type(record).__name__}, which cannot be shown: {type(error).__name__} in its repr"
-        )
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+        at_work = self.stages.get(self._at) if operator is None else None
+        record = at_work.ctx.record if at_work is not None else None
+        return explained(error, operator or self._at, self.shard.number, record)

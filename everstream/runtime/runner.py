@@ -5,7 +5,6 @@ uploading, committing and loading go out through a `Port`, which Spark hosts fil
 and threads and the simulator with virtual time.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, assert_never
 
@@ -52,20 +51,20 @@ from everstream.core.shard import Shard
 from everstream.core.status import Status
 from everstream.errors import CorruptObject, EnvironmentFault, said
 from everstream.pipeline.sink import Permit
-from everstream.pipeline.source import EndOfStream
 from everstream.pipeline.tuning import Tuning
 from everstream.runtime.chain import ChainStages
 from everstream.runtime.jobs import CommitJob, Upload
 from everstream.runtime.outlets import make_outlets
-from everstream.runtime.pace import UNLIMITED, Pace
+from everstream.runtime.pace import Pace
 from everstream.runtime.port import Port
 from everstream.runtime.sent_frames import SentFrames
 from everstream.runtime.snapshots import Snapshots
+from everstream.runtime.steps import ShardSteps
 from everstream.state.snapshot import ShardState
 from everstream.state.store import ObjectRef
 
 
-class ShardRunner:
+class ShardRunner(ShardSteps):
     """One shard: decides, works, and talks to the rest of the world through its port."""
 
     def __init__(
@@ -164,6 +163,8 @@ class ShardRunner:
             self._perform(self.shard.on_failure(self.chain.explain(error)))
 
     def _on_resume(self, command: Resume) -> None:
+        if self.shard.status is Status.NEW:
+            return  # it was meant for the process before this one
         self._guarded(self._open_again)
         self._perform(self.shard.on_resume(command.generation))
         for frame in self.shard.take_early():
@@ -246,14 +247,6 @@ class ShardRunner:
 
     # Work.
 
-    def can_step(self, now_s: float) -> bool:
-        """There may be work, and room for its output."""
-        return (
-            self.shard.works
-            and (now_s >= self.ready_at_s or self._timer_due())
-            and all(outlet.idle or outlet.feedback for outlet in self.outlets.values())
-        )
-
     def step(self) -> bool:
         """Do the next piece of work; False if there was none."""
         if self._untold is not None:
@@ -266,29 +259,10 @@ class ShardRunner:
         self._perform(instructions)
         return bool(instructions)
 
-    def _most(self) -> int:
-        """Records the next step may have: for its own sake, and for those behind."""
-        if not self._wishes:
-            return UNLIMITED
-        return min(self.pace.take(), *(outlet.most for outlet in self.outlets.values()), UNLIMITED)
-
-    def timer_in_s(self) -> float:
-        """How long until an operator can be called that wants to be; for ever if none does."""
-        timer_at_s = self.chain.timer_at_s
-        if timer_at_s == math.inf or not self.can_step(math.inf):
-            return math.inf
-        return timer_at_s - self.chain.now_s()
-
     def on_tune(self, tuning: Tuning) -> None:
         """Settings have been changed: heeded with the next step, so also by a source that waits."""
         self._untold = tuning
         self.ready_at_s = 0.0
-
-    def _tune(self) -> None:
-        tuning, self._untold = self._untold, None
-        assert tuning is not None
-        self.chain.tune(tuning)
-        self._flush_outside_step()
 
     def progress(self) -> Progress:
         ended = self.shard.status in (Status.ENDED, Status.CLOSED)
@@ -345,75 +319,6 @@ class ShardRunner:
         except BaseException as error:  # it may even exit, or cancel itself
             self._perform(self.shard.on_failure(self.chain.explain(error)))
 
-    def _deliver(self, frame: Frame, records: int, watermark: int | None) -> None:
-        began_s = self.port.clock_s()
-        self.processed += records
-        last = frame.start + records == frame.records
-        self.chain.moment.born_s = frame.born_s
-        if frame.payload is not None:
-            batch = frame.payload.batch
-            if records < frame.records:
-                batch = batch[frame.start : frame.start + records]
-            self.chain.process(batch, self.sides[frame.channel], last=last)
-        if watermark is not None:
-            self.chain.advance(watermark)
-        self._flush(frame.number, records)
-        self.pace.note(records, self.port.clock_s() - began_s)
-        if not last:
-            self.shard.on_cut(frame, records)
-        elif frame.sequence:
-            self.port.grant(frame.channel, 1, self._wished())
-
-    def _wished(self) -> int:
-        """The size of frames this shard wants; 0 if it takes them as they come."""
-        if not self._wishes:
-            return 0
-        wished = min(self.pace.fits, *(outlet.most for outlet in self.outlets.values()), UNLIMITED)
-        return wished if wished < UNLIMITED else 0
-
-    def _advance(self, watermark: int) -> None:
-        self.chain.advance(watermark)
-        self._flush_outside_step()
-
-    def _timer_due(self) -> bool:
-        timer_at_s = self.chain.timer_at_s
-        return timer_at_s != math.inf and timer_at_s <= self.chain.now_s()
-
-    def _call_timers(self) -> None:
-        self.chain.call_timers(self.chain.now_s())
-        self._flush_outside_step()
-
-    def _produce(self, most: int) -> None:
-        rest = self.chain.head.rest
-        if rest or self._read():
-            began_s = self.port.clock_s()
-            start = rest.start
-            part = rest.take(most)
-            self.sent.before_forwarding(start, len(part))
-            self.chain.forward(part, last=not rest)
-            self.processed += len(part)
-            self._flush(self.shard.next_ordinal(), len(part))
-            self.pace.note(len(part), self.port.clock_s() - began_s)
-
-    def _read(self) -> bool:
-        """Whether the source had a batch."""
-        head = self.chain.head
-        assert head.reader is not None
-        self.sent.before_reading(head.reader)
-        batch = self.chain.read()
-        if batch is None:
-            self.ready_at_s = self.port.clock_s() + head.reader.ready_in_s()
-        elif isinstance(batch, EndOfStream):
-            self._perform(self.shard.on_source_ended())
-        else:
-            head.rest.fill(batch)
-            return True
-        return False
-
-    def _start(self) -> None:
-        self.chain.start()
-        self._flush_outside_step()
-
     def _finish(self) -> None:
         self.chain.finish()
         self.shard.born_s = self.chain.moment.born_s
@@ -433,17 +338,6 @@ class ShardRunner:
         if self._end_unsaved and not waits:
             self._end_unsaved = False
             self._perform(self.shard.on_finished())
-
-    def _flush(self, ordinal: int, records: int) -> None:
-        """A step of so many records is over: its output leaves as frames with this ordinal."""
-        self.shard.born_s = self.chain.moment.born_s
-        for outlet in self.outlets.values():
-            outlet.flush(ordinal, records)
-
-    def _flush_outside_step(self) -> None:
-        self.shard.born_s = self.chain.moment.born_s
-        for outlet in self.outlets.values():
-            outlet.flush_outside_step()
 
     def _capture(self, record: CheckpointRecord, queues: Queues) -> None:
         self.port.reached(self.shard.id, Point.BEFORE_SNAPSHOT)

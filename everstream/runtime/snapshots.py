@@ -8,6 +8,7 @@ open until the last of them has come.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from everstream.core.checkpoint_record import CheckpointRecord, LogSegment
 from everstream.core.frames import Frame
@@ -75,6 +76,7 @@ class Snapshots:
             counts=self._chain.counts,
             skipped=self._chain.skipped,
             keeps=tuple(self._chain.keeping(extras)),
+            uncommitted=uncommitted_in(extras),
             holds_frames=queues != "none",
             capture_s=self._port.clock_s() - began_s,
         )
@@ -127,3 +129,12 @@ class Snapshots:
         counts = {name: pair for r in order.records for name, pair in r.counts.items()}
         self._chain.build(extras, counts, order.generation, self._port.store_url, order.permit)
         return channels.waiting(self._inputs, order.generation)
+
+
+def uncommitted_in(extras: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Sink -> the checkpoints of its transactions that are saved here."""
+    return {
+        name: tuple(transaction.checkpoint for transaction in extra["transactions"])
+        for name, extra in extras.items()
+        if name != CHANNELS and "transactions" in extra
+    }

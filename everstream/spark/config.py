@@ -12,7 +12,7 @@ from everstream.core.orders import Policy
 from everstream.core.plan import Plan
 from everstream.core.scheme import Scheme, scheme_of
 from everstream.errors import UserError
-from everstream.meters.monitor import Monitor
+from everstream.monitoring.monitor import Monitor
 from everstream.pipeline.checkpointing import Checkpointing, Coordinated, seconds
 from everstream.spark.autopace import AutoPace
 from everstream.spark.kills import Kill

@@ -10,9 +10,11 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from everstream.errors import EverstreamError
-from everstream.pipeline.tuning import Settings, Tuning, resolved
+from everstream.pipeline.graph import Graph
+from everstream.pipeline.tuning import Settings, Tuning, resolved, tunable_in
 from everstream.state.blobs import Blobs
 from everstream.state.control import Recorded, publish_tunable, read_settings, record_settings
+from everstream.state.store import CheckpointStore
 
 LOOK_EVERY_S = 0.3
 REMOTE_EVERY_S = 2.0
@@ -107,3 +109,14 @@ def in_words(settings: Settings) -> str:
         for name, said in settings.items()
         for setting, value in said.items()
     )
+
+
+def control_of(
+    graph: Graph, store: CheckpointStore, store_url: str, on_trouble: Callable[[str], None]
+) -> Control | None:
+    """The settings of a run of this pipeline; None if nothing in it can be tuned."""
+    tunable = tunable_in(graph)
+    if not tunable:
+        return None
+    remote = "://" in store_url and not store_url.startswith("file://")
+    return Control(store.blobs, remote, tunable, on_trouble)

@@ -6,8 +6,6 @@ A host's death is noticed at once where it shares our machine (its process handl
 readable), when Spark's next attempt says hello, or when it has been silent for too long.
 """
 
-import os
-import pickle
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -32,21 +30,21 @@ from everstream.core.newest import Newest
 from everstream.core.orders import Discard, EndRun, Note, Order, Phase, SendTo, WriteManifest
 from everstream.core.points import Point
 from everstream.errors import EverstreamError
-from everstream.pipeline.tuning import Tuning, tunable_in
+from everstream.pipeline.tuning import Tuning
+from everstream.spark.attempts import Attempts
 from everstream.spark.config import RunConfig
-from everstream.spark.control import Control, in_words
+from everstream.spark.control import control_of, in_words
 from everstream.spark.endpoints import Address, Doors
 from everstream.spark.gate import Admission, Gate, Ticket
 from everstream.spark.host import HostTask
 from everstream.spark.injection import Injector
 from everstream.spark.job import HostsJob
-from everstream.spark.last_words import Coroner
-from everstream.spark.life_sign import ASK, at_work, is_awake, read_stacks
 from everstream.spark.listener import Snapshot
 from everstream.spark.manifest_writer import ManifestWriter
 from everstream.spark.operator_logs import Logged, pass_on
 from everstream.spark.scrubber import Scrubber
 from everstream.spark.stillborn import Births
+from everstream.spark.switchboard import Switchboard
 from everstream.spark.talk import (
     Beat,
     Hello,
@@ -55,7 +53,6 @@ from everstream.spark.talk import (
     Nod,
     Noticed,
     ToDriver,
-    ToHost,
     Tune,
     Unreachable,
     WantsTuning,
@@ -64,8 +61,6 @@ from everstream.state.store import CheckpointStore, Lease
 
 POLL_MS = 10
 SNAPSHOT_EVERY_S = 0.1
-STACK_AFTER_S = 1.0
-"""So long after a host was asked for its stacks they are read."""
 START_PATIENCE_S = 30.0
 """How long hosts may take to start before we say what is missing."""
 
@@ -76,21 +71,6 @@ _REPORTED_AT: dict[type, Point] = {
     Restored: Point.IN_RESTORE,
 }
 """Where the run stands when such a report comes in."""
-
-
-@dataclass
-class Attempt:
-    """A host as we know it."""
-
-    hello: Hello
-    identity: bytes
-    heard_s: float
-    pidfd: int | None = None
-    peak_bytes: int = 0
-    """The most memory that it has said to have had."""
-    told_to_die: bool = False
-    asked_again_s: float = 0.0
-    """When a host that lives and says nothing is asked for its stacks again."""
 
 
 @dataclass
@@ -108,25 +88,24 @@ class Driver:
     store_url: str = ""
 
     def __post_init__(self) -> None:
-        self.attempts: dict[HostId, Attempt] = {}
+        self.poller = zmq.Poller()
+        plan = self.coordinator.plan
+        self.attempts = Attempts(plan, self.doors.machine, self.poller, self._warn)
         self.end: EndRun | None = None
         self.written: Newest[EpochManifest] = Newest()
         self.notes: Newest[str] = Newest()
         self.running_s: float | None = None
         self.ended_s = 0.0
         self.listener = self.config.listener
-        self.injector = Injector(self.config.kills, self.coordinator.plan, self.listener)
-        self.coroner = Coroner(self.coordinator.plan)
+        self.injector = Injector(self.config.kills, plan, self.listener)
         self.pace = self.config.pace()
         self.writer = ManifestWriter(
             self.store,
             self.lease,
             removes_objects=not self.coordinator.names_what_goes,
             on_done=self._manifest_done,
-            on_trouble=lambda text: self._note(text, True),
+            on_trouble=self._warn,
         )
-        self._heard: dict[HostId, int] = {}
-        """The newest attempt of each host that has said anything."""
         self.scrubber = Scrubber(
             self.store,
             kept=lambda: [
@@ -140,13 +119,8 @@ class Driver:
         """What each shard has measured of itself, as it last said."""
         self.tuning = Tuning()
         """The settings that were changed, as all hosts know them."""
-        self.settings: Control | None = None
-        if tunable := tunable_in(self.coordinator.plan.graph):
-            remote = "://" in self.store_url and not self.store_url.startswith("file://")
-            self.settings = Control(
-                self.store.blobs, remote, tunable, lambda text: self._note(text, True)
-            )
-            self._heed_settings()
+        self.settings = control_of(plan.graph, self.store, self.store_url, self._warn)
+        self._heed_settings()
         self._said_of_peer_s: dict[HostId, float] = {}
         self._stop_reason: str | None = None
         self._patience_s = time.monotonic() + START_PATIENCE_S
@@ -164,24 +138,19 @@ class Driver:
         if self.settings is not None:
             self.settings.tune(wishes)
         else:
-            self._note(
-                "nothing in this pipeline can be tuned: it has no paced source or batch", True
-            )
+            self._warn("nothing in this pipeline can be tuned: it has no paced source or batch")
 
     def _heed_settings(self) -> None:
         news = self.settings.news() if self.settings is not None else None
         if news is not None:
             self.tuning = news
             self._note(f"tuned: {in_words(news.settings)}", False)
-            for attempt in self.attempts.values():
-                self._reply(attempt.identity, Tune(news))
+            for identity in self.attempts.identities():
+                self.switchboard.tell(identity, Tune(news))
 
     def run(self) -> EndRun:
-        control, address = self.doors.listen(zmq.ROUTER, "driver")
-        control.router_handover = True  # a host that connects again is the same host
-        self.control = control
-        self.poller = zmq.Poller()
-        self.poller.register(control, zmq.POLLIN)
+        self.switchboard = Switchboard(self.doors)
+        self.poller.register(self.switchboard.socket, zmq.POLLIN)
         plan = self.coordinator.plan
         self.gate = Gate(
             self.doors,
@@ -196,7 +165,7 @@ class Driver:
             group=group,
             description=f"everstream {plan.graph.name}",
             hosts=len(plan.hosts),
-            task=self.task(address, self.gate.ticket),
+            task=self.task(self.switchboard.address, self.gate.ticket),
         )
         self.writer.start()
         self.scrubber.start()
@@ -212,9 +181,8 @@ class Driver:
                 self.settings.stop()
             self.job.leave(told=self.end is not None)
             self._hear_last_logs()
-            for attempt in self.attempts.values():
-                self._forget_process(attempt)
-            control.close()
+            self.attempts.close()
+            self.switchboard.close()
             self.gate.close()
         assert self.end is not None
         return self.end
@@ -229,9 +197,10 @@ class Driver:
             for waited, _ in events:
                 if waited is self.gate.socket:
                     for text in self.gate.answer():
-                        self._note(text, True)
-                elif waited is not self.control:
-                    self._process_ended(int(waited), now_s)
+                        self._warn(text)
+                elif waited is not self.switchboard.socket:
+                    for host, how in self.attempts.ended(int(waited)):
+                        self._lose(host, how, now_s)
             self._drain(now_s)
             self.writer.deliver()
             self._watch_hosts(now_s)
@@ -259,7 +228,7 @@ class Driver:
         snapshot = self._snapshot()
         self.listener.progress(snapshot)
         for text in self.scrubber.found():
-            self._note(text, True)
+            self._warn(text)
         if self.pace is not None:
             self._note_pace(self.pace.on_recoveries(self.coordinator.recoveries, now_s))
         if self.config.until is not None and self.config.until(snapshot):
@@ -268,61 +237,48 @@ class Driver:
     # Messages.
 
     def _drain(self, now_s: float) -> None:
-        while self.end is None:
-            try:
-                identity, *parts = self.control.recv_multipart(zmq.DONTWAIT)
-            except zmq.Again:
-                return
-            self._handle(identity, pickle.loads(b"".join(parts)), now_s)
+        while self.end is None and (heard := self.switchboard.next()) is not None:
+            self._handle(*heard, now_s)
 
     def _hear_last_logs(self) -> None:
         """What operators logged while the run ended; nothing else that is said now matters."""
-        while True:
-            try:
-                _, *parts = self.control.recv_multipart(zmq.DONTWAIT)
-            except zmq.Again:
-                return
-            message = pickle.loads(b"".join(parts))
-            if isinstance(message, Logged):
-                pass_on(message)
+        while (heard := self.switchboard.next()) is not None:
+            if isinstance(heard[1], Logged):
+                pass_on(heard[1])
 
     def _handle(self, identity: bytes, message: ToDriver, now_s: float) -> None:
         match message:
             case Hello():
                 self._welcome(identity, message, now_s)
-            case Beat(host=host, attempt=number, peak_bytes=peak_bytes):
-                self._reply(identity, Nod())
-                attempt = self.attempts.get(host)
-                if attempt is not None and attempt.hello.attempt == number:
-                    attempt.heard_s = now_s
-                    attempt.peak_bytes = peak_bytes
-                    attempt.asked_again_s = 0.0
+            case Beat():
+                self.switchboard.tell(identity, Nod())
+                self.attempts.beat(message, now_s)
             case KillFired(kill=kill, host=host):
                 self.injector.happening(kill)
                 self.coordinator.on_injected_kill(host, now_s)
-                if host in self.attempts:
-                    self.attempts[host].told_to_die = True
-                self._reply(identity, Nod())
+                if (attempt := self.attempts.of(host)) is not None:
+                    attempt.told_to_die = True
+                self.switchboard.tell(identity, Nod())
             case Unreachable(host=host, peer=peer, waited_s=waited_s):
                 if now_s >= self._said_of_peer_s.get(peer, 0.0) + waited_s / 2:  # one for all
                     self._said_of_peer_s[peer] = now_s
                     text = f"host {host} has not reached host {peer} for {waited_s:.3g} s"
-                    self._note(f"{text}; it keeps trying: check the network between them", True)
+                    self._warn(f"{text}; it keeps trying: check the network between them")
             case WantsTuning(wishes=wishes):
                 self.tune(wishes)
             case Noticed(host=host, text=text):
-                self._note(f"host {host}: {text}", True)
+                self._warn(f"host {host}: {text}")
             case Logged():
                 pass_on(message)
             case HostBroke(host=host, attempt=number, error=error):
-                self._heard[host] = max(number, self._heard.get(host, 0))
-                if self._is_current(identity, host):
-                    self._note(str(error), True)
+                self.attempts.heard(host, number)
+                if self.attempts.is_current(identity, host):
+                    self._warn(str(error))
                     self._lose(host, "broke", now_s)
                 else:
                     self._obey(self.coordinator.on_start_failed(host, error, now_s))
             case _:
-                if any(attempt.identity == identity for attempt in self.attempts.values()):
+                if identity in self.attempts.identities():
                     self._measure(message)
                     self._obey(self.coordinator.on_report(message, now_s))
                     if type(message) in _REPORTED_AT:
@@ -337,105 +293,48 @@ class Driver:
                 self.config.monitor.heard(report.shard, report.meter)
 
     def _welcome(self, identity: bytes, hello: Hello, now_s: float) -> None:
-        earlier = self.attempts.get(hello.host)
-        if earlier is not None:
-            self._forget_process(earlier)
-        attempt = Attempt(hello, identity, now_s)
-        if hello.machine == self.doors.machine and hasattr(os, "pidfd_open"):
-            try:
-                attempt.pidfd = os.pidfd_open(hello.pid)
-                self.poller.register(attempt.pidfd, zmq.POLLIN)
-            except OSError:
-                attempt.pidfd = None  # gone already, or not allowed: heartbeats will tell
-        self.attempts[hello.host] = attempt
-        self._heard[hello.host] = max(hello.attempt, self._heard.get(hello.host, 0))
+        self.attempts.welcome(identity, hello, now_s)
         for order in self.injector.for_new_host(hello.host):
-            self._reply(identity, order)
+            self.switchboard.tell(identity, order)
         if self.tuning.version:
-            self._reply(identity, Tune(self.tuning))
+            self.switchboard.tell(identity, Tune(self.tuning))
         self._obey(self.coordinator.on_host_joined(hello.host, hello.address, now_s))
-
-    def _is_current(self, identity: bytes, host: HostId) -> bool:
-        return host in self.attempts and self.attempts[host].identity == identity
-
-    def _reply(self, identity: bytes, message: ToHost) -> None:
-        self.control.send_multipart([identity, pickle.dumps(message, protocol=5)])
 
     # Hosts that die.
 
-    def _process_ended(self, pidfd: int, now_s: float) -> None:
-        for host, attempt in list(self.attempts.items()):
-            if attempt.pidfd == pidfd:
-                self._lose(host, self._how_it_ended(host, attempt), now_s)
-
-    def _how_it_ended(self, host: HostId, attempt: Attempt) -> str:
-        if attempt.told_to_die:
-            return "killed on purpose"
-        assert attempt.pidfd is not None
-        shards = self.coordinator.plan.hosts[host]
-        address = attempt.hello.address
-        return str(self.coroner.examine(address, shards, attempt.pidfd, attempt.peak_bytes))
-
     def _watch_hosts(self, now_s: float) -> None:
-        for host, attempt in list(self.attempts.items()):
-            silent_s = now_s - attempt.heard_s
-            if silent_s <= self.config.heartbeat_timeout_s:
-                continue
-            if attempt.pidfd is not None and is_awake(attempt.hello.pid):
-                self._say_what_keeps_it(host, attempt, now_s)
-                continue
-            task = attempt.hello.task
-            self._lose(host, f"silent for {self.config.heartbeat_timeout_s:g} s", now_s)
+        limit_s = self.config.heartbeat_timeout_s
+        for host, task in self.attempts.silent(limit_s, now_s):
+            self._lose(host, f"silent for {limit_s:g} s", now_s)
             # Spark does not know; it starts the task again once it was told to kill it.
             self.context._jsc.sc().killTaskAttempt(task, True, "silent")
-        missing = len(self.coordinator.plan.hosts) - len(self.attempts)
+        missing = self.attempts.missing
         if missing:
             self._look_for_stillborn(now_s)
         if missing and now_s > self._patience_s and not self.job.ended:
             self._patience_s = now_s + START_PATIENCE_S
-            self._note(
+            self._warn(
                 f"still waiting for {missing} of {len(self.coordinator.plan.hosts)} hosts: the "
-                "cluster may have too few free slots; stop other jobs or use fewer --workers",
-                True,
+                "cluster may have too few free slots; stop other jobs or use fewer --workers"
             )
 
     def _look_for_stillborn(self, now_s: float) -> None:
-        for lost in self.births.failed(self._heard, now_s):
-            self._heard[lost.host] = max(lost.attempt, self._heard.get(lost.host, 0))
+        for lost in self.births.failed(self.attempts.newest, now_s):
+            self.attempts.heard(lost.host, lost.attempt)
             self._obey(self.coordinator.on_start_failed(lost.host, lost.error, now_s))
 
-    def _say_what_keeps_it(self, host: HostId, attempt: Attempt, now_s: float) -> None:
-        """Its process lives and says nothing: something holds Python's interpreter lock."""
-        if now_s < attempt.asked_again_s:
-            return
-        if attempt.asked_again_s:
-            what = at_work(read_stacks(attempt.hello.address))
-            self._note(
-                f"host {host} has been silent for {now_s - attempt.heard_s:.3g} s, and its process "
-                f"lives: it is left to finish what keeps it, {what or 'which nobody can see'}",
-                True,
-            )
-        os.kill(attempt.hello.pid, ASK)
-        attempt.asked_again_s = now_s + STACK_AFTER_S * (1 if not attempt.asked_again_s else 30)
-
     def _lose(self, host: HostId, how: str, now_s: float) -> None:
-        self._forget_process(self.attempts.pop(host))
+        self.attempts.forget(host)
         self._patience_s = now_s + START_PATIENCE_S
         self._obey(self.coordinator.on_host_lost(host, how, now_s))
-
-    def _forget_process(self, attempt: Attempt) -> None:
-        if attempt.pidfd is not None:
-            self.poller.unregister(attempt.pidfd)
-            os.close(attempt.pidfd)
-            attempt.pidfd = None
 
     def _kill_in_time(self, now_s: float) -> None:
         if self.running_s is None:
             return
         for host, order in self.injector.due(now_s - self.running_s):
-            if host in self.attempts:
+            if (attempt := self.attempts.of(host)) is not None:
                 self.injector.asked(host, order.kill)
-                self._reply(self.attempts[host].identity, order)
+                self.switchboard.tell(attempt.identity, order)
 
     # Orders.
 
@@ -445,8 +344,8 @@ class Driver:
                 case SendTo(host=host, command=command):
                     if isinstance(command, StartCheckpoint) and host == 0:
                         self.injector.reached(Point.BEFORE_SNAPSHOT)
-                    if host in self.attempts:
-                        self._reply(self.attempts[host].identity, command)
+                    if (attempt := self.attempts.of(host)) is not None:
+                        self.switchboard.tell(attempt.identity, command)
                 case WriteManifest(manifest=manifest):
                     self.injector.reached(Point.AFTER_SNAPSHOT)
                     self.writer.put(manifest)
@@ -460,6 +359,9 @@ class Driver:
     def _note(self, text: str, warning: bool) -> None:
         self.notes.append(text)
         self.listener.note(text, warning)
+
+    def _warn(self, text: str) -> None:
+        self._note(text, True)
 
     def _snapshot(self) -> Snapshot:
         coordinator = self.coordinator

@@ -19,7 +19,7 @@ from everstream.core.ids import first_generation
 from everstream.core.orders import Outcome
 from everstream.core.plan import Plan, make_plan, spread
 from everstream.errors import EnvironmentFault, RunFailed, StoreError, UserError
-from everstream.meters.monitor import Monitor
+from everstream.monitoring.monitor import Monitor
 from everstream.pipeline.checkpointing import Checkpointing, Coordinated, Engine
 from everstream.pipeline.graph import Kind
 from everstream.pipeline.source import Source
@@ -151,7 +151,7 @@ def run(
     ):
         config = replace(config, listener=told)
         context = _context(config, pipeline.name, engine)
-        plan = spread(plan, _hosts(config, context))
+        plan = spread(plan, _hosts(config, context, plan))
         return _Run(config, plan, context, began_s, engine).to_the_end(url)
 
 
@@ -178,8 +178,15 @@ class _Run:
         if newest is not None:
             last = "showing the last results of" if newest.final else "going on from"
             self.config.listener.note(f"{last} epoch {newest.epoch}", False)
+        try:
+            return self._with_sources(opened)
+        finally:
+            for _, source in self._sources():
+                source.after_run()
+
+    def _with_sources(self, opened: OpenStore) -> RunResult:
         for name, source in self._sources():
-            source.before_run(self.plan.graph.name, name, url, newest is not None)
+            source.before_run(self.plan.graph.name, name, opened.url, opened.newest is not None)
             missing = source.waits_for()
             if missing is not None:
                 self.config.listener.note(f"'{name}': {missing}", True)
@@ -348,9 +355,19 @@ def _context(config: RunConfig, pipeline: str, engine: Engine) -> SparkContext:
     return context
 
 
-def _hosts(config: RunConfig, context: SparkContext) -> int:
-    """As many hosts as there are slots: more would wait for each other for ever."""
-    workers, available = config.workers, slots(context)
+def _hosts(config: RunConfig, context: SparkContext, plan: Plan) -> int:
+    """As many hosts as there are slots: more would wait for each other for ever.
+
+    Where sources have work of their own for Spark, that gets its slots, too.
+    """
+    sources = [node.what for node in plan.graph.of_kind(Kind.SOURCE)]
+    taken = sum(source.own_slots for source in sources if isinstance(source, Source))
+    workers, available = config.workers, slots(context) - taken
+    if available < 1:
+        raise UserError(
+            f"Spark has {available + taken} slot(s), the pipeline needs one, and its sources {taken} "
+            f"of their own: run it on master 'local[{taken + 1}]', or a larger cluster."
+        )
     if workers is not None and workers > available:
         config.listener.note(
             f"{workers} workers were asked for but Spark has {available} slot(s): the shards are "

@@ -160,6 +160,10 @@ class CheckpointStore:
         self.skipped = _skipped(entries)
         return _valid(entries)
 
+    def fresh_slot(self) -> int:
+        """The slot of the last start from nothing: what stood before it does not count. 0: none."""
+        return _fresh_start(self._log.entries())
+
     def survey(self) -> Survey:
         """One consistent look at the log. Changes nothing, and needs no lease."""
         # Objects first: what is written while we look is then named, or not seen at all.

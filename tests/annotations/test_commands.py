@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import everstream.spark.run
 from everstream.cli.app import app
-from everstream.cli.load import load_pipeline
+from everstream.cli.finding import load_pipeline
 from everstream.cli.options import RunOptions
 from everstream.errors import UserError
 from tests.docs import simulated

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 import everstream as es
 from everstream.cli import app
-from everstream.cli.load import load_pipeline
+from everstream.cli.finding import load_pipeline
 from everstream.cli.options import RunOptions
 from everstream.core.manifest import FORMAT
 from everstream.core.orders import Outcome

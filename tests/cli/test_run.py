@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from everstream.meters.sheet import read_sheet
+from everstream.monitoring.sheet import read_sheet
 from tests.cli.commands import Command
 
 pytestmark = pytest.mark.timeout(900)  # many processes start; on a busy machine that takes long

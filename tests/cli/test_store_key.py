@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 import everstream as es
 from everstream.cli import app
-from everstream.cli.load import load_pipeline
+from everstream.cli.finding import load_pipeline
 from everstream.core.orders import Outcome
 from everstream.errors import StoreError
 from everstream.spark.job import HostsJob

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.connectors.postgres_server import PostgresServer, install_postgres
+from tests.connectors.table_places import Place
 
 
 @pytest.fixture
@@ -39,3 +40,10 @@ def postgres() -> Iterator[PostgresServer]:
             yield server
         finally:
             server.stop()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(
+    request: pytest.FixtureRequest, tmp_path: Path, postgres: PostgresServer
+) -> Iterator[Place]:
+    yield Place(request.param, tmp_path, postgres.dsn)

@@ -1,17 +1,11 @@
 """A real PostgreSQL server for tests, from Debian's package, that leaves nothing behind."""
 
-import fcntl
 import os
 import socket
 import subprocess
-import tempfile
 from pathlib import Path
 
-import pytest
-
-INSTALL = Path(__file__).parents[2] / "scripts" / "postgres.sh"
-NO_WAY = 3
-"""The script's exit code when it is not allowed to install anything."""
+from tests.installing import install
 
 
 def programs() -> Path | None:
@@ -22,15 +16,8 @@ def programs() -> Path | None:
 
 def install_postgres() -> None:
     """Skips where this machine gives us no way to install it; any other trouble is a failure."""
-    if programs() is not None:
-        return
-    with (Path(tempfile.gettempdir()) / "everstream-postgres.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the tests may run in several processes
-        done = subprocess.run([str(INSTALL)], capture_output=True, text=True, timeout=280)
-    if done.returncode == NO_WAY:
-        pytest.skip(done.stderr.strip())
-    if done.returncode:
-        pytest.fail(f"PostgreSQL could not be installed:\n{done.stderr}{done.stdout}")
+    if programs() is None:
+        install("postgres")
 
 
 class PostgresServer:

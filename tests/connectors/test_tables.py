@@ -1,68 +1,31 @@
 """SQLite and PostgreSQL as sinks: exactly-once and keyed upsert, zombies and lost connections."""
 
-import hashlib
 import pickle
 import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-import psycopg
 import pytest
 
 from everstream.connectors import Postgres, Sqlite
-from everstream.connectors.sql import CHECKPOINTS, TOKEN, WRITERS
+from everstream.connectors.sql import TOKEN, WRITERS
 from everstream.connectors.tables import TableTransaction
 from everstream.core.permits import permit
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import Batch
-from everstream.pipeline.sink import Delivery, Sink, SinkShard, Transaction
+from everstream.pipeline.sink import Delivery
 from everstream.testing.sinks import check_sink, default_batches
 from tests.connectors.postgres_server import PostgresServer
+from tests.connectors.table_places import Place, postgres_rows, sqlite_rows, table_for
 from tests.state.holders import running
 
-OWN = f"SELECT id FROM {WRITERS} WHERE target = {{0}} AND pipeline = {{0}} AND operator = {{0}}"
 FRAMES: dict[int, Batch] = {k: pl.DataFrame(batch) for k, batch in default_batches().items()}
-
-
-def table_for(place: str) -> str:
-    return "t" + hashlib.sha256(place.encode()).hexdigest()[:16]
-
-
-def sqlite_rows(file: Path, table: str, who: SinkShard | None = None) -> list[dict[str, Any]]:
-    with sqlite3.connect(file) as connection:
-        connection.row_factory = sqlite3.Row
-        known = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,))
-        if not known.fetchall():
-            return []
-        sql, values = f'SELECT * FROM "{table}"', ()
-        if who is not None:
-            sql += f" WHERE {TOKEN} / {CHECKPOINTS} IN ({OWN.format('?')})"
-            values = (table, who.pipeline, who.operator)
-        rows = [dict(row) for row in connection.execute(sql, values)]
-    connection.close()
-    return [{name: value for name, value in row.items() if name != TOKEN} for row in rows]
-
-
-def postgres_rows(dsn: str, table: str, who: SinkShard | None = None) -> list[dict[str, Any]]:
-    with psycopg.connect(dsn, row_factory=psycopg.rows.dict_row) as connection:
-        if (
-            connection.execute("SELECT to_regclass(%s) AS t", (f'"{table}"',)).fetchone()["t"]
-            is None
-        ):
-            return []
-        sql, values = f'SELECT * FROM "{table}"', ()
-        if who is not None:
-            sql += f" WHERE {TOKEN} / {CHECKPOINTS} IN ({OWN.format('%s')})"
-            values = (table, who.pipeline, who.operator)
-        rows = connection.execute(sql, values).fetchall()
-    return [{name: value for name, value in row.items() if name != TOKEN} for row in rows]
 
 
 @pytest.mark.usefixtures("quick_disk")
@@ -103,60 +66,6 @@ def test_postgres_upsert_is_idempotent(postgres: PostgresServer) -> None:
         lambda place: Postgres(postgres.dsn, table_for(place), upsert_on=["n"]),
         lambda _, who: postgres_rows(postgres.dsn, table_for(str(Path(who.store).parent))),
     )
-
-
-class Place:
-    """One database of either kind, with a table of the test's own."""
-
-    def __init__(self, kind: str, folder: Path, dsn: str) -> None:
-        self.kind = kind
-        self.folder = folder
-        self.dsn = dsn
-        self.file = folder / "out.db"
-        self.table = table_for(str(folder))
-
-    def sink(self, **options: Any) -> Sink:
-        if self.kind == "sqlite":
-            return Sqlite(self.file, self.table, **options)
-        return Postgres(self.dsn, self.table, **options)
-
-    def rows(self) -> list[dict[str, Any]]:
-        if self.kind == "sqlite":
-            return sqlite_rows(self.file, self.table)
-        return postgres_rows(self.dsn, self.table)
-
-    def who(self, generation: int = 1, shard: int = 0) -> SinkShard:
-        return SinkShard("words", "counts", shard, 2, generation, f"{self.folder}/store")
-
-    def execute(self, sql: str) -> None:
-        connection = self._connect()
-        connection.execute(sql)
-        connection.commit()
-        connection.close()
-
-    def select(self, sql: str) -> list[tuple[Any, ...]]:
-        connection = self._connect()
-        found: list[tuple[Any, ...]] = connection.execute(sql).fetchall()
-        connection.close()
-        return found
-
-    def _connect(self) -> Any:
-        return sqlite3.connect(self.file) if self.kind == "sqlite" else psycopg.connect(self.dsn)
-
-    def prepared(self, batch: Batch, checkpoint: int = 1, **options: Any) -> Transaction:
-        writer = self.sink(**options).open(self.who())
-        writer.write(batch)
-        transaction = writer.prepare(checkpoint)
-        assert transaction is not None
-        transaction.persist()
-        return transaction
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def place(
-    request: pytest.FixtureRequest, tmp_path: Path, postgres: PostgresServer
-) -> Iterator[Place]:
-    yield Place(request.param, tmp_path, postgres.dsn)
 
 
 def test_a_zombie_that_is_in_the_middle_of_a_commit_is_refused(place: Place) -> None:

@@ -251,6 +251,29 @@ def test_the_connectors_of_the_connectors_page_pass_the_suites() -> None:
     names["test_a_source"]()
 
 
+def test_the_stores_of_the_spark_page_are_read_as_tables_and_as_a_stream(tmp_path: Path) -> None:
+    # Spark was started elsewhere, and looks up relative folders from there.
+    folders = ("visits-store/", "words-store/", "words-query/", "clicks/", "clicks-store/")
+    Path("clicks").mkdir()
+    for n in (50, 150, 250):
+        Path(f"clicks/{n}.json").write_text(json.dumps({"page": 1, "ms": n}))
+    pages = each_program("docs/spark.md", {name: f"{tmp_path}/{name}" for name in folders})
+    names = next(pages)
+    kept = [n for n in range(1000) if n % 100]
+    slow = Counter(n % 7 for n in kept if 7000 // (n % 100) > 1000)
+    assert {row["page"]: row["count"] for row in names["slow"]} == slow
+    (busiest,) = names["busiest"]
+    assert busiest.visits == max(Counter(n % 7 for n in kept).values())
+    assert sorted(int(row.record) for row in names["failed"]) == list(range(0, 1000, 100))
+    assert names["newest"].status == "current"
+    names = next(pages)
+    words = [word for book in Path("books").glob("*.txt") for word in book.read_text().split()]
+    (often,) = names["often"]
+    assert often["count"] == Counter(words)[often["value"]] == max(Counter(words).values())
+    names = next(pages)
+    assert sorted(row["ms"] for row in names["result"].collected("slow")) == [150, 250]
+
+
 def test_the_annotated_programs_of_their_page_return_what_they_return_when_called() -> None:
     (result,) = run_block("docs/annotations.md", 0).values()
     assert result.returned == 303

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from everstream.cli.load import load_pipeline
+from everstream.cli.finding import load_pipeline
 from everstream.pipeline.stream import Pipeline
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

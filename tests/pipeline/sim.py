@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 
 from everstream.connectors.generate import FromFunction
+from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.stream import Pipeline, Stream
 from everstream.simulation.faults import NO_FAULTS, Faults
 from everstream.simulation.history import History
@@ -66,3 +67,14 @@ def rows_source(frame: pl.DataFrame, batch: int) -> FromFunction:
         return frame[start:stop]
 
     return FromFunction(make, len(frame), batch)
+
+
+class Total(Operator):
+    """Sums `n` by `k` over all that comes, and gives the sums at the end."""
+
+    def process(self, record: Any, ctx: Context) -> None:
+        ctx.state.put(record["k"], ctx.state.get(record["k"], 0) + record["n"])
+
+    def on_end(self, ctx: Context) -> None:
+        for key, total in ctx.state.items():
+            ctx.emit((key, total))

@@ -26,7 +26,7 @@ from everstream.simulation.disk import SimulatedDisk
 from everstream.simulation.faults import Faults
 from everstream.simulation.outside import OutsideSink
 from everstream.state.store import CheckpointStore
-from tests.pipeline.sim import Sink, rows_source, simulate
+from tests.pipeline.sim import Sink, Total, rows_source, simulate
 from tests.runtime.workbench import WORLD, bench
 
 HOUR_S = 3600.0
@@ -151,15 +151,6 @@ def test_a_timer_waits_no_longer_on_a_machine_whose_clock_is_behind() -> None:
     wall.now_s += 10 / PACE_WHILE_AHEAD + 0.01
     another.step()
     assert len(RUNG) == 1
-
-
-class Total(Operator):
-    def process(self, record: Any, ctx: Context) -> None:
-        ctx.state.put(record["k"], ctx.state.get(record["k"], 0) + record["n"])
-
-    def on_end(self, ctx: Context) -> None:
-        for key, total in ctx.state.items():
-            ctx.emit((key, total))
 
 
 def test_every_record_is_in_one_window_of_processing_time_while_clocks_are_set() -> None:

@@ -13,7 +13,7 @@ from everstream.pipeline.stream import Pipeline
 from everstream.pipeline.window_aggregates import ProcessingTimeAggregates
 from everstream.pipeline.windows import Sliding
 from everstream.state.keystore import KeyStore
-from tests.pipeline.sim import Sink, rows_source, simulate
+from tests.pipeline.sim import Sink, Total, rows_source, simulate
 
 
 class Clock:
@@ -79,15 +79,6 @@ def test_after_a_restart_timers_are_asked_for_again_and_windows_are_emitted_once
     assert again.ctx.wanted_at_s == 1020
     assert again.feed(1000, "b") == [], "this machine's clock is behind"
     assert sorted(again.feed(1021)) == [("a", 1010, 1020, 1), ("b", 1010, 1020, 1)]
-
-
-class Total(es.Operator):
-    def process(self, record: Any, ctx: Context) -> None:
-        ctx.state.put(record["k"], ctx.state.get(record["k"], 0) + record["n"])
-
-    def on_end(self, ctx: Context) -> None:
-        for key, total in ctx.state.items():
-            ctx.emit((key, total))
 
 
 def test_every_record_is_in_exactly_one_tumbling_window_whatever_fails() -> None:

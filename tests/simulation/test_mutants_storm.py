@@ -21,7 +21,7 @@ from everstream.core.manifest import EpochManifest, shard_counts
 from everstream.core.orders import Outcome, Policy
 from everstream.errors import CorruptObject, StoreError
 from everstream.pipeline.clocks import ForwardClock
-from everstream.runtime import chain, runner
+from everstream.runtime import explaining, runner
 from everstream.simulation import checks, disk
 from everstream.simulation.clock_shapes import alarms
 from everstream.simulation.disk import SimulatedDisk
@@ -133,7 +133,7 @@ def only_exceptions_are_expected_of_operators(patch: Patch) -> None:
 
 @mutant(ERRORS)
 def every_error_of_ours_is_sent_as_it_is(patch: Patch) -> None:
-    patch.setattr(chain, "_travels", lambda error: True)
+    patch.setattr(explaining, "_travels", lambda error: True)
 
 
 def runs(faults: Faults, seeds: int) -> Iterator[History]:

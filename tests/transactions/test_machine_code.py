@@ -26,7 +26,7 @@ assert first(np.array([1.5])) == 2.5
 
 
 def compiled_from(path: Path) -> Any:
-    namespace: dict[str, Any] = {}
+    namespace: dict[str, Any] = {"__name__": __name__}  # machine code asks for its module
     exec(compile(SOURCE, str(path), "exec"), namespace)
     return kernel(namespace["first"])
 

@@ -30,12 +30,6 @@ def open_engine(workload: Workload, **options: Any) -> es.TransactionEngine:
     return es.TransactionEngine(workload.tables, workload.transactions, **options)
 
 
-def interpret(workload: Workload, events: pl.DataFrame) -> es.Interpreter:
-    interpreter = es.Interpreter(workload.tables, workload.transactions)
-    interpreter.run(events.iter_rows(named=True))
-    return interpreter
-
-
 @pytest.fixture(scope="module")
 def truths() -> dict[str, Any]:
     """Per workload its events and the interpreter's state after every epoch."""

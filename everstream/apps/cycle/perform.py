@@ -11,7 +11,7 @@ from everstream.apps.inputs import expected_checksum, input_folder
 from everstream.apps.interfaces.job import Job
 from everstream.apps.interfaces.registry import driver_of
 from everstream.apps.lookup import application_at
-from everstream.meters.monitor import Monitor
+from everstream.monitoring.monitor import Monitor
 
 
 def perform(planned: Planned, results: Path, tell: Callable[[str], Tell]) -> Outcome:

@@ -16,7 +16,7 @@ import polars as pl
 
 from everstream.apps.application import Application
 from everstream.connectors.load import Load
-from everstream.meters.monitor import Monitor
+from everstream.monitoring.monitor import Monitor
 from everstream.pipeline.checkpointing import Checkpointing
 
 Array = np.ndarray[Any, np.dtype[np.int64]]

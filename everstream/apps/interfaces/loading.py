@@ -1,17 +1,16 @@
 """A pipeline's sources under a load, and their items in company: by count or by time."""
 
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from everstream.apps.interfaces.job import Job, batch_at
 from everstream.connectors.paced import Paced
 from everstream.connectors.wrapping import Wrapping
+from everstream.connectors.wrapping_reader import WrappingReader
 from everstream.pipeline.batch import Batch, joined
 from everstream.pipeline.graph import Graph, Kind
-from everstream.pipeline.rejects import Rejected
-from everstream.pipeline.source import EndOfStream, LoadSeen, Reader, Source
+from everstream.pipeline.source import EndOfStream, Reader, Source
 from everstream.pipeline.stream import Pipeline
 
 
@@ -61,11 +60,11 @@ class Together(Wrapping[Any]):
         return _TogetherReader(self._source.open(shard, shards), self._sizes, self._within_s)
 
 
-class _TogetherReader(Reader):
+class _TogetherReader(WrappingReader):
     """What waits for company was not given: after a failure it is read again."""
 
     def __init__(self, inner: Reader, sizes: Sizes, within_s: float) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._sizes = sizes
         self._within_s = within_s
         self._offset = (inner.offset, 0)
@@ -85,23 +84,8 @@ class _TogetherReader(Reader):
         self._offset = offset
         self._waiting, self._records, self._ended = [], 0, None
 
-    def fence(self, generation: int) -> None:
-        self._inner.fence(generation)
-
-    def keep_time(self, wall_s: Callable[[], float], steady_s: Callable[[], float]) -> None:
-        self._inner.keep_time(wall_s, steady_s)
-
-    def tune(self, settings: Mapping[str, str], version: int) -> None:
-        self._inner.tune(settings, version)
-
     def born_s(self) -> float:
         return self._born_s
-
-    def load(self) -> LoadSeen:
-        return self._inner.load()
-
-    def take_rejected(self) -> list[Rejected]:
-        return self._inner.take_rejected()
 
     def read(self) -> Batch | EndOfStream | None:
         count = self._sizes.at(self._offset[1])
@@ -132,6 +116,3 @@ class _TogetherReader(Reader):
 
     def forget(self, offset: Any) -> None:
         self._inner.forget(offset[0])
-
-    def close(self) -> None:
-        self._inner.close()

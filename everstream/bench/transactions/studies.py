@@ -18,7 +18,6 @@ from everstream.transactions.makespan import Makespan, model
 from everstream.transactions.recovery import FastOptions
 from everstream.transactions.workloads import Workload
 
-PAPER_SCHEMES = ("checkpoint", "wal", "dependency", "lsn-vector", "fast")
 MODEL_WORKERS = (2, 4, 8, 16, 24, 32, 48, 64)
 _MODEL_EVENTS = 40_960
 

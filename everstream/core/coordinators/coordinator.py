@@ -238,7 +238,7 @@ class Coordinator:
         if self._stop_by_s is not None and now_s >= self._stop_by_s and not run.over:
             self._stop_without_checkpoint()
             return run.outbox.take()
-        given_up = self._last_wait.given_up(now_s)
+        given_up = self._last_wait.given_up(now_s) if not self._paused else None
         if given_up is not None:
             run.end(Outcome.FAILED, given_up)
             return run.outbox.take()

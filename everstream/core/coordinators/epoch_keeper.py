@@ -177,6 +177,7 @@ class EpochKeeper(Keeper):
             duration_s=now_s - ledger.began_s,
             shard_counts=shard_counts(run.plan),
             described=run.plan.described,
+            returns=run.returns,
         )
         ledger.abort()
         self._records_at_epoch = sum(

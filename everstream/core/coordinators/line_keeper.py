@@ -153,6 +153,7 @@ class LineKeeper(Keeper):
                 began_s=now_s,
                 shard_counts=shard_counts(run.plan),
                 described=run.plan.described,
+                returns=run.returns,
                 log=self._log,
             )
         )

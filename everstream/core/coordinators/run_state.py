@@ -74,13 +74,20 @@ class RunState:
         return self.manifests[0].epoch if self.manifests else NO_EPOCH
 
     @property
+    def returns(self) -> tuple[int, ...]:
+        """The epochs that were gone back to for good, by this run or one before it."""
+        return self.manifests[0].returns if self.manifests else ()
+
+    @property
     def older_manifest(self) -> EpochManifest | None:
         """Where to go back to if the newest cannot be restored.
 
         Never the start: output was committed since, and sources may have forgotten what they gave.
         """
         older = self.manifests[1] if len(self.manifests) > 1 else None
-        return older if older is not None and older.epoch != NO_EPOCH else None
+        if older is None or older.epoch == NO_EPOCH:
+            return None
+        return self.manifests[0].gone_back_to(older)
 
     @property
     def final(self) -> bool:

@@ -22,7 +22,7 @@ from everstream.apps.interfaces.tasks import tasks
 from everstream.connectors.generate import FromList
 from everstream.connectors.load import Load
 from everstream.errors import UserError
-from everstream.meters.monitor import Monitor
+from everstream.monitoring.monitor import Monitor
 from everstream.pipeline.checkpointing import Coordinated
 from everstream.pipeline.source import EndOfStream
 from tests.apps.tiny import APPLICATION, ORDERED, job, pipeline, right

@@ -1,5 +1,7 @@
 """The coordinator goes back further: new drivers, corrupt checkpoints, what was given up."""
 
+from dataclasses import replace
+
 from everstream.core.ids import Epoch
 from everstream.core.messages import Restore, RestoreFailed, StartCheckpoint
 from everstream.core.orders import EndRun, Note, Outcome, WriteManifest
@@ -23,13 +25,14 @@ def test_a_new_driver_has_nothing_to_do_if_the_last_epoch_is_stable() -> None:
 
 
 def test_a_corrupt_checkpoint_falls_back_and_makes_that_durable_first() -> None:
+    gone_back_to_two = manifest(3).gone_back_to(manifest(2))
     run = Run(manifests=[manifest(3), manifest(2)])
     run.gather()
     orders = run.report(RestoreFailed(DOUBLE, run.it.generation, "torn"))
     assert of(orders, Note) == [
         Note("epoch 3 cannot be restored (double:0: torn); falling back to epoch 2", True)
     ]
-    assert of(orders, WriteManifest) == [WriteManifest(manifest(2))]
+    assert of(orders, WriteManifest) == [WriteManifest(gone_back_to_two)]
     assert of(orders, Restore) == [], "nobody goes back before it is written"
     orders = run.it.on_manifest_written(1.0)
     assert {restore.stable for restore in of(orders, Restore)} == {2}
@@ -37,14 +40,28 @@ def test_a_corrupt_checkpoint_falls_back_and_makes_that_durable_first() -> None:
     assert of(run.tick(20.0), StartCheckpoint) == [StartCheckpoint(Epoch(4))] * 2
 
 
+def test_every_manifest_after_a_fall_back_says_where_the_store_went_back_to() -> None:
+    earlier = replace(manifest(3), returns=(1,))
+    run = Run(manifests=[earlier, manifest(2)])
+    run.gather()
+    orders = run.report(RestoreFailed(DOUBLE, run.it.generation, "torn"))
+    assert [order.manifest.returns for order in of(orders, WriteManifest)] == [(1, 2)]
+    run.it.on_manifest_written(1.0)
+    run.restored()
+    run.tick(20.0)
+    (order,) = of(run.taken(4, NUMBERS, DOUBLE), WriteManifest)
+    assert (order.manifest.epoch, order.manifest.returns) == (4, (1, 2))
+
+
 def test_a_fall_back_that_cannot_be_written_is_tried_again() -> None:
+    gone_back_to_two = manifest(3).gone_back_to(manifest(2))
     run = Run(manifests=[manifest(3), manifest(2)])
     run.gather()
     run.report(RestoreFailed(DOUBLE, run.it.generation, "torn"))
     orders = run.it.on_manifest_failed(StoreError("no room"), 1.0)
     assert {restore.stable for restore in of(orders, Restore)} == {3}
     orders = run.report(RestoreFailed(DOUBLE, run.it.generation, "torn"))
-    assert of(orders, WriteManifest) == [WriteManifest(manifest(2))]
+    assert of(orders, WriteManifest) == [WriteManifest(gone_back_to_two)]
 
 
 def test_nobody_goes_back_to_the_start_by_itself_once_something_was_stable() -> None:

@@ -222,6 +222,7 @@ def test_an_unreadable_line_is_written_over_before_anybody_goes_back() -> None:
     orders = run.report(RestoreFailed(LEFT, run.it.generation, "torn"))
     assert f"line {newest.epoch} cannot be restored" in texts(orders)
     assert of(orders, WriteManifest)[0].manifest.epoch == older.epoch
+    assert of(orders, WriteManifest)[0].manifest.returns == (older.epoch,)
     assert of(orders, Recover) == [] and of(orders, Halt) == []
     orders = run.it.on_manifest_written(3.0)
     (recover, *_) = of(orders, Recover)

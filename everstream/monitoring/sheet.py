@@ -12,7 +12,7 @@ from typing import IO, Any
 import polars as pl
 
 from everstream.errors import UserError
-from everstream.meters.machine import Cells
+from everstream.monitoring.machine import Cells
 
 CSV, PARQUET = ".csv", ".parquet"
 SPOOL = ".rows"

@@ -8,7 +8,7 @@ import pytest
 
 import everstream as es
 from everstream.core.meter import Meter
-from everstream.meters.sheet import Sheet, read_sheet
+from everstream.monitoring.sheet import Sheet, read_sheet
 
 SPBENCH = {
     *("timestamp", "cpu_percent", "memory_used_kb", "throughput_average", "throughput_instant"),

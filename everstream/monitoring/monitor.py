@@ -18,8 +18,8 @@ import polars as pl
 
 from everstream.core.meter import Meter
 from everstream.errors import UserError
-from everstream.meters.machine import Cells, Machine
-from everstream.meters.sheet import Sheet
+from everstream.monitoring.machine import Cells, Machine
+from everstream.monitoring.sheet import Sheet
 from everstream.pipeline.checkpointing import seconds
 
 DEFAULT_PERIOD = "100ms"

@@ -1,0 +1,15 @@
+"""`--json FILE` of the commands that measure: all their figures, for programs."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")]
+
+
+def write_json(path: Path, figures: Any) -> None:
+    """Make the folder, too, if it is not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(figures, indent=2) + "\n")

@@ -1,0 +1,27 @@
+# For scripts that install a package of Debian; read with `source`.
+# Exit code 3: this machine gives us no way to install it.
+
+say() { printf 'everstream: %s\n' "$*" >&2; }
+
+# need_apt NAME PACKAGE LOSS: sets $sudo; leaves, saying what is lost, where nothing can be installed.
+need_apt() {
+  sudo=
+  if [ "$(id -u)" -ne 0 ]; then
+    sudo="sudo -n"
+    if ! { command -v sudo >/dev/null && sudo -n true 2>/dev/null; }; then
+      say "$1 is not installed and this user may not install it; $3. Run 'apt-get install $2' as root to have it."
+      exit 3
+    fi
+  fi
+  if ! command -v apt-get >/dev/null; then
+    say "$1 is not installed and there is no apt-get; $3."
+    exit 3
+  fi
+  say "installing $1 from Debian's packages, once ..."
+}
+
+apt_install() {
+  export DEBIAN_FRONTEND=noninteractive
+  $sudo apt-get -o DPkg::Lock::Timeout=240 -qq update
+  $sudo apt-get -o DPkg::Lock::Timeout=240 -qq install -y --no-install-recommends "$1" >/dev/null
+}

@@ -1,0 +1,174 @@
+"""A streaming DataFrame feeds a pipeline: every row once, whatever dies, and whatever Spark repeats."""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+import everstream as es
+from everstream.connectors.spark_stream import ENDED
+from everstream.core.plan import make_plan
+from everstream.errors import ConnectorError, RunFailed, UserError
+from everstream.pipeline.source import END, Reader
+from everstream.spark.context import make_context
+from everstream.spark.run import _hosts
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    session = SparkSession(make_context("local[3]", "stream tests"))
+    yield session
+    session.stop()
+
+
+def files_of(spark: SparkSession, folder: Path) -> DataFrame:
+    """One file to a batch."""
+    stream = spark.readStream.schema("n long").option("maxFilesPerTrigger", 1)
+    return stream.json(str(folder))
+
+
+def write(folder: Path, name: str, numbers: range) -> None:
+    folder.mkdir(exist_ok=True)
+    text = "".join(json.dumps({"n": n}) + "\n" for n in numbers)
+    whole = folder / f".{name}"
+    whole.write_text(text)
+    os.utime(whole, (1e9 + numbers.start, 1e9 + numbers.start))  # Spark takes files by their age
+    whole.rename(folder / name)
+
+
+def all_rows(reader: Reader) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    while (batch := reader.read()) is not END:
+        if batch is None:
+            time.sleep(0.02)
+        else:
+            found += batch.rows(named=True)  # type: ignore[union-attr]
+    return found
+
+
+def test_files_are_read_once_by_several_shards_while_a_host_is_killed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    for number in range(3):
+        write(tmp_path / "in", f"{number}.json", range(40 * number, 40 * number + 40))
+    source = es.SparkStream(files_of(spark, tmp_path / "in").repartition(2), available_now=True)
+    pipeline = es.Pipeline("files")
+    numbers = pipeline.source(source, name="numbers", shards=2).on_demand()
+    numbers.map(lambda row: row["n"], name="number").collect(name="out")
+    result = pipeline.run(
+        spark=spark,
+        store=tmp_path / "store",
+        checkpoint=es.Coordinated(every="100ms"),
+        kill=["number@60"],
+    )
+    assert len(result.recoveries) == 1
+    assert sorted(result.collected("out")) == list(range(120))
+
+
+def test_an_endless_stream_goes_on_where_the_run_before_has_stopped_and_stops_without_noise(
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+
+    def run(until: int) -> list[int]:
+        pipeline = es.Pipeline("rate")
+        stream = es.SparkStream(rate.select("value"), every="50ms")
+        rows = pipeline.source(stream, name="rate")
+        rows.map(lambda row: row["value"], name="value").collect(name="out")
+        result = pipeline.run(
+            spark=spark,
+            store=tmp_path / "store",
+            checkpoint=es.Coordinated(every="100ms"),
+            until=lambda snapshot: snapshot.records_read >= until,
+        )
+        return result.collected("out")
+
+    first = run(30)
+    second = run(len(first) + 30)
+    assert sorted(second) == list(range(len(second))) and len(second) >= len(first) + 30
+    assert second[: len(first)] == first
+    told = capfd.readouterr().err
+    assert "ERROR" not in told and "Traceback" not in told
+
+
+def test_a_batch_that_landed_before_spark_could_note_it_is_not_taken_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    inside, store = tmp_path / "in", tmp_path / "store"
+    write(inside, "0.json", range(5))
+    write(inside, "1.json", range(5, 10))
+    frame = files_of(spark, inside).withColumn("at_random", f.rand())
+
+    def landed(resuming: bool) -> list[dict[str, Any]]:
+        source = es.SparkStream(frame, available_now=True)
+        source.before_run("p", "numbers", str(store), resuming)
+        rows = all_rows(source.open(0, 1))
+        source.after_run()
+        return rows
+
+    first = landed(resuming=False)
+    assert [row["n"] for row in first] == list(range(10))
+    # As after a kill between the landing of the last batch and Spark's own note of it.
+    folder = store / "sources" / "numbers"
+    (folder / ENDED).unlink()
+    (folder / "query" / "commits" / "1").unlink()
+    (folder / "query" / "commits" / ".1.crc").unlink(missing_ok=True)
+    write(inside, "2.json", range(10, 15))
+    second = landed(resuming=True)
+    assert second[:10] == first, "computed anew, they would have other random numbers"
+    assert [row["n"] for row in second[10:]] == list(range(10, 15))
+
+
+def test_what_no_checkpoint_needs_is_deleted_and_the_rest_is_read_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    inside, store = tmp_path / "in", tmp_path / "store"
+    for number in range(3):
+        write(inside, f"{number}.json", range(5 * number, 5 * number + 5))
+    source = es.SparkStream(files_of(spark, inside), available_now=True)
+    source.before_run("p", "numbers", str(store), False)
+    reader = source.open(0, 1)
+    assert len(all_rows(reader)) == 15
+    source.after_run()
+    reader.forget((2, 0, 0))
+    landed = sorted(path.parent.name for path in store.glob("sources/*/batches/*/*.parquet"))
+    assert landed == ["00000002"]
+    again = source.open(0, 1)
+    again.seek((2, 0, 0))
+    assert [row["n"] for row in all_rows(again)] == list(range(10, 15))
+
+
+def test_a_query_that_fails_ends_the_run_with_its_reason(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write(tmp_path / "in", "0.json", range(5))
+    broken = files_of(spark, tmp_path / "in").withColumn("n", f.raise_error(f.lit("no such")))
+    pipeline = es.Pipeline("broken")
+    pipeline.source(es.SparkStream(broken), name="rows").collect()
+    with pytest.raises(RunFailed, match="streaming query that feeds this pipeline has failed"):
+        pipeline.run(spark=spark, store=tmp_path / "store")
+
+
+def test_mistakes_are_said_before_anything_runs(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="use SparkDataFrame"):
+        es.SparkStream(spark.range(3))
+    (tmp_path / "in").mkdir()
+    frame = files_of(spark, tmp_path / "in")
+    with pytest.raises(UserError, match="leave out available_now"):
+        es.SparkStream(frame, every="1s", available_now=True)
+    source = es.SparkStream(frame)
+    with pytest.raises(ConnectorError, match="no longer in"):
+        source.before_run("p", "rows", str(tmp_path / "store"), True)
+    pipeline = es.Pipeline("one-slot")
+    pipeline.source(source).collect()
+    one: Any = SimpleNamespace(master="local[1,9]", defaultParallelism=1)
+    config: Any = SimpleNamespace(workers=None)
+    with pytest.raises(UserError, match=r"run it on master 'local\[2\]'"):
+        _hosts(config, one, make_plan(pipeline, 1))
