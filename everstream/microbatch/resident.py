@@ -165,6 +165,8 @@ class Resident:
     def _save(self) -> None:
         """Make the checkpoint durable, with the output that waits for it."""
         self.record = None
+        while self.runner.saving:  # nothing else is to be done in this epoch
+            self.runner.save_slice()
         while self.port.uploads:
             upload = self.port.uploads.pop(0)
             began_s = self.port.clock_s()

@@ -132,8 +132,9 @@ class Fold(Operator):
 
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         assert ctx.keying is not None
-        init, update, values = self.init, self.update, ctx.state.entries
+        init, update = self.init, self.update
         keys = ctx.keying.keys(batch)
+        values = ctx.state.changing(keys)
         out = []
         pairs, finished = zip(keys, ctx.reading(batch), strict=True), False
         while not finished:
@@ -145,7 +146,6 @@ class Fold(Operator):
                 finished = True
             except Exception as error:
                 ctx.reject(record, error)  # and go on with the record after it
-        ctx.state.touch(keys)
         ctx.emit_batch(out)
 
 
@@ -157,8 +157,9 @@ class Reduce(Operator):
 
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         assert ctx.keying is not None
-        function, values = self.function, ctx.state.entries
+        function = self.function
         keys = ctx.keying.keys(batch)
+        values = ctx.state.changing(keys)
         out = []
         pairs, finished = zip(keys, ctx.reading(batch), strict=True), False
         while not finished:
@@ -170,7 +171,6 @@ class Reduce(Operator):
                 finished = True
             except Exception as error:
                 ctx.reject(record, error)  # and go on with the record after it
-        ctx.state.touch(keys)
         ctx.emit_batch(out)
 
 

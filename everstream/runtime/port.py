@@ -7,7 +7,8 @@ or the simulator's virtual time. To write one:
 2. Give each what happens, one thing at a time and from one thread: the coordinator's commands
    (`on_command`), frames and grants from other shards (`on_frame`, `on_grant`), the passing of
    time (`on_tick`), and the outcomes of what it asked for below.
-3. Between those, call `step` whenever `can_step` says so: one piece of work each.
+3. Between those, call `step` whenever `can_step` says so, and `save_slice` while it is `saving`:
+   one piece of work each.
 4. Fill this port. Calls come from inside the runner, on that same thread; none of them may call
    the runner back before it returns, and only `load` may block.
 

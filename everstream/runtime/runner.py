@@ -188,7 +188,9 @@ class ShardRunner(ShardSteps):
     # Everything else that happens to a shard.
 
     def on_tick(self, now_s: float) -> None:
-        self._perform(self.shard.on_tick(now_s))
+        # A shard's own timer waits for its last capture: another would hold all of it once more.
+        if not self._snapshots.saving:
+            self._perform(self.shard.on_tick(now_s))
 
     def on_frame(self, frame: Frame) -> None:
         if self.shard.accepts(frame):
@@ -259,6 +261,16 @@ class ShardRunner(ShardSteps):
         self._perform(instructions)
         return bool(instructions)
 
+    @property
+    def saving(self) -> bool:
+        """Whether a large capture is not whole: call `save_slice` between two steps, or while idle."""
+        return self._snapshots.saving and self.shard.status is not Status.FAILED
+
+    def save_slice(self) -> None:
+        """Save some more of the state as it was captured, for some milliseconds."""
+        self._guarded(self._snapshots.save_slice)
+        self._upload()
+
     def on_tune(self, tuning: Tuning) -> None:
         """Settings have been changed: heeded with the next step, so also by a source that waits."""
         self._untold = tuning
@@ -288,7 +300,8 @@ class ShardRunner(ShardSteps):
                 case RecordArrival(frame=frame):
                     self._snapshots.add(frame)
                 case CloseCapture():
-                    self.port.upload(self._snapshots.close())
+                    self._snapshots.close()
+                    self._upload()
                 case EmitMarkers(epoch=epoch, overtaking=overtaking):
                     for outlet in self.outlets.values():
                         self._guarded(outlet.marker, epoch, overtaking)
@@ -341,8 +354,11 @@ class ShardRunner(ShardSteps):
 
     def _capture(self, record: CheckpointRecord, queues: Queues) -> None:
         self.port.reached(self.shard.id, Point.BEFORE_SNAPSHOT)
-        upload = self._snapshots.take(record, queues, self.shard.generation, self.shard.waiting())
-        if upload is not None:
+        self._snapshots.take(record, queues, self.shard.generation, self.shard.waiting())
+        self._upload()
+
+    def _upload(self) -> None:
+        for upload in self._snapshots.ready():
             self.port.upload(upload)
 
     def _open_again(self) -> None:

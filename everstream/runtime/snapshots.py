@@ -3,10 +3,12 @@
 A checkpoint is taken in one step, between two pieces of work: sinks close their transactions, the
 key stores are captured, the log is sealed. What comes of it is an `Upload`, which shares nothing
 with the shard that it still changes. Where frames that are still to arrive belong to it, it stays
-open until the last of them has come.
+open until the last of them has come. And where a store is large it waits until that has been saved,
+in slices between later pieces of work.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -46,6 +48,9 @@ class Snapshots:
         self._port = port
         self._open: tuple[Upload, ChannelState] | None = None
         """A checkpoint that waits for frames that belong to it."""
+        self._closed: deque[Upload] = deque()
+        """Checkpoints that are to be uploaded, in their order: a later one may need what an
+        earlier one brings to the store."""
 
     def take(
         self,
@@ -53,8 +58,8 @@ class Snapshots:
         queues: Queues,
         generation: Generation,
         waiting: Iterable[Frame],
-    ) -> Upload | None:
-        """The state of this instant; None if it stays open for frames that are to come."""
+    ) -> None:
+        """The state of this instant; it stays open if frames that are to come belong to it."""
         began_s = self._port.clock_s()
         if self._open is not None:
             # Its epoch was given up, otherwise no other would have begun.
@@ -70,7 +75,7 @@ class Snapshots:
                     channels.add(frame)
         if channels or queues == "both":
             extras[CHANNELS] = channels
-        capture = self._state.capture(extras)
+        capture = self._state.capture(extras, in_slices=True)
         record = replace(
             record,
             counts=self._chain.counts,
@@ -84,19 +89,33 @@ class Snapshots:
         upload = Upload(record.shard, generation, record, capture, transactions, segments)
         if queues == "both":
             self._open = (upload, channels)
-            return None
-        return upload
+        else:
+            self._closed.append(upload)
+
+    @property
+    def saving(self) -> bool:
+        """Whether a capture has slices left."""
+        return self._state.saving
+
+    def save_slice(self) -> None:
+        """Save some more of what was captured."""
+        self._state.save_slice(self._port.clock_s)
+
+    def ready(self) -> Iterator[Upload]:
+        """Those that can be uploaded now."""
+        while self._closed and self._closed[0].capture.whole:
+            yield self._closed.popleft()
 
     def add(self, frame: Frame) -> None:
         """A frame came that belongs to the open checkpoint."""
         assert self._open is not None
         self._open[1].add(frame)
 
-    def close(self) -> Upload:
-        """The open checkpoint is whole."""
+    def close(self) -> None:
+        """No more frames belong to the open checkpoint."""
         assert self._open is not None
         (upload, _), self._open = self._open, None
-        return upload
+        self._closed.append(upload)
 
     def saved(self, upload: Upload, ref: ObjectRef, upload_s: float) -> CheckpointRecord:
         """A checkpoint is durable: its record, with all it takes to go back to it."""
@@ -117,6 +136,7 @@ class Snapshots:
     def restore(self, order: LoadState) -> Mapping[ChannelId, Sequence[Frame]]:
         """Go back; the frames that wait at the inputs. Raises CorruptObject if it cannot."""
         self._open = None
+        self._closed.clear()
         for outlet in self._outlets.values():
             outlet.reset()
         extras = load_state(self._state, self._chain, order.records, self._port.load)

@@ -255,6 +255,8 @@ class SimulatedHost:
     def _tick(self) -> None:
         now_s = self.world.scheduler.now_s
         self._each(lambda runner: runner.on_tick(now_s))
+        if any(runner.saving for runner in self.runners.values()):
+            self._wake()
         self._after(TICK_S, self._tick)
 
     def _wake(self) -> None:
@@ -270,7 +272,12 @@ class SimulatedHost:
         ready = [runner for runner in self.runners.values() if runner.can_step(now_s)]
         self.world.scheduler.random.shuffle(ready)
         worked = next((runner for runner in ready if runner.step()), None)
-        if worked is None:
+        saving = [runner for runner in self.runners.values() if runner.saving]
+        for runner in saving:
+            runner.save_slice()
+        if worked is None and saving:
+            self._step_soon()
+        elif worked is None:
             self._asleep = True
             waits_s = [runner.timer_in_s() for runner in self.runners.values()]
             readies_s = (runner.ready_at_s - now_s for runner in self.runners.values())

@@ -257,6 +257,9 @@ class Host:
                 busy = True
                 if self.kills:
                     self._kill_when_due(shard, runner)
+            if runner.saving:
+                runner.save_slice()
+                busy = True
         return busy or bool(self.local_work)
 
     def _wait_ms(self) -> int:

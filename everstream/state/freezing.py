@@ -201,8 +201,8 @@ class Pickled:
 
 def freeze(entries: dict[Any, Any], whose: str) -> Any:
     """Something that unpickles as this dict as it is now. `whose` names it in errors."""
-    if _all_atomic(entries):
-        if _all_atomic(entries.values()):
+    if all_atomic(entries):
+        if all_atomic(entries.values()):
             return entries.copy()
         kinds = {KINDS[type_] for type_ in set(map(type, entries.values()))}
         if Kind.FRAME in kinds or Kind.ARRAY in kinds:
@@ -218,10 +218,11 @@ def freeze(entries: dict[Any, Any], whose: str) -> Any:
 def freeze_keys(keys: Iterable[Any], whose: str) -> Any:
     """Something that unpickles as the list of these keys as they are now."""
     listed = list(keys)
-    return listed if _all_atomic(listed) else _pickled(listed, listed[0], whose)
+    return listed if all_atomic(listed) else _pickled(listed, listed[0], whose)
 
 
-def _all_atomic(values: Collection[Any]) -> bool:
+def all_atomic(values: Collection[Any]) -> bool:
+    """Whether nothing in here can ever change; asks once per type, not per value."""
     return all(KINDS[type_] is Kind.ATOMIC for type_ in _types_within(values))
 
 

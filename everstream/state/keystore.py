@@ -7,16 +7,19 @@ that: a part of a value (`store["a"]["inner"]`) kept across captures, so read it
 again; and Polars and Arrow data, which count as unchangeable, so `put` a changed frame back.
 
 Changes are kept in layers, one per capture whose fate is unknown. Only a durable capture drops
-layers; a failed one loses nothing.
+layers; a failed one loses nothing. Of a large store a capture is saved in slices while the operator
+goes on (`state/slicing.py`), so whoever changes a value in place must say so first.
 """
 
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any, Generic, TypeVar, overload
 
 from everstream.state.freezing import STEADY, all_steady, is_steady
+from everstream.state.slicing import Slices, Watched
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -59,7 +62,7 @@ class KeyStore(Generic[K, V]):
     (1, 0, False)
     """
 
-    __slots__ = ("_changes", "_dirty", "_entries", "_layers", "init")
+    __slots__ = ("_bare", "_changes", "_dirty", "_entries", "_layers", "_slices", "init")
 
     def __init__(self, init: Callable[[], V] | None = None) -> None:
         self.init = init
@@ -68,6 +71,8 @@ class KeyStore(Generic[K, V]):
         # The same dict as _changes.dirty, one look-up closer.
         self._dirty: dict[Any, None] = self._changes.dirty
         self._layers: list[tuple[int, Changes]] = []
+        self._slices: list[Slices] = []
+        self._bare = False
 
     def put(self, key: K, value: V) -> None:
         """Remember this value under this key."""
@@ -101,7 +106,8 @@ class KeyStore(Generic[K, V]):
         """All keys with their values, as of now: the store may be changed while looping."""
         items = list(self._entries.items())
         if not all_steady(self._entries.values()):
-            self._dirty.update((key, None) for key, value in items if not STEADY[type(value)])
+            unsteady = [key for key, value in items if not STEADY[type(value)]]
+            self._dirty.update(dict.fromkeys(unsteady))
         return items
 
     def keys(self) -> list[K]:
@@ -152,8 +158,15 @@ class KeyStore(Generic[K, V]):
         """The raw dict, for loops over whole batches: the same dict for the store's whole life.
 
         Whoever changes it, or a value in it, must `touch` the keys before the next capture;
-        deleted keys too.
+        deleted keys too. That may be after the change, so captures of this store go in one piece
+        from now on; with `changing` they need not.
         """
+        self._bare = True
+        return self._entries
+
+    def changing(self, keys: Iterable[K]) -> dict[K, V]:
+        """The raw dict, to change these keys and their values, and to let go of it thereafter."""
+        self.touch(keys)
         return self._entries
 
     def touch(self, keys: Iterable[K]) -> None:
@@ -161,6 +174,15 @@ class KeyStore(Generic[K, V]):
         self._dirty.update(dict.fromkeys(keys))
 
     # What follows is for ShardState.
+
+    def look(self) -> dict[K, V]:
+        """The raw dict, for one who changes nothing and lets go of it."""
+        return self._entries
+
+    @property
+    def tells_first(self) -> bool:
+        """Whether a key is marked before its value changes in place, and not just after."""
+        return not self._bare
 
     def has_changes(self) -> bool:
         """Whether anything may differ from the last durable capture."""
@@ -176,12 +198,29 @@ class KeyStore(Generic[K, V]):
         merged.extend(self._changes)
         return merged
 
-    def close_layer(self, sequence: int) -> None:
-        """The capture with this sequence number was taken just now."""
+    def close_layer(
+        self, sequence: int, held: dict[Any, None], slices: Slices | None = None
+    ) -> None:
+        """The capture with this sequence number was taken just now, with these keys held outside."""
+        if slices is not None:
+            slices.save(held)
+            self._slices.append(slices)
         if self._changes:
             closed = self._changes
-            self._start_changes(Changes(dirty=self._held_outside()))
+            self._start_changes(Changes(dirty=held))
             self._layers.append((sequence, closed))
+        elif slices is not None:
+            self._start_changes(self._changes)
+
+    def end_slices(self, slices: Slices) -> None:
+        """These are whole, or not wanted any more."""
+        if slices in self._slices:
+            self._slices.remove(slices)
+            if not self._slices:
+                changes = self._changes
+                self._start_changes(
+                    Changes(dict.fromkeys(changes.dirty), changes.deleted, changes.cleared)
+                )
 
     def drop_layers(self, sequence: int) -> None:
         """The capture with this number is durable: what it holds need not be sent again."""
@@ -207,9 +246,12 @@ class KeyStore(Generic[K, V]):
         self._entries.clear()
         self._entries.update(entries)
         self._layers.clear()
+        self._slices.clear()
         self._start_changes(Changes(dirty=self._shared_within()))
 
     def _start_changes(self, changes: Changes) -> None:
+        if self._slices:
+            changes.dirty = Watched(changes.dirty, self._slices)
         self._changes = changes
         self._dirty = changes.dirty
 
@@ -227,25 +269,38 @@ class KeyStore(Generic[K, V]):
             if times[id(value)] > 1 and not is_steady(value)
         }
 
-    def _held_outside(self) -> dict[Any, None]:
-        """Changed keys whose value somebody may still change without reading it again."""
-        entries = self._entries
-        # A key that is gone looks like None here, which is steady.
-        if all_steady(list(map(entries.get, self._dirty))):
+    def held_outside(self) -> dict[Any, None]:
+        """Changed keys whose value somebody may still change without reading it again.
+
+        To be asked before a capture makes references of its own.
+        """
+        entries, dirty = self._entries, self._dirty
+        if 4 * len(dirty) > len(entries):
+            # Going through everything in order is faster than looking that many keys up.
+            keys: Iterable[Any] = entries
+            values = list(entries.values())
+        else:
+            # A key that is gone looks like None here, which is steady.
+            keys, values = dirty, [*map(entries.get, dirty)]  # type: ignore[list-item]
+        if all_steady(values):
             return {}
+        counts = list(map(sys.getrefcount, values))
         return {
             key: None
-            for key in self._dirty
-            if key in entries
-            and sys.getrefcount(entries[key]) > _UNHELD
+            for key, count in compress(zip(keys, counts, strict=True), map(_UNHELD.__lt__, counts))
+            if key in dirty
+            and key in entries
+            and count > _UNHELD + sum(slices.holds(key, entries[key]) for slices in self._slices)
             and not is_steady(entries[key])
         }
 
 
 def _references_to_an_unheld_value() -> int:
     entries: dict[str, list[int]] = {"key": []}
-    (references,) = [sys.getrefcount(entries[key]) for key in ["key"]]
+    values = list(entries.values())
+    (references,) = map(sys.getrefcount, values)
     return references
 
 
 _UNHELD = _references_to_an_unheld_value()
+"""By the store itself, and by a list of its values."""

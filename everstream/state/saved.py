@@ -4,7 +4,7 @@ A pickle names a class by its module, so a class that moves, of ours or inside a
 every older store unreadable. Classes of ours that are saved inherit from `Saved` and are named by
 the words in `CLASSES`; arrays and frames are saved as plain bytes with their type. What a pickle
 names is then this module and what Python, and the user, put there. So these hold for ever: the
-name of this module and of the functions `revive`, `nested`, `frame`, `series`, `array`,
+name of this module and of the functions `revive`, `nested`, `merged`, `frame`, `series`, `array`,
 `objects` and `scalar`, what they take, and the words.
 """
 
@@ -73,6 +73,14 @@ def revive(word: str, fields: dict[str, Any]) -> Any:
 def nested(data: bytes) -> Any:
     """A value that was pickled before what it is part of."""
     return pickle.loads(data)
+
+
+def merged(parts: list[dict[Any, Any]]) -> dict[Any, Any]:
+    """A dict that was saved in parts; a key in several of them has its first place, and last value."""
+    whole: dict[Any, Any] = {}
+    for part in parts:
+        whole.update(part)
+    return whole
 
 
 def frame(data: bytes) -> pl.DataFrame:

@@ -1,4 +1,4 @@
-"""Snapshots of a shard's state: captured in one instant, encoded later, full or incremental.
+"""Snapshots of a shard's state: of one instant, encoded later, full or incremental.
 
 A delta holds every change since the newest capture that was durable when it was taken, whether
 or not captures in between have arrived. So it can be laid on top of any capture from that one
@@ -14,6 +14,7 @@ from everstream.errors import CorruptObject, InternalError, StoreError, UserErro
 from everstream.state.freezing import freeze, freeze_keys, pieces_after
 from everstream.state.keystore import KeyStore
 from everstream.state.objects import ObjectRef
+from everstream.state.slicing import Slices, can_be_sliced
 
 MAGIC: Final = b"EVERSNAP"
 VERSION: Final = 1
@@ -23,6 +24,8 @@ CHAIN_LIMIT: Final = 10
 """A restore never reads more objects than this for one shard."""
 DELTA_SHARE: Final = 0.5
 """Deltas worth more than this part of their full snapshot make the next one full."""
+SLICED_LIMIT: Final = 2
+"""Captures that are saved in slices at the same time: each holds a copy of its stores' dicts."""
 
 Kind: TypeAlias = Literal["full", "delta"]
 StoreId: TypeAlias = tuple[str, str]
@@ -31,9 +34,12 @@ _Part: TypeAlias = tuple[Any, Any]
 
 
 class Capture:
-    """The state of one instant, cut loose from the shard: later changes cannot reach it."""
+    """The state of one instant, cut loose from the shard: later changes do not show in it.
 
-    __slots__ = ("_content", "base", "kind", "lineage", "sequence")
+    `slices` are what is still to be saved of its large stores; without them it is whole.
+    """
+
+    __slots__ = ("_content", "base", "kind", "lineage", "sequence", "slices")
 
     def __init__(
         self,
@@ -42,12 +48,18 @@ class Capture:
         lineage: int,
         base: tuple[ObjectRef, ...],
         content: tuple[Kind, Mapping[str, Any], dict[StoreId, _Part]],
+        slices: dict[StoreId, Slices],
     ) -> None:
         self.kind: Kind = kind
         self.sequence = sequence
         self.lineage = lineage
         self.base = base
         self._content: tuple[Any, ...] | None = content
+        self.slices = slices
+
+    @property
+    def whole(self) -> bool:
+        return not self.slices
 
     def encode(self) -> bytes:
         """The bytes to store. Once only, from any thread: the capture lets go of its content."""
@@ -55,6 +67,8 @@ class Capture:
 
     def encode_in_pieces(self) -> tuple[bytes, ...]:
         """The same as pieces that follow each other; large values in them are not copied."""
+        if not self.whole:
+            raise InternalError("a capture was encoded before its last slice")
         content, self._content = self._content, None
         if content is None:
             raise InternalError("a capture was encoded twice; keep the bytes for a retry")
@@ -97,6 +111,8 @@ class ShardState:
         self._stores: dict[StoreId, KeyStore[Any, Any]] = {}
         self._base: _Base | None = None
         self._under_way: dict[int, Capture] = {}
+        self._sliced: list[Capture] = []
+        """Captures that are not whole yet, oldest first."""
         self._sequence = 0
         # Raised by restore and reset: captures from before no longer bear on what is dirty.
         self._lineage = 0
@@ -112,24 +128,52 @@ class ShardState:
             store.init = init
         return store
 
-    def capture(self, extras: Mapping[str, Any]) -> Capture:
-        """Everything as it is now. `extras` (offsets, transactions) must not change in place."""
+    def capture(self, extras: Mapping[str, Any], *, in_slices: bool = False) -> Capture:
+        """Everything as it is now. `extras` (offsets, transactions) must not change in place.
+
+        With `in_slices` it may not be whole: then `save_slice` has to be called until it is.
+        """
+        while len(self._sliced) >= SLICED_LIMIT:
+            self.save_slice(_standing)
+        # Before there are parts that hold the same values.
+        held = {store_id: store.held_outside() for store_id, store in self._stores.items()}
         self._sequence += 1
         base = self._base
         deltas = sum(capture.kind == "delta" for capture in self._under_way.values())
         if base is None or base.is_used_up(deltas):
             kind: Kind = "full"
-            parts = self._everything()
+            parts = self._everything(in_slices)
         else:
             kind = "delta"
-            parts = self._changes()
+            parts = self._changes(in_slices)
+        slices = {i: part[1] for i, part in parts.items() if isinstance(part[1], Slices)}
         # Only when nothing above failed: an unpicklable value must not cost us what is dirty.
-        for store in self._stores.values():
-            store.close_layer(self._sequence)
+        for store_id, store in self._stores.items():
+            store.close_layer(self._sequence, held[store_id], slices.get(store_id))
         chain = base.chain if base is not None and kind == "delta" else ()
-        capture = Capture(kind, self._sequence, self._lineage, chain, (kind, dict(extras), parts))
+        content = (kind, dict(extras), parts)
+        capture = Capture(kind, self._sequence, self._lineage, chain, content, slices)
         self._under_way[self._sequence] = capture
+        if not capture.whole:
+            self._sliced.append(capture)
         return capture
+
+    @property
+    def saving(self) -> bool:
+        """Whether a capture is not whole."""
+        return bool(self._sliced)
+
+    def save_slice(self, clock_s: Callable[[], float]) -> None:
+        """Go on with the oldest capture that is not whole; a UserError if a value cannot be saved."""
+        if not self._sliced:
+            return
+        capture = self._sliced[0]
+        store_id, slices = next(iter(capture.slices.items()))
+        slices.go_on(clock_s)
+        if slices.whole:
+            self._stores[store_id].end_slices(capture.slices.pop(store_id))
+            if capture.whole:
+                del self._sliced[0]
 
     def mark_durable(self, capture: Capture, ref: ObjectRef) -> tuple[ObjectRef, ...]:
         """This capture is stored under `ref`: the objects that restore it, in order.
@@ -153,6 +197,10 @@ class ShardState:
         if capture.lineage != self._lineage:
             return
         self._settle(capture)
+        if not capture.whole:
+            self._sliced.remove(capture)
+            for store_id, slices in capture.slices.items():
+                self._stores[store_id].end_slices(slices)
         for store in self._stores.values():
             store.merge_layer(capture.sequence)
 
@@ -183,14 +231,14 @@ class ShardState:
 
     def entries(self) -> dict[StoreId, dict[Any, Any]]:
         """Everything that is kept, by operator and name of the state; for looking at only."""
-        return {store_id: store.entries for store_id, store in self._stores.items()}
+        return {store_id: store.look() for store_id, store in self._stores.items()}
 
     def adopt(self, other: "ShardState", owner: Callable[[str], str | None]) -> None:
         """Take over the other's stores that have an owner here; the next capture is full."""
         for (saved, name), store in other._stores.items():
             operator = owner(saved)
             if operator is not None:
-                self.keystore(operator, name).load(store.entries)
+                self.keystore(operator, name).load(store.look())
         self._base = None
 
     def reset(self) -> None:
@@ -204,6 +252,7 @@ class ShardState:
         for store_id, store in self._stores.items():
             store.load(entries.get(store_id, {}))
         self._under_way.clear()
+        self._sliced.clear()
         self._lineage += 1
 
     def _settle(self, capture: Capture) -> None:
@@ -212,30 +261,45 @@ class ShardState:
                 f"capture {capture.sequence} was marked durable or failed a second time"
             )
 
-    def _everything(self) -> dict[StoreId, _Part]:
+    def _everything(self, in_slices: bool) -> dict[StoreId, _Part]:
         return {
-            store_id: (None, freeze(store.entries, _named(store_id)))
+            store_id: (None, _cut_loose(store_id, store, store.look(), in_slices))
             for store_id, store in self._stores.items()
             if store
         }
 
-    def _changes(self) -> dict[StoreId, _Part]:
+    def _changes(self, in_slices: bool) -> dict[StoreId, _Part]:
         return {
-            store_id: _changed_part(store_id, store)
+            store_id: _changed_part(store_id, store, in_slices)
             for store_id, store in self._stores.items()
             if store.has_changes()
         }
 
 
-def _changed_part(store_id: StoreId, store: KeyStore[Any, Any]) -> _Part:
-    changes, entries, whose = store.changes(), store.entries, _named(store_id)
+def _cut_loose(
+    store_id: StoreId, store: KeyStore[Any, Any], entries: dict[Any, Any], in_slices: bool
+) -> Any:
+    """These entries of a store as they are now, or slices that will be."""
+    if in_slices and store.tells_first and can_be_sliced(entries):
+        own = entries.copy() if entries is store.look() else entries
+        return Slices(own, _named(store_id))
+    return freeze(entries, _named(store_id))
+
+
+def _changed_part(store_id: StoreId, store: KeyStore[Any, Any], in_slices: bool) -> _Part:
+    changes, entries = store.changes(), store.look()
     if changes.cleared:
-        return None, freeze(entries, whose)
+        return None, _cut_loose(store_id, store, entries, in_slices)
     updated = {key: entries[key] for key in changes.dirty if key in entries}
     gone = changes.deleted
     if len(updated) < len(changes.dirty):
         gone = gone | {key: None for key in changes.dirty if key not in entries}
-    return freeze_keys(gone, whose), freeze(updated, whose)
+    return freeze_keys(gone, _named(store_id)), _cut_loose(store_id, store, updated, in_slices)
+
+
+def _standing() -> float:
+    """A clock that never ends a slice."""
+    return 0.0
 
 
 def extras_in(data: bytes, name: str) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from tests.docs.simulated import Given
 
 ALLOWED = {
     *(f"everstream.state.saved.{name}" for name in ("revive", "nested", "frame", "series")),
-    *(f"everstream.state.saved.{name}" for name in ("array", "objects", "scalar")),
+    *(f"everstream.state.saved.{name}" for name in ("array", "objects", "scalar", "merged")),
     *("numpy.dtype", "builtins.frozenset", "builtins.set"),
 }
 """All that pickles of ours may name, whatever is in them but values of a user's own classes. These

@@ -191,6 +191,7 @@ class Coordinator:
                 run.tally.add(record)
                 keeper.on_checkpoint(record, now_s)
             case CheckpointFailed():
+                self._last_wait.refused()
                 keeper.on_checkpoint_failed(report, now_s)
             case Committed(shard=shard, number=number):
                 run.committing.committed(shard, number, keeper.last_number(shard))

@@ -23,13 +23,18 @@ class LastWait:
         self._limit_s = TIMES_AS_LONG * run.policy.checkpoint_timeout_s
         self._wait: Hashable = None
         self._since_s = 0.0
+        self._refusals = 0
+
+    def refused(self) -> None:
+        """The store has answered, though it was no good answer: it is asked again."""
+        self._refusals += 1
 
     def given_up(self, now_s: float) -> RunFailed | None:
         """The end of the run, if such a wait has lasted too long without any progress."""
         what = self._what()
         run = self._run
         saved = run.tally.regular + run.tally.forced
-        wait = what and (what, run.generation, run.stable_epoch, saved)
+        wait = what and (what, run.generation, run.stable_epoch, saved, self._refusals)
         if wait != self._wait:
             self._wait, self._since_s = wait, now_s
         if what is None or now_s - self._since_s < self._limit_s:

@@ -1,6 +1,7 @@
 """A run that has nothing left to do but wait for its store does not wait for ever."""
 
-from everstream.core.messages import Progress
+from everstream.core.ids import CheckpointNumber
+from everstream.core.messages import CheckpointFailed, Progress
 from everstream.core.orders import EndRun, Order, Outcome, Policy, WriteManifest
 from everstream.errors import RunFailed
 
@@ -61,3 +62,10 @@ def test_nobody_waits_for_ever_for_a_manifest_that_decides_where_to_go_back_to()
     assert not of(until(run, 70.0), EndRun)
     text = failure(until(run, 71.0))
     assert text.startswith("the manifest of epoch 1 is not in the store after 60 s")
+
+
+def test_a_store_that_refuses_has_answered_and_is_asked_again() -> None:
+    run = ended(Run(POLICY).to_running())
+    assert not of(until(run, 50.0), EndRun)
+    run.report(CheckpointFailed(DOUBLE, run.it.generation, CheckpointNumber(1), "disk full"))
+    assert not of(until(run, 100.0), EndRun)
