@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import everstream as es
 from everstream.core.orders import Outcome
-from tests.microbatch.pipelines import SMALL, counted, counting
+from tests.microbatch.pipelines import RECORDS, SMALL, counted, counting
 from tests.spark.running import MASTER
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +24,23 @@ counting().run(
     progress=False,
 )
 """
+
+
+class Assassin(es.Operator):
+    """Kills the executor it runs in, once."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def process(self, record: int, ctx: es.Context) -> None:
+        if record == RECORDS // 2 and not self.marker.exists():
+            daemon = Path(f"/proc/{os.getppid()}/status").read_text()
+            [parent] = [line for line in daemon.splitlines() if line.startswith("PPid:")]
+            executor = int(parent.split()[1])
+            assert b"CoarseGrainedExecutorBackend" in Path(f"/proc/{executor}/cmdline").read_bytes()
+            self.marker.write_text(str(executor))
+            os.kill(executor, signal.SIGKILL)
+        ctx.emit(record)
 
 
 def killed_at(point: str, store: Path) -> None:
@@ -52,6 +70,24 @@ def test_a_driver_killed_between_the_manifest_and_the_commit_leaves_it_to_the_ne
 ) -> None:
     killed_at("after-prepare", tmp_path / "store")
     check_the_next_driver(tmp_path / "store")
+
+
+@pytest.mark.long
+def test_an_executor_killed_in_the_middle_of_an_epoch_changes_nothing(tmp_path: Path) -> None:
+    marker = tmp_path / "killed"
+    pipeline = es.Pipeline("executors")
+    numbers = pipeline.source(es.Range(RECORDS, batch=50), name="numbers", shards=2)
+    passed = numbers.on_demand().process(Assassin(marker), name="assassin", shards=2)
+    keyed = passed.key_by(lambda x: x % 7)
+    keyed.fold(init=int, update=lambda n, x: n + 1, name="count", shards=2).collect()
+    result = pipeline.run(
+        engine="microbatch",
+        master="local-cluster[2,1,1024]",
+        checkpoint=SMALL,
+        progress=False,
+    )
+    assert marker.exists()
+    assert Counter(result.collected()) == counted()
 
 
 @pytest.mark.long

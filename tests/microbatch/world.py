@@ -57,9 +57,10 @@ class Rates:
     dead_driver: float = 0.01
     odd_store: float = 0.02
     odd_sink: float = 0.02
+    failed_put: float = 0.0
 
 
-CALM = Rates(*[0.0] * 9)
+CALM = Rates(*[0.0] * 10)
 
 
 @dataclass
@@ -173,9 +174,12 @@ class LocalJobs:
 class LocalWorld(Watcher):
     """A whole run."""
 
-    def __init__(self, seed: int, shape: Shape, rates: Rates | None = None) -> None:
+    def __init__(
+        self, seed: int, shape: Shape, rates: Rates | None = None, max_restarts: int = 1000
+    ) -> None:
         self.chance = random.Random(seed)
         self.rates = Rates() if rates is None else rates
+        self.max_restarts = max_restarts
         self.disk = SimulatedDisk(self.chance)
         self.disk.watch = self._on_created
         self.store = CheckpointStore(self.disk)
@@ -213,6 +217,8 @@ class LocalWorld(Watcher):
         """Now and then the store or a sink raises whatever it likes."""
         if self.chance.random() < self.rates.odd_store:
             self.disk.odd[self.chance.choice(("put", "read", "delete"))] += 1
+        if self.rates.failed_put and self.chance.random() < self.rates.failed_put:
+            self.disk.odd["put"] += 1
         if self.chance.random() < self.rates.odd_sink:
             self.troubles += 1
             self.outside.odd.append(f"trouble {self.troubles} of a sink")
@@ -241,7 +247,7 @@ class LocalWorld(Watcher):
             jobs=LocalJobs(self),
             manifests=found,
             sizing=Sizing(None, self.budget),
-            policy=Policy(max_restarts=1000),
+            policy=Policy(max_restarts=self.max_restarts),
             watcher=self,
             clock_s=self.clock_s,
             sleep=lambda time_s: None,
