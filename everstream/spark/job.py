@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterable, Iterator
 
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
 from everstream.core.ids import HostId
@@ -41,7 +42,17 @@ class HostsJob:
         return self._ended.is_set()
 
     def is_running(self, host: HostId, task: int) -> bool:
-        """Whether Spark has started this task for this host; known before the task itself runs."""
+        """Whether Spark has started this task for this host; known before the task itself runs.
+
+        Spark's scheduler has no public face. One that cannot be asked keeps nobody out: then a ticket
+        is still good for one knock of each task only.
+        """
+        try:
+            return self._is_ours(host, task)
+        except Py4JError:
+            return True
+
+    def _is_ours(self, host: HostId, task: int) -> bool:
         running = self._context._jsc.sc().taskScheduler().taskIdToTaskSetManager()
         for entry in running.entrySet():
             if entry.getKey() == task:
