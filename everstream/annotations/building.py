@@ -201,7 +201,7 @@ class _Builder:
             text = f"{w['ctx']}.emit_batch([RECORD for TARGET in {w['ctx']}.reading({w['batch']})])"
             made = glue(text, at, RECORD=at_once)
             for node in (inner for one in made for inner in ast.walk(one)):
-                if isinstance(node, ast.comprehension):
+                if isinstance(node, ast.comprehension) and _is_placeholder(node.target):
                     node.target = packed(stage.inputs, at, ast.Store())
             return glue(
                 f"def process_batch({w['self']}, {w['batch']}, {w['ctx']}):\n    BEFORE\n    MADE",
@@ -392,3 +392,8 @@ class _Builder:
         union = f".union({', '.join(others)})" if others else ""
         text = f"{first}{union}.sink(COLLECT(), name={RESULT!r}, shards=1)"
         return glue(text, self.program.function, **self._our())
+
+
+def _is_placeholder(target: ast.expr) -> bool:
+    """Whether it is ours; a comprehension of the user's keeps its own names."""
+    return isinstance(target, ast.Name) and target.id == "TARGET"

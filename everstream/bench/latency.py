@@ -106,6 +106,9 @@ class _TimedWriter(Writer):
     def recover(self, transactions: Sequence[Transaction], permit: Permit) -> Sequence[Transaction]:
         return self._inner.recover(transactions, permit)
 
+    def adopt(self, transactions: Sequence[Transaction]) -> Sequence[Transaction]:
+        return self._inner.adopt(transactions)
+
     def close(self) -> None:
         self._file.close()
         self._inner.close()

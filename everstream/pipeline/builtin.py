@@ -77,6 +77,9 @@ class Branch(Operator):
 class MapBatches(Operator):
     """A function from batch to batch."""
 
+    whole_batches = True
+    """What it makes of a batch may depend on where the batch begins and ends."""
+
     def __init__(self, function: Callable[[Batch], Batch]) -> None:
         self.function = function
 

@@ -6,6 +6,7 @@ a named pipe stands for: it waits at the pipe until somebody opens its other end
 """
 
 import os
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +31,7 @@ class HangingFileSystem(AbstractFileSystem):
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
         path = self._strip_protocol(path)
         wait_at_the_pipe("write", path)
-        temporary = f"{path}.{os.getpid()}.tmp"
+        temporary = f"{path}.{uuid.uuid4().hex}.tmp"
         self.local.pipe_file(temporary, value)
         if mode == "create":
             try:

@@ -21,7 +21,7 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def apps(*arguments: str, answer: str | None = None) -> str:
     """What the command says; a mistake of the user's is raised."""
-    done = CliRunner().invoke(app, ["apps", *arguments], input=answer)
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["apps", *arguments], input=answer)
     if isinstance(done.exception, UserError):
         raise done.exception
     assert done.exit_code == 0, done.output

@@ -98,4 +98,4 @@ def test_a_script_shows_how_its_run_goes(capsys: pytest.CaptureFixture[str]) -> 
     pipeline.source(es.Range(3)).collect()
     run(pipeline, workers=1, progress=True)
     said = capsys.readouterr().err
-    assert "in-a-script: starting Spark" in said and "running" in said and "done" in said
+    assert "in-a-script: starting Spark" in said and "1 host(s)" in said and "done" in said

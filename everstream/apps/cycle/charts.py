@@ -165,7 +165,7 @@ def ticks(low: float, high: float, *, whole: bool = False) -> list[float]:
     """Round numbers from at most `low` to at least `high`.
 
     >>> ticks(0, 7.2)
-    [0.0, 2.0, 4.0, 6.0, 8.0]
+    [0, 2, 4, 6, 8]
     """
     rough = (high - low) / 5
     power = 10 ** math.floor(math.log10(rough))
