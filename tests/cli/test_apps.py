@@ -21,7 +21,7 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def apps(*arguments: str, answer: str | None = None) -> str:
     """What the command says; a mistake of the user's is raised."""
-    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["apps", *arguments], input=answer)
+    done = CliRunner().invoke(app, ["apps", *arguments], input=answer)
     if isinstance(done.exception, UserError):
         raise done.exception
     assert done.exit_code == 0, done.output
@@ -124,7 +124,7 @@ def test_wrong_usage_says_what_to_do() -> None:
 
 def test_productivity_stands_beside_the_published_tables() -> None:
     said = apps("productivity", "prime", "--measures", "--json", "lines.json")
-    assert "of ResiPipe's" in said and "DSParLib" in said
+    assert "published" in said and "DSParLib" in said
     (ours,) = [
         one
         for one in json.loads(Path("lines.json").read_text())["counted"]
