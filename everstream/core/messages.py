@@ -61,6 +61,8 @@ class StartCheckpoint:
 
     epoch: Epoch
     stop: bool = False
+    wanted: bool = False
+    """Somebody waits for it: shards that checkpoint when they like do it now."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 import polars as pl
 
 from everstream.apps.cycle.curves import by_setting, over_time
+from everstream.apps.cycle.execute import Failure
 from everstream.apps.cycle.outcome import Outcome
 from everstream.apps.cycle.page import Page
 
@@ -13,9 +14,16 @@ MOST_RUNS_OVER_TIME = 6
 """More curves in one chart tell nobody anything."""
 
 
-def report(title: str, outcomes: Sequence[Outcome], tables: Mapping[str, pl.DataFrame]) -> Page:
+def report(
+    title: str,
+    outcomes: Sequence[Outcome],
+    tables: Mapping[str, pl.DataFrame],
+    failures: Sequence[Failure] = (),
+) -> Page:
     page = Page(title)
-    page.verdict(*verdict(outcomes))
+    page.verdict(*verdict(outcomes, failures))
+    for one in failures:
+        page.text(f"Failed: {one.text}")
     page.table(*runs_table(outcomes))
     page.text(
         "ms, p99 ms: latency of an item. CPU %: of one core. kills: failures survived.", dim=True
@@ -56,8 +64,10 @@ def report(title: str, outcomes: Sequence[Outcome], tables: Mapping[str, pl.Data
     return page
 
 
-def verdict(outcomes: Sequence[Outcome]) -> tuple[str, bool]:
+def verdict(outcomes: Sequence[Outcome], failures: Sequence[Failure] = ()) -> tuple[str, bool]:
     """Whether all results are the sequential program's, in words."""
+    if failures:
+        return f"{len(failures)} of {len(outcomes) + len(failures)} runs failed", False
     looked = [outcome for outcome in outcomes if outcome.exact is not None]
     wrong = [outcome for outcome in looked if not outcome.exact]
     if wrong:

@@ -263,6 +263,16 @@ class Coordinator:
                 self._let_keeper_act(now_s)
         return run.outbox.take()
 
+    def on_asked(self, now_s: float) -> list[Order]:
+        """Take a checkpoint of all that was done up to now; `is_asked` until that is stable."""
+        self._keeper.on_asked(now_s)
+        self._let_keeper_act(now_s)
+        return self._run.outbox.take()
+
+    @property
+    def is_asked(self) -> bool:
+        return self._keeper.is_asked
+
     # How it is done.
 
     def _stop_without_checkpoint(self) -> None:

@@ -44,6 +44,8 @@ class EpochKeeper(Keeper):
         self._due_s: float | None = None
         self._not_before_s = 0.0
         self._final_failed = False
+        self._asked_s: float | None = None
+        """Since when somebody waits for an epoch that begins later than this."""
         self._records_at_epoch = 0
         self._line_s: float | None = None
         """When the stable epoch began, or this driver started to run."""
@@ -87,6 +89,8 @@ class EpochKeeper(Keeper):
     def on_manifest_written(self, manifest: EpochManifest, now_s: float) -> None:
         run = self._run
         self._line_s = manifest.began_s or self._line_s
+        if self._asked_s is not None and manifest.began_s >= self._asked_s:
+            self._asked_s = None
         if self._rollback_waits:
             self._roll_back()
         elif run.phase is Phase.RUNNING:
@@ -138,8 +142,15 @@ class EpochKeeper(Keeper):
         have = self._ledger.records.keys() | self._ledger.finals.keys()
         return [shard for shard in self._run.plan.shards if shard not in have]
 
+    def on_asked(self, now_s: float) -> None:
+        self._asked_s = now_s
+
+    @property
+    def is_asked(self) -> bool:
+        return self._asked_s is not None
+
     def _epoch_due(self, now_s: float) -> bool:
-        if self._final_failed:
+        if self._final_failed or self.is_asked:
             return True
         policy = self._run.policy
         if not policy.checkpoints:

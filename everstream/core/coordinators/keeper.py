@@ -66,6 +66,13 @@ class Keeper(Protocol):
     def on_tick(self, now_s: float) -> None:
         """Time has passed."""
 
+    def on_asked(self, now_s: float) -> None:
+        """Somebody wants all that was done up to now to be stable, and waits for it."""
+
+    @property
+    def is_asked(self) -> bool:
+        """What was asked for last is not stable yet."""
+
     def on_host_back(self, host: HostId, now_s: float) -> None:
         """A host that was lost has started again."""
 
