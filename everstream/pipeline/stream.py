@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from everstream.errors import GraphError, UserError
 from everstream.pipeline.checkpointing import Checkpointing, Coordinated, Engine
@@ -221,6 +222,12 @@ class Pipeline:
             store_key=store_key,
             monitor=monitor,
         )
+
+    def with_nodes(self, nodes: Mapping[str, Node]) -> Self:
+        """A copy with these nodes in place of those of the same name; the original stays as it is."""
+        twin = copy.copy(self)
+        twin.graph = Graph(self.name, {**self.graph.nodes, **nodes}, list(self.graph.edges))
+        return twin
 
     def ended(self, result: RunResult) -> None:
         """A run has come to this; for pipelines that make something of it."""

@@ -82,6 +82,28 @@ def test_what_differs_from_the_sequential_result_is_an_error(tmp_path: Path) -> 
     assert "1 of 1 results differ" in done.output and "WRONG" in done.output
 
 
+def test_a_run_that_fails_does_not_hide_the_others() -> None:
+    for name in ("broken", "good"):
+        apps("new", name, "--stages", "parse", "latency=no", "monitor=off")
+    file = Path("benchmarks", "broken.py")
+    file.write_text(file.read_text().replace("stages=STAGES", "stages=(lambda item: 1 / 0,)"))
+    done = CliRunner().invoke(
+        app, ["apps", "exec", "broken", "good", "-i", "threads", "--out", "o", "--json", "r.json"]
+    )
+    assert done.exit_code == 1
+    first, second, *_ = done.output.splitlines()
+    assert first == "1/2 broken-threads: failed: ZeroDivisionError: division by zero"
+    assert second.startswith("2/2 good-threads: 100 items in ") and second.endswith(", exact")
+    assert "1 of 2 runs failed" in done.output
+    told = json.loads(Path("r.json").read_text())
+    assert [one["planned"]["benchmark"] for one in told["runs"]] == ["good-threads"]
+    assert "division by zero" in told["failed"][0]["text"]
+    page = Path("o", "page.html").read_text()
+    assert "1 of 2 runs failed" in page and "division by zero" in page
+    done = CliRunner().invoke(app, ["apps", "check", "broken", "-i", "threads"])
+    assert done.exit_code == 1 and "division by zero" in done.output
+
+
 def test_two_interfaces_are_compared_side_by_side() -> None:
     apps("new", "pair", "--stages", "parse")
     said = apps(
@@ -136,7 +158,7 @@ def test_productivity_stands_beside_the_published_tables() -> None:
 def test_an_application_is_killed_and_gives_the_sequential_result_all_the_same() -> None:
     said = apps("all", "prime", "--input", "test", "--every", "100ms", "--json", "all.json")
     assert "1 result(s), all as the sequential program's" in said
-    assert "never came to pass" not in said
+    assert "never came to pass" not in said and "1 failure(s) survived, exact" in said
     (one,) = json.loads(Path("all.json").read_text())["runs"]
     assert one["exact"] and len(one["recoveries"]) == 1 and one["items"] == 4_998
     assert one["latency_ms"] > 0 and set(one["operators_ms"]) >= {"numbers", "is_prime"}

@@ -59,7 +59,8 @@ def drive(job: Job, make: Callable[[Path], Pipeline]) -> Done:
             monitor=job.monitor,
         )
         ended_s = time.monotonic()
-        job.application.finish(job.folder, parts, job.output)
+        began_s = ended_s - result.wall_s
+        job.application.finish(job.folder, parts, job.output, result.returned)
         finished_s = time.monotonic() - ended_s
         job.progress(items, items)
         return Done(
@@ -68,7 +69,10 @@ def drive(job: Job, make: Callable[[Path], Pipeline]) -> Done:
             startup_s=result.startup_s,
             stamps=stamps_of(pipeline.graph, notes, items) if job.clocked else None,
             checkpoints=result.checkpoint_count,
-            recoveries=[report.to_json() for report in result.recoveries],
+            recoveries=[
+                {**report.to_json(), "at_s": round(report.start_s - began_s, 3)}
+                for report in result.recoveries
+            ],
             notes=list(result.notes),
             monitored=result.monitored,
         )
