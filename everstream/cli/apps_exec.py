@@ -238,13 +238,22 @@ def all_with_kills(
     Exit codes: 0 all results exact and every kill survived; 1 one is not, or a run failed.
     """
     from everstream.apps.catalogue import NAMES
-    from everstream.apps.cycle.execute import fresh_results
+    from everstream.apps.cycle.execute import Failure, fresh_results
+    from everstream.apps.cycle.preparing import prepare
     from everstream.apps.cycle.with_kills import with_kills
 
-    with console.status("making inputs"):
-        chosen = with_kills(names or NAMES, size, interface, every)
+    wanted = names or list(NAMES)
+    ready: list[str] = []
+    with console.status("making inputs and sequential results") as status:
+
+        def tell(name: str) -> None:
+            ready.append(name)
+            status.update(f"inputs and sequential results: {len(ready)} of {len(wanted)} ready")
+
+        missing = prepare(wanted, size, tell)
+    failures = [Failure(name, f"{name}: {text}") for name, text in missing.items()]
+    chosen = with_kills([name for name in wanted if name in ready], size, interface, every)
     folder = out or fresh_results("all")
-    failures: list[Failure] = []
     outcomes = _perform(chosen, folder, failures)
     _conclude("all applications, with a kill each", outcomes, failures, folder, json_file, True)
 
@@ -281,7 +290,7 @@ def _conclude(
                 f"[yellow]{one.planned.benchmark}: {missing} kill(s) never came to pass[/]"
             )
     console.print(f"tables and page in {folder}", highlight=False, soft_wrap=True)
-    failed = [{"benchmark": one.planned.benchmark, "text": one.text} for one in failures]
+    failed = [{"benchmark": one.benchmark, "text": one.text} for one in failures]
     _write(json_file, {"runs": [outcome.to_json() for outcome in outcomes], "failed": failed})
     if not good:
         raise typer.Exit(1)

@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
+from everstream.apps.cycle.preparing import prepare
 from everstream.cli.app import app
 from everstream.errors import UserError
 
@@ -153,6 +154,16 @@ def test_productivity_stands_beside_the_published_tables() -> None:
         if one["interface"] == "everstream"
     ]
     assert ours["lines"] <= 36 and ours["effort"] == pytest.approx(ours["hours"] * 18 * 3600)
+
+
+def test_an_application_without_an_input_does_not_hide_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")  # where no flite is to make recordings with
+    assert prepare(["sentiment", "prime"], "test", (ready := []).append).keys() == {"sentiment"}
+    assert ready == ["prime"]
+    done = CliRunner().invoke(app, ["apps", "all", "sentiment", "--input", "test"])
+    assert done.exit_code == 1 and "failed: sentiment: " in done.output
 
 
 def test_an_application_is_killed_and_gives_the_sequential_result_all_the_same() -> None:

@@ -27,7 +27,7 @@ def planned_runs(benchmarks: Sequence[Benchmark]) -> list[Planned]:
 class Failure:
     """A run that came to nothing."""
 
-    planned: Planned
+    benchmark: str
     text: str
 
 
@@ -55,7 +55,7 @@ def execute(
             except RunFailed as error:
                 if failures is None:
                     raise
-                failures.append(Failure(run, error.message))
+                failures.append(Failure(run.benchmark, error.message))
                 workers.pop(run.benchmark).close()  # it may be gone; the next has one of its own
                 continue
             if run is last[run.benchmark]:

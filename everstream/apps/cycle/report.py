@@ -143,8 +143,8 @@ def runs_table(outcomes: Sequence[Outcome]) -> tuple[Sequence[str], list[list[st
             f"{one.items:,}",
             f"{one.wall_s:.2f}",
             f"{one.items_per_s:,.1f}",
-            _or_dash(one.latency_ms, ",.2f"),
-            _or_dash(one.latency_p99_ms, ",.2f"),
+            _three_digits(one.latency_ms),
+            _three_digits(one.latency_p99_ms),
             _or_dash(one.cpu_percent, ".0f"),
             _or_dash(None if one.memory_kb is None else one.memory_kb / 1024, ",.0f"),
             str(len(one.recoveries)),
@@ -157,6 +157,10 @@ def runs_table(outcomes: Sequence[Outcome]) -> tuple[Sequence[str], list[list[st
 def labels(outcomes: Sequence[Outcome]) -> dict[int, str]:
     """Run -> its application, and whatever else tells it from the others."""
     several = {name for name in PARTS if len({_part(one, name) for one in outcomes}) > 1}
+    # Each application has a batch of its own: that tells it from no other.
+    seen = {(one.planned.application, one.planned.batch) for one in outcomes}
+    if len(seen) == len({application for application, _ in seen}):
+        several.discard("batch")
     return {
         one.planned.number: ", ".join(
             [Path(one.planned.application).stem]
@@ -185,6 +189,12 @@ def _part(outcome: Outcome, name: str) -> str:
             return f"input {planned.size}"
         case _:
             return planned.interface
+
+
+def _three_digits(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def _or_dash(value: float | None, form: str) -> str:

@@ -167,6 +167,9 @@ def test_runs_are_called_by_what_tells_them_apart() -> None:
     same = [outcome(1.0), outcome(1.0, repeat=1)]
     assert labels(same) == {0: "tiny", 1: "tiny, repeat 2"}
     assert common(same) == "Everstream, 2 workers, batch 1, input test."
+    other = outcome(1.0, number=1)
+    other.planned = replace(other.planned, application="other", batch=100)
+    assert labels([same[0], other]) == {0: "tiny", 1: "other"}, "the batch is the application's"
     differ = [outcome(1.0, number=0, workers=1), outcome(1.0, "threads", number=1)]
     assert labels(differ) == {0: "tiny, everstream, 1 worker", 1: "tiny, threads, 2 workers"}
 
