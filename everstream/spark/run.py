@@ -257,6 +257,7 @@ class _Run:
         started_s = run.running_s or run.ended_s
         result.wall_s = run.ended_s - started_s
         result.startup_s = started_s - self.began_s
+        result.started_s = started_s
         result.checkpoints = run.written
         result.checkpoint_count = run.written.total
         result.recovery_count = run.failures
@@ -349,6 +350,7 @@ class _Run:
         started_s = driver.running_s or driver.ended_s
         result.wall_s = driver.ended_s - started_s
         result.startup_s = started_s - self.began_s
+        result.started_s = started_s
         result.checkpoints = driver.written
         result.checkpoint_count = driver.written.total
         result.recoveries = coordinator.recoveries

@@ -43,7 +43,7 @@ def report(
     _survived(page, outcomes)
     points = tables["parallelism"]
     for across, other in (("workers", "batch"), ("batch", "workers")):
-        if points[across].n_unique() > 1:
+        if points.group_by("application").agg(pl.col(across).n_unique())[across].max() != 1:
             page.heading(f"By {across}")
             page.charts(by_setting(points, across, ("application", "interface", other)))
     if "monitor" in tables:

@@ -59,7 +59,6 @@ def drive(job: Job, make: Callable[[Path], Pipeline]) -> Done:
             monitor=job.monitor,
         )
         ended_s = time.monotonic()
-        began_s = ended_s - result.wall_s
         job.application.finish(job.folder, parts, job.output, result.returned)
         finished_s = time.monotonic() - ended_s
         job.progress(items, items)
@@ -70,11 +69,12 @@ def drive(job: Job, make: Callable[[Path], Pipeline]) -> Done:
             stamps=stamps_of(pipeline.graph, notes, items) if job.clocked else None,
             checkpoints=result.checkpoint_count,
             recoveries=[
-                {**report.to_json(), "at_s": round(report.start_s - began_s, 3)}
+                {**report.to_json(), "at_s": round(report.start_s - result.started_s, 3)}
                 for report in result.recoveries
             ],
             notes=list(result.notes),
             monitored=result.monitored,
+            began_s=None if job.monitor is None else result.started_s - job.monitor.began_s,
         )
 
 

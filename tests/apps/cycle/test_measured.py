@@ -84,6 +84,8 @@ def test_items_that_a_sink_sees_only_as_a_sum_are_counted_by_their_times() -> No
 def test_what_the_monitor_saw_before_the_workers_were_ready_does_not_count() -> None:
     done = Done(4, 1.0, stamps=stamps(), monitored=pl.DataFrame(SEEN))
     assert watched_table(0, done)["elapsed_s"].to_list() == [0.0, 1.0]
+    begun = Done(4, 1.0, monitored=pl.DataFrame(SEEN), began_s=1.5)
+    assert watched_table(0, begun)["elapsed_s"].to_list() == [0.5, 1.5], "if that is known"
     assert outcome_of(outcome(1.0).planned, done, True).memory_kb == 3000
 
 
@@ -150,13 +152,14 @@ def test_a_page_of_several_applications_has_charts_for_each_and_marks_their_kill
     kill = {"at_s": 1.5, **steps, "caught_up_ms": None, "records_replayed": 1_234}
     outcomes = [outcome(10.0, number=n, notes=["it said so"]) for n in (0, 1)]
     outcomes[0].recoveries = [kill]
-    outcomes[1].planned = replace(outcomes[1].planned, application="other")
+    outcomes[1].planned = replace(outcomes[1].planned, application="other", batch=100)
     done = Done(4, 2.0, stamps=stamps(), monitored=pl.DataFrame(SEEN))
     for run in (0, 1):
         watched_table(run, done).write_parquet(tmp_path / f"monitor-{run:04d}.parquet")
     text = report("two", outcomes, write_tables(outcomes, tmp_path)).html()
     assert re.findall("<h3>(.*?)</h3>", text) == ["tiny", "other"]
     assert text.count('aria-label="throughput over time"') == 2
+    assert "By batch" not in text, "each application has one"
     assert text.count('class="mark"') == 4, "one in each chart of the application that was killed"
     row = "<td>tiny</td><td>1.50</td>" + 4 * "<td>12</td>" + "<td>-</td><td>1,234</td>"
     assert row in text, "a step that never came is no zero"
