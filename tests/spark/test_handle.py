@@ -1,8 +1,11 @@
 """A run in the background: looked at, tuned, checkpointed and stopped through its handle."""
 
+import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -179,6 +182,35 @@ def test_everybody_who_asks_is_answered_by_the_second_checkpoint() -> None:
             left.result(0)
     with pytest.raises(es.RunFailed, match="any more"):
         asking.ask().result(0)
+
+
+def test_ctrl_c_stops_the_run_that_is_waited_for() -> None:
+    def perform(handle: RunHandle) -> Any:
+        while signal.getsignal(signal.SIGINT) is before:
+            time.sleep(0.001)  # nobody waits yet
+        os.kill(os.getpid(), signal.SIGINT)
+        stopping.wait(PATIENCE)
+        return "stopped"
+
+    before, stopping = signal.getsignal(signal.SIGINT), threading.Event()
+    handle = RunHandle(endless("interrupted").graph, True, perform)
+    handle.attach(Steered(stopping))
+    assert handle.start().wait() == "stopped"  # type: ignore[comparison-overlap]
+
+
+class Steered:
+    def __init__(self, stopping: threading.Event) -> None:
+        self._stopping = stopping
+
+    def request_stop(self, reason: str) -> None:
+        assert reason == "Ctrl-C"
+        self._stopping.set()
+
+    def tune(self, wishes: Any) -> None:
+        raise AssertionError("nobody asked for that")
+
+    def ask_checkpoint(self) -> Any:
+        raise AssertionError("nobody asked for that")
 
 
 PROGRAM = """
