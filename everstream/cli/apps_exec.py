@@ -182,6 +182,7 @@ def compare(
     Example: everstream apps compare prime lane --input small --workers 2 --json compared.json
     Example: everstream apps compare lane -i everstream --workers 1:4 --base everstream-1
     """
+    from everstream.apps.cycle.compare import names as side_names
     from everstream.apps.cycle.compare import sides
     from everstream.apps.cycle.execute import fresh_results
     from everstream.apps.cycle.report import report
@@ -198,13 +199,15 @@ def compare(
     report("Everstream applications compared", outcomes, write_tables(outcomes, folder)).write(
         folder / "page.html"
     )
-    table = Table("application", "interface", "items/s", "95 %", "ratio", "95 %", "result")
-    for side in found:
+    heads = ("application", "interface", "items/s", "95 %", "ratio", "95 %", "result")
+    table = Table(*heads, box=None)
+    for side, name in zip(found, side_names(found), strict=True):
+        form = ",.0f" if side.throughput.mean >= 1000 else ".2f"
         table.add_row(
             Path(side.application).stem,
-            side.name,
-            f"{side.throughput.mean:,.2f}",
-            _between(side.throughput.low, side.throughput.high, ",.2f"),
+            name,
+            format(side.throughput.mean, form),
+            _between(side.throughput.low, side.throughput.high, form),
             "base" if side.is_base else f"{side.against.ratio:.3f}",
             "" if side.is_base else _between(side.against.low, side.against.high, ".3f"),
             {True: "exact", False: "[red]differs[/red]", None: "not compared"}[side.exact],

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from everstream.apps.cycle.charts import Chart, Series, ticks
-from everstream.apps.cycle.compare import sides
+from everstream.apps.cycle.compare import names, sides
 from everstream.apps.cycle.outcome import Outcome, latency_table, outcome_of
 from everstream.apps.cycle.plan import Planned
 from everstream.apps.cycle.report import common, labels, report, verdict
@@ -121,6 +121,10 @@ def test_sides_are_compared_with_their_base_with_intervals() -> None:
     assert sides(runs, "everstream-2")[0].against.ratio == pytest.approx(0.5)
     with pytest.raises(UserError, match="everstream-2"):
         sides(runs, "threads")
+    assert names([base, ours]) == ["sequential", "everstream"]
+    more = sides([*runs, outcome(30.0, workers=4, number=9)])
+    called = ["sequential", "everstream, 2 worker(s)", "everstream, 4 worker(s)"]
+    assert names(more) == called
 
 
 def test_a_wrong_result_is_never_called_right() -> None:
