@@ -37,7 +37,7 @@ from everstream.spark.config import (
     store_url,
     wishes_of,
 )
-from everstream.spark.context import check_context, exposure, is_local, make_context, slots
+from everstream.spark.context import is_local
 from everstream.spark.driver import Driver
 from everstream.spark.endpoints import Address, Doors, RunKeys, address_of
 from everstream.spark.gate import Ticket
@@ -54,8 +54,9 @@ from everstream.spark.opening import (
 )
 from everstream.spark.progress import Both, watching
 from everstream.spark.result import RunResult, result_of
+from everstream.spark.room import find_room
 from everstream.spark.scratch import sweep
-from everstream.spark.sharing import SHARES, Room, Share, no_slots_left
+from everstream.spark.sharing import SHARES
 from everstream.spark.signals import stopping_on_signals
 from everstream.state.holding import held
 from everstream.state.signing import StoreKey
@@ -160,7 +161,7 @@ def launch(
         ):
             heard = replace(config, listener=Both(told, Seeing(handle)))
             with SHARES.taking(
-                pipeline.graph, lambda others: _room(heard, plan, engine, others)
+                pipeline.graph, lambda others: find_room(heard, plan, engine, others)
             ) as room:
                 spread_out = spread(plan, room.hosts)
                 run = _Run(heard, spread_out, room.context, began_s, engine, handle)
@@ -378,67 +379,3 @@ def _check_engine(engine: str, config: RunConfig, plan: Plan) -> None:
         from everstream.microbatch.run import check
 
         check(config, plan)
-
-
-def _room(config: RunConfig, plan: Plan, engine: Engine, others: tuple[Share, ...]) -> Room:
-    """A Spark, and as many of its slots as this run may have."""
-    context = _context(config, plan.graph.name, engine, others)
-    hosts = _hosts(config, context, plan, engine, others)
-    if engine == "microbatch":
-        return Room(context, hosts, 1)  # its jobs take turns, on whatever is free
-    return Room(context, hosts, hosts + _own_slots(plan))
-
-
-def _context(
-    config: RunConfig, pipeline: str, engine: Engine, others: tuple[Share, ...]
-) -> SparkContext:
-    if config.spark is None:
-        context = make_context(config.master, f"everstream {pipeline}", others)
-    elif engine == "microbatch":  # whatever Spark does with its tasks, an epoch stays exact
-        context = config.spark.sparkContext
-    else:
-        context = config.spark.sparkContext
-        for warning in check_context(context):
-            config.listener.note(warning, True)
-    exposed = exposure(context)
-    if exposed is not None:
-        config.listener.note(exposed, True)
-    return context
-
-
-def _own_slots(plan: Plan) -> int:
-    """Those that sources need for work of their own."""
-    sources = [node.what for node in plan.graph.of_kind(Kind.SOURCE)]
-    return sum(source.own_slots for source in sources if isinstance(source, Source))
-
-
-def _hosts(
-    config: RunConfig,
-    context: SparkContext,
-    plan: Plan,
-    engine: Engine,
-    others: tuple[Share, ...] = (),
-) -> int:
-    """As many hosts as there are slots: more would wait for each other for ever.
-
-    Where sources have work of their own for Spark, and other runs their shards, those keep theirs.
-    """
-    taken = 0 if engine == "microbatch" else _own_slots(plan)  # jobs take turns
-    there_are = slots(context)
-    free = there_are - sum(share.slots for share in others)
-    if others and free < 1 + taken:
-        raise no_slots_left(there_are, others)
-    workers, available = config.workers, free - taken
-    if available < 1:
-        raise UserError(
-            f"Spark has {available + taken} slot(s), the pipeline needs one, and its sources {taken} "
-            f"of their own: run it on master 'local[{taken + 1}]', or a larger cluster."
-        )
-    if workers is not None and workers > available:
-        used = f", of which other runs have {there_are - free}" if others else ""
-        config.listener.note(
-            f"{workers} workers were asked for but Spark has {there_are - taken} slot(s){used}: the "
-            f"shards are packed onto {available} host(s)",
-            True,
-        )
-    return min(workers or available, available)
