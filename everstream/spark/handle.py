@@ -156,6 +156,10 @@ class RunHandle:
         }
         resolved(wishes, tunable_in(self._graph))  # what is wrong is said to whoever asks
         with self._lock:
+            if self.ended:
+                raise UserError(
+                    "the run has ended: what 'everstream tune STORE' sets counts for the next one."
+                )
             if self._driver is None:
                 self._wishes.append(wishes)
             else:

@@ -89,6 +89,8 @@ def test_a_run_is_looked_at_tuned_checkpointed_and_stopped(tmp_path: Path) -> No
     assert first.counts["numbers"][1] >= seen, "what was seen before is in the checkpoint"
     with pytest.raises(es.RunFailed, match="takes no checkpoints any more"):
         run.checkpoint()
+    with pytest.raises(es.UserError, match="the run has ended"):
+        run.tune(frequency=1)
 
 
 @pytest.mark.parametrize(
