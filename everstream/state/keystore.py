@@ -109,7 +109,7 @@ class KeyStore(Generic[K, V]):
     def items(self) -> list[tuple[K, V]]:
         """All keys with their values, as of now: the store may be changed while looping."""
         items = list(pairs(self._entries))
-        if not all_steady(types_within([value for _, value in items])):
+        if not all_steady(types_within(self._entries.values())):
             unsteady = [key for key, value in items if not STEADY[type(value)]]
             self._dirty.update(dict.fromkeys(unsteady))
         return items
