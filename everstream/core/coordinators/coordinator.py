@@ -380,4 +380,5 @@ class Coordinator:
         if wait is not None and waited_s is not None:
             missing = sorted(str(shard) for shard in wait.missing)
             others = f"; still missing: {listed(missing)}" if missing else ""
+            others += f". Held up by {wait.why}" if wait.why else ""
             run.outbox.note(f"{wait.what} is taking longer than {waited_s:.3g} s{others}", True)

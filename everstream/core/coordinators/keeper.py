@@ -25,6 +25,9 @@ ReturnReport: TypeAlias = Halted | Rewired | Restored | RestoreFailed
 """What a shard says on its way back to a checkpoint."""
 
 
+THE_STORE = "the store: it has not answered"
+
+
 @dataclass(frozen=True)
 class Wait:
     """Something the run waits for."""
@@ -32,6 +35,8 @@ class Wait:
     what: str
     missing: Sequence[ShardId] = field(default_factory=tuple)
     """The shards that have not answered."""
+    why: str = ""
+    """What holds it up, if that is known."""
 
 
 class Keeper(Protocol):

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, assert_never
 
 from everstream.core.checkpoint_record import CheckpointRecord, LogKind
-from everstream.core.coordinators.keeper import Keeper, ReturnReport, Wait
+from everstream.core.coordinators.keeper import THE_STORE, Keeper, ReturnReport, Wait
 from everstream.core.coordinators.line_book import LineBook
 from everstream.core.coordinators.run_state import RETRY_S, RunState
 from everstream.core.ids import (
@@ -249,7 +249,7 @@ class LineKeeper(Keeper):
     def waits_for(self) -> Wait | None:
         run, rollback = self._run, self._rollback
         if run.writing is not None:
-            return Wait(f"writing the manifest of line {run.writing.epoch}")
+            return Wait(f"writing the manifest of line {run.writing.epoch}", why=THE_STORE)
         if rollback is not None and rollback.halting:
             return Wait(f"halting (generation {rollback.generation})", tuple(rollback.halting))
         if rollback is not None and run.hosts.complete:
