@@ -44,6 +44,7 @@ from everstream.spark.gate import Ticket, let_in
 from everstream.spark.life_sign import LifeSign
 from everstream.spark.links import Peers, Watch
 from everstream.spark.operator_logs import LogCollector
+from everstream.spark.sleep import sleep_ms
 from everstream.spark.talk import (
     Hello,
     HostBroke,
@@ -234,22 +235,22 @@ class Host:
         poller = zmq.Poller()
         for waited in (self.control, self.inbox, self.background.wake_fd):
             poller.register(waited, zmq.POLLIN)
-        busy = False
+        busy, asked_s = False, 0.0
         while self.running:
-            ready = dict(poller.poll(0 if busy else self._wait_ms()))
+            ready = dict(poller.poll(0 if busy else self._sleep_ms(asked_s)))
             if self.control in ready:
                 self._drain_control()
             if self.inbox in ready:
                 self._drain_inbox()
             if self.background.wake_fd in ready:
                 self.background.deliver_outcomes()
-            busy = self._step_runners()
+            asked_s = self.clock_s()
+            busy = self._step_runners(asked_s)
             self._drain_local()
             self._report_progress()
 
-    def _step_runners(self) -> bool:
+    def _step_runners(self, now_s: float) -> bool:
         busy = False
-        now_s = self.clock_s()
         for position, (shard, runner) in enumerate(self.runners.items()):
             self.whereabouts.enter(position)
             runner.on_tick(now_s)
@@ -262,15 +263,9 @@ class Host:
                 busy = True
         return busy or bool(self.local_work)
 
-    def _wait_ms(self) -> int:
-        """How long nothing can happen by itself."""
-        now_s = self.clock_s()
-        wait_s = self.progress_every_s
-        for runner in self.runners.values():
-            if runner.ready_at_s > now_s:
-                wait_s = min(wait_s, runner.ready_at_s - now_s)
-            wait_s = min(wait_s, runner.timer_in_s())
-        return max(1, int(wait_s * 1000))
+    def _sleep_ms(self, asked_s: float) -> int:
+        runners = self.runners.values()
+        return sleep_ms(runners, asked_s, self.clock_s(), self.progress_every_s)
 
     def _drain_inbox(self) -> None:
         while True:
