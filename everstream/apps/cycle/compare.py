@@ -22,6 +22,9 @@ class Side:
     workers: int
     batch: int
     throughput: Estimate
+    """From the workers standing ready to the result being written."""
+    with_start: Estimate
+    """The same with the time until they stood ready."""
     latency_ms: Estimate | None
     against: Ratio
     """Its throughput by the base's."""
@@ -35,6 +38,7 @@ class Side:
             "workers": self.workers,
             "batch": self.batch,
             "throughput": self.throughput.to_json(),
+            "throughput_with_start": self.with_start.to_json(),
             "latency_ms": None if self.latency_ms is None else self.latency_ms.to_json(),
             "ratio": self.against.to_json(),
             "base": self.is_base,
@@ -59,6 +63,7 @@ def sides(outcomes: Sequence[Outcome], base: str | None = None) -> list[Side]:
             Side(
                 *key,
                 estimate(speeds),
+                estimate([one.items_per_s_with_start for one in some]),
                 estimate(waits) if waits else None,
                 ratio_of(speeds, [one.items_per_s for one in groups[of_base]]),
                 all(looked) if looked else None,
