@@ -9,7 +9,7 @@ import errno
 
 import polars as pl
 
-from everstream.errors import UserError
+from everstream.errors import StoreError, UserError
 
 OF_THE_PROGRAM = (
     UserError,
@@ -36,6 +36,9 @@ def will_recur(error: BaseException) -> bool:
     """Whether the same work would end in the same error once more."""
     if isinstance(error, OSError):
         return error.errno in OF_A_FOLDER
+    if isinstance(error, StoreError):
+        # Libraries of object stores raise what they like when a network fails.
+        return isinstance(error.__cause__, OSError) and will_recur(error.__cause__)
     if error.__cause__ is not None and will_recur(error.__cause__):
         return True
     return isinstance(error, OF_THE_PROGRAM)

@@ -10,6 +10,7 @@ import pytest
 import everstream as es
 from everstream.apps.catalogue import NAMES
 from everstream.apps.running import run_pipeline
+from tests.sampling import sampled
 
 from .conftest import MASTER, Folder, application
 
@@ -28,7 +29,7 @@ KILLS = {
 OPTIONS = ("--kills", "6", "--seed", "7", "--drivers")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sampled(NAMES, ["prime", "compress", "lane", "ferret"]))
 def test_an_application_gives_the_sequential_result_through_a_kill(
     name: str, folder: Folder, tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ from everstream.pipeline.graph import Kind
 from everstream.spark.kills import Kill
 from everstream.spark.listener import Listener, Snapshot
 from everstream.spark.result import RunResult
+from tests.sampling import sampled
 
 from .conftest import EXAMPLES, MASTER, Load
 
@@ -49,7 +50,7 @@ class Keeping(Listener):
         self.keeper.on_progress(snapshot.phase, time.monotonic())
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sampled(NAMES, ["word_count", "ledger"]))
 def test_an_example_comes_through_random_kills_with_the_same_output(
     load: Load, name: str, tmp_path: Path
 ) -> None:

@@ -5,12 +5,14 @@ import errno
 import polars as pl
 import pytest
 
-from everstream.errors import ConnectorError, StoreError, UserError
+from everstream.errors import ConnectorError, EnvironmentFault, StoreError, UserError
 from everstream.runtime.recurring import will_recur
 
 
-def because(cause: Exception) -> ConnectorError:
-    error = ConnectorError("cannot write")
+def because(
+    cause: Exception, kind: type[ConnectorError] | type[StoreError] = ConnectorError
+) -> EnvironmentFault:
+    error = kind("cannot write")
     error.__cause__ = cause
     return error
 
@@ -21,7 +23,10 @@ def because(cause: Exception) -> ConnectorError:
         *(TypeError("x"), KeyError("x"), ZeroDivisionError(), UserError("no column")),
         *(pl.exceptions.ColumnNotFoundError("x"), ModuleNotFoundError("x")),
         *(PermissionError(errno.EACCES, "x"), NotADirectoryError(errno.ENOTDIR, "x")),
-        because(OSError(errno.EROFS, "x")),
+        *(
+            because(OSError(errno.EROFS, "x")),
+            because(PermissionError(errno.EACCES, "x"), StoreError),
+        ),
     ],
 )
 def test_what_is_wrong_with_a_program_or_a_folder_stays_wrong(error: Exception) -> None:
@@ -33,7 +38,7 @@ def test_what_is_wrong_with_a_program_or_a_folder_stays_wrong(error: Exception) 
     [
         *(ConnectionRefusedError(errno.ECONNREFUSED, "x"), TimeoutError(), RuntimeError("busy")),
         *(OSError(errno.ENOSPC, "x"), StoreError("x"), because(OSError(errno.EIO, "x"))),
-        *(SystemExit(1), MemoryError()),
+        *(SystemExit(1), MemoryError(), because(ValueError("a network that is away"), StoreError)),
     ],
 )
 def test_what_may_be_back_after_a_pause_is_tried_again(error: BaseException) -> None:

@@ -10,18 +10,21 @@ from everstream.simulation.__main__ import app
 from everstream.simulation.faults import NO_FAULTS, Faults
 from everstream.simulation.shapes import SHAPES, shape_for
 from everstream.simulation.world import World
+from tests.sampling import sampled
 
-SEEDS_PER_CASE = 250
-CASES = 8
+SEEDS_PER_CASE = 100
+CASES = 20
+QUICK_CASES = 4
 
 
 def replay_command(seed: int) -> str:
     return f"python -m everstream.simulation {seed} --trace"
 
 
-@pytest.mark.parametrize("case", range(CASES))
-def test_every_seed_ends_with_exactly_the_right_output(case: int) -> None:
-    for seed in range(case * SEEDS_PER_CASE, (case + 1) * SEEDS_PER_CASE):
+@pytest.mark.parametrize("case", sampled(map(str, range(CASES)), [*map(str, range(QUICK_CASES))]))
+def test_every_seed_ends_with_exactly_the_right_output(case: str) -> None:
+    first = int(case) * SEEDS_PER_CASE
+    for seed in range(first, first + SEEDS_PER_CASE):
         history = World(seed, shape_for(seed), Faults()).run()
         assert history.right, f"{history.violations}; replay with: {replay_command(seed)}"
 
@@ -65,7 +68,7 @@ def test_without_checkpoints_a_failure_starts_the_run_over_and_the_output_is_rig
 
 def test_a_run_that_is_stopped_among_faults_and_resumed_ends_with_the_right_output() -> None:
     stops = 0
-    for seed in range(150):
+    for seed in range(50):
         world = World(seed, shape_for(seed), Faults())
         for at_s in (0.1 + seed % 5 / 10, 0.6 + seed % 7 / 10):
             world.scheduler.at(at_s, world.stop)

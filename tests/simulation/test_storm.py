@@ -33,7 +33,14 @@ def test_whatever_goes_wrong_the_output_is_exact_or_the_run_is_refused(protocol:
 
 
 @pytest.mark.parametrize(
-    ("protocol", "seed"), [("aligned", 593), ("aligned", 1725), ("at-least-once", 1014)]
+    ("protocol", "seed"),
+    [
+        ("aligned", 593),
+        ("aligned", 1725),
+        ("at-least-once", 1014),
+        ("uncoordinated", 1411),
+        ("hmnr", 1411),
+    ],
 )
 def test_storms_that_were_wrong_once_are_right(protocol: str, seed: int) -> None:
     """An order to resume that reaches a new process; a last wait that counted a pause as waiting."""

@@ -31,10 +31,6 @@ class Side:
     exact: bool | None
     is_base: bool
 
-    @property
-    def name(self) -> str:
-        return f"{self.interface}, {self.workers} worker(s), batch {self.batch}"
-
     def to_json(self) -> dict[str, Any]:
         return {
             "application": self.application,
@@ -75,6 +71,26 @@ def sides(outcomes: Sequence[Outcome], base: str | None = None) -> list[Side]:
             )
         )
     return found
+
+
+def names(found: Sequence[Side]) -> list[str]:
+    """What to call each: its interface, and of workers and batch what differs between them.
+
+    A sequential program has one worker whatever the others have, and an application a batch of its
+    own: that tells nobody anything.
+    """
+    farms = [side for side in found if side.interface != "sequential"]
+    many_workers = len({side.workers for side in farms}) > 1
+    batches = {(side.application, side.batch) for side in found}
+    many_batches = len(batches) > len({application for application, _ in batches})
+    return [
+        ", ".join(
+            [side.interface]
+            + ([f"{side.workers} worker(s)"] if many_workers and side in farms else [])
+            + ([f"batch {side.batch}"] if many_batches else [])
+        )
+        for side in found
+    ]
 
 
 Key = tuple[str, str, int, int]

@@ -18,11 +18,18 @@ BY_SETTING = (
 )
 
 
-def over_time(monitor: pl.DataFrame, names: dict[int, str], title: str = "") -> list[Chart]:
+def over_time(
+    monitor: pl.DataFrame,
+    names: dict[int, str],
+    title: str = "",
+    marks: Sequence[tuple[float, str]] = (),
+) -> list[Chart]:
     """What the monitor saw from moment to moment, one curve per run."""
     found = []
+    ends = monitor.filter(pl.col("run").is_in(list(names)))["elapsed_s"].to_list()
+    span = (0.0, max(ends, default=0.0))
     for column, what, unit in OVER_TIME:
-        chart = Chart(f"{title}{what} over time", "seconds", unit)
+        chart = Chart(f"{title}{what} over time", "seconds", unit, span=span, marks=marks)
         scale = 1 / 1024 if column == "memory_kb" else 1.0
         for run, name in names.items():
             chart.series.append(Series(name, _points(monitor, run, column, scale)))

@@ -127,8 +127,10 @@ def _add_recovery(
     measured: Measured, result: RunResult, arrivals: Arrivals, killed_s: float, beat_s: float
 ) -> None:
     report = next(report for report in result.recoveries if report.failed_s is not None)
-    back = recovery(arrivals, killed_s, step_s=max(STEP_S, beat_s), before_s=4.0)
-    measured.recovery_s = back.recovery_s
+    before_s = 4.0
+    if len(arrivals.between(killed_s - before_s, killed_s).at_s):  # else nothing to compare with
+        back = recovery(arrivals, killed_s, step_s=max(STEP_S, beat_s), before_s=before_s)
+        measured.recovery_s = back.recovery_s
     if report.restored_s is not None:
         measured.restore_s = report.restored_s - report.start_s
     measured.rollback_s = report.rollback_s
@@ -136,8 +138,8 @@ def _add_recovery(
     measured.went_back = len(report.went_back)
     measured.shards = sum(len(manifest.records) for manifest in result.checkpoints[-1:])
     measured.replayed = report.records_replayed
-    before_s, after_s = AROUND_S
-    curve = arrivals.curve(STEP_S, killed_s - before_s, killed_s + after_s)
+    earlier_s, later_s = AROUND_S
+    curve = arrivals.curve(STEP_S, killed_s - earlier_s, killed_s + later_s)
     measured.curve = {
         "at_s": [round(float(at_s - killed_s), 3) for at_s in curve.start_s],
         "records_per_s": [round(float(value), 1) for value in curve.records_per_s],
