@@ -117,7 +117,9 @@ def figures(
         typer.Argument(metavar="FIGURE...", help="Such as spbench-12; spbench or resipipe: all."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the pages.")] = Path("reports/figures"),
-    size: Annotated[str, typer.Option("--input", help="Class of the inputs.")] = "test",
+    size: Annotated[
+        str, typer.Option("--input", help="Class of the inputs; test has too few items for curves.")
+    ] = "small",
     workers: Annotated[str, typer.Option("--workers", "-w", help="Range of workers.")] = "1:2",
     repeats: Annotated[int, typer.Option("--repeats", "-r", min=1)] = 1,
     monitor: Annotated[str, typer.Option(help="Period of the curves over time.")] = "100ms",
@@ -128,7 +130,7 @@ def figures(
     Where numbers were published they stand beside ours. Each figure is a page of its own. One whose
     runs fail does not keep the others from being drawn; the exit code is 1 then.
 
-    Example: everstream apps figures spbench-12 resipipe-5.2 --input small --out figures
+    Example: everstream apps figures spbench-12 resipipe-5.2 --workers 1:4 --out figures
     """
     from everstream.apps.cycle.progress import last_line_of, line_of
     from everstream.apps.figures.catalogue import FIGURES, chosen, draw_figures

@@ -79,7 +79,7 @@ def refuse_other_master(running: str, wanted: str, others: tuple[Share, ...]) ->
 
 def no_slots_left(there_are: int, others: tuple[Share, ...]) -> UserError:
     """Others have them all."""
-    used = ", ".join(f"'{one.pipeline}' {one.slots}" for one in others)
+    used = ", ".join(sorted(f"'{one.pipeline}' {one.slots}" for one in others))
     return UserError(
         f"Spark has {there_are} slot(s), and other runs of this process have them all ({used}). "
         "Start those with workers=..., so that some are left, or all on a master with more, as in "
@@ -88,5 +88,5 @@ def no_slots_left(there_are: int, others: tuple[Share, ...]) -> UserError:
 
 
 def named(others: tuple[Share, ...]) -> str:
-    names = ", ".join(f"'{one.pipeline}'" for one in others)
+    names = ", ".join(sorted(f"'{one.pipeline}'" for one in others))
     return f"{names} {'is' if len(others) == 1 else 'are'}"

@@ -126,7 +126,8 @@ def test_two_pipelines_run_at_once_and_each_has_slots_of_its_own() -> None:
             started(one, Notes()).wait()
         with pytest.raises(es.UserError, match=r"'one', 'other' are running .* 'local\[6,"):
             endless("third").run(master="local[7]")
-        with started(endless("rest"), Until(), workers=3):
+        with started(endless("rest"), rest := Until(), workers=3):
+            rest.read(1)
             full = endless("full").start(master=MASTER, listener=(notes := Notes()))
             with pytest.raises(es.UserError, match=r"has 6 slot.*'one' 2, 'other' 1, 'rest' 3"):
                 full.wait()

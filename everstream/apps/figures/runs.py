@@ -36,7 +36,7 @@ class Runs:
     """Makes runs as figures ask for them, and remembers."""
 
     out: Path
-    size: str = "test"
+    size: str = "small"
     workers: str = "1:2"
     repeats: int = 1
     monitor: str = "100ms"
