@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from pyspark import SparkContext
-from pyspark.sql import SparkSession
 
 from everstream.core.ids import ShardId
 from everstream.core.manifest import EpochManifest
@@ -85,7 +84,7 @@ class MicroBatches(Watcher):
         layout = Layout(plan)
         run = uuid.uuid4().hex
         self._jobs = SparkJobs(
-            SparkSession(context),
+            context,
             layout,
             opened.url,
             config.key_file,
