@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from pyspark import SparkContext
@@ -75,7 +75,6 @@ class MicroBatches(Watcher):
         self.listener = config.listener
         self.notes: Newest[str] = Newest()
         self.written: Newest[EpochManifest] = Newest()
-        self.failures = 0
         self.began_s = time.monotonic()
         self.running_s: float | None = None
         self.ended_s = 0.0
@@ -104,6 +103,7 @@ class MicroBatches(Watcher):
             sizing=_sizing(config, plan),
             policy=config.policy,
             watcher=self,
+            sleep=self._rest,
         )
         self._forfeited: dict[ShardId, float] = {}
         self._control: Control | None = None
@@ -157,11 +157,15 @@ class MicroBatches(Watcher):
             if self.stop_requested:
                 self.note(f"stopping after epoch {self.epochs.stable}: {self._stop_reason}", False)
                 return
+            # With less to read than would fill an epoch, the next one begins when it is due.
             if self.epochs.caught_up and not self.epochs.finished:
                 self._rest_until(began_s + (self.epochs.sizing.every_s or 0.0))
 
+    def _rest(self, time_s: float) -> None:
+        self._rest_until(time.monotonic() + time_s)
+
     def _rest_until(self, due_s: float) -> None:
-        """There was less to read than would fill an epoch: the next one begins when it is due."""
+        """Wait, for what is due then or for a wish to stop."""
         while time.monotonic() < due_s and not self.stop_requested:
             time.sleep(min(_LOOK_EVERY_S, max(0.0, due_s - time.monotonic())))
             self._look()
@@ -192,7 +196,8 @@ class MicroBatches(Watcher):
                 totals[name] = totals.get(name, 0) + (gave if name in sources else had)
         read = sum(totals.get(name, 0) for name in sources)
         hosts = max(map(len, self.epochs.layout.levels))
-        return Snapshot(phase, hosts, read, totals, self.epochs.stable, [])
+        recoveries = list(self.epochs.recoveries.reports)
+        return Snapshot(phase, hosts, read, totals, self.epochs.stable, recoveries)
 
     def _deaths(self) -> tuple[Death, ...]:
         newest = self.epochs.newest
@@ -205,8 +210,8 @@ class MicroBatches(Watcher):
         self.notes.append(text)
         self.listener.note(text, warning)
 
-    def failed(self, reason: str) -> None:
-        self.failures += 1
+    def killed(self) -> Collection[ShardId]:
+        return self._kills.killed
 
     def stable(self, manifest: EpochManifest, reports: Sequence[ShardReport]) -> None:
         self.written.append(manifest)

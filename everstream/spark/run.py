@@ -222,7 +222,8 @@ class _Run:
         result.startup_s = started_s - self.began_s
         result.checkpoints = run.written
         result.checkpoint_count = run.written.total
-        result.recovery_count = run.failures
+        result.recoveries = run.epochs.recoveries.reports
+        result.recovery_count = run.epochs.recoveries.reports.total
         result.notes = run.notes
         result.forfeited = run.forfeited
         self._say_what_is_missing(result)
