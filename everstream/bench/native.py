@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
 import polars as pl
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -94,9 +96,6 @@ class NativeWordCount(Query):
 
 def count_words(key: Any, parts: Iterator[Any], state: "GroupState") -> Iterator[Any]:
     """Of one word: all that came in this trigger."""
-    import numpy as np
-    import pandas as pd  # type: ignore[import-untyped]
-
     had = state.get[0] if state.exists else 0
     new = sum(map(len, parts))
     state.update((had + new,))
@@ -136,8 +135,6 @@ class NativeWindowedCount(Query):
 
 def count_bids(key: Any, parts: Iterator[Any], state: "GroupState") -> Iterator[Any]:
     """Of one auction and window: what came in this trigger, or that its time has passed."""
-    import pandas as pd  # type: ignore[import-untyped]
-
     if state.hasTimedOut:
         (had,) = state.get
         state.remove()
