@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from pyspark import SparkContext
 
+from everstream.core.coordinators.tally import CheckpointTally
 from everstream.core.ids import ShardId
 from everstream.core.manifest import EpochManifest
 from everstream.core.newest import Newest
@@ -75,6 +76,7 @@ class MicroBatches(Watcher):
         self.listener = config.listener
         self.notes: Newest[str] = Newest()
         self.written: Newest[EpochManifest] = Newest()
+        self.tally = CheckpointTally()
         self.began_s = time.monotonic()
         self.running_s: float | None = None
         self.ended_s = 0.0
@@ -217,6 +219,8 @@ class MicroBatches(Watcher):
         self.written.append(manifest)
         self.listener.epoch(manifest)
         for report in reports:
+            if report.record is not None:
+                self.tally.add(report.record)
             self._forfeited[report.shard] = report.forfeited
             for wishes in report.wishes:
                 if self._control is not None:

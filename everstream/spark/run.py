@@ -225,6 +225,7 @@ class _Run:
         result.recoveries = run.epochs.recoveries.reports
         result.recovery_count = run.epochs.recoveries.reports.total
         result.notes = run.notes
+        result.tally = run.tally
         result.forfeited = run.forfeited
         self._say_what_is_missing(result)
         return result
