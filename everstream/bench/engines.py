@@ -45,7 +45,7 @@ class Compared:
     """One load on both engines."""
 
     load: Load
-    native: native.Query | None = None
+    asked: native.Query | None = None
     """How native Structured Streaming is asked the same."""
     rounds_s: dict[Engine, list[float]] = field(default_factory=dict)
     native_per_s: float | None = None
@@ -136,9 +136,9 @@ def measure(
                 progress(f"{one.load.name} on {engine}, round {number + 1} of {rounds}")
                 result = _run(one.load, engine, every_s, master)
                 one.rounds_s.setdefault(engine, []).append(round(result.wall_s, 4))
-        if one.native is not None:
+        if one.asked is not None:
             progress(f"{one.load.name} on native Structured Streaming")
-            one.native_per_s = native.measure(one.native, master)
+            one.native_per_s = native.measure(one.asked, master)
     losses = engine_losses.measure(state_bytes=state_bytes, master=master, progress=progress)
     return Engines(floors_ms, compared, losses, every_s, os.cpu_count() or 1)
 
