@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from everstream.pipeline.checkpointing import Engine
+from everstream.pipeline.stream import Pipeline
+
 _ROOT = str(Path(__file__).parents[1])
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [_ROOT, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
@@ -21,3 +24,14 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "error::everstream.EverstreamDeprecationWarning")
+
+
+@pytest.fixture
+def default_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    """The engine of runs that do not name one, those in a reader's program included."""
+    engine: Engine = request.param
+    for start in (Pipeline.run, Pipeline.start):
+        defaults = start.__kwdefaults__
+        assert defaults is not None
+        monkeypatch.setitem(defaults, "engine", engine)
+    return engine
