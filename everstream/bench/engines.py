@@ -3,7 +3,8 @@
 The floor of micro-batches is the median time of epochs that have next to nothing to read, once
 for a pipeline without state and once for a keyed one. Throughput is that of `bench throughput`,
 with every output checked; the engines take turns, and the best round of each counts, because noise
-only ever makes a run slower.
+only ever makes a run slower. In the same run native Structured Streaming does the stateful ones with
+Python (`everstream.bench.native`), and epochs lose caches and workers (`engine_losses`).
 """
 
 import os
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, get_args
 
+from everstream.bench import engine_losses, native
 from everstream.bench.throughput import Load, Selection, WindowedCount, WordCount
 from everstream.connectors.generate import Range
 from everstream.core.manifest import EpochManifest
@@ -43,7 +45,10 @@ class Compared:
     """One load on both engines."""
 
     load: Load
+    asked: native.Query | None = None
+    """How native Structured Streaming is asked the same."""
     rounds_s: dict[Engine, list[float]] = field(default_factory=dict)
+    native_per_s: float | None = None
 
     def per_s(self, engine: Engine) -> float:
         return self.load.records / min(self.rounds_s[engine])
@@ -53,10 +58,18 @@ class Compared:
         """Micro-batches against tasks."""
         return self.per_s("microbatch") / self.per_s("tasks")
 
+    @property
+    def times_native(self) -> float | None:
+        """Micro-batches against native Structured Streaming."""
+        return self.per_s("microbatch") / self.native_per_s if self.native_per_s else None
+
     def to_json(self) -> dict[str, Any]:
+        times = self.times_native
         return {
             "records": self.load.records,
             "ratio": round(self.ratio, 3),
+            "native_per_s": self.native_per_s and round(self.native_per_s),
+            "times_native": times and round(times, 1),
             **{f"{engine}_per_s": round(self.per_s(engine)) for engine in self.rounds_s},
             "rounds_s": {engine: list(took_s) for engine, took_s in self.rounds_s.items()},
         }
@@ -68,6 +81,7 @@ class Engines:
 
     floors_ms: dict[str, float]
     compared: list[Compared]
+    losses: engine_losses.Losses
     every_s: float
     cores: int
 
@@ -75,6 +89,12 @@ class Engines:
         return {
             "floor_ms": {name: round(floor, 1) for name, floor in self.floors_ms.items()},
             "ratio": {one.load.name: round(one.ratio, 3) for one in self.compared},
+            "times_native": {
+                one.load.name: round(one.times_native, 1)
+                for one in self.compared
+                if one.times_native is not None
+            },
+            "losses": self.losses.to_json(),
             "every_s": self.every_s,
             "cores": self.cores,
             "details": {one.load.name: one.to_json() for one in self.compared},
@@ -86,18 +106,26 @@ def measure(
     bids: int = 100_000_000,
     words: int = 10_000_000,
     windowed_bids: int = 30_000_000,
+    native_words: int = 100_000,
+    native_bids: int = 300_000,
+    state_bytes: int = 100 << 20,
     every_s: float = 1.0,
     rounds: int = 2,
     master: str = "local[2]",
     progress: Callable[[str], None] = lambda text: None,
 ) -> Engines:
-    """Floors first, then every load on both engines in turn."""
+    """Floors first, then every load on both engines in turn; losses last.
+
+    native_words, native_bids: how many native Structured Streaming gets in each of its triggers.
+    """
     floors_ms = {}
     for name, make in (("stateless", _stateless), ("keyed", _keyed)):
         progress(f"the least an epoch costs, {name}")
         floors_ms[name] = _floor_ms(make(), 1 if name == "stateless" else 2, master)
     compared = [
-        Compared(load) for load in (Selection(bids), WordCount(words), WindowedCount(windowed_bids))
+        Compared(Selection(bids)),
+        Compared(WordCount(words), native.NativeWordCount(native_words)),
+        Compared(WindowedCount(windowed_bids), native.NativeWindowedCount(native_bids)),
     ]
     for one in compared:
         for engine in ENGINES:
@@ -108,7 +136,11 @@ def measure(
                 progress(f"{one.load.name} on {engine}, round {number + 1} of {rounds}")
                 result = _run(one.load, engine, every_s, master)
                 one.rounds_s.setdefault(engine, []).append(round(result.wall_s, 4))
-    return Engines(floors_ms, compared, every_s, os.cpu_count() or 1)
+        if one.asked is not None:
+            progress(f"{one.load.name} on native Structured Streaming")
+            one.native_per_s = native.measure(one.asked, master)
+    losses = engine_losses.measure(state_bytes=state_bytes, master=master, progress=progress)
+    return Engines(floors_ms, compared, losses, every_s, os.cpu_count() or 1)
 
 
 def _run(load: Load, engine: Engine, every_s: float, master: str) -> RunResult:

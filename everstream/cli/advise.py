@@ -55,6 +55,15 @@ def advise(
     max_overhead: Annotated[
         str | None, typer.Option(help="What checkpoints may cost when nothing fails, like 2%.")
     ] = None,
+    slots: Annotated[
+        int | None, typer.Option(min=1, help="How many tasks Spark can run at once.")
+    ] = None,
+    sockets: Annotated[
+        bool, typer.Option(help="Workers may open sockets to talk to each other.")
+    ] = True,
+    max_latency: Annotated[
+        str | None, typer.Option(help="How long a result may take to show, like 1s.")
+    ] = None,
     from_run: Annotated[
         Path | None, typer.Option(help="Take what is not given from the JSON result of a run.")
     ] = None,
@@ -72,7 +81,7 @@ def advise(
         Path | None, typer.Option("--json", help="Write the advice as JSON into this file.")
     ] = None,
 ) -> None:
-    """Say how often to checkpoint, with which protocol, and what a failure will cost.
+    """Say how often to checkpoint, with which protocol and engine, and what a failure will cost.
 
     Tell it what you know; what you do not know is assumed and said so. A measured run is best.
 
@@ -84,6 +93,8 @@ def advise(
       everstream advise --from-run result.json --mtbf 1d --target-recovery 10s --figure cost.png
 
       everstream advise --from-run result.json --measured reports/protocols.json
+
+      everstream advise --rate 50k/s --capacity 150k/s --shards 64 --slots 8 --max-latency 5s
     """
     from everstream.planning import AdviceError, RunResultError
     from everstream.planning import advise as ask
@@ -109,6 +120,9 @@ def advise(
             cycles=cycles,
             target_recovery=target_recovery,
             max_overhead=max_overhead,
+            slots=slots,
+            sockets=sockets,
+            max_latency=max_latency,
         )
     except (AdviceError, RunResultError, QuantityError) as error:
         raise typer.BadParameter(str(error)) from error

@@ -209,7 +209,8 @@ def throughput(
     Times are the run's own, from the first record given to the last commit; Spark's start is not
     in them. Every output is checked. NEXMark 2 is also run keeping every second bid
     (nexmark_2_half, as FERDiS does), and the word count with ten times the words
-    (word_count_long), which lasts for several checkpoints.
+    (word_count_long), which lasts for several checkpoints. The column microbatch is the best of
+    the same with engine="microbatch".
 
     Example: everstream bench throughput --rounds 5 --json throughput.json
     """
@@ -224,8 +225,8 @@ def throughput(
             rounds=rounds,
             progress=status.update,
         )
-    head = ("million per second", "best", "median", "target", "best peer", "PyFlink DataStream")
-    table = Table(*head)
+    head = ("million per second", "best", "median", "microbatch", "target", "best peer")
+    table = Table(*head, "PyFlink DataStream")
     for rate in found.rates:
         load = rate.load
         peer, peer_per_s = load.best_peer
@@ -233,6 +234,7 @@ def throughput(
             rate.label,
             f"{rate.best_per_s / 1e6:.2f}",
             f"{rate.median_per_s / 1e6:.2f}",
+            f"{rate.microbatch_per_s / 1e6:.2f}",
             f"{load.target_per_s / 1e6:g}",
             f"{peer_per_s / 1e6:g} {peer}",
             f"{load.python_peer_per_s / 1e6:g}",
@@ -250,12 +252,21 @@ def engines(
     bids: Annotated[int, typer.Option(help="Bids for NEXMark 2.")] = 100_000_000,
     words: Annotated[int, typer.Option(help="Words for the running word count.")] = 10_000_000,
     windowed_bids: Annotated[int, typer.Option(help="Bids for the windowed count.")] = 30_000_000,
+    native_words: Annotated[
+        int, typer.Option(help="Words in each trigger of native Structured Streaming.")
+    ] = 100_000,
+    native_bids: Annotated[
+        int, typer.Option(help="Bids in each trigger of native Structured Streaming.")
+    ] = 300_000,
+    state_mb: Annotated[int, typer.Option(help="MB of state when caches are lost.")] = 100,
     json_file: JsonFile = None,
 ) -> None:
     """Both engines on the same work: the least that an epoch costs, and throughput side by side.
 
     NEXMark 2, a running word count and a windowed count on two cores, epochs and checkpoints of one
-    second, the engines in turn. Every output is checked.
+    second, the engines in turn; the latter two also in native Structured Streaming with Python
+    (applyInPandasWithState). Then what it costs an epoch if caches are lost or a worker is killed.
+    Every output is checked.
 
     Example: everstream bench engines --rounds 3 --json engines.json
     """
@@ -266,6 +277,9 @@ def engines(
             bids=bids,
             words=words,
             windowed_bids=windowed_bids,
+            native_words=native_words,
+            native_bids=native_bids,
+            state_bytes=state_mb << 20,
             rounds=rounds,
             progress=status.update,
         )
@@ -277,6 +291,14 @@ def engines(
             rate = f"{one.per_s(engine) / 1e6:.2f} M records/s"
             table.add_row(f"{one.load.name}, {engine}", rate, "")
         table.add_row(f"{one.load.name}, ratio", f"{one.ratio:.2f}", "at least 0.6")
+        if one.native_per_s is not None and one.times_native is not None:
+            rate = f"{one.native_per_s / 1e6:.3f} M records/s"
+            table.add_row(f"{one.load.name}, native with Python", rate, "")
+            times = f"{one.times_native:.0f} times"
+            table.add_row(f"{one.load.name}, against native", times, "at least 5 times")
+    lost, killed = found.losses.caches_lost_s, found.losses.worker_killed_s
+    table.add_row("epoch with half the caches lost", f"{lost:+.2f} s", "at most +0.30 s")
+    table.add_row("epoch with a worker killed", f"{killed:+.2f} s", "at most +1.00 s")
     console.print(table)
     _write(json_file, found.to_json())
 

@@ -48,6 +48,10 @@ def protocols(
         bool,
         typer.Option(help="Run uncoordinated also with logs in memory, as FERDiS had them."),
     ] = True,
+    microbatch: Annotated[
+        bool,
+        typer.Option(help='Run aligned also with engine="microbatch", as one more protocol.'),
+    ] = True,
     interval: Annotated[
         list[str] | None,
         typer.Option(metavar="1s", help="Time between checkpoints; default: the paper's, scaled."),
@@ -103,6 +107,7 @@ def protocols(
         {Failure.NONE: [False], Failure.ONE: [True], Failure.BOTH: [False, True]}[failure],
         repeats,
         memory=memory,
+        microbatch=microbatch,
     )
     results = Results(json_file)
     _measure_missing(grid, setting, results, rounds if costs else 0)

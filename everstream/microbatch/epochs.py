@@ -6,14 +6,15 @@ drives the pipeline next commits what this driver did not come to.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, assert_never
 
 from everstream.core.coordinators.repeats import Repeats
 from everstream.core.coordinators.restart_budget import RestartBudget
+from everstream.core.coordinators.restarts import BackOff
 from everstream.core.coordinators.run_state import RETRY_S
-from everstream.core.ids import NO_EPOCH, Epoch, Generation, first_generation
+from everstream.core.ids import NO_EPOCH, Epoch, Generation, ShardId, first_generation
 from everstream.core.manifest import KEPT_MANIFESTS, EpochManifest, records_for, shard_counts
 from everstream.core.orders import Policy
 from everstream.core.points import Point
@@ -30,10 +31,14 @@ from everstream.microbatch.checking import Complete, Disagreement, examine
 from everstream.microbatch.layout import Layout
 from everstream.microbatch.orders import ATTEMPTS, Failed, Order, ShardReport, Unreadable, Unsaved
 from everstream.microbatch.output import Output
+from everstream.microbatch.recoveries import Recoveries
 from everstream.microbatch.sizing import Sizing
 from everstream.pipeline.tuning import Tuning
 from everstream.state.landing import Wait, pause
 from everstream.state.store import CheckpointStore, Lease
+
+PRUNE_EVERY_S = 1.0
+"""To look through the log and delete what is too old takes a while: not in each of many short epochs."""
 
 
 class JobLost(EnvironmentFault):
@@ -53,8 +58,9 @@ class Watcher:
     def note(self, text: str, warning: bool) -> None:
         """Something a user should know."""
 
-    def failed(self, reason: str) -> None:
-        """An epoch came to nothing and will be run again."""
+    def killed(self) -> Collection[ShardId]:
+        """The shards whose process was killed on purpose in the last job."""
+        return ()
 
     def stable(self, manifest: EpochManifest, reports: Sequence[ShardReport]) -> None:
         """An epoch is in the store, and its output is committed."""
@@ -81,6 +87,7 @@ class Epochs:
     tuning: Tuning = field(default_factory=Tuning)
     """The settings that were changed; whoever hears of more changes it between two epochs."""
     clock_s: Callable[[], float] = time.monotonic
+    wall_s: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
     wait_for_store: Wait = pause
 
@@ -88,6 +95,9 @@ class Epochs:
         self.output = Output(self.layout.plan, self.store, self.store_url)
         self._budget = RestartBudget(self.policy.max_restarts, self.policy.restart_window_s)
         self._repeats = Repeats()
+        self._back_off = BackOff()
+        self.recoveries = Recoveries()
+        self._pruned_s = self.clock_s()
         self._jobs_run = 0
         self._era = 0
         self._highest = max((manifest.epoch for manifest in self.manifests), default=NO_EPOCH)
@@ -116,7 +126,7 @@ class Epochs:
             except CorruptObject as error:
                 self._fall_back(str(error))
             except Exception as error:  # sinks raise what they like
-                self._spend(_explained(error))
+                self._spend(_explained(error), pausing=True)
             else:
                 self._era += 1
                 return
@@ -124,6 +134,7 @@ class Epochs:
     def step(self) -> bool:
         """Run one epoch; False if it came to nothing."""
         self._epoch_began_s = self.clock_s()
+        self.recoveries.began(self._epoch_began_s)
         order = self._order()
         try:
             reports = self.jobs.run(order)
@@ -139,7 +150,7 @@ class Epochs:
                 recurs = not isinstance(error, StoreError)
                 if recurs and self._repeats.has_seen(error, self.stable):
                     raise RunFailed(f"epoch {order.epoch} failed twice of the same cause", error)
-                self._spend(error)
+                self._spend(error, pausing=True)
             case Unreadable(reason=reason):
                 self._fall_back(reason)
                 self.open()
@@ -159,6 +170,7 @@ class Epochs:
                 self.jobs.run(self._order(closing=True))
             except JobLost as error:
                 self.watcher.note(f"shards were not told that the run is over: {error}", True)
+        self._prune()
         try:
             self.output.put_right(self._next_generation(), self.newest)
         except Exception as error:  # nothing is missing: what is left over, the next run removes
@@ -197,6 +209,7 @@ class Epochs:
             self._again(f"epoch {order.epoch} given up: {error}")
             self.sleep(RETRY_S)
             return False
+        before = self.stable
         self.manifests = [manifest, *self.manifests][:KEPT_MANIFESTS]
         self._highest = manifest.epoch
         self.watcher.reached(Point.AFTER_PREPARE)
@@ -204,9 +217,16 @@ class Epochs:
         self.watcher.reached(Point.AFTER_COMMIT)
         read = max((report.read for report in verdict.reports), default=0)
         self.caught_up = not self.sizing.has_more(read)
-        self.sizing.note(read, self.clock_s() - self._epoch_began_s)
+        now_s = self.clock_s()
+        self.sizing.note(read, now_s - self._epoch_began_s)
+        killed = self.watcher.killed()
+        self.recoveries.stable(
+            manifest.epoch, before, verdict.reports, killed, now_s, self.wall_s()
+        )
         self.watcher.stable(manifest, verdict.reports)
-        self._prune()
+        if now_s - self._pruned_s >= PRUNE_EVERY_S:
+            self._prune()
+            self._pruned_s = now_s
         return True
 
     def _manifest(self, order: Order, verdict: Complete) -> EpochManifest:
@@ -219,7 +239,7 @@ class Epochs:
             began_s=self._epoch_began_s,
             duration_s=self.clock_s() - self._epoch_began_s,
             shard_counts=shard_counts(plan),
-            written_at=time.time(),
+            written_at=self.wall_s(),
             described=plan.described,
             returns=self.newest.returns if self.newest is not None else (),
         )
@@ -228,7 +248,7 @@ class Epochs:
         try:
             self.output.commit(self.stable, reports, self.watcher.reached)
         except Exception as error:  # sinks raise what they like; the manifest has what they need
-            self._spend(_explained(error))
+            self._spend(_explained(error), pausing=True)
             self.open()
 
     def _prune(self) -> None:
@@ -241,18 +261,28 @@ class Epochs:
 
     def _again(self, reason: str) -> None:
         self.watcher.note(reason, True)
-        self.watcher.failed(reason)
+        self._failed(reason)
 
-    def _spend(self, error: EverstreamError) -> None:
-        """A failure: the run goes on from the last epoch, unless there were too many."""
-        self.watcher.failed(error.message.splitlines()[0])
+    def _failed(self, reason: str) -> None:
+        self.recoveries.failed(reason, self.layout.plan.shards, self.stable, self.clock_s())
+
+    def _spend(self, error: EverstreamError, *, pausing: bool = False) -> None:
+        """A failure: the run goes on from the last epoch, unless there were too many.
+
+        pausing: somebody's code raised, and whatever it needs may be back after a while.
+        """
+        self._failed(error.message.splitlines()[0])
         if not self._budget.spend(self.clock_s()):
             policy = self.policy
             raise RunFailed(
                 f"more than {policy.max_restarts} failures within {policy.restart_window_s:g} s",
                 error,
             )
-        self.watcher.note(f"going back to epoch {self.stable}: {error.message}", True)
+        pause_s = self._back_off.pause_s(self.clock_s()) if pausing else 0.0
+        when = f"in {pause_s:g} s " if pause_s else ""
+        self.watcher.note(f"{when}going back to epoch {self.stable}: {error.message}", True)
+        if pause_s:
+            self.sleep(pause_s)
 
     def _fall_back(self, reason: str) -> None:
         """The newest checkpoint cannot be read: take the one before it, and say so.

@@ -47,6 +47,8 @@ class KillPlan:
         self._epochs = 0
         self._planned: dict[int, Death] = {}
         """Of the epoch under way, by the number of the kill."""
+        self.killed: set[ShardId] = set()
+        """Whose process was killed in the last job."""
 
     def reached(self, point: Point) -> None:
         """The driver stands at this point."""
@@ -72,10 +74,12 @@ class KillPlan:
 
     def settle(self, reports: Sequence[ShardReport]) -> None:
         """Whoever had to be tried again did die; those who came to no such point may die later."""
+        self.killed = set()
         retried = {report.shard for report in reports if report.retry}
         for number, death in self._planned.items():
             if death.shard in retried:
                 retried.remove(death.shard)
+                self.killed.add(death.shard)
                 self._injector.happening(number)
 
 

@@ -104,6 +104,12 @@ class ShardReport:
     """How many attempts before this one were lost."""
     cached: bool = False
     """It went on where it was, without a restore."""
+    processed: int = 0
+    """Records it has had in this epoch; a source: has read."""
+    began_at: float = 0.0
+    """When this attempt began, on the clock on the wall."""
+    restored_s: float = 0.0
+    """How long it took to restore the shard."""
     took_s: float = 0.0
     forfeited: float = 0.0
     """Records of a load whose time has passed, of a source that does not make up for them."""

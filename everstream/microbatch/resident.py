@@ -88,7 +88,7 @@ class Resident:
             self.runner.on_commit_done(self.port.commits.pop(0))
 
     def go_through(self, order: Order, frames: Iterable[Arrived]) -> int:
-        """One epoch: its input, then its checkpoint. The records that a source has read."""
+        """One epoch: its input, then its checkpoint. The records it has had."""
         before = self.runner.processed
         if order.tuning.version > self._tuned:
             self._tuned = order.tuning.version
@@ -103,7 +103,7 @@ class Resident:
         self._replenish()
         self._save()
         self.epoch = order.epoch
-        return self.runner.processed - before if self.is_source else 0
+        return self.runner.processed - before
 
     def leave(self) -> None:
         """The run is over."""

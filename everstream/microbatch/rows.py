@@ -1,7 +1,7 @@
 """Rows: what one stage hands to the next. A frame of some channel, or the report of a shard.
 
-Spark sees three columns: the partition the row goes to, a header of fixed size, and a payload it
-never looks into. Rows arrive in any order; sequence numbers put the frames right again.
+Spark sees two things: the partition a row goes to, and bytes it never looks into, which are a header
+of fixed size and a payload. Rows arrive in any order; sequence numbers put the frames right again.
 """
 
 import pickle
@@ -21,6 +21,10 @@ from everstream.runtime.payload import BatchPayload
 _HEADER = struct.Struct("<BIQQIqd")
 _SUMMED = struct.Struct("<BQIq")
 _REPORT = 255
+_WIDTH = 48
+"""Of a header among the bytes of a row: payloads begin where Arrow can read them in place."""
+_EMPTY, _FULL = bytes(_WIDTH - _HEADER.size), b"\1".ljust(_WIDTH - _HEADER.size, b"\0")
+"""What stands between the two: whether there is a payload, which may have no bytes."""
 
 
 class Row(NamedTuple):
@@ -30,6 +34,20 @@ class Row(NamedTuple):
     header: bytes
     payload: Any
     """A buffer, or None."""
+
+
+def pieces_of(row: Row) -> tuple[bytes, memoryview]:
+    """The bytes of a row, in two pieces, so that a large payload need not be copied."""
+    if row.payload is None:
+        return row.header + _EMPTY, memoryview(b"")
+    return row.header + _FULL, memoryview(row.payload).cast("B")
+
+
+def row_in(data: bytes) -> Row:
+    """The row with these bytes; it has arrived, so the partition does not matter any more."""
+    seen = memoryview(data)
+    header = data[: _HEADER.size]
+    return Row(0, header, seen[_WIDTH:] if seen[_HEADER.size] else None)
 
 
 class Digest(NamedTuple):

@@ -2,13 +2,13 @@
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 
 from pyspark import SparkContext
-from pyspark.sql import SparkSession
 
+from everstream.core.coordinators.tally import CheckpointTally
 from everstream.core.ids import ShardId
 from everstream.core.manifest import EpochManifest
 from everstream.core.newest import Newest
@@ -78,7 +78,7 @@ class MicroBatches(Watcher):
         self.listener = config.listener
         self.notes: Newest[str] = Newest()
         self.written: Newest[EpochManifest] = Newest()
-        self.failures = 0
+        self.tally = CheckpointTally()
         self.began_s = time.monotonic()
         self.running_s: float | None = None
         self.ended_s = 0.0
@@ -88,7 +88,7 @@ class MicroBatches(Watcher):
         layout = Layout(plan)
         run = uuid.uuid4().hex
         self._jobs = SparkJobs(
-            SparkSession(context),
+            context,
             layout,
             opened.url,
             config.key_file,
@@ -108,6 +108,7 @@ class MicroBatches(Watcher):
             sizing=_sizing(config, plan),
             policy=config.policy,
             watcher=self,
+            sleep=self._rest,
         )
         self._forfeited: dict[ShardId, float] = {}
         self._control: Control | None = None
@@ -178,11 +179,15 @@ class MicroBatches(Watcher):
             if self.stop_requested:
                 self.note(f"stopping after epoch {self.epochs.stable}: {self._stop_reason}", False)
                 return
+            # With less to read than would fill an epoch, the next one begins when it is due.
             if self.epochs.caught_up and not self.epochs.finished:
                 self._rest_until(began_s + (self.epochs.sizing.every_s or 0.0))
 
+    def _rest(self, time_s: float) -> None:
+        self._rest_until(time.monotonic() + time_s)
+
     def _rest_until(self, due_s: float) -> None:
-        """There was less to read than would fill an epoch: the next one begins when it is due."""
+        """Wait, for what is due then or for a wish to stop or for a checkpoint."""
         while time.monotonic() < due_s and not (self.stop_requested or self._asking.is_due):
             time.sleep(min(_LOOK_EVERY_S, max(0.0, due_s - time.monotonic())))
             self._look()
@@ -213,7 +218,8 @@ class MicroBatches(Watcher):
                 totals[name] = totals.get(name, 0) + (gave if name in sources else had)
         read = sum(totals.get(name, 0) for name in sources)
         hosts = max(map(len, self.epochs.layout.levels))
-        return Snapshot(phase, hosts, read, totals, self.epochs.stable, [])
+        recoveries = list(self.epochs.recoveries.reports)
+        return Snapshot(phase, hosts, read, totals, self.epochs.stable, recoveries)
 
     def _deaths(self) -> tuple[Death, ...]:
         newest = self.epochs.newest
@@ -226,13 +232,15 @@ class MicroBatches(Watcher):
         self.notes.append(text)
         self.listener.note(text, warning)
 
-    def failed(self, reason: str) -> None:
-        self.failures += 1
+    def killed(self) -> Collection[ShardId]:
+        return self._kills.killed
 
     def stable(self, manifest: EpochManifest, reports: Sequence[ShardReport]) -> None:
         self.written.append(manifest)
         self.listener.epoch(manifest)
         for report in reports:
+            if report.record is not None:
+                self.tally.add(report.record)
             self._forfeited[report.shard] = report.forfeited
             for wishes in report.wishes:
                 self.tune(wishes)

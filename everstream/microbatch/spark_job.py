@@ -1,28 +1,32 @@
-"""An epoch as one Spark job: a stage for each level, a shuffle between two of them."""
+"""An epoch as one Spark job: a stage for each level, a shuffle between two of them.
+
+The job is put together from the parts that `RDD.partitionBy` is made of, rather than from
+DataFrames: there is nothing to plan and to compile anew for every epoch, bytes go into the shuffle
+as they are, and each part of a stage can have its own pool of Python workers.
+"""
 
 import os
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import cloudpickle
+from pyspark import SparkContext
+from pyspark.core.rdd import _prepare_for_python_RDD
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.util import _load_from_socket
 
 from everstream.microbatch.epochs import JobLost
 from everstream.microbatch.kills import Death
 from everstream.microbatch.layout import Layout
 from everstream.microbatch.orders import Order, ShardReport
+from everstream.microbatch.pins import VARIABLE, Pins
 from everstream.microbatch.rows import Row, report_in
-from everstream.microbatch.spark_task import COLUMNS, Stage
+from everstream.microbatch.spark_task import Arriving, Ending, Leaving, Stage, Starting
+from everstream.spark.context import slots_of_an_executor
 
-SETTINGS = {
-    # Stages must stay as they are laid out: a partition is a shard.
-    "spark.sql.adaptive.enabled": "false",
-    # Nothing is to be read from one stage while another is planned anew.
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "0",
-}
+_CALL_SITE = "callSite.short"
 
 
 class SparkJobs:
@@ -30,7 +34,7 @@ class SparkJobs:
 
     def __init__(
         self,
-        session: SparkSession,
+        context: SparkContext,
         layout: Layout,
         store_url: str,
         key_file: str | None,
@@ -39,10 +43,7 @@ class SparkJobs:
         deaths: Callable[[], tuple[Death, ...]],
         on_reports: Callable[[list[ShardReport]], None],
     ) -> None:
-        self._session = session.newSession()  # so that the settings are nobody else's
-        for name, value in SETTINGS.items():
-            self._session.conf.set(name, value)
-        self._context = session.sparkContext
+        self._context = context
         self._layout = layout
         self._store_url = store_url
         self._key_file = key_file
@@ -50,22 +51,28 @@ class SparkJobs:
         self._max_retries = max_retries
         self._deaths = deaths
         self._on_reports = on_reports
-        self._plan = self._context.broadcast(cloudpickle.dumps(layout.plan))
+        self._plan = context.broadcast(cloudpickle.dumps(layout.plan))
         self._path = [path for path in sys.path if path and os.path.isdir(path)]
+        first = len(layout.levels[0])
+        self._start: Any = cast("Any", context.parallelize(range(first), first))._jrdd
+        most = slots_of_an_executor(context)
+        self._pins = [Pins(len(shards), most) for shards in layout.levels]
+        self._selections = [[self._selection(group) for group in p.groups] for p in self._pins]
 
     def run(self, order: Order) -> list[ShardReport]:
         self._context.setJobGroup(self._group, self._description(order), True)
-        self._context.setLocalProperty("callSite.short", self._description(order))
         try:
-            table = self._frame(order).toArrow()
+            last = self._lineage(order)
+            socket = self._jvm.PythonRDD.collectAndServe(last.rdd())
+            with _load_from_socket(socket, Arriving()) as arrived:
+                rows: list[Row] = list(arrived)
         except PySparkException as error:
             raise JobLost(_cause(error)) from error
         except Exception as error:
             if type(error).__module__.startswith("py4j"):
                 raise JobLost(_cause(error)) from error
             raise
-        rows = zip(table.column(1).to_pylist(), table.column(2).to_pylist(), strict=True)
-        reports = [report_in(Row(0, header, payload)) for header, payload in rows]
+        reports: list[ShardReport] = [report_in(row) for row in rows]
         self._on_reports(reports)
         return reports
 
@@ -75,18 +82,25 @@ class SparkJobs:
 
     def close(self) -> None:
         with suppress(Exception):  # Spark itself may be gone; then there is nothing to free
-            self._context.setLocalProperty("callSite.short", None)  # type: ignore[arg-type]
+            self._name_stage(None)
             self._plan.destroy()
 
-    def _frame(self, order: Order) -> Any:
+    # Inside. The JVM's own objects have no types in Python.
+
+    @property
+    def _jvm(self) -> Any:
+        return cast("Any", self._context)._jvm
+
+    def _lineage(self, order: Order) -> Any:
+        """The last stage, with all before it."""
+        deaths, coming = self._deaths(), self._start
         levels = self._layout.levels
-        deaths = self._deaths()
-        frame: Any = self._session.range(0, len(levels[0]), 1, len(levels[0]))
-        for level, shards in enumerate(levels):
-            if level:
-                frame = frame.repartitionById(len(shards), "partition")
+        for level in range(len(levels)):
+            last = level == len(levels) - 1
+            self._name_stage(_listed(self._layout.chains_at(level)))
             stage = Stage(
                 level,
+                self._pins[level].in_turn,
                 order,
                 self._plan,
                 self._store_url,
@@ -95,8 +109,57 @@ class SparkJobs:
                 self._path,
                 self._max_retries,
             )
-            frame = frame.mapInArrow(stage, COLUMNS)
-        return frame
+            rows_in = Arriving() if level else Starting()
+            command = (stage, None, rows_in, Ending() if last else Leaving())
+            coming = self._in_workers(coming, command, level)
+            if not last:
+                coming = self._shuffled(coming, len(levels[level + 1]))
+        return coming
+
+    def _in_workers(self, before: Any, command: tuple[Any, ...], level: int) -> Any:
+        """A stage of Python tasks, every pin's in its own pool of workers."""
+        jvm, context = self._jvm, cast("Any", self._context)
+        pickled, broadcasts, environment, includes = _prepare_for_python_RDD(context, command)
+        parts = []
+        for pin, selection in enumerate(self._selections[level]):
+            source = before.rdd()
+            if len(self._selections[level]) > 1:
+                source = jvm.org.apache.spark.rdd.PartitionPruningRDD(
+                    source, selection, before.classTag()
+                )
+            function = jvm.SimplePythonFunction(
+                bytearray(pickled),
+                {**environment, VARIABLE: str(pin)},
+                includes,
+                context.pythonExec,
+                context.pythonVer,
+                broadcasts,
+                context._javaAccumulator,
+            )
+            parts.append(jvm.PythonRDD(source, function, False, False).asJavaRDD())
+        if len(parts) == 1:
+            return parts[0]
+        array = context._gateway.new_array(jvm.org.apache.spark.api.java.JavaRDD, len(parts))
+        for number, part in enumerate(parts):
+            array[number] = part
+        return context._jsc.union(array)
+
+    def _shuffled(self, rows: Any, shards: int) -> Any:
+        jvm = self._jvm
+        pairs = jvm.PairwiseRDD(rows.rdd()).asJavaPairRDD()
+        dealt = pairs.partitionBy(jvm.PythonPartitioner(shards, 0))
+        return jvm.PythonRDD.valueOfPair(dealt)
+
+    def _selection(self, group: Iterable[int]) -> Any:
+        """A function of Scala that is true of these partitions: a set is one."""
+        jvm = self._jvm
+        numbers = jvm.java.util.HashSet()
+        for number in group:
+            numbers.add(number)
+        return jvm.scala.jdk.javaapi.CollectionConverters.asScala(numbers).toSet()
+
+    def _name_stage(self, name: str | None) -> None:
+        self._context.setLocalProperty(_CALL_SITE, name)  # type: ignore[arg-type]
 
     def _description(self, order: Order) -> str:
         """What Spark's own pages show."""

@@ -1,4 +1,4 @@
-"""A stage of an epoch as Spark's Python workers run it: Arrow batches of rows in, and out.
+"""A stage of an epoch as Spark's Python workers run it: rows in, and rows out.
 
 What a worker keeps from one task to the next is in this module: its cache of shards, the plan it
 has unpickled, and its hand on the store.
@@ -10,9 +10,10 @@ import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from struct import Struct
+from typing import Any, BinaryIO
 
-import pyarrow as pa
+from pyspark.serializers import FramedSerializer
 
 from everstream.core.ids import ShardId
 from everstream.core.points import Point
@@ -21,24 +22,65 @@ from everstream.microbatch.cache import Cache
 from everstream.microbatch.kills import Death, die
 from everstream.microbatch.layout import Layout, Place
 from everstream.microbatch.orders import ATTEMPTS, Failed, Order, ShardReport
-from everstream.microbatch.rows import Row, report_row
+from everstream.microbatch.rows import Row, pieces_of, report_row, row_in
 from everstream.microbatch.task import Surroundings, Task
 from everstream.state.signing import StoreKey
 from everstream.state.store import CheckpointStore
 
-COLUMNS = "partition int, header binary, payload binary"
-_BATCH_BYTES = 16 << 20
+_LENGTH = Struct("!i")
+_KEY = Struct("!iq")
+_KEY_BYTES = 8
 _CACHE = Cache()
 _LAYOUTS: dict[str, Layout] = {}
 """Of the newest run only."""
 _STORES: dict[tuple[str, str | None], CheckpointStore] = {}
 
 
+class Arriving(FramedSerializer):
+    """Rows, each of them as it was written by a stage before."""
+
+    def loads(self, obj: bytes) -> Row:
+        return row_in(obj)
+
+
+class Starting(FramedSerializer):
+    """What the first stage gets: nothing of interest, it only makes Spark start the tasks."""
+
+    def loads(self, obj: bytes) -> None:
+        return None
+
+
+class Leaving(FramedSerializer):
+    """Rows for Spark's shuffle, as its pairs of a partition and some bytes."""
+
+    def dump_stream(self, iterator: Iterable[Row], stream: BinaryIO) -> None:
+        for row in iterator:
+            stream.write(_KEY.pack(_KEY_BYTES, row.partition))
+            _write(row, stream)
+
+
+class Ending(FramedSerializer):
+    """Rows for the driver."""
+
+    def dump_stream(self, iterator: Iterable[Row], stream: BinaryIO) -> None:
+        for row in iterator:
+            _write(row, stream)
+
+
+def _write(row: Row, stream: BinaryIO) -> None:
+    header, payload = pieces_of(row)
+    stream.write(_LENGTH.pack(len(header) + payload.nbytes))
+    stream.write(header)
+    stream.write(payload)
+
+
 @dataclass(frozen=True)
 class Stage:
-    """The function of one stage: what `mapInArrow` is given."""
+    """The function of one stage, which Spark calls in each of its tasks."""
 
     level: int
+    shards: tuple[int, ...]
+    """Which shard of its level each task is: see `Pins`."""
     order: Order
     plan: Any
     """Spark's broadcast of the pickled plan."""
@@ -49,22 +91,22 @@ class Stage:
     max_retries: int = 3
     """How often a process may die in one epoch before that is taken for a failure of the run."""
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, split: int, rows: Iterator[Row | None]) -> Iterator[Row]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         assert context is not None
-        retry, index = context.attemptNumber(), context.partitionId()
+        retry, index = context.attemptNumber(), self.shards[context.partitionId()]
         try:
-            yield from _batched(self._perform(batches, index, retry, context.taskAttemptId()))
+            yield from self._perform(rows, index, retry, context.taskAttemptId())
         except Exception as error:  # reported: Spark would try for ever, and say nothing
             who = ShardId(f"stage {self.level}", index)
             broken = InternalError("".join(traceback.format_exception(error)))
             told = error if isinstance(error, EverstreamError) else broken
-            yield _batch([report_row(0, ShardReport(who, problem=Failed(told)))])
+            yield report_row(0, ShardReport(who, problem=Failed(told)))
 
     def _perform(
-        self, batches: Iterable[pa.RecordBatch], index: int, retry: int, task_id: int
+        self, rows: Iterator[Row | None], index: int, retry: int, task_id: int
     ) -> Iterator[Row]:
         sys.path.extend(path for path in self.python_path if path not in sys.path)
         around = Surroundings(self._store(), self.store_url, _CACHE)
@@ -83,7 +125,7 @@ class Stage:
         if any(death.at is Point.IN_RESTORE for death in deaths):
             _CACHE.take(self.order, task.shard)  # so that there is a restore to die in
         # An input that is not read to its end costs the worker its life.
-        yield from task.perform(_rows(batches, numbers=self.level == 0))
+        yield from task.perform(row for row in rows if row is not None)
 
     def _layout(self) -> Layout:
         layout = _LAYOUTS.get(self.order.run)
@@ -104,38 +146,3 @@ class Stage:
 def _die_there(deaths: list[Death], task: Task, shard: ShardId, point: Point) -> None:
     if any(death.at is point and task.records >= death.records for death in deaths):
         die()
-
-
-def _rows(batches: Iterable[pa.RecordBatch], *, numbers: bool) -> Iterator[Row]:
-    for batch in batches:
-        if numbers:  # one for each partition: they only make Spark start the tasks
-            continue
-        headers, payloads = batch.column(1), batch.column(2)
-        for index in range(batch.num_rows):
-            yield Row(0, headers[index].as_py(), payloads[index].as_buffer())
-
-
-def _batched(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
-    """Few rows to a batch if they are large: Spark holds a batch as a whole."""
-    waiting: list[Row] = []
-    size_bytes = 0
-    for row in rows:
-        waiting.append(row)
-        size_bytes += len(row.payload) if row.payload is not None else 0
-        if size_bytes > _BATCH_BYTES:
-            yield _batch(waiting)
-            waiting, size_bytes = [], 0
-    if waiting:
-        yield _batch(waiting)
-
-
-def _batch(rows: list[Row]) -> pa.RecordBatch:
-    payloads = [None if row.payload is None else memoryview(row.payload) for row in rows]
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array([row.partition for row in rows], pa.int32()),
-            pa.array([row.header for row in rows], pa.binary()),
-            pa.array(payloads, pa.binary()),
-        ],
-        names=["partition", "header", "payload"],
-    )

@@ -98,21 +98,28 @@ class Task:
         received = digests(frames)
         missing = "" if self.order.closing else self._missing(frames)
         cached = resident is not None
-        report = ShardReport(self.shard, received=received, retry=self.retry, cached=cached)
+        report = ShardReport(
+            self.shard,
+            received=received,
+            retry=self.retry,
+            cached=cached,
+            began_at=self.around.wall_s(),
+        )
         if missing:
             yield self._report(replace(report, problem=Incomplete(missing)))
             return
         if resident is None:
             generation = self.order.generation_of(self.attempt)
             resident = Resident(self.layout, self.shard, self.order, generation, self.around.port())
-        self._resident, read = resident, 0
+        report = replace(report, restored_s=self.around.clock_s() - began_s)
+        self._resident, processed = resident, 0
         resident.port.reached = self.around.reached
         try:
             resident.hear(self.order.stable)
             if self.order.closing:
                 resident.leave()
             else:
-                read = resident.go_through(self.order, frames)
+                processed = resident.go_through(self.order, frames)
         except Exception as error:  # a rule of the core; user code is guarded by the runner
             broken = Failed(resident.runner.chain.explain(error))
             yield self._report(replace(report, problem=broken))
@@ -129,7 +136,8 @@ class Task:
             record=resident.record,
             transactions=tuple(resident.prepared()),
             sent=self._sent,
-            read=read,
+            read=processed if resident.is_source else 0,
+            processed=processed,
             took_s=self.around.clock_s() - began_s,
             forfeited=resident.runner.chain.read_meter().forfeited,
             wishes=tuple(resident.runner.chain.take_tuning()),

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from everstream.core.registry import PROTOCOLS, named
+from everstream.pipeline.checkpointing import Engine
 from everstream.planning import weighing
+from everstream.planning.engine_choice import EngineChoice, choose
 from everstream.planning.gathering import AdviceError, Facts, completed, with_measured
 from everstream.planning.measured import read_run
 from everstream.planning.protocol_costs import built_in, read_costs
@@ -56,6 +58,8 @@ class Advice:
     sureness: str
     options: tuple[Option, ...]
     warnings: tuple[str, ...] = ()
+    engine: Engine = "tasks"
+    why_engine: str = ""
     curve: tuple[tuple[float, float, float, float], ...] = field(default=(), repr=False)
     """(interval, cost of checkpoints, cost of failures, recovery time) over a range."""
 
@@ -71,6 +75,7 @@ class Advice:
             f"Checkpoint every {show_duration(self.interval_s)}, {self.protocol}.",
             f"  interval   {self.why_interval}",
             f"  protocol   {self.why_protocol}",
+            f"  engine     {self.engine}: {self.why_engine}",
             f"  no failure costs {self.overhead:.2%} of the time",
             f"  a failure  stops {self._stopped()} for {show_duration(self.outage_s)}, then "
             f"{show_duration(self.catch_up_s)} to catch up; "
@@ -102,8 +107,14 @@ def advise(
     exactly_once: bool = True,
     target_recovery: str | float | None = None,
     max_overhead: str | float | None = None,
+    slots: int | None = None,
+    sockets: bool = True,
+    max_latency: str | float | None = None,
 ) -> Advice:
-    """Advise on interval and protocol. Give strings like `"2GB"` or plain numbers in base units.
+    """Advise on interval, protocol and engine. Give strings like `"2GB"` or plain numbers in base units.
+
+    `slots` is how many tasks Spark can run at once, `sockets` whether its workers may talk to each
+    other, and `max_latency` how long results may take: they decide about the engine.
 
     `measured` is a file that `everstream bench protocols` wrote on your machine; without one the
     protocols are weighed with the measurement that comes with the package.
@@ -135,10 +146,24 @@ def advise(
     )
     if promises.overhead is not None and promises.overhead >= 1:
         raise AdviceError(f"max_overhead is a share below 1 (0.02 is 2 %), not {max_overhead!r}")
-    return advise_from(known, promises, facts.doubts)
+    latency_s = _quantity(max_latency, parse_duration_s)
+    engine = choose(
+        shards=known.shards,
+        cycles=known.cycles,
+        slots=slots,
+        sockets=sockets,
+        max_latency_s=latency_s,
+    )
+    return advise_from(known, promises, facts.doubts, engine, latency_s)
 
 
-def advise_from(known: Known, promises: Promises, doubts: tuple[str, ...] = ()) -> Advice:
+def advise_from(
+    known: Known,
+    promises: Promises,
+    doubts: tuple[str, ...],
+    engine: EngineChoice,
+    max_latency_s: float | None = None,
+) -> Advice:
     """The decision itself, from facts that are already gathered."""
     if known.rate_per_s >= known.capacity_per_s:
         raise AdviceError(
@@ -147,7 +172,10 @@ def advise_from(known: Known, promises: Promises, doubts: tuple[str, ...] = ()) 
             "Add shards or say the true --capacity."
         )
     options = tuple(weighing.weigh(known, protocol, promises) for protocol in PROTOCOLS)
-    best = _best_of([option for option in options if option.usable])
+    usable = [option for option in options if option.usable]
+    if engine.engine == "microbatch":
+        usable = [option for option in usable if option.protocol == "aligned"]
+    best = _best_of(usable)
     system = weighing.system_of(known, best.protocol, best.interval_s)
     likely = _likely(known, best.protocol, promises)
     return Advice(
@@ -166,7 +194,9 @@ def advise_from(known: Known, promises: Promises, doubts: tuple[str, ...] = ()) 
         likely_s=likely,
         sureness=_sureness(known, likely),
         options=options,
-        warnings=(*doubts, *_not_kept(best, promises)),
+        warnings=(*doubts, *_not_kept(best, promises), *_of_engine(engine, best, max_latency_s)),
+        engine=engine.engine,
+        why_engine=engine.why,
         curve=weighing.curve_of(known, best.protocol),
     )
 
@@ -199,6 +229,17 @@ def _not_kept(best: Option, promises: Promises) -> Iterator[str]:
         yield (
             f"checkpoints cost {best.overhead:.2%}, over the {promises.overhead:.2%} allowed, "
             "because the recovery target needs them this close together"
+        )
+
+
+def _of_engine(engine: EngineChoice, best: Option, max_latency_s: float | None) -> Iterator[str]:
+    if engine.warning is not None:
+        yield engine.warning
+    late = max_latency_s is not None and best.interval_s > max_latency_s
+    if engine.engine == "microbatch" and late and max_latency_s is not None:
+        yield (
+            "with micro-batches a result shows at the end of its epoch: to have it within "
+            f"{show_duration(max_latency_s)}, take epochs no longer than that"
         )
 
 

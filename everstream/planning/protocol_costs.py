@@ -96,7 +96,7 @@ def parse_costs(data: object, name: str) -> Costs:
     cyclic = [str(query) for query in list_at(body, "cyclic", name)]
     entries = enumerate(list_at(body, "runs", name))
     runs = [_Run.parse(entry, f"{name}: runs[{i}]") for i, entry in entries]
-    runs = [run for run in runs if not run.in_memory]
+    runs = [run for run in runs if not run.in_memory and run.of_tasks]
     on_cycle = [run for run in runs if run.query in cyclic]
     run_s = number_at(body, "run_s", name) if "run_s" in body else 0.0
     rates = _Rates.parse(body.get("costs"), cyclic, name)
@@ -119,6 +119,8 @@ class _Run:
     query: str
     protocol: str
     in_memory: bool
+    of_tasks: bool
+    """Not of the other engine, whose tasks come and go."""
     input_per_s: float
     log_bytes: float
     forced_share: float | None
@@ -140,6 +142,7 @@ class _Run:
             str(cell.get("query")),
             str(cell.get("protocol")),
             cell.get("log") == "memory",
+            cell.get("engine", "tasks") == "tasks",
             number_at(run, "input_per_s", where),
             number_at(run, "log_bytes", where),
             number_at(run, "forced", where) / regular if regular else None,

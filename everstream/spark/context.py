@@ -119,6 +119,17 @@ def slots(context: SparkContext) -> int:
     return max(1, context.defaultParallelism)
 
 
+def slots_of_an_executor(context: SparkContext) -> int:
+    """How many tasks one executor runs at once, as far as that is known."""
+    master = str(context.master)
+    cluster = re.fullmatch(r"local-cluster\[\s*\d+\s*,\s*(\d+)\s*,.*\]", master)
+    if cluster:
+        return int(cluster[1])
+    said = context.getConf().get("spark.executor.cores")
+    known = said is not None and not is_local(master)
+    return max(1, int(said) if known and said else context.defaultParallelism)
+
+
 def check_context(context: SparkContext) -> list[str]:
     """What stands in our way in a Spark a user brought along; each line says the fix."""
     conf = context.getConf()

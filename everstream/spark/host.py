@@ -137,6 +137,8 @@ class Host:
         self.background = Background(self.store, self.reached)
         self.peers = Peers(self.doors, id, task.slow_after_s)
         self.grants = Grants(self._send_credit)
+        self.asked_s = 0.0
+        """When the runners were last asked to step."""
         self.local_work: deque[Any] = deque()
         self.runners = {
             shard: ShardRunner(self.plan, shard, task.scheme, self) for shard in self.plan.hosts[id]
@@ -200,7 +202,7 @@ class Host:
         if self.plan.host_of[channel.sender] == self.id:
             self.local_work.append(credit)
         else:
-            self.grants.add(credit)
+            self.grants.add(credit, self.clock_s() - self.asked_s)
 
     def _send_credit(self, credit: Credit) -> None:
         sender = self.plan.host_of[credit.channel.sender]
@@ -245,10 +247,10 @@ class Host:
         poller = zmq.Poller()
         for waited in (self.control, self.inbox, self.background.wake_fd):
             poller.register(waited, zmq.POLLIN)
-        busy, asked_s = False, 0.0
+        busy = False
         runners, most_s = self.runners.values(), self.progress_every_s
         while self.running:
-            wait_ms = 0 if busy else sleep_ms(runners, asked_s, self.clock_s(), most_s)
+            wait_ms = 0 if busy else sleep_ms(runners, self.asked_s, self.clock_s(), most_s)
             ready = dict(poller.poll(wait_ms))
             if self.control in ready:
                 self._drain_control()
@@ -256,13 +258,13 @@ class Host:
                 self._drain_inbox()
             if self.background.wake_fd in ready:
                 self.background.deliver_outcomes()
-            asked_s = self.clock_s()
+            self.asked_s = self.clock_s()
             for runner in runners:
-                runner.on_tick(asked_s)
-            news_due_s = asked_s + TURN_S
-            while (busy := self._step_runners(asked_s)) and asked_s < news_due_s:
+                runner.on_tick(self.asked_s)
+            news_due_s = self.asked_s + TURN_S
+            while (busy := self._step_runners(self.asked_s)) and self.asked_s < news_due_s:
                 self._drain_local()
-                asked_s = self.clock_s()
+                self.asked_s = self.clock_s()
             self._drain_local()
             self.grants.flush()
             self._report_progress()
@@ -288,7 +290,10 @@ class Host:
                 return
             if self.inbox.get(zmq.RCVMORE):
                 parts += self.inbox.recv_multipart(copy=False)
-            self._take_in(self.wire.parse(parts))
+            item = self.wire.parse(parts)
+            if isinstance(item, Frame):
+                self.grants.saw(item.channel, small=len(parts) == 1)
+            self._take_in(item)
 
     def _drain_local(self) -> None:
         while self.local_work:

@@ -261,8 +261,10 @@ class _Run:
         result.started_s = started_s
         result.checkpoints = run.written
         result.checkpoint_count = run.written.total
-        result.recovery_count = run.failures
+        result.recoveries = run.epochs.recoveries.reports
+        result.recovery_count = run.epochs.recoveries.reports.total
         result.notes = run.notes
+        result.tally = run.tally
         result.forfeited = run.forfeited
         self._say_what_is_missing(result)
         return result

@@ -60,6 +60,22 @@ def test_the_grid_leaves_out_what_cannot_run_and_begins_with_something_of_everyt
         cells(["nexmark-99"], ["aligned"], (1.0,), (True,), 1)
 
 
+def test_micro_batches_are_one_more_column_where_there_are_no_cycles() -> None:
+    grid = cells(PAPER_QUERIES, ["aligned", "hmnr"], (1.0,), (True,), 1, microbatch=True)
+    mine = [cell for cell in grid if cell.way == "microbatch"]
+    assert {cell.query for cell in mine} == {*PAPER_QUERIES} - {"nhop"}
+    assert all(cell.exact and cell.key.split("/")[1] == "microbatch" for cell in mine)
+
+
+def test_a_run_of_micro_batches_with_a_kill_is_exact_and_tells_how_it_came_back() -> None:
+    cell = Cell("nexmark-2-half", "aligned", 0.5, failure=True, engine="microbatch")
+    found = measure(cell, SHORT, "local[2]")
+    assert (found.lost, found.duplicated, found.untrue, found.forced) == (0, 0, 0, 0)
+    assert found.regular > 0 and found.mean_ms > 0
+    assert found.restore_s is not None and found.went_back == 1
+    assert Measured.from_json(found.to_json()) == found
+
+
 def test_every_protocol_is_what_it_says() -> None:
     for cell in cells(["nexmark-2-half"], list(PROTOCOLS), (1.5,), (True,), 1):
         chosen = checkpointing(cell.protocol, cell.interval_s, cell.log)

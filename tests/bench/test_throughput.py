@@ -65,3 +65,4 @@ def test_the_command_prints_the_peers_beside_and_writes_the_figures(tmp_path: Pa
     for name in ("nexmark_2", "nexmark_2_half", "word_count", "word_count_long", "windowed_count"):
         assert figures[f"{name}_per_s"] > 0
         assert len(figures["details"][name]["rounds_s"]) == 1
+        assert figures["details"][name]["microbatch_per_s"] > 0

@@ -97,6 +97,14 @@ def test_workers_killed_in_the_middle_of_an_epoch_change_nothing() -> None:
     kills = ["numbers:1@before-snapshot", "count:0@after-prepare#2", "count:1@in-restore#3"]
     result = run(counting(), listener=told, kill=kills)
     assert sorted(told.killed) == ["count", "count", "numbers"]
+    assert sorted(report.shards for report in result.recoveries if report.injected) == [
+        ("count:0",),
+        ("count:1",),
+        ("numbers:1",),
+    ]
+    for report in result.recoveries:
+        restored_s, caught_up_s = report.restored_s or 0.0, report.caught_up_s or 0.0
+        assert report.detected_s <= restored_s <= caught_up_s
     assert Counter(result.collected()) == counted()
 
 
@@ -139,6 +147,25 @@ def test_hooks_hear_of_every_epoch_and_of_the_end(tmp_path: Path) -> None:
         *said
     }
     assert said[-1] == "stop"
+
+
+def test_a_shard_comes_back_to_the_process_that_has_its_state(tmp_path: Path) -> None:
+    starts = tmp_path / "starts"
+
+    class Noting(es.Operator):
+        def on_start(self, ctx: es.Context) -> None:
+            with starts.open("a") as file:
+                file.write(f"{ctx.shard}\n")
+
+        def process(self, record: int, ctx: es.Context) -> None:
+            ctx.emit(record)
+
+    pipeline = es.Pipeline("affinity")
+    numbers = pipeline.source(es.Range(2000, batch=50), name="numbers", shards=2)
+    numbers.key_by(lambda n: n % 7).process(Noting(), name="note", shards=2).collect()
+    result = run(pipeline)
+    assert result.checkpoint_count > 2
+    assert sorted(starts.read_text().split()) == ["0", "1"], "each is restored once"
 
 
 def test_a_finished_pipeline_is_not_run_again(tmp_path: Path) -> None:

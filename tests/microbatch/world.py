@@ -16,7 +16,7 @@ from everstream.core.plan import make_plan
 from everstream.core.points import Point
 from everstream.errors import LeaseLost
 from everstream.microbatch.cache import Cache
-from everstream.microbatch.epochs import Epochs, JobLost, Watcher
+from everstream.microbatch.epochs import Epochs, JobLost, Jobs, Watcher
 from everstream.microbatch.layout import Layout, Place
 from everstream.microbatch.orders import Order, ShardReport
 from everstream.microbatch.rows import Row, report_in
@@ -192,6 +192,7 @@ class LocalWorld(Watcher):
         self.drivers = 0
         self.troubles = 0
         self.notes: list[str] = []
+        self.slept: list[float] = []
         self.epochs: Epochs | None = None
 
     def run(self) -> Outcome | None:
@@ -232,6 +233,9 @@ class LocalWorld(Watcher):
         if self.chance.random() < self.rates.dead_driver:
             raise DriverDies
 
+    def jobs(self) -> Jobs:
+        return LocalJobs(self)
+
     def _drive(self) -> bool:
         self.drivers += 1
         self.disk.odd.clear()
@@ -244,13 +248,14 @@ class LocalWorld(Watcher):
             lease=lease,
             store_url="simulated://",
             run=f"driver {self.drivers}",
-            jobs=LocalJobs(self),
+            jobs=self.jobs(),
             manifests=found,
             sizing=Sizing(None, self.budget),
             policy=Policy(max_restarts=self.max_restarts),
             watcher=self,
             clock_s=self.clock_s,
-            sleep=lambda time_s: None,
+            wall_s=self.clock_s,
+            sleep=self.slept.append,
             wait_for_store=lambda trouble: None,
         )
         self.epochs.open()

@@ -113,6 +113,14 @@ def test_logs_in_memory_are_not_taken_for_durable_ones(tmp_path: Path) -> None:
     assert parse_costs(body, "m.json") == parse_costs(a_measurement(), "m.json")
 
 
+def test_micro_batches_are_not_taken_for_tasks_that_stay(tmp_path: Path) -> None:
+    body = a_measurement()
+    other = a_run(STRAIGHT, "aligned", restore_s=99.0)
+    other["cell"]["engine"] = "microbatch"
+    body["runs"] += [other] * 9
+    assert parse_costs(body, "it") == parse_costs(a_measurement(), "it")
+
+
 def test_the_advice_follows_the_measurement(tmp_path: Path) -> None:
     def advised(**rates: float) -> str:
         path = written(tmp_path, a_measurement(**rates))

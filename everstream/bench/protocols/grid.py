@@ -17,7 +17,7 @@ from everstream.bench.workloads.nexmark import Nexmark
 from everstream.bench.workloads.words import Words
 from everstream.core.registry import named
 from everstream.errors import UserError
-from everstream.pipeline.checkpointing import Checkpointing, KeptLog, Uncoordinated
+from everstream.pipeline.checkpointing import Checkpointing, Engine, KeptLog, Uncoordinated
 from everstream.pipeline.stream import Pipeline
 
 FACTOR = 10.0
@@ -50,11 +50,12 @@ class Cell:
     repeat: int = 0
     log: KeptLog = "durable"
     """In memory, as FERDiS had them, only for comparison."""
+    engine: Engine = "tasks"
 
     @property
     def way(self) -> str:
-        """Protocol and log, as tables and files of results name them."""
-        return way_of(self.protocol, self.log)
+        """Protocol and log, or the other engine, as tables and files of results name them."""
+        return way_of(self.protocol, self.log) if self.engine == "tasks" else self.engine
 
     @property
     def exact(self) -> bool:
@@ -121,20 +122,26 @@ def cells(
     repeats: int,
     *,
     memory: bool = True,
+    microbatch: bool = False,
 ) -> list[Cell]:
     """The grid, repeat by repeat, so that a run cut short has something of everything.
 
-    With `memory`, uncoordinated runs come with logs in memory, too, as FERDiS had them.
+    With `memory`, uncoordinated runs come with logs in memory, too, as FERDiS had them; with
+    `microbatch`, aligned ones come with one Spark job per epoch, too.
     """
     for query in queries:
         if query not in QUERIES:
             raise UserError(f"query '{query}' is not one of {', '.join(QUERIES)}.")
-    ways: list[tuple[str, KeptLog]] = [(named(protocol).name, "durable") for protocol in protocols]
+    ways: list[tuple[str, KeptLog, Engine]] = [
+        (named(protocol).name, "durable", "tasks") for protocol in protocols
+    ]
     if memory and "uncoordinated" in protocols:
-        ways.append(("uncoordinated", "memory"))
+        ways.append(("uncoordinated", "memory", "tasks"))
+    if microbatch and "aligned" in protocols:
+        ways.append(("aligned", "durable", "microbatch"))
     return [
-        Cell(query, protocol, interval_s, failure, repeat, log)
-        for repeat, query, (protocol, log), interval_s, failure in product(
+        Cell(query, protocol, interval_s, failure, repeat, log, engine)
+        for repeat, query, (protocol, log, engine), interval_s, failure in product(
             range(repeats), queries, ways, intervals_s, failures
         )
         if named(protocol).cycles or not QUERIES[query].cyclic

@@ -76,6 +76,7 @@ def measure(cell: Cell, setting: Setting, master: str = "local[4]") -> Measured:
         kills = [Kill(query.target, after_s=setting.kill_s)] if cell.failure else []
         result = run(
             pipeline,
+            engine=cell.engine,
             checkpoint=checkpointing(cell.protocol, cell.interval_s, cell.log),
             master=master,
             kill=kills,
@@ -116,17 +117,15 @@ def measure(cell: Cell, setting: Setting, master: str = "local[4]") -> Measured:
 
 
 def _killed_s(result: RunResult) -> float | None:
-    reports = [report for report in result.recoveries if report.failed_s is not None]
-    if not reports:
-        return None
-    assert reports[0].failed_s is not None
-    return wall_clock_s(reports[0].failed_s)
+    """When it was killed; of micro-batches, when Spark had noticed and tried again."""
+    report = next((report for report in result.recoveries if report.injected), None)
+    return None if report is None else wall_clock_s(report.start_s)
 
 
 def _add_recovery(
     measured: Measured, result: RunResult, arrivals: Arrivals, killed_s: float, beat_s: float
 ) -> None:
-    report = next(report for report in result.recoveries if report.failed_s is not None)
+    report = next(report for report in result.recoveries if report.injected)
     before_s = 4.0
     if len(arrivals.between(killed_s - before_s, killed_s).at_s):  # else nothing to compare with
         back = recovery(arrivals, killed_s, step_s=max(STEP_S, beat_s), before_s=before_s)
