@@ -46,7 +46,7 @@ GIVEN: dict[str, Callable[[], dict[str, Any]]] = {
 """What a page takes for granted in its programs."""
 
 MONITORED = {("docs/load.md", 4), ("docs/load.md", 5)}
-"""Programs that only tasks that stay can run; the others refused are those with cycles."""
+"""Programs with a monitor, which only tasks that stay can have; micro-batches refuse them."""
 
 
 def blocks(document: Path, language: str) -> list[str]:
