@@ -62,6 +62,7 @@ from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
 from everstream.pipeline.windowed import WindowedStream
 from everstream.pipeline.windows import Session, Sliding, Tumbling
 from everstream.planning.adviser import Advice, advise
+from everstream.spark.handle import RunHandle
 from everstream.spark.kills import Kill
 from everstream.spark.listener import Listener, Snapshot
 from everstream.spark.result import RunResult
@@ -118,6 +119,7 @@ __all__ = [
     "Range",
     "Reader",
     "RunFailed",
+    "RunHandle",
     "RunResult",
     "Session",
     "Sink",

@@ -104,9 +104,11 @@ def test_the_documents_name_what_is_public_and_nothing_else() -> None:
     assert [name for name in PUBLIC if not re.search(rf"\b{name}\b", explained)] == []
 
 
-def test_pipeline_run_has_the_keywords_of_the_engine() -> None:
+@pytest.mark.parametrize("method", ["run", "start"])
+def test_pipeline_run_has_the_keywords_of_the_engine(method: str) -> None:
     """Names, order, defaults and types."""
-    offered, taken = inspect.signature(Pipeline.run), inspect.signature(spark_run.run)
+    ours, engine = getattr(Pipeline, method), getattr(spark_run, method)
+    offered, taken = inspect.signature(ours), inspect.signature(engine)
     plain = [
         [(p.name, p.kind, p.default) for p in signature.parameters.values()][1:]
         for signature in (offered, taken)
@@ -114,15 +116,17 @@ def test_pipeline_run_has_the_keywords_of_the_engine() -> None:
     assert plain[0] == plain[1]
     # `Pipeline` has the types of the engine for type checkers only: look them up where they are.
     names = {**vars(spark_run), **vars(stream)}
-    hints = typing.get_type_hints(Pipeline.run, names)
-    of_engine = typing.get_type_hints(spark_run.run)
+    hints = typing.get_type_hints(ours, names)
+    of_engine = typing.get_type_hints(engine)
     assert hints == {name: hint for name, hint in of_engine.items() if name != "pipeline"}
 
 
-def test_pipeline_run_hands_every_keyword_on(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("method", ["run", "start"])
+def test_pipeline_run_hands_every_keyword_on(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {}
-    monkeypatch.setattr(spark_run, "run", lambda pipeline, **options: given.update(options))
-    keywords = [name for name in inspect.signature(Pipeline.run).parameters if name != "self"]
+    monkeypatch.setattr(spark_run, method, lambda pipeline, **options: given.update(options))
+    ours = getattr(Pipeline, method)
+    keywords = [name for name in inspect.signature(ours).parameters if name != "self"]
     wanted: dict[str, Any] = {name: object() for name in keywords}
-    Pipeline("test").run(**wanted)
+    getattr(Pipeline("test"), method)(**wanted)
     assert given == wanted

@@ -33,7 +33,7 @@ class AnnotatedPipeline(Pipeline):
         self._given = dict(given)
         return self
 
-    def _ended(self, result: RunResult) -> None:
+    def ended(self, result: RunResult) -> None:
         if self._finish is None or result.outcome.value != "finished":
             return
         values = copy.copy(self._given)

@@ -54,7 +54,8 @@ class Application:
     """The program without any parallelism, from the folder of an input to the result file."""
     pipeline: MakePipeline
     annotated: MakePipeline
-    """The pipeline that is made of the annotated sequential program."""
+    """The pipeline that is made of the annotated sequential program. One that returns something
+    returns the one record of its result, and need not write part files."""
     result: str
     """The name of the result file."""
     ordered: bool = False
@@ -83,11 +84,13 @@ class Application:
             for piece in pieces if self.ordered else sorted(pieces):
                 file.write(piece)
 
-    def finish(self, folder: Path, parts: Path, output: Path) -> None:
-        """Write the result file from the part files that the pipeline has written."""
+    def finish(self, folder: Path, parts: Path, output: Path, returned: Any = None) -> None:
+        """Write the result file from the part files of the pipeline, or from what it returned."""
         with output.open("wb") as file:
             file.write(self.opening(folder))
-            if self.ordered:
+            if returned is not None:
+                file.write(self.encode(returned))
+            elif self.ordered:
                 file.writelines(es.Binary(parts).pieces())
             else:
                 file.writelines(sorted(lines_in(parts)))

@@ -26,8 +26,12 @@ def is_prime(number: int) -> bool:
     return divisor == number
 
 
+def limit_in(folder: Path) -> int:
+    return int((folder / "limit").read_text())
+
+
 def numbers(folder: Path) -> range:
-    return range(2, int((folder / "limit").read_text()))
+    return range(2, limit_in(folder))
 
 
 def sequential(folder: Path, output: Path) -> None:
@@ -56,17 +60,22 @@ def pipeline(folder: Path, parts: Path, *, shards: int = 2, batch: int = 100) ->
 
 
 @es.annotated
-def annotated(folder: Path, parts: Path, *, shards: int = 2, batch: int = 100) -> None:
-    count, last = 0, numbers(folder)[-1]
+def annotated(limit: int, *, shards: int = 2, batch: int = 100) -> dict[str, int]:
+    primes = 0
     with es.ToStream(batch=batch):
-        for number in numbers(folder):
+        for number in range(2, limit):
             with es.Stage(replicate=shards, name="is_prime"):
-                found: Any = is_prime(number)
-            with es.Stage(state=[count], outputs=[found], sink=es.JsonLines(parts), name="count"):
-                count += found
-                if number < last:
-                    continue
-                found = {"primes": count}
+                prime = is_prime(number)
+            with es.Stage(state=[primes], ordered=False, name="count"):
+                primes += prime
+    return {"primes": primes}
+
+
+def annotated_pipeline(
+    folder: Path, parts: Path, *, shards: int = 2, batch: int = 100
+) -> es.Pipeline:
+    """It returns its result, and writes no part files."""
+    return annotated.pipeline(limit_in(folder), shards=shards, batch=batch)
 
 
 def make_input(limit: int, folder: Path, tell: Tell) -> None:
@@ -86,7 +95,7 @@ APPLICATION = Application(
     stages=(is_prime,),
     sequential=sequential,
     pipeline=pipeline,
-    annotated=annotated.pipeline,
+    annotated=annotated_pipeline,
     result="primes.jsonl",
     gather=gather,
     batch=100,

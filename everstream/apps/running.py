@@ -53,6 +53,6 @@ def run_pipeline(
             kill=kill,
             master=master,
         )
-        application.finish(folder, parts, output)
+        application.finish(folder, parts, output, result.returned)
     found, expected = checksum(output), expected_checksum(application, folder)
     return Run(application.name, result, output, found, expected)

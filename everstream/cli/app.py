@@ -12,6 +12,7 @@ from everstream.cli import (
     annotate,
     apps_exec,
     apps_reports,
+    bench_items,
     bench_load,
     bench_protocols,
     bench_transactions,
@@ -67,6 +68,7 @@ simulate.register(app)
 bench_transactions.register(bench)
 bench_protocols.register(bench)
 bench_load.register(bench)
+bench_items.register(bench)
 app.add_typer(bench, name="bench")
 apps_exec.register(apps)
 apps_reports.register(apps)

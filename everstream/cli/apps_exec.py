@@ -14,6 +14,7 @@ from everstream.errors import UserError
 
 if TYPE_CHECKING:
     from everstream.apps.cycle.benchmarks import Benchmark
+    from everstream.apps.cycle.execute import Failure
     from everstream.apps.cycle.outcome import Outcome
 
 console = Console()
@@ -111,7 +112,6 @@ def execute(
 
     Exit codes: 0 all results exact; 1 one differs, or a run failed; 2 wrong usage.
     """
-    from everstream.apps.cycle.execute import execute as perform
     from everstream.apps.cycle.execute import fresh_results
 
     chosen = _chosen(names, interface, size)
@@ -123,9 +123,10 @@ def execute(
     )  # fmt: skip
     chosen = [_with(one, values) for one in chosen]
     folder = out or fresh_results(chosen[0].name if len(chosen) == 1 else "several")
-    outcomes = _perform(chosen, folder, quiet, perform)
+    failures: list[Failure] = []
+    outcomes = _perform(chosen, folder, failures, quiet)
     title = chosen[0].name if len(chosen) == 1 else f"{len(chosen)} benchmarks"
-    _conclude(title, outcomes, folder, json_file)
+    _conclude(title, outcomes, failures, folder, json_file)
 
 
 def check(
@@ -138,18 +139,19 @@ def check(
 
     Example: everstream apps check prime --interface all
     """
-    from everstream.apps.cycle.execute import execute as perform
     from everstream.apps.cycle.execute import fresh_results
 
     values = _said(workers=workers, repeats=1, latency=False, monitor="off", check=True)
     chosen = [_with(one, values) for one in _chosen(names, interface, size)]
-    outcomes = _perform(chosen, fresh_results("check"), False, perform)
+    failures: list[Failure] = []
+    outcomes = _perform(chosen, fresh_results("check"), failures)
     table = Table("benchmark", "input", "items/s", "result", box=None)
     for one in outcomes:
         said = "exact" if one.exact else "[red]differs[/red]"
         table.add_row(one.planned.benchmark, one.planned.size, f"{one.items_per_s:,.1f}", said)
     console.print(table)
-    if not all(one.exact for one in outcomes):
+    _tell_failures(failures)
+    if failures or not all(one.exact for one in outcomes):
         raise typer.Exit(1)
 
 
@@ -180,8 +182,8 @@ def compare(
     Example: everstream apps compare prime lane --input small --workers 2 --json compared.json
     Example: everstream apps compare lane -i everstream --workers 1:4 --base everstream-1
     """
+    from everstream.apps.cycle.compare import names as side_names
     from everstream.apps.cycle.compare import sides
-    from everstream.apps.cycle.execute import execute as perform
     from everstream.apps.cycle.execute import fresh_results
     from everstream.apps.cycle.report import report
     from everstream.apps.cycle.tables import write_tables
@@ -192,18 +194,20 @@ def compare(
     )  # fmt: skip
     chosen = [_with(one, values) for one in _chosen(names, interface, size)]
     folder = out or fresh_results("compared")
-    outcomes = _perform(chosen, folder, False, perform)
+    outcomes = _perform(chosen, folder)
     found = sides(outcomes, base)
     report("Everstream applications compared", outcomes, write_tables(outcomes, folder)).write(
         folder / "page.html"
     )
-    table = Table("application", "interface", "items/s", "95 %", "ratio", "95 %", "result")
-    for side in found:
+    heads = ("application", "interface", "items/s", "95 %", "ratio", "95 %", "result")
+    table = Table(*heads, box=None)
+    for side, name in zip(found, side_names(found), strict=True):
+        form = ",.0f" if side.throughput.mean >= 1000 else ".2f"
         table.add_row(
             Path(side.application).stem,
-            side.name,
-            f"{side.throughput.mean:,.2f}",
-            _between(side.throughput.low, side.throughput.high, ",.2f"),
+            name,
+            format(side.throughput.mean, form),
+            _between(side.throughput.low, side.throughput.high, form),
             "base" if side.is_base else f"{side.against.ratio:.3f}",
             "" if side.is_base else _between(side.against.low, side.against.high, ".3f"),
             {True: "exact", False: "[red]differs[/red]", None: "not compared"}[side.exact],
@@ -230,42 +234,67 @@ def all_with_kills(
     """All applications, one after the other, with a kill each; what 'make apps' runs.
 
     The host of each one's first stage is killed once it is at work. Results must be those of the
-    sequential program all the same.
+    sequential program all the same. One that fails does not keep the others from running.
 
     Example: everstream apps all --input test --out reports/apps
+
+    Exit codes: 0 all results exact and every kill survived; 1 one is not, or a run failed.
     """
     from everstream.apps.catalogue import NAMES
-    from everstream.apps.cycle.execute import execute as perform
-    from everstream.apps.cycle.execute import fresh_results
+    from everstream.apps.cycle.execute import Failure, fresh_results
+    from everstream.apps.cycle.preparing import prepare
     from everstream.apps.cycle.with_kills import with_kills
 
-    with console.status("making inputs"):
-        chosen = with_kills(names or NAMES, size, interface, every)
+    wanted = names or list(NAMES)
+    ready: list[str] = []
+    with console.status("making inputs and sequential results") as status:
+
+        def tell(name: str) -> None:
+            ready.append(name)
+            status.update(f"inputs and sequential results: {len(ready)} of {len(wanted)} ready")
+
+        missing = prepare(wanted, size, tell)
+    failures = [Failure(name, f"{name}: {text}") for name, text in missing.items()]
+    chosen = with_kills([name for name in wanted if name in ready], size, interface, every)
     folder = out or fresh_results("all")
-    outcomes = _perform(chosen, folder, False, perform)
-    _conclude("all applications, with a kill each", outcomes, folder, json_file)
+    outcomes = _perform(chosen, folder, failures)
+    _conclude("all applications, with a kill each", outcomes, failures, folder, json_file, True)
 
 
 def _conclude(
-    title: str, outcomes: "Sequence[Outcome]", folder: Path, json_file: Path | None
+    title: str,
+    outcomes: "Sequence[Outcome]",
+    failures: "Sequence[Failure]",
+    folder: Path,
+    json_file: Path | None,
+    needs_kills: bool = False,
 ) -> None:
-    """Tables, page, a table on the screen, the verdict, and the exit code."""
+    """Tables, page, a table on the screen, the verdict, and the exit code.
+
+    needs_kills: a kill that never came to pass is a failure, because nothing was shown.
+    """
     from everstream.apps.cycle.report import report, runs_table, verdict
     from everstream.apps.cycle.tables import write_tables
 
+    _tell_failures(failures)
+    if not outcomes:
+        raise typer.Exit(1)
     tables = write_tables(outcomes, folder)
-    report(f"Everstream applications: {title}", outcomes, tables).write(folder / "page.html")
+    page = report(f"Everstream applications: {title}", outcomes, tables, failures)
+    page.write(folder / "page.html")
     _print_table(*runs_table(outcomes))
-    text, good = verdict(outcomes)
+    text, good = verdict(outcomes, failures)
     console.print(f"[bold {'green' if good else 'red'}]{text}[/]")
     for one in outcomes:
         missing = len(one.planned.settings.kills) - len(one.recoveries)
         if missing > 0:
+            good = good and not needs_kills
             console.print(
                 f"[yellow]{one.planned.benchmark}: {missing} kill(s) never came to pass[/]"
             )
     console.print(f"tables and page in {folder}", highlight=False, soft_wrap=True)
-    _write(json_file, {"runs": [outcome.to_json() for outcome in outcomes]})
+    failed = [{"benchmark": one.benchmark, "text": one.text} for one in failures]
+    _write(json_file, {"runs": [outcome.to_json() for outcome in outcomes], "failed": failed})
     if not good:
         raise typer.Exit(1)
 
@@ -309,26 +338,36 @@ def _with(benchmark: "Benchmark", values: dict[str, str]) -> "Benchmark":
 
 
 def _perform(
-    chosen: "Sequence[Benchmark]", folder: Path, quiet: bool, perform: Any
+    chosen: "Sequence[Benchmark]",
+    folder: Path,
+    failures: "list[Failure] | None" = None,
+    quiet: bool = False,
 ) -> "list[Outcome]":
+    """Make the runs, and show how they go: a line that changes, and one for each that has ended."""
+    from everstream.apps.cycle.execute import execute as perform
     from everstream.apps.cycle.execute import planned_runs
-    from everstream.apps.cycle.progress import line_of
+    from everstream.apps.cycle.progress import last_line_of, line_of
 
     if len({one.name for one in chosen}) < len(chosen):
         raise UserError("a benchmark is named twice.")
     runs = planned_runs(chosen)
     if quiet:
-        outcomes: list[Outcome] = perform(chosen, folder)
-        return outcomes
+        return perform(chosen, folder, failures=failures)
     with console.status(f"{len(runs)} run(s)") as status:
 
         def hear(event: dict[str, Any]) -> None:
-            text = line_of(event, runs)
-            if text is not None:
+            if (text := line_of(event, runs)) is not None:
                 status.update(text)
+            elif (last := last_line_of(event, runs)) is not None:
+                style = "dim" if last[1] else "red"
+                console.print(last[0], style=style, markup=False, highlight=False)
 
-        outcomes = perform(chosen, folder, hear)
-    return outcomes
+        return perform(chosen, folder, hear, failures)
+
+
+def _tell_failures(failures: "Sequence[Failure]") -> None:
+    for one in failures:
+        console.print(f"failed: {one.text}", style="red", markup=False, highlight=False)
 
 
 def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -1,13 +1,18 @@
 """`everstream apps productivity` and `figures`: what others have published, beside ours."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from everstream.cli.json_file import JsonFile, write_json
+from everstream.errors import RunFailed
+
+if TYPE_CHECKING:
+    from everstream.apps.cycle.plan import Planned
+    from everstream.apps.figures.catalogue import Figure
 
 console = Console()
 
@@ -112,7 +117,9 @@ def figures(
         typer.Argument(metavar="FIGURE...", help="Such as spbench-12; spbench or resipipe: all."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the pages.")] = Path("reports/figures"),
-    size: Annotated[str, typer.Option("--input", help="Class of the inputs.")] = "test",
+    size: Annotated[
+        str, typer.Option("--input", help="Class of the inputs; test has too few items for curves.")
+    ] = "small",
     workers: Annotated[str, typer.Option("--workers", "-w", help="Range of workers.")] = "1:2",
     repeats: Annotated[int, typer.Option("--repeats", "-r", min=1)] = 1,
     monitor: Annotated[str, typer.Option(help="Period of the curves over time.")] = "100ms",
@@ -120,10 +127,12 @@ def figures(
 ) -> None:
     """Draw the figures of SPBench (6 to 16) and ResiPipe (5.2 to 5.13, 6.5, 6.6) for this machine.
 
-    Where numbers were published they stand beside ours. Each figure is a page of its own.
+    Where numbers were published they stand beside ours. Each figure is a page of its own. One whose
+    runs fail does not keep the others from being drawn; the exit code is 1 then.
 
-    Example: everstream apps figures spbench-12 resipipe-5.2 --input small --out figures
+    Example: everstream apps figures spbench-12 resipipe-5.2 --workers 1:4 --out figures
     """
+    from everstream.apps.cycle.progress import last_line_of, line_of
     from everstream.apps.figures.catalogue import FIGURES, chosen, draw_figures
     from everstream.apps.figures.runs import Runs
 
@@ -134,14 +143,22 @@ def figures(
         console.print(table)
         return
     wanted = chosen(names or [])
+    failures: list[tuple[Figure, RunFailed]] = []
     with console.status("running") as status:
 
-        def hear(event: dict[str, Any]) -> None:
-            if event["event"] == "progress":
-                status.update(f"{event['step']}: {event['done']:,} of {event['total']:,}")
+        def hear(event: dict[str, Any], runs: "list[Planned]") -> None:
+            if (text := line_of(event, runs)) is not None:
+                status.update(text)
+            elif (last := last_line_of(event, runs)) is not None:
+                style = "dim" if last[1] else "red"
+                console.print(last[0], style=style, markup=False, highlight=False)
 
-        runs = Runs(out, size, workers, repeats, monitor, hear)
-        paths = draw_figures(wanted, runs)
-    for path in paths:
-        console.print(str(path), highlight=False, soft_wrap=True)
+        def drawn(path: Path) -> None:
+            console.print(f"drawn: {path}", highlight=False, soft_wrap=True)
+
+        draw_figures(wanted, Runs(out, size, workers, repeats, monitor, hear), drawn, failures)
+    for figure, error in failures:
+        console.print(f"{figure.name} failed: {error.message}", style="red", markup=False)
     console.print(f"index: {out / 'index.html'}", highlight=False, soft_wrap=True)
+    if failures:
+        raise typer.Exit(1)

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from everstream.cli.run import Arguments, EngineOption, Engines, Target
+from everstream.cli.run import Arguments, EngineOption, Engines, StoreKeyFile, Target
 from everstream.errors import EverstreamError
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def audit(
     timeout: Annotated[
         str, typer.Option(metavar="10m", help="Give up if one run takes longer.")
     ] = "10m",
+    store_key: StoreKeyFile = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write the result here.")
     ] = None,
@@ -78,6 +79,7 @@ def audit(
     from everstream.cli.run import say_error
     from everstream.cli.supervise import FAILED, USAGE
     from everstream.errors import UserError
+    from everstream.state.signing import StoreKey
 
     called_with = tuple(arguments or ())
     options = RunOptions(
@@ -88,9 +90,11 @@ def audit(
         timeout=timeout,
         arguments=called_with,
         engine=engine.value,
+        store_key=store_key,
     )
     try:
         options.check()
+        StoreKey.given(store_key)
         if not master.startswith("local"):
             raise UserError(f"--master {master}: an audit runs on this machine; say local[4].")
         with tempfile.TemporaryDirectory(prefix="everstream-audit-") as folder:

@@ -73,7 +73,8 @@ def readable_bytes(size_bytes: float) -> str:
 def show_recoveries(console: Console, recoveries: Sequence[RecoveryReport]) -> None:
     """In ms after the kill, or after the failure was noticed if nobody knows when it happened."""
     for report in recoveries:
-        how = "killed on purpose, " if report.injected else ""
+        told = "killed on purpose" in report.what
+        how = "killed on purpose, " if report.injected and not told else ""
         _line(console, f"{report.what}: {how}went back to epoch {report.from_epoch}")
         times = zip(STEPS, report.milliseconds().values(), strict=True)
         steps = [f"{step} {ms:,.0f} ms" for step, ms in times if ms is not None]

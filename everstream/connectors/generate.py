@@ -8,7 +8,7 @@ batch size does not move them.
 import inspect
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, overload
 
 import polars as pl
@@ -40,18 +40,18 @@ class _BlockReader(Reader):
     ) -> None:
         self._make = make
         self._total = total
-        self._offset = offset
+        self.seek(offset)
 
     @property
     def offset(self) -> BlockOffset:
-        return self._offset
+        return BlockOffset(self._start, self._block, self._stride)
 
     def seek(self, offset: BlockOffset) -> None:
-        self._offset = offset
+        self._start, self._block, self._stride = offset.start, offset.block, offset.stride
 
     def read(self) -> Batch | EndOfStream | None:
-        start = self._offset.start
-        stop = start + self._offset.block
+        start = self._start
+        stop = start + self._block
         if self._total is not None:
             stop = min(stop, self._total)
         if start >= stop:
@@ -61,7 +61,7 @@ class _BlockReader(Reader):
             raise UserError(
                 f"make({start}, {stop}) must give {stop - start} records but gave {len(batch)}."
             )
-        self._offset = replace(self._offset, start=start + self._offset.stride)
+        self._start += self._stride
         return batch
 
 

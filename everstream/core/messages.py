@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from everstream.core.checkpoint_record import CheckpointRecord
-from everstream.core.ids import CheckpointNumber, Epoch, Generation, HostId, ShardId
+from everstream.core.ids import (
+    NO_CHECKPOINT,
+    CheckpointNumber,
+    Epoch,
+    Generation,
+    HostId,
+    ShardId,
+)
 from everstream.core.meter import Meter
 from everstream.errors import EverstreamError
 
@@ -61,6 +68,8 @@ class StartCheckpoint:
 
     epoch: Epoch
     stop: bool = False
+    wanted: bool = False
+    """Somebody waits for it: shards that checkpoint when they like do it now."""
 
 
 @dataclass(frozen=True)
@@ -219,6 +228,10 @@ class Progress:
     """Frames sent to it that nobody could send again."""
     meter: Meter | None = None
     """What it has measured of itself in this process."""
+    taken: CheckpointNumber = NO_CHECKPOINT
+    """The newest checkpoint whose state it has captured."""
+    handed_over: CheckpointNumber = NO_CHECKPOINT
+    """The newest one that is all there, and left to be written to the store."""
 
 
 ShardReport: TypeAlias = (

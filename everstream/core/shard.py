@@ -142,6 +142,11 @@ class Shard:
         return self._status is Status.RUNNING and not self._halted
 
     @property
+    def last_number(self) -> CheckpointNumber:
+        """The newest checkpoint that it took or went back to."""
+        return self._last_number
+
+    @property
     def lost_frames(self) -> int:
         """Frames that were sent here and that nobody could send again."""
         return self._channels.lost_frames

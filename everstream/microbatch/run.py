@@ -2,7 +2,8 @@
 
 import time
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 
 from pyspark import SparkContext
@@ -25,6 +26,7 @@ from everstream.pipeline.checkpointing import Coordinated
 from everstream.pipeline.graph import Kind
 from everstream.pipeline.operator import Operator
 from everstream.pipeline.tuning import tunable_in
+from everstream.spark.asking import Asking
 from everstream.spark.config import RunConfig
 from everstream.spark.control import Control, in_words
 from everstream.spark.listener import Snapshot
@@ -81,6 +83,7 @@ class MicroBatches(Watcher):
         self.running_s: float | None = None
         self.ended_s = 0.0
         self._stop_reason: str | None = None
+        self._asking = Asking()
         self._kills = KillPlan(config.kills, plan, config.listener)
         layout = Layout(plan)
         run = uuid.uuid4().hex
@@ -128,6 +131,19 @@ class MicroBatches(Watcher):
         """Stop after the epoch under way. Safe from a signal handler or another thread."""
         self._stop_reason = reason
 
+    def ask_checkpoint(self) -> Future[int]:
+        """The epoch that has in it all that was done up to now, once stable. From any thread."""
+        return self._asking.ask()
+
+    def tune(self, wishes: Mapping[str, str]) -> None:
+        """Change settings from the next epoch on. From any thread."""
+        if self._control is not None:
+            self._control.tune(wishes)
+        else:
+            self.note(
+                "nothing in this pipeline can be tuned: it has no paced source or batch", True
+            )
+
     def to_the_end(self) -> Outcome:
         self._look()
         if self._control is not None:
@@ -144,6 +160,7 @@ class MicroBatches(Watcher):
             raise
         finally:
             self.ended_s = time.monotonic()
+            self._asking.end(self.epochs.stable if self.epochs.finished else None)
             self._jobs.close()
             if self._control is not None:
                 self._control.stop()
@@ -153,8 +170,11 @@ class MicroBatches(Watcher):
     def _run_epochs(self) -> None:
         while not self.epochs.finished:
             began_s = time.monotonic()
+            if self._asking.is_due:
+                self._asking.begin()
             self._kills.reached(Point.BEFORE_SNAPSHOT)
-            self.epochs.step()
+            if self.epochs.step():
+                self._asking.answer(self.epochs.stable)
             self._look()
             if self.stop_requested:
                 self.note(f"stopping after epoch {self.epochs.stable}: {self._stop_reason}", False)
@@ -167,8 +187,8 @@ class MicroBatches(Watcher):
         self._rest_until(time.monotonic() + time_s)
 
     def _rest_until(self, due_s: float) -> None:
-        """Wait, for what is due then or for a wish to stop."""
-        while time.monotonic() < due_s and not self.stop_requested:
+        """Wait, for what is due then or for a wish to stop or for a checkpoint."""
+        while time.monotonic() < due_s and not (self.stop_requested or self._asking.is_due):
             time.sleep(min(_LOOK_EVERY_S, max(0.0, due_s - time.monotonic())))
             self._look()
 
@@ -223,13 +243,7 @@ class MicroBatches(Watcher):
                 self.tally.add(report.record)
             self._forfeited[report.shard] = report.forfeited
             for wishes in report.wishes:
-                if self._control is not None:
-                    self._control.tune(wishes)
-                else:
-                    self.note(
-                        "nothing in this pipeline can be tuned: it has no paced source or batch",
-                        True,
-                    )
+                self.tune(wishes)
 
     def reached(self, point: Point) -> None:
         self._kills.reached(point)

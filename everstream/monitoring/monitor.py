@@ -134,6 +134,11 @@ class Monitor:
         if self._sheet is not None:
             self._sheet.close()
 
+    @property
+    def began_s(self) -> float:
+        """When it began to watch, on its clock (that of time.monotonic)."""
+        return self._began_s
+
     def __enter__(self) -> Self:
         self.start()
         return self

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from everstream.errors import GraphError, UserError
 from everstream.pipeline.checkpointing import Checkpointing, Coordinated, Engine
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from everstream.monitoring.monitor import Monitor
+    from everstream.spark.handle import RunHandle
     from everstream.spark.kills import Kill
     from everstream.spark.listener import Listener, Snapshot
     from everstream.spark.result import RunResult
@@ -89,7 +91,7 @@ class Pipeline:
         store_key: str | os.PathLike[str] | None = None,
         monitor: Monitor | str | None = None,
     ) -> RunResult:
-        """Run on Spark until the sources end or somebody stops it.
+        """Run on Spark until the sources end or somebody stops it; `start` does not wait for that.
 
         engine: "tasks" keeps Spark tasks running that send each other records; with "microbatch"
             each epoch is one Spark job, and Spark carries the records (docs/engines.md).
@@ -128,7 +130,7 @@ class Pipeline:
         """
         from everstream.spark.run import run
 
-        result = run(
+        return run(
             self,
             engine=engine,
             checkpoint=checkpoint,
@@ -154,10 +156,80 @@ class Pipeline:
             store_key=store_key,
             monitor=monitor,
         )
-        self._ended(result)
-        return result
 
-    def _ended(self, result: RunResult) -> None:
+    def start(
+        self,
+        *,
+        engine: Engine = "tasks",
+        checkpoint: Checkpointing | None = _COORDINATED,
+        store: str | os.PathLike[str] | None = None,
+        fresh: bool = False,
+        renamed: Mapping[str, str] | None = None,
+        drop_state: Collection[str] = (),
+        take_over: bool = False,
+        master: str = "local[*]",
+        spark: SparkSession | None = None,
+        workers: int | None = None,
+        max_restarts: int = 3,
+        restart_window: str | float = "10m",
+        timeout: str | float | None = None,
+        until: Callable[[Snapshot], bool] | None = None,
+        kill: Sequence[str | Kill] = (),
+        listener: Listener | None = None,
+        progress: bool | None = None,
+        heartbeat_timeout: str | float = "10s",
+        slow_after: str | float = "10s",
+        checkpoint_timeout: str | float = "10m",
+        transport: str = "auto",
+        store_key: str | os.PathLike[str] | None = None,
+        monitor: Monitor | str | None = None,
+    ) -> RunHandle:
+        """Run on Spark in the background: the handle of the run, at once.
+
+        Its keywords are those of `run`, which is this and then `wait()`. Several pipelines may run
+        at once in a program, each on slots of its own: `workers` says how many it takes.
+
+        >>> pipeline = es.Pipeline("ten").source(es.Range(10)).collect()
+        >>> run = pipeline.start(checkpoint=es.Coordinated(every="5s"), store="checkpoints/")
+        >>> run.wait().records_out
+        10
+        """
+        from everstream.spark.run import start
+
+        return start(
+            self,
+            engine=engine,
+            checkpoint=checkpoint,
+            store=store,
+            fresh=fresh,
+            renamed=renamed,
+            drop_state=drop_state,
+            take_over=take_over,
+            master=master,
+            spark=spark,
+            workers=workers,
+            max_restarts=max_restarts,
+            restart_window=restart_window,
+            timeout=timeout,
+            until=until,
+            kill=kill,
+            listener=listener,
+            progress=progress,
+            heartbeat_timeout=heartbeat_timeout,
+            slow_after=slow_after,
+            checkpoint_timeout=checkpoint_timeout,
+            transport=transport,
+            store_key=store_key,
+            monitor=monitor,
+        )
+
+    def with_nodes(self, nodes: Mapping[str, Node]) -> Self:
+        """A copy with these nodes in place of those of the same name; the original stays as it is."""
+        twin = copy.copy(self)
+        twin.graph = Graph(self.name, {**self.graph.nodes, **nodes}, list(self.graph.edges))
+        return twin
+
+    def ended(self, result: RunResult) -> None:
         """A run has come to this; for pipelines that make something of it."""
 
     def _add(

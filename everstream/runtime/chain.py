@@ -208,7 +208,11 @@ class ChainStages(SavedStages):
     @property
     def timer_at_s(self) -> float:
         """When an operator next wants to be called."""
-        return min((stage.ctx.wanted_at_s for stage in self.stages.values()), default=math.inf)
+        timer_at_s = math.inf
+        for stage in self.stages.values():
+            if stage.ctx.wanted_at_s < timer_at_s:
+                timer_at_s = stage.ctx.wanted_at_s
+        return timer_at_s
 
     def call_timers(self, now_s: float) -> None:
         """Call the operators whose time has come."""

@@ -23,13 +23,13 @@ class FrameSizes:
 
     def wish(self, channel: ChannelId, records: int) -> None:
         """A receiver wants frames of so many records (0: as they come)."""
+        if self._wished.get(channel, 0) == records and self.most != FIRST:
+            return
         if records:
             self._wished[channel] = records
             self._shares.setdefault(channel, 1.0)
         elif channel in self._wished:
             del self._wished[channel], self._shares[channel]
-        elif self.most == UNLIMITED:
-            return
         self._settle()
 
     @property
@@ -39,10 +39,15 @@ class FrameSizes:
 
     def sent(self, records: int, to: dict[ChannelId, int]) -> None:
         """A step with so many records has become frames of these sizes."""
-        if records:
-            for channel, share in self._shares.items():
-                now = to.get(channel, 0) / records
+        if not records:
+            return
+        changed = False
+        for channel, share in self._shares.items():
+            now = to.get(channel, 0) / records
+            if now != share:
                 self._shares[channel] = share + _SMOOTHING * (now - share)
+                changed = True
+        if changed:
             self._settle()
 
     def _settle(self) -> None:

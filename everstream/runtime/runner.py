@@ -10,7 +10,7 @@ from typing import Any, assert_never
 
 from everstream.core.checkpoint_record import CheckpointRecord
 from everstream.core.frames import Frame
-from everstream.core.ids import ChannelId, CheckpointNumber, Generation, ShardId
+from everstream.core.ids import NO_CHECKPOINT, ChannelId, CheckpointNumber, Generation, ShardId
 from everstream.core.instructions import (
     Advance,
     Announce,
@@ -108,6 +108,7 @@ class ShardRunner(ShardSteps):
         self.chain = ChainStages(
             plan, id, self.outlets, state, port.wall_s, port.clock_s, recovers=recovers
         )
+        self._handed_over = NO_CHECKPOINT
         self._snapshots = Snapshots(inputs, self.chain, state, self.outlets, self.sent, port)
         self.ready_at_s = 0.0
         """A source that had nothing to give is not asked again before this time."""
@@ -278,9 +279,16 @@ class ShardRunner(ShardSteps):
 
     def progress(self) -> Progress:
         ended = self.shard.status in (Status.ENDED, Status.CLOSED)
-        lost = self.shard.lost_frames
-        counts, meter = self.chain.counts, self.chain.read_meter()
-        return Progress(self.shard.id, self.shard.generation, counts, ended, lost, meter)
+        return Progress(
+            self.shard.id,
+            self.shard.generation,
+            self.chain.counts,
+            ended,
+            self.shard.lost_frames,
+            self.chain.read_meter(),
+            self.shard.last_number,
+            self._handed_over,
+        )
 
     # Instructions.
 
@@ -359,6 +367,7 @@ class ShardRunner(ShardSteps):
 
     def _upload(self) -> None:
         for upload in self._snapshots.ready():
+            self._handed_over = upload.record.number
             self.port.upload(upload)
 
     def _open_again(self) -> None:

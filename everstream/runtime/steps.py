@@ -41,11 +41,9 @@ class ShardSteps(ABC):
 
     def can_step(self, now_s: float) -> bool:
         """There may be work, and room for its output."""
-        return (
-            self.shard.works
-            and (now_s >= self.ready_at_s or self._timer_due())
-            and all(outlet.idle or outlet.feedback for outlet in self.outlets.values())
-        )
+        if not self.shard.works or not (now_s >= self.ready_at_s or self._timer_due()):
+            return False
+        return all(outlet.idle or outlet.feedback for outlet in self.outlets.values())
 
     def timer_in_s(self) -> float:
         """How long until an operator can be called that wants to be; for ever if none does."""
@@ -60,14 +58,21 @@ class ShardSteps(ABC):
         """Records the next step may have: for its own sake, and for those behind."""
         if not self._wishes:
             return UNLIMITED
-        return min(self.pace.take(), *(outlet.most for outlet in self.outlets.values()), UNLIMITED)
+        return self._for_those_behind(self.pace.take())
 
     def _wished(self) -> int:
         """The size of frames this shard wants; 0 if it takes them as they come."""
         if not self._wishes:
             return 0
-        wished = min(self.pace.fits, *(outlet.most for outlet in self.outlets.values()), UNLIMITED)
+        wished = self._for_those_behind(self.pace.fits)
         return wished if wished < UNLIMITED else 0
+
+    def _for_those_behind(self, most: int) -> int:
+        """So many records, or fewer if somebody behind wants fewer."""
+        for outlet in self.outlets.values():
+            if outlet.most < most:
+                most = outlet.most
+        return most
 
     # Steps.
 

@@ -107,8 +107,9 @@ class Attempts:
     def _how_it_ended(self, host: HostId, attempt: Attempt, pidfd: int) -> str:
         if attempt.told_to_die:
             return "killed on purpose"
-        shards, address = self._plan.hosts[host], attempt.hello.address
-        return str(self._coroner.examine(address, shards, pidfd, attempt.peak_bytes))
+        shards, hello = self._plan.hosts[host], attempt.hello
+        words = self._coroner.examine(hello.address, shards, hello.pid, pidfd, attempt.peak_bytes)
+        return str(words)
 
     def silent(self, limit_s: float, now_s: float) -> list[tuple[HostId, int]]:
         """Hosts of which nothing is heard or seen any more, with Spark's ids of their tasks."""

@@ -12,6 +12,7 @@ from pyspark import SparkConf, SparkContext
 
 from everstream.errors import EnvironmentFault, UserError
 from everstream.spark.noise import quiet_start
+from everstream.spark.sharing import Share, refuse_other_master
 
 OURS = "spark.everstream.made"
 """Set where we made the context ourselves, and so may replace it."""
@@ -35,8 +36,11 @@ MASTERS = (
 )
 
 
-def make_context(master: str, app_name: str) -> SparkContext:
-    """A quiet Spark in which a lost task is always started again; made once, then reused."""
+def make_context(master: str, app_name: str, others: tuple[Share, ...] = ()) -> SparkContext:
+    """A quiet Spark in which a lost task is always started again; made once, then reused.
+
+    others: the runs of this process that use the one there is.
+    """
     wanted = with_retries(master)
     active = SparkContext._active_spark_context
     if active is not None:
@@ -47,6 +51,7 @@ def make_context(master: str, app_name: str) -> SparkContext:
                 f"Spark is already running in this process on master '{active.master}'. Pass that "
                 f"session with spark=..., or stop it before running on '{master}'."
             )
+        refuse_other_master(str(active.master), master, others)
         active.stop()
     check_master(master)
     require_java()

@@ -9,6 +9,7 @@ readable), when Spark's next attempt says hello, or when it has been silent for 
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import zmq
@@ -27,10 +28,20 @@ from everstream.core.messages import (
 )
 from everstream.core.meter import Meter
 from everstream.core.newest import Newest
-from everstream.core.orders import Discard, EndRun, Note, Order, Phase, SendTo, WriteManifest
+from everstream.core.orders import (
+    Discard,
+    EndRun,
+    Note,
+    Order,
+    Outcome,
+    Phase,
+    SendTo,
+    WriteManifest,
+)
 from everstream.core.points import Point
 from everstream.errors import EverstreamError
 from everstream.pipeline.tuning import Tuning
+from everstream.spark.asking import Asking
 from everstream.spark.attempts import Attempts
 from everstream.spark.config import RunConfig
 from everstream.spark.control import control_of, in_words
@@ -123,6 +134,7 @@ class Driver:
         self._heed_settings()
         self._said_of_peer_s: dict[HostId, float] = {}
         self._stop_reason: str | None = None
+        self._asking = Asking()
         self._patience_s = time.monotonic() + START_PATIENCE_S
 
     @property
@@ -132,6 +144,10 @@ class Driver:
     def request_stop(self, reason: str) -> None:
         """Stop with a checkpoint. Safe from a signal handler or another thread."""
         self._stop_reason = reason
+
+    def ask_checkpoint(self) -> Future[int]:
+        """The epoch that has in it all that was done up to now, once stable. From any thread."""
+        return self._asking.ask()
 
     def tune(self, wishes: Mapping[str, str]) -> None:
         """Change settings while the run goes on, `batch` or `NAME.batch` -> value. From any thread."""
@@ -175,6 +191,8 @@ class Driver:
         try:
             self._loop()
         finally:
+            finished = self.end is not None and self.end.outcome is Outcome.FINISHED
+            self._asking.end(self.coordinator.stable_epoch if finished else None)
             self.writer.stop()
             self.scrubber.stop()
             if self.settings is not None:
@@ -210,6 +228,10 @@ class Driver:
             if self._stop_reason is not None and not stopped:
                 stopped = True
                 self._obey(self.coordinator.on_stop(self._stop_reason, now_s))
+            if self._asking.is_due:
+                self._asking.begin()
+                self._obey(self.coordinator.on_asked(now_s))
+                self._answer()
             self._obey(self.coordinator.on_tick(now_s))
             if self.job.ended and self.end is None:
                 raise self.job.failure()
@@ -381,10 +403,15 @@ class Driver:
             self.written.append(manifest)
             self.listener.epoch(manifest)
             self._obey(self.coordinator.on_manifest_written(now_s))
+            self._answer()
             if self.pace is not None:
                 self._note_pace(self.pace.on_epoch(manifest, now_s))
         else:
             self._obey(self.coordinator.on_manifest_failed(error, now_s))
+
+    def _answer(self) -> None:
+        if not self.coordinator.is_asked:
+            self._asking.answer(self.coordinator.stable_epoch)
 
     def _note_pace(self, reason: str | None) -> None:
         if reason is not None and self.pace is not None:

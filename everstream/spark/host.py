@@ -41,9 +41,11 @@ from everstream.runtime.runner import ShardRunner
 from everstream.spark.background import Background
 from everstream.spark.endpoints import Address, Doors, address_towards, in_parts
 from everstream.spark.gate import Ticket, let_in
+from everstream.spark.grants import Grants
 from everstream.spark.life_sign import LifeSign
 from everstream.spark.links import Peers, Watch
 from everstream.spark.operator_logs import LogCollector
+from everstream.spark.sleep import sleep_ms
 from everstream.spark.talk import (
     Hello,
     HostBroke,
@@ -64,6 +66,8 @@ from everstream.state.store import CheckpointStore, ObjectRef
 
 PROGRESS_EVERY_S = 0.1
 """Or more often, if a monitor samples more often."""
+TURN_S = 0.001
+"""So long the runners go on before the host looks what has come; a step that takes longer is whole."""
 LARGE_BYTES = 65_536
 """From this size on ZeroMQ sends a payload without copying it."""
 
@@ -132,6 +136,9 @@ class Host:
         self.inbox, self.address = self.doors.listen(zmq.PULL, "inbox")
         self.background = Background(self.store, self.reached)
         self.peers = Peers(self.doors, id, task.slow_after_s)
+        self.grants = Grants(self._send_credit)
+        self.asked_s = 0.0
+        """When the runners were last asked to step."""
         self.local_work: deque[Any] = deque()
         self.runners = {
             shard: ShardRunner(self.plan, shard, task.scheme, self) for shard in self.plan.hosts[id]
@@ -180,20 +187,26 @@ class Host:
         if host == self.id:
             self.local_work.append(frame)
             return
-        parts = self.wire.frame_to_parts(frame)
-        large = len(parts) > 1 and len(parts[1]) >= LARGE_BYTES
+        header, *payload = self.wire.frame_to_parts(frame)
+        if not payload:
+            self.peers[host].send(header)
+            return
+        large = len(payload[0]) >= LARGE_BYTES
         if large and self.peers.over_network(host):
-            parts = [parts[0], *in_parts(parts[1])]
-        self.peers[host].send_multipart(parts, copy=not large)
+            payload = in_parts(payload[0])
+        self.peers[host].send_multipart([header, *payload], copy=not large)
 
     def grant(self, channel: ChannelId, frames: int, most: int) -> None:
         generation = self.runners[channel.receiver].shard.generation_of(channel)
-        host = self.plan.host_of[channel.sender]
         credit = Credit(channel, generation, frames, most)
-        if host == self.id:
+        if self.plan.host_of[channel.sender] == self.id:
             self.local_work.append(credit)
         else:
-            self.peers[host].send_multipart(self.wire.credit_to_parts(credit))
+            self.grants.add(credit, self.clock_s() - self.asked_s)
+
+    def _send_credit(self, credit: Credit) -> None:
+        sender = self.plan.host_of[credit.channel.sender]
+        self.peers[sender].send(self.wire.credit_to_bytes(credit))
 
     def tell(self, report: Report) -> None:
         self._say(report)
@@ -235,24 +248,31 @@ class Host:
         for waited in (self.control, self.inbox, self.background.wake_fd):
             poller.register(waited, zmq.POLLIN)
         busy = False
+        runners, most_s = self.runners.values(), self.progress_every_s
         while self.running:
-            ready = dict(poller.poll(0 if busy else self._wait_ms()))
+            wait_ms = 0 if busy else sleep_ms(runners, self.asked_s, self.clock_s(), most_s)
+            ready = dict(poller.poll(wait_ms))
             if self.control in ready:
                 self._drain_control()
             if self.inbox in ready:
                 self._drain_inbox()
             if self.background.wake_fd in ready:
                 self.background.deliver_outcomes()
-            busy = self._step_runners()
+            self.asked_s = self.clock_s()
+            for runner in runners:
+                runner.on_tick(self.asked_s)
+            news_due_s = self.asked_s + TURN_S
+            while (busy := self._step_runners(self.asked_s)) and self.asked_s < news_due_s:
+                self._drain_local()
+                self.asked_s = self.clock_s()
             self._drain_local()
+            self.grants.flush()
             self._report_progress()
 
-    def _step_runners(self) -> bool:
+    def _step_runners(self, now_s: float) -> bool:
         busy = False
-        now_s = self.clock_s()
         for position, (shard, runner) in enumerate(self.runners.items()):
             self.whereabouts.enter(position)
-            runner.on_tick(now_s)
             if runner.can_step(now_s) and runner.step():
                 busy = True
                 if self.kills:
@@ -262,23 +282,18 @@ class Host:
                 busy = True
         return busy or bool(self.local_work)
 
-    def _wait_ms(self) -> int:
-        """How long nothing can happen by itself."""
-        now_s = self.clock_s()
-        wait_s = self.progress_every_s
-        for runner in self.runners.values():
-            if runner.ready_at_s > now_s:
-                wait_s = min(wait_s, runner.ready_at_s - now_s)
-            wait_s = min(wait_s, runner.timer_in_s())
-        return max(1, int(wait_s * 1000))
-
     def _drain_inbox(self) -> None:
         while True:
             try:
-                parts = self.inbox.recv_multipart(zmq.DONTWAIT, copy=False)
+                parts: list[Any] = [self.inbox.recv(zmq.DONTWAIT)]
             except zmq.Again:
                 return
-            self._take_in(self.wire.parse(parts))
+            if self.inbox.get(zmq.RCVMORE):
+                parts += self.inbox.recv_multipart(copy=False)
+            item = self.wire.parse(parts)
+            if isinstance(item, Frame):
+                self.grants.saw(item.channel, small=len(parts) == 1)
+            self._take_in(item)
 
     def _drain_local(self) -> None:
         while self.local_work:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
@@ -30,6 +31,8 @@ class HostsJob:
         self._description = description
         self._hosts = hosts
         self._task = task
+        self._scheduled: Any = None
+        """Spark's own map of the tasks that run; asking the way to it takes longer than looking."""
         self._error: BaseException | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="everstream-job", daemon=True)
@@ -53,8 +56,10 @@ class HostsJob:
             return True
 
     def _is_ours(self, host: HostId, task: int) -> bool:
-        running = self._context._jsc.sc().taskScheduler().taskIdToTaskSetManager()
-        for entry in running.entrySet():
+        if self._scheduled is None:
+            scheduler = self._context._jsc.sc().taskScheduler()
+            self._scheduled = scheduler.taskIdToTaskSetManager()
+        for entry in self._scheduled.entrySet():
             if entry.getKey() == task:
                 tasks = entry.getValue()
                 group = tasks.taskSet().properties().get(GROUP)

@@ -16,7 +16,7 @@ from everstream.core.ids import ShardId
 from everstream.core.plan import Plan
 from everstream.spark.endpoints import Address
 from everstream.spark.life_sign import EXIT, at_work, folder_of, read_stacks
-from everstream.spark.memory import MemoryKills, in_words, memory_bytes
+from everstream.spark.memory import KernelWords, MemoryKills, Starved, in_words, memory_bytes
 from everstream.spark.whereabouts import last_at_work
 
 GET_INFO = (3 << 30) | (64 << 16) | (0xFF << 8) | 11
@@ -41,6 +41,8 @@ class LastWords:
     """How many processes the kernel has killed for want of memory during this run."""
     memory_bytes: int | None = None
     """What there is in all."""
+    starved: Starved | None = None
+    """The kernel's own word that it killed this process for want of memory."""
 
     def __str__(self) -> str:
         _, fatal, rest = self.stacks.rpartition("Fatal Python error: ")
@@ -49,11 +51,12 @@ class LastWords:
         _, left, rest = self.stacks.rpartition(EXIT)
         if left:
             return f"its process ended: os._exit({_first_line(rest)})" + self._where()
-        if self.status is None:
+        status = signal.SIGKILL if self.starved is not None else self.status
+        if status is None:
             return "its process ended" + self._last()
-        number = self.status & 0x7F
+        number = status & 0x7F
         if not number:
-            return f"its process ended with exit code {self.status >> 8}" + self._last()
+            return f"its process ended with exit code {status >> 8}" + self._last()
         name = signal.Signals(number).name
         why = self._memory() if number == signal.SIGKILL else ""
         return f"its process was killed by {name}{why}" + self._last()
@@ -66,6 +69,12 @@ class LastWords:
         return f"; the last at work there was {self.operator}" if self.operator else ""
 
     def _memory(self) -> str:
+        if self.starved is not None:
+            limit = "its control group" if self.starved.in_group else "the machine"
+            taken = in_words(max(self.starved.taken_bytes, self.peak_bytes))
+            return (
+                f", by the kernel for want of memory: it had taken {taken}, and {limit} has no more"
+            )
         if self.memory_kills == 0:
             return ", and not by the kernel for want of memory"
         sizes = []
@@ -82,17 +91,20 @@ class Coroner:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._kills = MemoryKills()
+        self._kernel = KernelWords()
 
     def examine(
-        self, address: Address, shards: Sequence[ShardId], pidfd: int, peak_bytes: int
+        self, address: Address, shards: Sequence[ShardId], pid: int, pidfd: int, peak_bytes: int
     ) -> LastWords:
+        status, kills = exit_status(pidfd), self._kills.since()
         return LastWords(
             read_stacks(address),
             last_at_work(folder_of(address), self._plan, shards),
-            exit_status(pidfd),
+            status,
             peak_bytes,
-            self._kills.since(),
+            kills,
             memory_bytes(),
+            self._kernel.of(pid) if status in (None, signal.SIGKILL) and kills != 0 else None,
         )
 
 

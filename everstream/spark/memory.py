@@ -1,9 +1,21 @@
 """What the kernel tells of memory on this machine: how much there is, and whom it killed for it."""
 
+import os
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path("/")
 KILLS = "oom_kill"
+KMSG = Path("/dev/kmsg")
+CLOCKS_APART_S = 2.0
+"""The clock of the kernel's log and ours differ by less."""
+_KILLED = re.compile(
+    r"^\d+,\d+,(?P<at_us>\d+),[^;]*;(?P<group>Memory cgroup )?[Oo]ut of memory.*: "
+    r"Killed process (?P<pid>\d+) .*anon-rss:(?P<kb>\d+)kB"
+)
 
 
 class MemoryKills:
@@ -20,6 +32,54 @@ class MemoryKills:
 
     def _count(self) -> int | None:
         return _value(self._root / "proc/vmstat", KILLS)
+
+
+@dataclass(frozen=True)
+class Starved:
+    """What the kernel wrote of a process that it killed for want of memory."""
+
+    taken_bytes: int
+    in_group: bool
+    """Its control group (a container, say) had no more, whatever the machine has."""
+
+
+class KernelWords:
+    """What the kernel has written since we began to look, where we may read it."""
+
+    def __init__(self, path: Path = KMSG) -> None:
+        self._path = path
+        self._since_s = time.monotonic() - CLOCKS_APART_S
+
+    def of(self, pid: int) -> Starved | None:
+        """What it wrote when it killed this process, newest word last."""
+        found = None
+        for said in self._lines():
+            match = _KILLED.search(said)
+            if match and int(match["pid"]) == pid and int(match["at_us"]) / 1e6 >= self._since_s:
+                found = Starved(int(match["kb"]) * 1024, match["group"] is not None)
+        return found
+
+    def _lines(self) -> Iterator[str]:
+        try:
+            source = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return
+        try:
+            while piece := _read(source):
+                yield from piece.splitlines()
+        finally:
+            os.close(source)
+
+
+def _read(source: int) -> str:
+    """One record, or as much as there is; "" when there is no more."""
+    while True:
+        try:
+            return os.read(source, 1 << 16).decode(errors="replace")
+        except BrokenPipeError:  # what came next was overwritten meanwhile
+            continue
+        except OSError:
+            return ""
 
 
 def memory_bytes(root: Path = ROOT) -> int | None:

@@ -161,16 +161,24 @@ class Both(Listener):
 
 @contextmanager
 def watching(
-    pipeline: str, listener: Listener | None, progress: bool | None, console: Console | None = None
+    pipeline: str,
+    listener: Listener | None,
+    progress: bool | None,
+    console: Console | None = None,
+    *,
+    live: bool = True,
 ) -> Iterator[Listener]:
-    """The listener for a run that shows as much of itself as is wanted."""
+    """The listener for a run that shows as much of itself as is wanted.
+
+    live: it may keep a line of the terminal to itself; several runs at once could not.
+    """
     if progress is None:
         progress = listener is None and os.environ.get(VARIABLE, "").lower() not in QUIET
     if not progress:
         yield listener or Listener()
         return
     console = console or Console(file=sys.stderr)
-    shown = ProgressBar(console) if console.is_terminal else ProgressLines(console)
+    shown = ProgressBar(console) if console.is_terminal and live else ProgressLines(console)
     shown.line(f"{pipeline}: starting Spark")
     told = shown if listener is None else Both(listener, shown)
     if not isinstance(shown, ProgressBar):

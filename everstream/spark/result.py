@@ -73,6 +73,8 @@ class RunResult:
     """Records that paced sources without catch_up did not give in time and do not make up for."""
     monitored: pl.DataFrame = field(default_factory=pl.DataFrame)
     """What the run's monitor saw, a row per sample; no rows without one."""
+    started_s: float = 0.0
+    """When the first shard ran, on the clock of time.monotonic, as times of recoveries are."""
     returned: Any = None
     """What an annotated function returns, if the pipeline was made from one and has finished."""
 

@@ -1,4 +1,4 @@
-"""`pipeline.run(...)`: from a pipeline and some wishes to a result."""
+"""`pipeline.run(...)` and `pipeline.start(...)`: from a pipeline and some wishes to a result."""
 
 import math
 import os
@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
-from typing import get_args
+from functools import wraps
+from typing import ParamSpec, TypeVar, get_args
 
 import cloudpickle
 from pyspark import SparkContext
@@ -36,10 +37,11 @@ from everstream.spark.config import (
     store_url,
     wishes_of,
 )
-from everstream.spark.context import check_context, exposure, is_local, make_context, slots
+from everstream.spark.context import is_local
 from everstream.spark.driver import Driver
 from everstream.spark.endpoints import Address, Doors, RunKeys, address_of
 from everstream.spark.gate import Ticket
+from everstream.spark.handle import RunHandle, Seeing
 from everstream.spark.host import PROGRESS_EVERY_S, HostTask
 from everstream.spark.kills import Kill
 from everstream.spark.listener import Listener, Snapshot
@@ -50,17 +52,21 @@ from everstream.spark.opening import (
     owner_of,
     store_folder,
 )
-from everstream.spark.progress import watching
+from everstream.spark.progress import Both, watching
 from everstream.spark.result import RunResult, result_of
+from everstream.spark.room import find_room
 from everstream.spark.scratch import sweep
+from everstream.spark.sharing import SHARES
 from everstream.spark.signals import stopping_on_signals
 from everstream.state.holding import held
 from everstream.state.signing import StoreKey
 
 DEFAULT = Coordinated()
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-def run(
+def launch(
     pipeline: Pipeline,
     *,
     engine: Engine = "tasks",
@@ -86,8 +92,10 @@ def run(
     transport: str = "auto",
     store_key: str | os.PathLike[str] | None = None,
     monitor: Monitor | str | None = None,
-) -> RunResult:
-    """Run a pipeline on Spark until its sources end or it is stopped.
+) -> RunHandle:
+    """A run of a pipeline on Spark until its sources end or it is stopped, about to begin.
+
+    What is wrong with the pipeline, or with what is asked for, is raised here, before Spark starts.
 
     engine: "tasks" keeps Spark tasks running that send each other records; with "microbatch" each
         epoch is one Spark job, and Spark carries the records (docs/engines.md).
@@ -144,15 +152,43 @@ def run(
     check_sendable(plan.graph)
     if config.store is not None:
         check_store(config, plan, config.store)
-    with (
-        watching(pipeline.name, listener, progress) as told,
-        store_folder(config.store) as url,
-        held(url, owner_of(pipeline.name), take_over),
-    ):
-        config = replace(config, listener=told)
-        context = _context(config, pipeline.name, engine)
-        plan = spread(plan, _hosts(config, context, plan, engine))
-        return _Run(config, plan, context, began_s, engine).to_the_end(url)
+
+    def perform(handle: RunHandle) -> RunResult:
+        with (
+            watching(pipeline.name, listener, progress, live=not handle.in_background) as told,
+            store_folder(config.store) as url,
+            held(url, owner_of(pipeline.name), take_over),
+        ):
+            heard = replace(config, listener=Both(told, Seeing(handle)))
+            with SHARES.taking(
+                pipeline.graph, lambda others: find_room(heard, plan, engine, others)
+            ) as room:
+                spread_out = spread(plan, room.hosts)
+                run = _Run(heard, spread_out, room.context, began_s, engine, handle)
+                result = run.to_the_end(url)
+        pipeline.ended(result)
+        return result
+
+    return RunHandle(plan.graph, checkpoint is not None, perform)
+
+
+def _with(
+    begin: Callable[[RunHandle], T], launch: Callable[P, RunHandle], returns: type[T]
+) -> Callable[P, T]:
+    """`launch`, and then begin: with the same keywords, for people and type checkers alike."""
+
+    @wraps(launch)
+    def launched(*args: P.args, **keywords: P.kwargs) -> T:
+        return begin(launch(*args, **keywords))
+
+    launched.__annotations__ = {**launch.__annotations__, "return": returns}
+    return launched
+
+
+run = _with(RunHandle.here, launch, RunResult)
+"""Launch, and wait for the end: on the caller's thread, which Ctrl-C stops."""
+start = _with(RunHandle.start, launch, RunHandle)
+"""Launch, and let it go on by itself."""
 
 
 @dataclass
@@ -163,7 +199,8 @@ class _Run:
     plan: Plan
     context: SparkContext
     began_s: float
-    engine: Engine = "tasks"
+    engine: Engine
+    handle: RunHandle
 
     def to_the_end(self, url: str) -> RunResult:
         opened = open_store(self.config, self.plan, url)
@@ -210,6 +247,7 @@ class _Run:
         from everstream.microbatch.run import MicroBatches
 
         run = MicroBatches(self.config, self.plan, self.context, opened)
+        self.handle.attach(run)
         self.config.listener.started(self.plan, self._total_records())
         outcome = run.to_the_end()
         if outcome is Outcome.FINISHED:
@@ -220,6 +258,7 @@ class _Run:
         started_s = run.running_s or run.ended_s
         result.wall_s = run.ended_s - started_s
         result.startup_s = started_s - self.began_s
+        result.started_s = started_s
         result.checkpoints = run.written
         result.checkpoint_count = run.written.total
         result.recoveries = run.epochs.recoveries.reports
@@ -249,6 +288,7 @@ class _Run:
             lambda address, ticket: self._task(address, ticket, doors, opened.url),
             opened.url,
         )
+        self.handle.attach(driver)
         self.config.listener.started(self.plan, self._total_records())
         try:
             with stopping_on_signals(driver), self.config.monitor or nullcontext():
@@ -313,6 +353,7 @@ class _Run:
         started_s = driver.running_s or driver.ended_s
         result.wall_s = driver.ended_s - started_s
         result.startup_s = started_s - self.began_s
+        result.started_s = started_s
         result.checkpoints = driver.written
         result.checkpoint_count = driver.written.total
         result.recoveries = coordinator.recoveries
@@ -340,42 +381,3 @@ def _check_engine(engine: str, config: RunConfig, plan: Plan) -> None:
         from everstream.microbatch.run import check
 
         check(config, plan)
-
-
-def _context(config: RunConfig, pipeline: str, engine: Engine) -> SparkContext:
-    if config.spark is None:
-        context = make_context(config.master, f"everstream {pipeline}")
-    elif engine == "microbatch":  # whatever Spark does with its tasks, an epoch stays exact
-        context = config.spark.sparkContext
-    else:
-        context = config.spark.sparkContext
-        for warning in check_context(context):
-            config.listener.note(warning, True)
-    exposed = exposure(context)
-    if exposed is not None:
-        config.listener.note(exposed, True)
-    return context
-
-
-def _hosts(config: RunConfig, context: SparkContext, plan: Plan, engine: Engine) -> int:
-    """As many hosts as there are slots: more would wait for each other for ever.
-
-    Where sources have work of their own for Spark, that gets its slots, too.
-    """
-    sources = [node.what for node in plan.graph.of_kind(Kind.SOURCE)]
-    taken = sum(source.own_slots for source in sources if isinstance(source, Source))
-    if engine == "microbatch":
-        taken = 0  # jobs take turns
-    workers, available = config.workers, slots(context) - taken
-    if available < 1:
-        raise UserError(
-            f"Spark has {available + taken} slot(s), the pipeline needs one, and its sources {taken} "
-            f"of their own: run it on master 'local[{taken + 1}]', or a larger cluster."
-        )
-    if workers is not None and workers > available:
-        config.listener.note(
-            f"{workers} workers were asked for but Spark has {available} slot(s): the shards are "
-            f"packed onto {available} host(s)",
-            True,
-        )
-    return min(workers or available, available)

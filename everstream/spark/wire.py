@@ -1,8 +1,9 @@
 """How frames and credit look on the wire between two hosts.
 
-A message is a fixed header, followed for data by the payload in a part of its own, so that large
-batches are neither copied nor touched on their way; very large ones cross a network in several parts. Both sides know the plan: a channel is its
-position in it.
+A message is a fixed header, what the protocol sends along, and for data the payload. A small payload
+is in the same part, because parts cost more than copying it does; any other has a part of its own, so
+that large batches are neither copied nor touched on their way; very large ones cross a network in
+several parts. Both sides know the plan: a channel is its position in it.
 """
 
 import struct
@@ -13,9 +14,11 @@ from everstream.core.ids import ChannelId, Generation
 from everstream.errors import InternalError
 from everstream.runtime.payload import BatchPayload
 
-_HEADER = struct.Struct("<BIQQQIqd")
+_HEADER = struct.Struct("<BIQQQIqdI")
 _CREDIT = 255
 MAX_PIGGYBACK_BYTES = 1 << 20
+SMALL_BYTES = 1 << 12
+"""Payloads up to this size travel in one part with their header."""
 
 
 class Credit(NamedTuple):
@@ -45,29 +48,40 @@ class Wire:
             frame.records,
             frame.watermark,
             frame.born_s,
+            len(frame.piggyback),
         )
         if frame.piggyback:
             header += frame.piggyback
-        return [header] if frame.payload is None else [header, frame.payload.encoded]
+        if frame.payload is None:
+            return [header]
+        encoded = frame.payload.encoded
+        return [header + encoded] if len(encoded) <= SMALL_BYTES else [header, encoded]
 
-    def credit_to_parts(self, credit: Credit) -> list[bytes]:
-        position, generation = self.position[credit.channel], credit.generation
-        return [_HEADER.pack(_CREDIT, position, generation, 0, credit.frames, credit.most, 0, 0.0)]
+    def credit_to_bytes(self, credit: Credit) -> bytes:
+        channel, generation, frames, most = credit
+        return _HEADER.pack(_CREDIT, self.position[channel], generation, 0, frames, most, 0, 0.0, 0)
 
     def parse(self, parts: list[Any]) -> Frame | Credit:
-        """A frame, or a grant of credit."""
-        header = bytes(parts[0])
-        if not _HEADER.size <= len(header) <= _HEADER.size + MAX_PIGGYBACK_BYTES:
-            raise InternalError(f"a message has a header of {len(header)} bytes")
-        kind, position, generation, sequence, number, records, watermark, born_s = (
-            _HEADER.unpack_from(header)
+        """A frame, or a grant of credit; the first part as bytes."""
+        first = parts[0]
+        if len(first) < _HEADER.size:
+            raise InternalError(f"a message has a header of {len(first)} bytes")
+        kind, position, generation, sequence, number, records, watermark, born_s, extra = (
+            _HEADER.unpack_from(first)
         )
+        end = _HEADER.size + extra
+        if not end <= len(first) <= end + SMALL_BYTES or extra > MAX_PIGGYBACK_BYTES:
+            raise InternalError(f"a message begins with {len(first)} bytes where {end} are said")
         if position >= len(self.channels):
             raise InternalError(f"a message names channel {position} of {len(self.channels)}")
         channel = self.channels[position]
         if kind == _CREDIT:
             return Credit(channel, Generation(generation), number, records)
-        payload = BatchPayload(encoded=_joined(parts[1:])) if len(parts) > 1 else None
+        payload = None
+        if len(parts) > 1:
+            payload = BatchPayload(encoded=_joined(parts[1:]))
+        elif len(first) > end:
+            payload = BatchPayload(encoded=first[end:])
         return Frame(
             channel,
             FrameKind(kind),
@@ -75,7 +89,7 @@ class Wire:
             sequence,
             number,
             records,
-            header[_HEADER.size :],
+            first[_HEADER.size : end],
             payload,
             watermark,
             born_s,

@@ -88,12 +88,12 @@ def is_steady(value: Any) -> bool:
     return STEADY[type(value)]
 
 
-def all_steady(values: Collection[Any]) -> bool:
-    """Whether `is_steady` holds for all of these; asks once per type, not per value."""
-    return all(STEADY[type_] for type_ in _types_within(values))
+def all_steady(types: Iterable[type]) -> bool:
+    """Whether `is_steady` holds for all values that have these `types_within`."""
+    return all(STEADY[type_] for type_ in types)
 
 
-def _types_within(values: Collection[Any]) -> set[type]:
+def types_within(values: Collection[Any]) -> set[type]:
     """The types of these values, with those of their items for plain tuples."""
     types: set[type] = set(map(type, values))
     if tuple in types:
@@ -207,6 +207,11 @@ def freeze(entries: dict[Any, Any], whose: str) -> Any:
         kinds = {KINDS[type_] for type_ in set(map(type, entries.values()))}
         if Kind.FRAME in kinds or Kind.ARRAY in kinds:
             return {key: _freeze_value(key, value, whose) for key, value in entries.items()}
+    return pickled_whole(entries, whose)
+
+
+def pickled_whole(entries: dict[Any, Any], whose: str) -> "Pickled":
+    """The same as bytes, whatever is in there."""
     try:
         return Pickled(dumps(entries))
     except _UNPICKLABLE:
@@ -223,7 +228,7 @@ def freeze_keys(keys: Iterable[Any], whose: str) -> Any:
 
 def all_atomic(values: Collection[Any]) -> bool:
     """Whether nothing in here can ever change; asks once per type, not per value."""
-    return all(KINDS[type_] is Kind.ATOMIC for type_ in _types_within(values))
+    return all(KINDS[type_] is Kind.ATOMIC for type_ in types_within(values))
 
 
 def _freeze_value(key: Any, value: Any, whose: str) -> Any:

@@ -10,6 +10,8 @@ import fcntl
 import hashlib
 import os
 import tempfile
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +24,10 @@ from everstream.state.folders import make_folders
 
 LOCK = "driver.lock"
 TEXT_BYTES = 4096
+_here: Counter[Path] = Counter()
+"""The locks that runs of this process have. The system knows no difference between those, and lets
+go of a lock when any descriptor of its file is closed: so their files are opened once."""
+_changing = threading.Lock()
 
 
 @contextmanager
@@ -30,17 +36,28 @@ def held(url: str, owner: str, take_over: bool) -> Iterator[None]:
 
     With `take_over` whoever had it keeps a lock that nobody looks at any more.
     """
-    descriptor = _opened(_path(url), take_over)
+    path = _path(url)
+    with _changing:
+        if _here[path] and not take_over:
+            raise _in_use(url, "another run of this process")
+        _here[path] += 1
+    try:
+        with _locked(path, url, owner, take_over):
+            yield
+    finally:
+        with _changing:
+            _here[path] -= 1
+
+
+@contextmanager
+def _locked(path: Path, url: str, owner: str, take_over: bool) -> Iterator[None]:
+    descriptor = _opened(path, take_over)
     if descriptor is None:
         yield  # such a store cannot be opened either, and that is said better there
         return
     try:
         if not _lock(descriptor):
-            raise UserError(
-                f"the store '{url}' is in use: {_owner(descriptor)} is running on it. Stop that "
-                "run first, or name another store. To take the store from it say --take-over "
-                "(take_over=True): it can then make nothing stable any more, and ends."
-            )
+            raise _in_use(url, _owner(descriptor))
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, owner.encode()[:TEXT_BYTES], 0)
         yield
@@ -48,10 +65,21 @@ def held(url: str, owner: str, take_over: bool) -> Iterator[None]:
         os.close(descriptor)
 
 
+def _in_use(url: str, owner: str) -> UserError:
+    return UserError(
+        f"the store '{url}' is in use: {owner} is running on it. Stop that run first, or name "
+        "another store. To take the store from it say --take-over (take_over=True): it can then "
+        "make nothing stable any more, and ends."
+    )
+
+
 def holder_of(url: str) -> str | None:
     """Who runs on this store, if another process of this machine does."""
+    path = _path(url)
+    if _here[path]:
+        return None
     try:
-        descriptor = os.open(_path(url), os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
         return None
     try:

@@ -8,18 +8,20 @@ again; and Polars and Arrow data, which count as unchangeable, so `put` a change
 
 Changes are kept in layers, one per capture whose fate is unknown. Only a durable capture drops
 layers; a failed one loses nothing. Of a large store a capture is saved in slices while the operator
-goes on (`state/slicing.py`), so whoever changes a value in place must say so first.
+goes on (`state/slicing.py`), so whoever changes a value in place must say so first. The dict of a
+very large one stands still meanwhile, under an overlay (`state/overlay.py`).
 """
 
 import sys
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import compress
+from itertools import compress, islice
 from typing import Any, Generic, TypeVar, overload
 
-from everstream.state.freezing import STEADY, all_steady, is_steady
-from everstream.state.slicing import Slices, Watched
+from everstream.state.freezing import STEADY, all_steady, is_steady, types_within
+from everstream.state.overlay import Overlay, depth, fold, pairs, times_held
+from everstream.state.slicing import Slices, StandingSlices, Watched
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -62,7 +64,7 @@ class KeyStore(Generic[K, V]):
     (1, 0, False)
     """
 
-    __slots__ = ("_bare", "_changes", "_dirty", "_entries", "_layers", "_slices", "init")
+    __slots__ = ("_bare", "_changes", "_dirty", "_entries", "_layers", "_slices", "_types", "init")
 
     def __init__(self, init: Callable[[], V] | None = None) -> None:
         self.init = init
@@ -72,6 +74,8 @@ class KeyStore(Generic[K, V]):
         self._dirty: dict[Any, None] = self._changes.dirty
         self._layers: list[tuple[int, Changes]] = []
         self._slices: list[Slices] = []
+        self._types: set[type] = set()
+        """Of all values as of the last capture, and perhaps of some that are gone."""
         self._bare = False
 
     def put(self, key: K, value: V) -> None:
@@ -104,8 +108,8 @@ class KeyStore(Generic[K, V]):
 
     def items(self) -> list[tuple[K, V]]:
         """All keys with their values, as of now: the store may be changed while looping."""
-        items = list(self._entries.items())
-        if not all_steady(self._entries.values()):
+        items = list(pairs(self._entries))
+        if not all_steady(types_within(self._entries.values())):
             unsteady = [key for key, value in items if not STEADY[type(value)]]
             self._dirty.update(dict.fromkeys(unsteady))
         return items
@@ -116,7 +120,7 @@ class KeyStore(Generic[K, V]):
 
     def clear(self) -> None:
         """Forget everything."""
-        self._entries.clear()
+        self._empty()
         self._start_changes(Changes(cleared=True))
 
     def __getitem__(self, key: K) -> V:
@@ -161,7 +165,12 @@ class KeyStore(Generic[K, V]):
         deleted keys too. That may be after the change, so captures of this store go in one piece
         from now on; with `changing` they need not.
         """
-        self._bare = True
+        if not self._bare:
+            self._bare = True
+            for slices in self._slices:
+                slices.finish()
+            while self.layered:
+                self.fold(_standing)
         return self._entries
 
     def changing(self, keys: Iterable[K]) -> dict[K, V]:
@@ -178,6 +187,27 @@ class KeyStore(Generic[K, V]):
     def look(self) -> dict[K, V]:
         """The raw dict, for one who changes nothing and lets go of it."""
         return self._entries
+
+    @property
+    def types(self) -> set[type]:
+        """The types of all values, and perhaps of some that are gone; see `held_outside`."""
+        return self._types
+
+    def stand_still(self) -> dict[K, V]:
+        """Everything as it is now, where it is: changes go elsewhere until `fold`."""
+        standing = self._entries
+        self._entries = Overlay(standing)
+        return standing
+
+    @property
+    def layered(self) -> int:
+        """How often it stood still and was not folded since."""
+        return depth(self._entries)
+
+    def fold(self, clock_s: Callable[[], float]) -> None:
+        """Bring changes down for a while, unless a capture needs what is below."""
+        if not any(isinstance(s, StandingSlices) and not s.ended for s in self._slices):
+            self._entries = fold(self._entries, clock_s)
 
     @property
     def tells_first(self) -> bool:
@@ -243,7 +273,7 @@ class KeyStore(Generic[K, V]):
 
     def load(self, entries: dict[K, V]) -> None:
         """Hold exactly these entries, with nothing changed since."""
-        self._entries.clear()
+        self._empty()
         self._entries.update(entries)
         self._layers.clear()
         self._slices.clear()
@@ -255,10 +285,18 @@ class KeyStore(Generic[K, V]):
         self._changes = changes
         self._dirty = changes.dirty
 
+    def _empty(self) -> None:
+        if self.layered:
+            self._entries = {}  # what stands still is left to the captures that need it
+        else:
+            self._entries.clear()
+        self._types = set()
+
     def _shared_within(self) -> dict[Any, None]:
         """Keys whose value is also another key's: a change through one changes both."""
         values = self._entries.values()
-        if all_steady(values):
+        self._types = types_within(values)
+        if all_steady(self._types):
             return {}
         times = Counter(map(id, values))
         if len(times) == len(values):
@@ -275,24 +313,44 @@ class KeyStore(Generic[K, V]):
         To be asked before a capture makes references of its own.
         """
         entries, dirty = self._entries, self._dirty
-        if 4 * len(dirty) > len(entries):
+        keys: Iterator[Any]
+        values: Iterator[Any]
+        if 4 * len(dirty) > len(entries) and not self.layered:
             # Going through everything in order is faster than looking that many keys up.
-            keys: Iterable[Any] = entries
-            values = list(entries.values())
+            keys, values = iter(entries), iter(entries.values())
         else:
             # A key that is gone looks like None here, which is steady.
-            keys, values = dirty, [*map(entries.get, dirty)]  # type: ignore[list-item]
-        if all_steady(values):
-            return {}
-        counts = list(map(sys.getrefcount, values))
-        return {
-            key: None
-            for key, count in compress(zip(keys, counts, strict=True), map(_UNHELD.__lt__, counts))
-            if key in dirty
-            and key in entries
-            and count > _UNHELD + sum(slices.holds(key, entries[key]) for slices in self._slices)
-            and not is_steady(entries[key])
-        }
+            keys, values = iter(dirty), map(entries.get, dirty)
+        held: dict[Any, None] = {}
+        while some := list(islice(values, _LOOKED_AT)):
+            those, types = islice(keys, _LOOKED_AT), types_within(some)
+            self._types |= types
+            if all_steady(types):
+                deque(those, 0)
+                continue
+            counts = list(map(sys.getrefcount, some))
+            held.update(
+                (key, None)
+                for key, count in compress(
+                    zip(those, counts, strict=True), map(_UNHELD.__lt__, counts)
+                )
+                if key in dirty
+                and key in entries
+                and count > _UNHELD - 1 + self._times_held(key)
+                and not is_steady(entries[key])
+            )
+        return held
+
+    def _times_held(self, key: K) -> int:
+        """How often the store and its captures refer to the value of this key."""
+        value = self._entries[key]
+        within = times_held(self._entries, key, value)
+        return within + sum(slices.holds(key, value) for slices in self._slices)
+
+
+def _standing() -> float:
+    """A clock that ends nothing."""
+    return 0.0
 
 
 def _references_to_an_unheld_value() -> int:
@@ -304,3 +362,5 @@ def _references_to_an_unheld_value() -> int:
 
 _UNHELD = _references_to_an_unheld_value()
 """By the store itself, and by a list of its values."""
+_LOOKED_AT = 1 << 16
+"""Between two lots of so many values other threads get a turn."""

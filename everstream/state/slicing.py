@@ -1,22 +1,25 @@
 """Cutting a large store loose from its operator in slices, while the operator goes on.
 
-At the capture only the dict of the store is copied, not its values: that costs a small part of
-pickling them. What can change in place is pickled afterwards, a slice at a time between two pieces
-of work, or at the last moment before somebody gets hold of it: a key store says of each key that
-its value may change from now on (`save`). So every value is saved as it was at the capture.
-
-Until the last slice, a capture holds one more reference for each key and value and keeps what has
-been replaced since; what is pickled is let go of.
+At the capture at most the dict of the store is copied, not its values, and of a very large store
+not even that: its dict stands still from then on and changes are written above it
+(`state/overlay.py`). What was captured is pickled afterwards, a slice at a time between two pieces
+of work. What can change in place is pickled at the last moment before somebody gets hold of it: a
+key store says of each key that its value may change from now on (`save`). So every value is saved
+as it was at the capture.
 """
 
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any, Final
 
 from everstream.state import saved
-from everstream.state.freezing import KINDS, STEADY, Kind, all_atomic, freeze
+from everstream.state.freezing import KINDS, Kind, all_atomic, freeze, is_steady, pickled_whole
+from everstream.state.overlay import pairs
 
 AT_ONCE_ENTRIES: Final = 1000
 """Stores up to this size are cut loose at once."""
+COPIED_ENTRIES: Final = 100_000
+"""Of larger ones not even the dict is copied."""
 SLICE_S: Final = 0.025
 """How long a slice lasts, unless one value alone takes longer."""
 SLICE_ENTRIES: Final = 100_000
@@ -37,6 +40,11 @@ def can_be_sliced(entries: dict[Any, Any]) -> bool:
     return Kind.FRAME not in kinds and (kinds != {Kind.ATOMIC} or not all_atomic(entries))
 
 
+def can_stand_still(number: int, types: Iterable[type]) -> bool:
+    """Whether so many entries, with values of these types, are captured without a copy."""
+    return number > COPIED_ENTRIES and all(KINDS[type_] is not Kind.FRAME for type_ in types)
+
+
 class Slices:
     """The entries of one store at one instant; unpickles as a dict of them, in their order."""
 
@@ -45,8 +53,8 @@ class Slices:
         self._entries = entries
         """What is not saved yet."""
         self._whose = whose
-        self._keys = list(entries)
-        self._next = 0
+        self._order = iter(list(entries))
+        self._left = len(entries)
         self._pieces: list[Any] = []
         self._early: list[Any] = []
         """What had to be saved out of turn. Its keys stand in the pieces, with None."""
@@ -56,7 +64,12 @@ class Slices:
     @property
     def whole(self) -> bool:
         """Whether no later change can reach it any more."""
-        return self._next >= len(self._keys)
+        return not self._left
+
+    @property
+    def ended(self) -> bool:
+        """Whether it reads nothing any more: whole, or broken for good."""
+        return self.whole or self._broken is not None
 
     def holds(self, key: Any, value: Any) -> bool:
         """Whether it refers to this value, as that of this key."""
@@ -67,12 +80,7 @@ class Slices:
 
         Never raises: it is called in the middle of an operator's work, whose fault it is not.
         """
-        entries = self._entries
-        early = {
-            key: entries.pop(key)
-            for key in keys
-            if key in entries and not STEADY[type(entries[key])]
-        }
+        early = self._take_early(keys)
         if early and self._broken is None:
             try:
                 self._early.append(freeze(early, self._whose))
@@ -84,34 +92,97 @@ class Slices:
         if self._broken is not None:
             raise self._broken
         began_s = clock_s()
-        stop = min(self._next + SLICE_ENTRIES, len(self._keys))
-        while self._next < stop:
+        stop = max(0, self._left - SLICE_ENTRIES)
+        while self._left > stop:
             before_s = clock_s()
             if before_s - began_s >= SLICE_S:
                 break
-            self._save_piece(stop)
+            self._save_piece(min(self._piece_size, self._left - stop))
             took_s = clock_s() - before_s
             if took_s > SLICE_S / 4:
                 self._piece_size = max(1, self._piece_size // 2)
             elif took_s < SLICE_S / 16:
                 self._piece_size = min(_LARGEST_PIECE, self._piece_size * 2)
         if self.whole:
-            self._keys = []
-            self._next = 0
+            self._let_go()
 
-    def _save_piece(self, stop: int) -> None:
-        following = min(self._next + self._piece_size, stop)
-        take = self._entries.pop
-        piece = {key: take(key, None) for key in self._keys[self._next : following]}
-        self._next = following
+    def finish(self) -> None:
+        """Do all slices now. Never raises: what cannot be saved is told by the next `go_on`."""
+        while not self.ended:
+            try:
+                self.go_on(lambda: 0.0)
+            except BaseException as error:
+                self._broken = error
+
+    def _save_piece(self, size: int) -> None:
+        piece = self._take(size)
+        self._left -= size
         try:
-            self._pieces.append(freeze(piece, self._whose))
+            self._pieces.append(self._cut(piece))
         except BaseException as error:  # what was taken is gone: there is no second try
             self._broken = error
             raise
 
+    def _take(self, size: int) -> dict[Any, Any]:
+        """The entries whose turn it is."""
+        take = self._entries.pop
+        return {key: take(key, None) for key in islice(self._order, size)}
+
+    def _take_early(self, keys: Iterable[Any]) -> dict[Any, Any]:
+        """Of these keys what can change and is not saved."""
+        entries = self._entries
+        return {
+            key: entries.pop(key) for key in keys if key in entries and not is_steady(entries[key])
+        }
+
+    def _cut(self, piece: dict[Any, Any]) -> Any:
+        return freeze(piece, self._whose)
+
+    def _let_go(self) -> None:
+        """Refer to nothing that is not its own."""
+
     def __reduce__(self) -> tuple[Any, ...]:
         return (saved.merged, ([*self._pieces, *self._early],))
+
+
+class StandingSlices(Slices):
+    """The same of entries that stand still and are read where they are.
+
+    A key that is saved out of turn may have had its turn. It is as it was at the capture all the
+    same: this is the first time since then that somebody gets hold of its value.
+    """
+
+    def __init__(self, entries: dict[Any, Any], whose: str) -> None:
+        """Of `entries`, which nobody changes until this is whole or not wanted any more."""
+        super().__init__({}, whose)
+        self._standing = entries
+        self._pairs = pairs(entries)
+        self._left = len(entries)
+        self._seen: dict[Any, None] = {}
+        """Keys that were saved out of turn."""
+
+    def _take(self, size: int) -> dict[Any, Any]:
+        piece = dict(islice(self._pairs, size))
+        for key in self._seen.keys() & piece.keys():
+            piece[key] = None
+        return piece
+
+    def _take_early(self, keys: Iterable[Any]) -> dict[Any, Any]:
+        standing, seen = self._standing, self._seen
+        early = {
+            key: standing[key]
+            for key in keys
+            if key not in seen and key in standing and not is_steady(standing[key])
+        }
+        seen.update(dict.fromkeys(early))
+        return early
+
+    def _cut(self, piece: dict[Any, Any]) -> Any:
+        # As bytes: a second dict of everything would take as long to be let go of as to be made.
+        return pickled_whole(piece, self._whose)
+
+    def _let_go(self) -> None:
+        self._standing, self._pairs = {}, iter(())
 
 
 class Watched(dict[Any, None]):

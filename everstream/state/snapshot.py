@@ -14,7 +14,7 @@ from everstream.errors import CorruptObject, InternalError, StoreError, UserErro
 from everstream.state.freezing import freeze, freeze_keys, pieces_after
 from everstream.state.keystore import KeyStore
 from everstream.state.objects import ObjectRef
-from everstream.state.slicing import Slices, can_be_sliced
+from everstream.state.slicing import Slices, StandingSlices, can_be_sliced, can_stand_still
 
 MAGIC: Final = b"EVERSNAP"
 VERSION: Final = 1
@@ -25,7 +25,7 @@ CHAIN_LIMIT: Final = 10
 DELTA_SHARE: Final = 0.5
 """Deltas worth more than this part of their full snapshot make the next one full."""
 SLICED_LIMIT: Final = 2
-"""Captures that are saved in slices at the same time: each holds a copy of its stores' dicts."""
+"""Captures that are saved in slices at the same time: each holds what has changed since."""
 
 Kind: TypeAlias = Literal["full", "delta"]
 StoreId: TypeAlias = tuple[str, str]
@@ -113,6 +113,8 @@ class ShardState:
         self._under_way: dict[int, Capture] = {}
         self._sliced: list[Capture] = []
         """Captures that are not whole yet, oldest first."""
+        self._layered: dict[StoreId, KeyStore[Any, Any]] = {}
+        """Stores whose dict stands still under what has changed since."""
         self._sequence = 0
         # Raised by restore and reset: captures from before no longer bear on what is dirty.
         self._lineage = 0
@@ -133,7 +135,9 @@ class ShardState:
 
         With `in_slices` it may not be whole: then `save_slice` has to be called until it is.
         """
-        while len(self._sliced) >= SLICED_LIMIT:
+        while len(self._sliced) >= SLICED_LIMIT or any(
+            store.layered >= SLICED_LIMIT for store in self._layered.values()
+        ):
             self.save_slice(_standing)
         # Before there are parts that hold the same values.
         held = {store_id: store.held_outside() for store_id, store in self._stores.items()}
@@ -160,12 +164,16 @@ class ShardState:
 
     @property
     def saving(self) -> bool:
-        """Whether a capture is not whole."""
-        return bool(self._sliced)
+        """Whether a capture is not whole, or the changes since then are kept apart."""
+        return bool(self._sliced or self._layered)
 
     def save_slice(self, clock_s: Callable[[], float]) -> None:
-        """Go on with the oldest capture that is not whole; a UserError if a value cannot be saved."""
+        """Go on with the oldest capture that is not whole; a UserError if a value cannot be saved.
+
+        When all are whole, the changes since then are brought back into their stores.
+        """
         if not self._sliced:
+            self._fold(clock_s)
             return
         capture = self._sliced[0]
         store_id, slices = next(iter(capture.slices.items()))
@@ -174,6 +182,13 @@ class ShardState:
             self._stores[store_id].end_slices(capture.slices.pop(store_id))
             if capture.whole:
                 del self._sliced[0]
+
+    def _fold(self, clock_s: Callable[[], float]) -> None:
+        for store_id, store in self._layered.items():
+            store.fold(clock_s)
+            if not store.layered:
+                del self._layered[store_id]
+            return
 
     def mark_durable(self, capture: Capture, ref: ObjectRef) -> tuple[ObjectRef, ...]:
         """This capture is stored under `ref`: the objects that restore it, in order.
@@ -253,6 +268,7 @@ class ShardState:
             store.load(entries.get(store_id, {}))
         self._under_way.clear()
         self._sliced.clear()
+        self._layered.clear()
         self._lineage += 1
 
     def _settle(self, capture: Capture) -> None:
@@ -263,17 +279,34 @@ class ShardState:
 
     def _everything(self, in_slices: bool) -> dict[StoreId, _Part]:
         return {
-            store_id: (None, _cut_loose(store_id, store, store.look(), in_slices))
+            store_id: (None, self._whole_store(store_id, store, in_slices))
             for store_id, store in self._stores.items()
             if store
         }
 
     def _changes(self, in_slices: bool) -> dict[StoreId, _Part]:
         return {
-            store_id: _changed_part(store_id, store, in_slices)
+            store_id: self._changed_part(store_id, store, in_slices)
             for store_id, store in self._stores.items()
             if store.has_changes()
         }
+
+    def _whole_store(self, store_id: StoreId, store: KeyStore[Any, Any], in_slices: bool) -> Any:
+        """A store as it is now, or slices that will be."""
+        if in_slices and store.tells_first and can_stand_still(len(store), store.types):
+            self._layered[store_id] = store
+            return StandingSlices(store.stand_still(), _named(store_id))
+        return _cut_loose(store_id, store, store.look(), in_slices)
+
+    def _changed_part(self, store_id: StoreId, store: KeyStore[Any, Any], in_slices: bool) -> _Part:
+        changes, entries = store.changes(), store.look()
+        if changes.cleared:
+            return None, self._whole_store(store_id, store, in_slices)
+        updated = {key: entries[key] for key in changes.dirty if key in entries}
+        gone = changes.deleted
+        if len(updated) < len(changes.dirty):
+            gone = gone | {key: None for key in changes.dirty if key not in entries}
+        return freeze_keys(gone, _named(store_id)), _cut_loose(store_id, store, updated, in_slices)
 
 
 def _cut_loose(
@@ -284,17 +317,6 @@ def _cut_loose(
         own = entries.copy() if entries is store.look() else entries
         return Slices(own, _named(store_id))
     return freeze(entries, _named(store_id))
-
-
-def _changed_part(store_id: StoreId, store: KeyStore[Any, Any], in_slices: bool) -> _Part:
-    changes, entries = store.changes(), store.look()
-    if changes.cleared:
-        return None, _cut_loose(store_id, store, entries, in_slices)
-    updated = {key: entries[key] for key in changes.dirty if key in entries}
-    gone = changes.deleted
-    if len(updated) < len(changes.dirty):
-        gone = gone | {key: None for key in changes.dirty if key not in entries}
-    return freeze_keys(gone, _named(store_id)), _cut_loose(store_id, store, updated, in_slices)
 
 
 def _standing() -> float:

@@ -96,6 +96,7 @@ def checkpoints_that_cannot_be_written_do_not_pile_up(run: Told) -> None:
     with hanging(run.folder, "write-objects"):
         said = run.says("note epoch ")
         assert "is taking longer than" in said and "still missing: " in said
+        assert "the store: it has not taken the checkpoint of" in said
         epoch = int(said.split()[2])
         run.reads_on()
     assert run.says("epoch") == f"epoch {epoch}"

@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
+from everstream.apps.cycle.preparing import prepare
 from everstream.cli.app import app
 from everstream.errors import UserError
 
@@ -82,6 +83,28 @@ def test_what_differs_from_the_sequential_result_is_an_error(tmp_path: Path) -> 
     assert "1 of 1 results differ" in done.output and "WRONG" in done.output
 
 
+def test_a_run_that_fails_does_not_hide_the_others() -> None:
+    for name in ("broken", "good"):
+        apps("new", name, "--stages", "parse", "latency=no", "monitor=off")
+    file = Path("benchmarks", "broken.py")
+    file.write_text(file.read_text().replace("stages=STAGES", "stages=(lambda item: 1 / 0,)"))
+    done = CliRunner().invoke(
+        app, ["apps", "exec", "broken", "good", "-i", "threads", "--out", "o", "--json", "r.json"]
+    )
+    assert done.exit_code == 1
+    first, second, *_ = done.output.splitlines()
+    assert first == "1/2 broken-threads: failed: ZeroDivisionError: division by zero"
+    assert second.startswith("2/2 good-threads: 100 items in ") and second.endswith(", exact")
+    assert "1 of 2 runs failed" in done.output
+    told = json.loads(Path("r.json").read_text())
+    assert [one["planned"]["benchmark"] for one in told["runs"]] == ["good-threads"]
+    assert "division by zero" in told["failed"][0]["text"]
+    page = Path("o", "page.html").read_text()
+    assert "1 of 2 runs failed" in page and "division by zero" in page
+    done = CliRunner().invoke(app, ["apps", "check", "broken", "-i", "threads"])
+    assert done.exit_code == 1 and "division by zero" in done.output
+
+
 def test_two_interfaces_are_compared_side_by_side() -> None:
     apps("new", "pair", "--stages", "parse")
     said = apps(
@@ -133,10 +156,20 @@ def test_productivity_stands_beside_the_published_tables() -> None:
     assert ours["lines"] <= 36 and ours["effort"] == pytest.approx(ours["hours"] * 18 * 3600)
 
 
+def test_an_application_without_an_input_does_not_hide_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")  # where no flite is to make recordings with
+    assert prepare(["sentiment", "prime"], "test", (ready := []).append).keys() == {"sentiment"}
+    assert ready == ["prime"]
+    done = CliRunner().invoke(app, ["apps", "all", "sentiment", "--input", "test"])
+    assert done.exit_code == 1 and "failed: sentiment: " in done.output
+
+
 def test_an_application_is_killed_and_gives_the_sequential_result_all_the_same() -> None:
     said = apps("all", "prime", "--input", "test", "--every", "100ms", "--json", "all.json")
     assert "1 result(s), all as the sequential program's" in said
-    assert "never came to pass" not in said
+    assert "never came to pass" not in said and "1 failure(s) survived, exact" in said
     (one,) = json.loads(Path("all.json").read_text())["runs"]
     assert one["exact"] and len(one["recoveries"]) == 1 and one["items"] == 4_998
     assert one["latency_ms"] > 0 and set(one["operators_ms"]) >= {"numbers", "is_prime"}

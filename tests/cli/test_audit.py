@@ -10,8 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from everstream.audit.rehearsal import Rehearsal
-from everstream.cli import app
+from everstream.cli import app, audit_stage
 from everstream.cli.options import RunOptions
+from everstream.cli.supervise import Supervisor
+from everstream.errors import UserError
 from tests.cli.commands import ROOT, Command
 
 pytestmark = pytest.mark.timeout(900)  # many processes start; on a busy machine that takes long
@@ -96,12 +98,36 @@ def test_every_example_comes_through_kills_of_hosts_and_drivers(
             [str(ROOT / "examples" / "primes.py"), "--master", "spark://head:7077"],
             "an audit runs on this machine",
         ),
+        (
+            [str(ROOT / "examples" / "primes.py"), "--store-key", "no-such.key"],
+            "no-such.key",
+        ),
     ],
 )
 def test_wrong_usage_is_code_2_before_anything_runs(arguments: list[str], says: str) -> None:
     said = CliRunner().invoke(app, ["audit", *arguments], env={"COLUMNS": "200"})
     assert said.exit_code == 2
     assert says in said.output
+
+
+def test_every_run_of_an_audit_signs_its_store_with_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, asked = tmp_path / "a.key", []
+    key.write_text("a" * 64 + "\n")
+    key.chmod(0o600)
+
+    class Asked(Supervisor):
+        def run(self) -> None:
+            asked.append(self._options)
+            raise UserError("that will do")
+
+    monkeypatch.setattr(audit_stage, "Supervisor", Asked)
+    arguments = ["audit", str(ROOT / "examples" / "primes.py"), "--store-key", str(key)]
+    said = CliRunner().invoke(app, arguments)
+    assert said.exit_code == 2 and "that will do" in said.output
+    (options,) = asked
+    assert RunOptions.from_json(options.to_json()).store_key == str(key)
 
 
 def test_the_driver_gets_the_rehearsal_it_was_asked_for() -> None:

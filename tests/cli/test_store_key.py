@@ -74,7 +74,7 @@ def test_everything_that_a_run_restores_from_is_signed_and_the_key_is_nowhere(si
 def test_a_run_without_the_key_is_refused_before_spark_starts(
     signed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("everstream.spark.run.make_context", lambda *_: pytest.fail("Spark"))
+    monkeypatch.setattr("everstream.spark.room.make_context", lambda *_: pytest.fail("Spark"))
     with pytest.raises(StoreError, match=r"is signed.*--store-key"):
         run(signed, store_key=None)
 

@@ -18,7 +18,7 @@ from everstream.core.plan import make_plan
 from everstream.errors import ConnectorError, RunFailed, UserError
 from everstream.pipeline.source import END, Reader
 from everstream.spark.context import make_context
-from everstream.spark.run import _hosts
+from everstream.spark.room import hosts_for
 
 
 @pytest.fixture(scope="module")
@@ -171,5 +171,5 @@ def test_mistakes_are_said_before_anything_runs(spark: SparkSession, tmp_path: P
     one: Any = SimpleNamespace(master="local[1,9]", defaultParallelism=1)
     config: Any = SimpleNamespace(workers=None)
     with pytest.raises(UserError, match=r"run it on master 'local\[2\]'"):
-        _hosts(config, one, make_plan(pipeline, 1), "tasks")
-    assert _hosts(config, one, make_plan(pipeline, 1), "microbatch") == 1
+        hosts_for(config, one, make_plan(pipeline, 1), "tasks")
+    assert hosts_for(config, one, make_plan(pipeline, 1), "microbatch") == 1

@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "microbatch": {*RUNNING, "spark", "monitoring"},
     "audit": {*RUNNING, "spark", "simulation", "inspection"},
     "bench": {*RUNNING, "spark", "simulation", "inspection", "audit", "planning", "transactions"},
-    "apps": {*RUNNING, "spark", "monitoring"},
+    "apps": {*RUNNING, "spark", "monitoring", "annotations"},
     "cli": {
         *(*RUNNING, "spark", "simulation", "inspection", "audit", "planning", "bench", "apps"),
         *("monitoring", "annotations"),

@@ -21,6 +21,7 @@ from everstream.simulation.faults import NO_FAULTS
 from everstream.simulation.hosts import SimulatedHost
 from everstream.simulation.shapes import Shape
 from everstream.simulation.world import World
+from everstream.spark.handle import RunHandle
 from everstream.spark.result import RunResult
 
 
@@ -69,7 +70,7 @@ def run(
         for node in graph.of_kind(Kind.SINK)
         if isinstance(node.what, Sink)
     }
-    return RunResult(
+    result = RunResult(
         pipeline=pipeline.name,
         outcome=history.outcome,
         wall_s=history.virtual_s,
@@ -81,3 +82,10 @@ def run(
         skipped=dict(skipped),
         outputs={name: batches for name, batches in outputs.items() if batches is not None},
     )
+    pipeline.ended(result)
+    return result
+
+
+def start(pipeline: Pipeline, **options: Any) -> RunHandle:
+    """As `everstream.spark.run.start`."""
+    return RunHandle(pipeline.graph, True, lambda handle: run(pipeline, **options)).start()

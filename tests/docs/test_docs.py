@@ -163,6 +163,16 @@ def test_the_cycle_of_the_operators_page() -> None:
     assert sorted(letter["number"] for letter in result.collected("given_up")) == [3, 7]
 
 
+def test_the_run_in_the_background_of_the_operators_page_is_steered(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    here = {"workers=1)": f"workers=1, master={MASTER!r}, progress=False)"}
+    run = program("docs/operators.md", 4, here)["run"]
+    assert run.wait().outcome is Outcome.STOPPED and len(run.wait().checkpoints) >= 2
+    *_, last = capsys.readouterr().out.splitlines()
+    assert last.endswith("after epoch 1")
+
+
 def test_the_branches_of_the_protocols_page(capsys: pytest.CaptureFixture[str]) -> None:
     program("docs/protocols.md", 0)["survive"](MASTER)
     assert "went back: ('left:0',)" in capsys.readouterr().out

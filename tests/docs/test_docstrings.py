@@ -62,6 +62,7 @@ def test_examples_give_what_they_say(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(everstream.spark.run, "run", simulated.run)
+    monkeypatch.setattr(everstream.spark.run, "start", simulated.start)
     for example in examples_in(importlib.import_module(name)):
         if not on_spark(example):
             try_out(example, tmp_path, monkeypatch)

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -326,3 +327,21 @@ def test_a_scheme_says_where_the_log_is() -> None:
         type(log_of(kind, ME, CHANNELS, Disk().load)) for kind in ("none", "durable", "memory")
     ]
     assert kinds == [type(None), DurableLog, MemoryLog]
+
+
+def test_a_rotten_segment_is_read_from_its_copy(tmp_path: Path) -> None:
+    store = CheckpointStore.at(str(tmp_path))
+    told: list[str] = []
+    store.on_damage = told.append
+    log = DurableLog(ME, CHANNELS, lambda refs: [store.get(ref) for ref in refs])
+    for sequence in range(1, 4):
+        log.append(data(A, sequence))
+    sent = log.after(A, 0)
+    (segment,) = log.seal()
+    segment.save(store.put)
+    (written,) = (tmp_path / "objects").rglob("*.log.*")
+    rotten = bytearray(written.read_bytes())
+    rotten[-1] ^= 1
+    written.write_bytes(rotten)
+    assert [facts(frame) for frame in log.after(A, 0)] == [facts(frame) for frame in sent]
+    assert len(told) == 1 and "was read from its copy" in told[0]

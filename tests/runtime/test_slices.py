@@ -20,11 +20,13 @@ def test_a_checkpoint_is_uploaded_after_its_last_slice_and_holds_nothing_done_si
     it.step(2)
     it.runner.on_command(StartCheckpoint(Epoch(1)))
     assert it.runner.saving and not it.port.uploads
+    told = it.runner.progress()
+    assert (told.taken, told.handed_over) == (1, 0)
     it.step()
     it.runner.save_slice()
     assert it.runner.saving and not it.port.uploads
     it.runner.save_slice()
-    assert not it.runner.saving
+    assert not it.runner.saving and it.runner.progress().handed_over == 1
     record = it.save(it.port.uploads[0])
     it.step()
     it.restore(record, stable=1)

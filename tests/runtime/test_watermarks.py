@@ -179,7 +179,7 @@ def test_watermarks_cross_the_wire() -> None:
         parsed = wire.parse(wire.frame_to_parts(frame))
         assert isinstance(parsed, Frame) and parsed == frame
     credit = Credit(channel, Generation(3), 2, 50)
-    assert wire.parse(wire.credit_to_parts(credit)) == credit
+    assert wire.parse([wire.credit_to_bytes(credit)]) == credit
 
 
 # Operators.

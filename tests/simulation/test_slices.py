@@ -6,7 +6,7 @@ from everstream.simulation.faults import Faults
 from everstream.simulation.schemes import scheme_for
 from everstream.simulation.shapes import shape_for
 from everstream.simulation.world import World
-from everstream.state import slicing, snapshot
+from everstream.state import overlay, slicing, snapshot
 
 
 @pytest.mark.parametrize("protocol", ["aligned", "unaligned", "uncoordinated", "hmnr", "bcs"])
@@ -15,6 +15,7 @@ def test_captures_in_slices_end_with_exactly_the_right_output(
 ) -> None:
     monkeypatch.setattr(snapshot, "can_be_sliced", bool)
     monkeypatch.setattr(slicing, "SLICE_ENTRIES", 1)
+    monkeypatch.setattr(overlay, "FOLD_ENTRIES", 1)
     saved = 0
     go_on = slicing.Slices.go_on
 
@@ -25,6 +26,7 @@ def test_captures_in_slices_end_with_exactly_the_right_output(
 
     monkeypatch.setattr(slicing.Slices, "go_on", counted)
     for seed in range(5):
+        monkeypatch.setattr(slicing, "COPIED_ENTRIES", 10**9 if seed % 2 else 0)
         history = World(seed, shape_for(seed), Faults(), scheme_for(protocol, seed)).run()
         assert history.right, f"seed {seed}: {history.violations}"
     assert saved > 10, "they are sliced"

@@ -5,6 +5,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 import everstream as es
 from everstream.core.plan import Plan, make_plan
 from everstream.spark.last_words import LastWords, exit_status
-from everstream.spark.memory import MemoryKills, in_words, memory_bytes
+from everstream.spark.memory import KernelWords, MemoryKills, Starved, in_words, memory_bytes
 from everstream.spark.whereabouts import FILE, Whereabouts, last_at_work
 
 STACKS = """Fatal Python error: Segmentation fault
@@ -57,6 +58,11 @@ OPERATOR = "operator 'map' (shard 1)"
             LastWords("", OPERATOR, signal.SIGKILL, 3_100_000_000, 1, 4_000_000_000),
             "its process was killed by SIGKILL, probably out of memory (it had taken 3.1 GB, there "
             f"are 4 GB for all); the last at work there was {OPERATOR}",
+        ),
+        (
+            LastWords("", OPERATOR, None, 10, 1, 9, Starved(64_000_000, True)),
+            "its process was killed by SIGKILL, by the kernel for want of memory: it had taken 64 MB, "
+            f"and its control group has no more; the last at work there was {OPERATOR}",
         ),
         (
             LastWords(status=signal.SIGKILL, memory_kills=None),
@@ -131,6 +137,25 @@ def test_the_memory_there_is_is_that_of_the_container(
     (tmp_path / place).write_text(limit + "\n")
     known = memory_bytes(tmp_path)
     assert known == (2_000_000_000 if limit != "max" else 8_192_000_000)
+
+
+IN_GROUP = (
+    "3,812,{at_us},-;Memory cgroup out of memory: Killed process {pid} (python) total-vm:800000kB, "
+    "anon-rss:62500kB, file-rss:0kB, shmem-rss:0kB, UID:0 pgtables:1kB oom_score_adj:0"
+)
+ON_MACHINE = IN_GROUP.replace("Memory cgroup out", "Out")
+
+
+def test_the_kernel_is_asked_whether_it_killed_a_process_for_want_of_memory(tmp_path: Path) -> None:
+    kmsg, now_us = tmp_path / "kmsg", int(time.monotonic() * 1e6)
+    kernel = KernelWords(kmsg)
+    assert kernel.of(7) is None, "where nobody may read its words"
+    long_ago = IN_GROUP.format(at_us=now_us - 3_600_000_000, pid=9)
+    said = [IN_GROUP.format(at_us=now_us, pid=7), ON_MACHINE.format(at_us=now_us, pid=8), long_ago]
+    kmsg.write_text("6,1,0,-;Linux version 6.18\n SUBSYSTEM=x\n" + "\n".join(said) + "\n")
+    assert kernel.of(7) == Starved(64_000_000, True)
+    assert kernel.of(8) == Starved(64_000_000, False)
+    assert kernel.of(9) is kernel.of(70) is None, "it had that number in another life"
 
 
 def test_sizes_are_put_in_words() -> None:

@@ -11,15 +11,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from everstream.errors import InternalError, UserError
-from everstream.state import Capture, KeyStore, ObjectRef, ShardState, keystore, slicing
-from everstream.state.slicing import Slices, Watched
-from tests.state.histories import STEPS, History, Step
+from everstream.state import Capture, KeyStore, ObjectRef, ShardState, keystore, overlay, slicing
+from everstream.state.slicing import Slices, StandingSlices, Watched
+from tests.state.histories import STEPS, History, Step, goes_wrong
 
 
-@pytest.fixture(autouse=True)
-def one_entry_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=["copied", "standing"])
+def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """One entry a slice, of a copy of the dict or of the dict itself."""
+    how: str = request.param
     monkeypatch.setattr(slicing, "AT_ONCE_ENTRIES", 0)
     monkeypatch.setattr(slicing, "SLICE_ENTRIES", 1)
+    monkeypatch.setattr(slicing, "COPIED_ENTRIES", 10**6 if how == "copied" else 0)
+    monkeypatch.setattr(overlay, "FOLD_ENTRIES", 1)
+    return how
 
 
 def still() -> float:
@@ -57,25 +62,14 @@ def test_each_chain_saved_in_slices_restores_exactly_its_instant(
         history.check()
 
 
-def goes_wrong(seeds: range) -> bool:
-    for seed in seeds:
-        chance, history = Random(seed), History(in_slices=True)
-        try:
-            for _ in range(80):
-                chance.choice(STEPS)(history, chance)
-                history.check()
-        except AssertionError:
-            return True
-    return False
-
-
 def forgetful_save(self: Slices, keys: Iterable[Any]) -> None:
     """Leaves to its turn what is about to change."""
 
 
 def placeless_save(self: Slices, keys: Iterable[Any]) -> None:
     """Saves out of turn, and does not remember it."""
-    self._early.append({key: self._entries[key] for key in keys if key in self._entries})
+    entries = self._standing if isinstance(self, StandingSlices) else self._entries
+    self._early.append({key: entries[key] for key in keys if key in entries})
 
 
 def forgetful_update(self: Watched, keys: Iterable[Any]) -> None:
@@ -162,10 +156,14 @@ def test_a_value_that_cannot_be_saved_in_its_turn_never_makes_a_capture() -> Non
 
 
 @pytest.mark.parametrize("value", [1, "text", (1, "text")], ids=str)
-def test_what_cannot_change_is_not_pickled_early(value: Any) -> None:
-    state, _ = filled({"a": value, "b": value})
+def test_what_cannot_change_is_not_pickled_early(value: Any, how: str) -> None:
+    state, store = filled({"a": value, "b": value})
     capture = state.capture({}, in_slices=True)
-    assert capture.whole or isinstance(value, tuple)
+    assert capture.whole or isinstance(value, tuple) or how == "standing"
+    for slices in capture.slices.values():
+        assert store["a"] == value
+        store.put("b", 2)
+        assert not slices._early
 
 
 def test_frames_and_stores_that_are_changed_unseen_go_in_one_piece() -> None:
@@ -184,13 +182,14 @@ def test_marking_a_key_is_plain_again_after_the_last_slice() -> None:
     assert type(store._dirty) is dict
     capture = state.capture({}, in_slices=True)
     state.mark_failed(capture)
+    finish(state)
     assert type(store._dirty) is dict and not state.saving
 
 
-def test_no_more_than_two_captures_are_sliced_at_a_time() -> None:
+def test_no_more_than_two_captures_are_sliced_at_a_time(how: str) -> None:
     state, store = filled({"a": [], "b": []})
     first, second, third = (state.capture({}, in_slices=True) for _ in range(3))
-    assert (first.whole, second.whole, third.whole) == (True, False, False)
+    assert (first.whole, second.whole, third.whole) == (True, how == "standing", False)
     store["a"].append(1)
     finish(state)
     assert restored(first) == restored(second) == restored(third) == [("a", []), ("b", [])]
@@ -198,6 +197,7 @@ def test_no_more_than_two_captures_are_sliced_at_a_time() -> None:
 
 def test_a_slice_ends_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slicing, "SLICE_ENTRIES", 10**6)
+    monkeypatch.setattr(overlay, "FOLD_ENTRIES", 10**6)
     state, _ = filled({n: [n] for n in range(1000)})
     capture = state.capture({}, in_slices=True)
     now_s = 0.0

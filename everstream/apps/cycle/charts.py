@@ -8,12 +8,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
+from itertools import pairwise
 
 WIDTH, HEIGHT = 520, 250
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 14, 42
 DASHES = ("", "6 3", "2 3", "8 3 2 3", "12 4", "1 4", "10 2 2 2 2 2")
 COLOURS = 7
 MOST_POINTS = 600
+GAP = 8
+"""Where nothing was measured for so many times as long as usual, a curve is broken."""
 
 STYLE = """
 :root { --ink: #1d2330; --dim: #5d6675; --line: #e1e5ea; --paper: #fff; --good: #d8efdc;
@@ -26,6 +29,7 @@ svg.chart { width: 100%; height: auto; font: 12px system-ui, sans-serif }
 svg.chart text { fill: var(--dim) } svg.chart .title { fill: var(--ink); font-weight: 600 }
 svg.chart .grid { stroke: var(--line) } svg.chart .axis { stroke: var(--dim) }
 svg.chart .curve { fill: none; stroke-width: 1.8; stroke-linejoin: round }
+svg.chart .mark { stroke: var(--dim); stroke-dasharray: 3 3 }
 """
 
 
@@ -50,12 +54,16 @@ class Chart:
     series: list[Series] = field(default_factory=list)
     whole_steps: bool = False
     """Whether the axis across counts things."""
+    span: tuple[float, float] | None = None
+    """From where to where the axis across goes; default: as far as there are points."""
+    marks: Sequence[tuple[float, str]] = ()
+    """Moments that something happened at, and what, in a word."""
 
     def svg(self) -> str:
         known = [(x, y) for one in self.series for x, y in one.points if _drawn(x, y)]
         if not known:
             return f'<p class="dim">{escape(self.title)}: nothing was measured.</p>'
-        low_x, high_x = min(x for x, _ in known), max(x for x, _ in known)
+        low_x, high_x = self.span or (min(x for x, _ in known), max(x for x, _ in known))
         if high_x <= low_x:
             low_x, high_x = low_x - 0.5, high_x + 0.5
         tops = [
@@ -67,15 +75,33 @@ class Chart:
         up_ticks = ticks(0.0, max(tops) or 1.0)
         frame = _Frame(low_x, high_x, up_ticks[-1])
         parts = [
-            f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT + 18 * len(self.series)}" '
+            f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT + 18 * self._legends}" '
             f'role="img" aria-label="{escape(self.title, quote=True)}">',
             f'<text class="title" x="{LEFT}" y="11">{escape(self.title)}</text>',
         ]
         parts += self._grid(frame, up_ticks, ticks(low_x, high_x, whole=self.whole_steps))
+        parts += self._marks(frame)
         for number, one in enumerate(self.series):
             parts += _curve(one, number, frame)
-            parts += _legend(one, number)
+            if self._legends:
+                parts += _legend(one, number)
         return "\n".join([*parts, "</svg>"])
+
+    @property
+    def _legends(self) -> int:
+        """A curve that is alone needs no name."""
+        return len(self.series) if len(self.series) > 1 else 0
+
+    def _marks(self, frame: "_Frame") -> list[str]:
+        found = []
+        for at, word in self.marks:
+            if frame.low_x <= at <= frame.high_x:
+                x = frame.x(at)
+                found.append(
+                    f'<line class="mark" x1="{x}" y1="{TOP + 6}" x2="{x}" y2="{HEIGHT - BOTTOM}"/>'
+                    f'<text x="{x + 4}" y="{TOP + 14}">{escape(word)}</text>'
+                )
+        return found
 
     def _grid(self, frame: "_Frame", up: list[float], across: list[float]) -> list[str]:
         bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
@@ -124,10 +150,13 @@ def _curve(one: Series, number: int, frame: _Frame) -> list[str]:
     colour = f"var(--s{number % COLOURS})"
     drawn = [(place, x, y) for place, (x, y) in enumerate(one.points) if _drawn(x, y)]
     drawn = drawn[:: max(1, len(drawn) // MOST_POINTS)]
-    path = " ".join(f"{frame.x(x)},{frame.y(y)}" for _, x, y in drawn)
     found = [
         f'<polyline class="curve" stroke="{colour}" stroke-dasharray="{_dash(number)}" '
         f'opacity="{0.55 if one.faint else 1}" points="{path}"/>'
+        for path in (
+            " ".join(f"{frame.x(x)},{frame.y(y)}" for x, y in piece)
+            for piece in unbroken([(x, y) for _, x, y in drawn])
+        )
     ]
     if len(drawn) <= 40:
         for place, x, y in drawn:
@@ -142,6 +171,22 @@ def _curve(one: Series, number: int, frame: _Frame) -> list[str]:
                     f'y1="{ends[0]}" y2="{ends[1]}"/>'
                 )
     return found
+
+
+def unbroken(points: Sequence[tuple[float, float]]) -> list[list[tuple[float, float]]]:
+    """The points in pieces that a line may join: nothing is drawn where nothing was measured.
+
+    >>> unbroken([(0, 1), (1, 1), (2, 1), (30, 1), (31, 1)])
+    [[(0, 1), (1, 1), (2, 1)], [(30, 1), (31, 1)]]
+    """
+    steps = sorted(after[0] - before[0] for before, after in pairwise(points))
+    longest = GAP * steps[len(steps) // 2] if len(steps) > 2 else math.inf
+    pieces: list[list[tuple[float, float]]] = []
+    for point in points:
+        if not pieces or point[0] - pieces[-1][-1][0] > longest:
+            pieces.append([])
+        pieces[-1].append(point)
+    return pieces
 
 
 def _legend(one: Series, number: int) -> list[str]:

@@ -22,15 +22,14 @@ class Side:
     workers: int
     batch: int
     throughput: Estimate
+    """From the workers standing ready to the result being written."""
+    with_start: Estimate
+    """The same with the time until they stood ready."""
     latency_ms: Estimate | None
     against: Ratio
     """Its throughput by the base's."""
     exact: bool | None
     is_base: bool
-
-    @property
-    def name(self) -> str:
-        return f"{self.interface}, {self.workers} worker(s), batch {self.batch}"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -39,6 +38,7 @@ class Side:
             "workers": self.workers,
             "batch": self.batch,
             "throughput": self.throughput.to_json(),
+            "throughput_with_start": self.with_start.to_json(),
             "latency_ms": None if self.latency_ms is None else self.latency_ms.to_json(),
             "ratio": self.against.to_json(),
             "base": self.is_base,
@@ -63,6 +63,7 @@ def sides(outcomes: Sequence[Outcome], base: str | None = None) -> list[Side]:
             Side(
                 *key,
                 estimate(speeds),
+                estimate([one.items_per_s_with_start for one in some]),
                 estimate(waits) if waits else None,
                 ratio_of(speeds, [one.items_per_s for one in groups[of_base]]),
                 all(looked) if looked else None,
@@ -70,6 +71,26 @@ def sides(outcomes: Sequence[Outcome], base: str | None = None) -> list[Side]:
             )
         )
     return found
+
+
+def names(found: Sequence[Side]) -> list[str]:
+    """What to call each: its interface, and of workers and batch what differs between them.
+
+    A sequential program has one worker whatever the others have, and an application a batch of its
+    own: that tells nobody anything.
+    """
+    farms = [side for side in found if side.interface != "sequential"]
+    many_workers = len({side.workers for side in farms}) > 1
+    batches = {(side.application, side.batch) for side in found}
+    many_batches = len(batches) > len({application for application, _ in batches})
+    return [
+        ", ".join(
+            [side.interface]
+            + ([f"{side.workers} worker(s)"] if many_workers and side in farms else [])
+            + ([f"batch {side.batch}"] if many_batches else [])
+        )
+        for side in found
+    ]
 
 
 Key = tuple[str, str, int, int]

@@ -18,11 +18,17 @@ BY_SETTING = (
 )
 
 
-def over_time(monitor: pl.DataFrame, names: dict[int, str], title: str = "") -> list[Chart]:
+def over_time(
+    monitor: pl.DataFrame,
+    names: dict[int, str],
+    title: str = "",
+    marks: Sequence[tuple[float, str]] = (),
+) -> list[Chart]:
     """What the monitor saw from moment to moment, one curve per run."""
     found = []
+    span = _span(monitor, names)
     for column, what, unit in OVER_TIME:
-        chart = Chart(f"{title}{what} over time", "seconds", unit)
+        chart = Chart(f"{title}{what} over time", "seconds", unit, span=span, marks=marks)
         scale = 1 / 1024 if column == "memory_kb" else 1.0
         for run, name in names.items():
             chart.series.append(Series(name, _points(monitor, run, column, scale)))
@@ -37,10 +43,16 @@ def over_time(monitor: pl.DataFrame, names: dict[int, str], title: str = "") -> 
 
 def batch_over_time(monitor: pl.DataFrame, names: dict[int, str], title: str = "") -> Chart:
     """How many items travelled together, as the sink saw them."""
-    chart = Chart(f"{title}batch size over time", "seconds", "items")
+    chart = Chart(f"{title}batch size over time", "seconds", "items", span=_span(monitor, names))
     for run, name in names.items():
         chart.series.append(Series(name, _points(monitor, run, "batch_size", 1.0)))
     return chart
+
+
+def _span(monitor: pl.DataFrame, names: dict[int, str]) -> tuple[float, float]:
+    """The same for all charts of these runs, so that they can be read one above the other."""
+    ends = monitor.filter(pl.col("run").is_in(list(names)))["elapsed_s"].to_list()
+    return 0.0, max(ends, default=0.0)
 
 
 def _points(

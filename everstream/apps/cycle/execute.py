@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from everstream.apps.cycle.benchmarks import Benchmark, results_of
 from everstream.apps.cycle.outcome import Outcome
 from everstream.apps.cycle.plan import Planned, plan
 from everstream.apps.cycle.worker import Hear, Worker
+from everstream.errors import RunFailed
 
 
 def planned_runs(benchmarks: Sequence[Benchmark]) -> list[Planned]:
@@ -21,10 +23,25 @@ def planned_runs(benchmarks: Sequence[Benchmark]) -> list[Planned]:
     return sorted(found, key=lambda run: (order.index(run.application), run.repeat))
 
 
+@dataclass(frozen=True)
+class Failure:
+    """A run that came to nothing."""
+
+    benchmark: str
+    text: str
+
+
 def execute(
-    benchmarks: Sequence[Benchmark], results: Path, hear: Hear = lambda event: None
+    benchmarks: Sequence[Benchmark],
+    results: Path,
+    hear: Hear = lambda event: None,
+    failures: list[Failure] | None = None,
 ) -> list[Outcome]:
-    """Perform all runs; their tables are in `results` then, and this is what they came to."""
+    """Perform all runs; their tables are in `results` then, and this is what they came to.
+
+    A run that fails is added to `failures`, and the others are made all the same; without such a
+    list it ends the execution.
+    """
     outcomes = []
     runs = planned_runs(benchmarks)
     last = {run.benchmark: run for run in runs}
@@ -33,7 +50,14 @@ def execute(
         for run in runs:
             if run.benchmark not in workers:
                 workers[run.benchmark] = held.enter_context(Worker(results, hear))
-            outcomes.append(workers[run.benchmark].perform(run))
+            try:
+                outcomes.append(workers[run.benchmark].perform(run))
+            except RunFailed as error:
+                if failures is None:
+                    raise
+                failures.append(Failure(run.benchmark, error.message))
+                workers.pop(run.benchmark).close()  # it may be gone; the next has one of its own
+                continue
             if run is last[run.benchmark]:
                 workers[run.benchmark].close()
     return sorted(outcomes, key=lambda outcome: outcome.planned.number)

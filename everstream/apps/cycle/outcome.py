@@ -34,6 +34,12 @@ class Outcome:
     checkpoints: int = 0
     recoveries: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    startup_s: float = 0.0
+    """Until the workers stood ready; `wall_s` begins there."""
+
+    @property
+    def items_per_s_with_start(self) -> float:
+        return self.items / (self.startup_s + self.wall_s)
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "planned": self.planned.to_json()}
@@ -53,6 +59,7 @@ def outcome_of(planned: Planned, done: Done, exact: bool | None) -> Outcome:
         checkpoints=done.checkpoints,
         recoveries=done.recoveries,
         notes=done.notes,
+        startup_s=done.startup_s,
     )
     if done.stamps is not None:
         _tell_latency(found, done.stamps)

@@ -15,13 +15,17 @@ a { color: var(--s0) }
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
   max-width: 72rem; margin: 2.5rem auto; padding: 0 1.5rem }
 h1 { font-size: 1.6rem; margin-bottom: .3rem } h2 { font-size: 1.2rem; margin-top: 2.4rem }
+h3 { font-size: 1rem; margin: 1.6rem 0 .4rem }
+.bar { display: inline-block; height: .6rem; min-width: 1px; background: var(--s0);
+  border-radius: .15rem }
 .verdict { display: inline-block; padding: .45rem 1rem; border-radius: .4rem; font-weight: 600 }
 .good { background: var(--good) } .bad { background: var(--bad) } .dim { color: var(--dim) }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(26rem, 1fr)); gap: 1.4rem }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(26rem, 100%), 1fr));
+  gap: 1.4rem }
 .table { overflow-x: auto } table { border-collapse: collapse; font-size: .92rem }
 td, th { padding: .28rem 1.1rem .28rem 0; text-align: right; border-bottom: 1px solid var(--line);
   font-variant-numeric: tabular-nums; white-space: nowrap }
-td:first-child, th:first-child { text-align: left } th { font-weight: 600; color: var(--dim) }
+td:first-child, th:first-child, .words td, .words th { text-align: left } th { font-weight: 600; color: var(--dim) }
 """
 )
 
@@ -41,8 +45,20 @@ class Page:
         kind = "good" if good else "bad"
         self.parts.append(f'<p class="verdict {kind}">{escape(text)}</p>')
 
-    def heading(self, text: str) -> None:
-        self.parts.append(f"<h2>{escape(text)}</h2>")
+    def heading(self, text: str, level: int = 2) -> None:
+        self.parts.append(f"<h{level}>{escape(text)}</h{level}>")
+
+    def bars(self, head: Sequence[str], rows: Sequence[tuple[str, str, str, float]]) -> None:
+        """A table of two words and a number each, with a bar of that share of the whole width."""
+        cells = "".join(f"<th>{escape(name)}</th>" for name in head)
+        body = "".join(
+            f"<tr><td>{escape(one)}</td><td>{escape(other)}</td>"
+            f'<td style="text-align: right">{escape(number)}</td>'
+            f'<td><span class="bar" style="width: {share * 16:.2f}rem"></span></td></tr>'
+            for one, other, number, share in rows
+        )
+        table = f'<table class="words"><tr>{cells}<th></th></tr>{body}</table>'
+        self.parts.append(f'<div class="table">{table}</div>')
 
     def link(self, to: str, text: str) -> None:
         self.parts.append(f'<p><a href="{escape(to, quote=True)}">{escape(text)}</a></p>')

@@ -39,7 +39,8 @@ def watched_table(run: int, done: Done) -> pl.DataFrame:
 
 def while_running(done: Done) -> pl.DataFrame:
     """What the monitor saw from when the workers stood ready: Spark's start is not in it."""
-    began_s = done.monitored["elapsed_s"].max() - done.wall_s  # type: ignore[operator]
+    last_s = float(done.monitored["elapsed_s"].to_list()[-1])
+    began_s = last_s - done.wall_s if done.began_s is None else done.began_s
     seen = done.monitored.filter(pl.col("elapsed_s") >= began_s)
     return seen.with_columns((pl.col("elapsed_s") - max(began_s, 0.0)).round(6))
 

@@ -55,10 +55,9 @@ class Worker:
             if event["event"] == "failed":
                 raise RunFailed(f"{planned.benchmark}: {event['text']}")
         said = self._log.read_text(errors="replace")[-2000:]
-        raise RunFailed(
-            f"{planned.benchmark}: its process ended with code {self._child.wait()}; "
-            f"{self._log} says:\n{said}"
-        )
+        text = f"its process ended with code {self._child.wait()}; {self._log} says:\n{said}"
+        self._hear({"event": "failed", "run": planned.number, "text": text})
+        raise RunFailed(f"{planned.benchmark}: {text}")
 
     def __exit__(
         self,

@@ -8,7 +8,7 @@ from pathlib import Path
 from everstream.apps.cycle.page import Page
 from everstream.apps.figures import resipipe, spbench
 from everstream.apps.figures.runs import Runs
-from everstream.errors import UserError
+from everstream.errors import RunFailed, UserError
 
 
 @dataclass(frozen=True)
@@ -72,17 +72,34 @@ def chosen(names: Sequence[str]) -> list[Figure]:
     return found
 
 
-def draw_figures(figures: Sequence[Figure], runs: Runs) -> list[Path]:
-    """One page for each figure, and an index of them."""
+def draw_figures(
+    figures: Sequence[Figure],
+    runs: Runs,
+    drawn: Callable[[Path], None] = lambda path: None,
+    failures: list[tuple[Figure, RunFailed]] | None = None,
+) -> list[Path]:
+    """One page for each figure, and an index of them; `drawn` is told of each at once.
+
+    A figure whose runs fail is added to `failures`, and the others are drawn all the same; without
+    such a list it ends the drawing.
+    """
     paths = []
     index = Page("Figures of SPBench and ResiPipe, on this machine")
     for figure in figures:
         page = Page(f"{figure.name}: {figure.title}")
         page.text(f"Input class {runs.size}, {runs.repeats} run(s) of each setting.", dim=True)
-        figure.draw(page, runs)
+        try:
+            figure.draw(page, runs)
+        except RunFailed as error:
+            if failures is None:
+                raise
+            failures.append((figure, error))
+            index.text(f"{figure.name}: {figure.title}: failed, {error.message}")
+            continue
         path = runs.out / f"{figure.name}.html"
         page.write(path)
         paths.append(path)
+        drawn(path)
         index.link(path.name, f"{figure.name}: {figure.title}")
     index.write(runs.out / "index.html")
     return paths

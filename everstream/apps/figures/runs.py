@@ -1,17 +1,18 @@
 """The runs that figures are drawn from; two figures of the same runs share them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from everstream.apps.cycle.benchmarks import Benchmark
-from everstream.apps.cycle.execute import execute
+from everstream.apps.cycle.execute import execute, planned_runs
 from everstream.apps.cycle.outcome import Outcome
+from everstream.apps.cycle.plan import Planned
 from everstream.apps.cycle.settings import Settings
 from everstream.apps.cycle.tables import write_tables
-from everstream.apps.cycle.worker import Hear
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,12 @@ class Runs:
     """Makes runs as figures ask for them, and remembers."""
 
     out: Path
-    size: str = "test"
+    size: str = "small"
     workers: str = "1:2"
     repeats: int = 1
     monitor: str = "100ms"
-    hear: Hear = lambda event: None
+    hear: Callable[[dict[str, Any], list[Planned]], None] = lambda event, runs: None
+    """Told each event of a run, and the runs that are made with it."""
     known: dict[tuple[object, ...], Ran] = field(default_factory=dict)
 
     @property
@@ -59,6 +61,7 @@ class Runs:
                 Benchmark(f"{application}-{one}", application, one, self.size, chosen)
                 for one in interfaces
             ]
-            outcomes = execute(benchmarks, folder, self.hear)
+            runs = planned_runs(benchmarks)
+            outcomes = execute(benchmarks, folder, lambda event: self.hear(event, runs))
             self.known[key] = Ran(outcomes, write_tables(outcomes, folder))
         return self.known[key]

@@ -59,7 +59,7 @@ def drive(job: Job, make: Callable[[Path], Pipeline]) -> Done:
             monitor=job.monitor,
         )
         ended_s = time.monotonic()
-        job.application.finish(job.folder, parts, job.output)
+        job.application.finish(job.folder, parts, job.output, result.returned)
         finished_s = time.monotonic() - ended_s
         job.progress(items, items)
         return Done(
@@ -68,9 +68,13 @@ def drive(job: Job, make: Callable[[Path], Pipeline]) -> Done:
             startup_s=result.startup_s,
             stamps=stamps_of(pipeline.graph, notes, items) if job.clocked else None,
             checkpoints=result.checkpoint_count,
-            recoveries=[report.to_json() for report in result.recoveries],
+            recoveries=[
+                {**report.to_json(), "at_s": round(report.start_s - result.started_s, 3)}
+                for report in result.recoveries
+            ],
             notes=list(result.notes),
             monitored=result.monitored,
+            began_s=None if job.monitor is None else result.started_s - job.monitor.began_s,
         )
 
 

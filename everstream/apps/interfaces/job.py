@@ -87,6 +87,8 @@ class Done:
     notes: list[str] = field(default_factory=list)
     monitored: pl.DataFrame = field(default_factory=pl.DataFrame)
     """What the monitor saw, a row per sample."""
+    began_s: float | None = None
+    """When the work began, in seconds after the monitor did; None: as long before its end as it took."""
 
     @property
     def items_per_s(self) -> float:

@@ -9,7 +9,7 @@ from everstream.connectors.paced import Paced
 from everstream.connectors.wrapping import Wrapping
 from everstream.connectors.wrapping_reader import WrappingReader
 from everstream.pipeline.batch import Batch, joined
-from everstream.pipeline.graph import Graph, Kind
+from everstream.pipeline.graph import Kind
 from everstream.pipeline.source import EndOfStream, Reader, Source
 from everstream.pipeline.stream import Pipeline
 
@@ -19,7 +19,6 @@ def loaded(pipeline: Pipeline, job: Job, items: int) -> Pipeline:
     if job.load is None and not job.batch_to:
         return pipeline
     sizes = Sizes(job.batch, job.batch_to, items)
-    twin = Pipeline(pipeline.name)
     nodes = dict(pipeline.graph.nodes)
     for name, node in nodes.items():
         if node.kind is Kind.SOURCE and isinstance(node.what, Source):
@@ -29,8 +28,7 @@ def loaded(pipeline: Pipeline, job: Job, items: int) -> Pipeline:
             if job.batch > 1 or job.batch_to:
                 source = Together(source, sizes, job.interval_s)
             nodes[name] = replace(node, what=source)
-    twin.graph = Graph(pipeline.name, nodes, list(pipeline.graph.edges))
-    return twin
+    return pipeline.with_nodes(nodes)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ As somebody would tune it: more partitions than workers, so that none waits long
 Python processes started before the clock, and all results in one job.
 """
 
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,7 @@ def plain_spark(job: Job) -> Done:
             "the interface pyspark gives all items at once: it has no frequency or pattern. Drop "
             "them, or take another interface."
         )
+    began_s = time.monotonic()
     job = replace(job, application=farmed(job.application))
     context = make_context(f"local[{job.workers}]", f"{job.application.name} with plain RDDs")
     context.parallelize(range(job.workers), job.workers).map(abs).count()
@@ -34,7 +36,8 @@ def plain_spark(job: Job) -> Done:
     partitions = max(1, min(len(spread), job.workers * PARTITIONS_PER_WORKER))
     work = _OnPartition(job.reference, job.folder, job.in_memory, job.clocked)
     chunks = context.parallelize(spread, partitions).mapPartitions(work)
-    return gather(job, items, _collected(chunks))
+    startup_s = time.monotonic() - began_s
+    return replace(gather(job, items, _collected(chunks)), startup_s=startup_s)
 
 
 def _collected(chunks: Any) -> Iterator[Chunk]:

@@ -6,6 +6,7 @@ application wants them so. The process that started them gathers and writes.
 """
 
 import multiprocessing
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.pool import Pool, ThreadPool
@@ -32,6 +33,7 @@ def threads(job: Job) -> Done:
 
 
 def processes(job: Job) -> Done:
+    began_s = time.monotonic()
     job = replace(job, application=farmed(job.application))
     # Not forked: libraries that decode videos have threads, which a fork would tear.
     context = multiprocessing.get_context("spawn")
@@ -39,7 +41,8 @@ def processes(job: Job) -> Done:
     opening = (job.reference, job.folder, job.in_memory, job.clocked, ready)
     with context.Pool(job.workers, _open, opening) as pool:
         ready.wait(READY_WITHIN_S)
-        return _spread(job, pool, _in_this_process)
+        startup_s = time.monotonic() - began_s
+        return replace(_spread(job, pool, _in_this_process), startup_s=startup_s)
 
 
 def _open(reference: str, folder: Path, in_memory: bool, clocked: bool, ready: Barrier) -> None:

@@ -10,14 +10,13 @@ from typing import Any
 from everstream.connectors.wrapping import Wrapping
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch
-from everstream.pipeline.graph import Graph, Kind
+from everstream.pipeline.graph import Kind
 from everstream.pipeline.source import END, EndOfStream, Reader, Source
 from everstream.pipeline.stream import Pipeline
 
 
 def preloaded_sources(pipeline: Pipeline) -> Pipeline:
     """A copy of the pipeline whose sources read everything first."""
-    twin = Pipeline(pipeline.name)
     nodes = {
         name: replace(
             node, what=_InMemory(node.what) if isinstance(node.what, Source) else node.what
@@ -25,8 +24,7 @@ def preloaded_sources(pipeline: Pipeline) -> Pipeline:
         for name, node in pipeline.graph.nodes.items()
         if node.kind is Kind.SOURCE
     }
-    twin.graph = Graph(pipeline.name, {**pipeline.graph.nodes, **nodes}, list(pipeline.graph.edges))
-    return twin
+    return pipeline.with_nodes(nodes)
 
 
 class _InMemory(Wrapping[Any]):

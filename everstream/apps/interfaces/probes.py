@@ -17,7 +17,7 @@ import numpy as np
 
 from everstream.connectors.wrapping import Wrapping
 from everstream.pipeline.batch import Batch
-from everstream.pipeline.graph import Graph, Kind, Node
+from everstream.pipeline.graph import Kind, Node
 from everstream.pipeline.operator import Context, Moment, Operator
 from everstream.pipeline.sink import Sink, SinkShard, Transaction, Writer
 from everstream.pipeline.source import EndOfStream, Reader, Source
@@ -75,13 +75,11 @@ def born_ns(moment: Moment) -> int:
 
 def probed(pipeline: Pipeline, folder: Path) -> Pipeline:
     """A copy of the pipeline with a clock around every part; the original stays as it is."""
-    twin = Pipeline(pipeline.name)
     nodes = {
         name: replace(node, what=_probe(node, str(folder)))
         for name, node in pipeline.graph.nodes.items()
     }
-    twin.graph = Graph(pipeline.name, nodes, list(pipeline.graph.edges))
-    return twin
+    return pipeline.with_nodes(nodes)
 
 
 def _probe(node: Node, folder: str) -> Any:

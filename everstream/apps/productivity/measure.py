@@ -16,6 +16,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from everstream.annotations import AnnotatedFunction
 from everstream.apps.application import Application
 from everstream.apps.interfaces import plain_spark, pools
 from everstream.apps.productivity.halstead import Halstead, count
@@ -26,7 +27,8 @@ FRAME = ("application", "catalogue", "inputs", "lookup", "generators", "running"
 """What is no part of any program: the frame that all applications share, and made inputs."""
 CALL_PLAIN = '\nsequential(Path("input"), Path("output"))\n'
 CALL_PIPELINE = '\npipeline(Path("input"), Path("output")).run()\n'
-CALL_ANNOTATED = '\nannotated.run(folder=Path("input"), parts=Path("output"))\n'
+ARGUMENTS = {"folder": 'Path("input")', "parts": 'Path("output")', "limit": "500_000"}
+"""What a program calls its annotated function with."""
 DRIVERS = {
     "threads": (pools, "threads"),
     "processes": (pools, "processes"),
@@ -57,9 +59,9 @@ def counted(application: Application) -> list[Counted]:
         "sequential": program_of(own, _names(home, [application.sequential])) + CALL_PLAIN,
         "everstream": program_of(own, _names(home, [application.pipeline])) + CALL_PIPELINE,
     }
-    written = [name for name, value in vars(home).items() if _makes(value, application.annotated)]
-    if written:
-        programs["annotated"] = program_of(own, written[:1]) + CALL_ANNOTATED
+    for name, value in vars(home).items():
+        if isinstance(value, AnnotatedFunction):
+            programs["annotated"] = program_of(own, [name]) + _call(name, value)
     for interface, (module, entry) in DRIVERS.items():
         driver = program_of(inspect.getsource(module), [entry])
         programs[interface] = f"{program_of(own, parts)}\n{driver}"
@@ -88,9 +90,13 @@ def _shared(program: str, seen: set[str]) -> Iterator[str]:
             yield from _shared(text, seen)
 
 
-def _makes(value: Any, make: Any) -> bool:
-    """Whether this is the annotated function whose pipelines `make` makes."""
-    return make is not None and getattr(value, "pipeline", None) == make
+def _call(name: str, function: AnnotatedFunction[..., Any]) -> str:
+    """The line that runs an annotated function, and shows what it returns."""
+    signature = inspect.signature(function.function)
+    given = [p.name for p in signature.parameters.values() if p.default is p.empty]
+    call = f"{name}.run({', '.join(f'{one}={ARGUMENTS[one]}' for one in given)})"
+    silent = signature.return_annotation in (None, "None")
+    return f"\n{call}\n" if silent else f"\nprint({call})\n"
 
 
 def _names(module: ModuleType, functions: list[Any]) -> list[str]:

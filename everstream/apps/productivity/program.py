@@ -7,6 +7,7 @@ the order in which they stand: what is left if all other programs were deleted.
 
 import ast
 from collections.abc import Collection
+from typing import TypeGuard
 
 
 def program_of(source: str, entries: Collection[str]) -> str:
@@ -18,6 +19,8 @@ def program_of(source: str, entries: Collection[str]) -> str:
     def g(): return f()
     """
     tree = ast.parse(source)
+    # What says which extra a package is in is for those who install us, not part of a program.
+    tree.body = [one for s in tree.body for one in (s.body if _names_an_extra(s) else [s])]
     makers: dict[str, list[int]] = {}
     for number, statement in enumerate(tree.body):
         for name in _made_by(statement):
@@ -40,6 +43,14 @@ def program_of(source: str, entries: Collection[str]) -> str:
     )
 
 
+def _names_an_extra(statement: ast.stmt) -> TypeGuard[ast.With]:
+    """`with extra("apps"):`, whose imports are as good as without it."""
+    if not isinstance(statement, ast.With):
+        return False
+    called = [one.context_expr for one in statement.items]
+    return all(isinstance(c, ast.Call) and ast.unparse(c.func) == "extra" for c in called)
+
+
 def _made_by(statement: ast.stmt) -> list[str]:
     match statement:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
@@ -55,7 +66,7 @@ def _made_by(statement: ast.stmt) -> list[str]:
 
 
 def _inner_imports(statement: ast.stmt) -> list[ast.stmt]:
-    """Imports in a block such as `with extra(...)`, which makes their names for the module."""
+    """Imports in a block, which makes their names for the module."""
     if not isinstance(statement, ast.With | ast.If | ast.Try):
         return []
     return [n for n in ast.walk(statement) if isinstance(n, ast.Import | ast.ImportFrom)]

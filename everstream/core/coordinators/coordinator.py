@@ -263,6 +263,16 @@ class Coordinator:
                 self._let_keeper_act(now_s)
         return run.outbox.take()
 
+    def on_asked(self, now_s: float) -> list[Order]:
+        """Take a checkpoint of all that was done up to now; `is_asked` until that is stable."""
+        self._keeper.on_asked(now_s)
+        self._let_keeper_act(now_s)
+        return self._run.outbox.take()
+
+    @property
+    def is_asked(self) -> bool:
+        return self._keeper.is_asked
+
     # How it is done.
 
     def _stop_without_checkpoint(self) -> None:
@@ -370,4 +380,5 @@ class Coordinator:
         if wait is not None and waited_s is not None:
             missing = sorted(str(shard) for shard in wait.missing)
             others = f"; still missing: {listed(missing)}" if missing else ""
+            others += f". Held up by {wait.why}" if wait.why else ""
             run.outbox.note(f"{wait.what} is taking longer than {waited_s:.3g} s{others}", True)

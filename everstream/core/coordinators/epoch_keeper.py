@@ -10,7 +10,7 @@ from typing import ClassVar, assert_never
 
 from everstream.core.checkpoint_record import CheckpointRecord
 from everstream.core.coordinators.epoch_ledger import EpochLedger
-from everstream.core.coordinators.keeper import Keeper, ReturnReport, Wait
+from everstream.core.coordinators.keeper import THE_STORE, Keeper, ReturnReport, Wait
 from everstream.core.coordinators.patience import listed
 from everstream.core.coordinators.run_state import RETRY_S, RunState
 from everstream.core.ids import NO_EPOCH, CheckpointNumber, Epoch, HostId, ShardId
@@ -44,6 +44,8 @@ class EpochKeeper(Keeper):
         self._due_s: float | None = None
         self._not_before_s = 0.0
         self._final_failed = False
+        self._asked_s: float | None = None
+        """Since when somebody waits for an epoch that begins later than this."""
         self._records_at_epoch = 0
         self._line_s: float | None = None
         """When the stable epoch began, or this driver started to run."""
@@ -87,6 +89,8 @@ class EpochKeeper(Keeper):
     def on_manifest_written(self, manifest: EpochManifest, now_s: float) -> None:
         run = self._run
         self._line_s = manifest.began_s or self._line_s
+        if self._asked_s is not None and manifest.began_s >= self._asked_s:
+            self._asked_s = None
         if self._rollback_waits:
             self._roll_back()
         elif run.phase is Phase.RUNNING:
@@ -125,11 +129,12 @@ class EpochKeeper(Keeper):
     def _give_up_if_late(self, now_s: float) -> None:
         """Shards that are late with its checkpoint may still take it; it counts for nobody."""
         timeout_s, ledger = self._run.policy.checkpoint_timeout_s, self._ledger
-        if now_s - ledger.began_s < timeout_s:
+        if ledger.in_flight is None or now_s - ledger.began_s < timeout_s:
             return
         missing = listed(sorted(str(shard) for shard in self._missing()))
         what = f"epoch {ledger.in_flight} given up: not complete after {timeout_s:g} s"
-        self._run.outbox.note(f"{what}; still missing: {missing}", True)
+        why = self._run.headway.holding_up(ledger.in_flight, self._missing())
+        self._run.outbox.note(f"{what}; still missing: {missing}. Held up by {why}", True)
         ledger.abort()
         self._not_before_s = now_s + RETRY_S
 
@@ -138,8 +143,15 @@ class EpochKeeper(Keeper):
         have = self._ledger.records.keys() | self._ledger.finals.keys()
         return [shard for shard in self._run.plan.shards if shard not in have]
 
+    def on_asked(self, now_s: float) -> None:
+        self._asked_s = now_s
+
+    @property
+    def is_asked(self) -> bool:
+        return self._asked_s is not None
+
     def _epoch_due(self, now_s: float) -> bool:
-        if self._final_failed:
+        if self._final_failed or self.is_asked:
             return True
         policy = self._run.policy
         if not policy.checkpoints:
@@ -264,10 +276,11 @@ class EpochKeeper(Keeper):
         run, ledger = self._run, self._ledger
         if run.writing is not None:
             then = ", and going back waits for it" if self._rollback_waits else ""
-            return Wait(f"writing the manifest of epoch {run.writing.epoch}{then}")
+            return Wait(f"writing the manifest of epoch {run.writing.epoch}{then}", why=THE_STORE)
         if run.phase is Phase.RESTORING and run.hosts.complete:
             what = f"restoring epoch {run.stable_epoch} (generation {run.generation})"
             return Wait(what, tuple(self._restoring))
         if run.phase is Phase.RUNNING and ledger.in_flight is not None:
-            return Wait(f"epoch {ledger.in_flight}", self._missing())
+            why = run.headway.holding_up(ledger.in_flight, self._missing())
+            return Wait(f"epoch {ledger.in_flight}", self._missing(), why)
         return None

@@ -3,11 +3,17 @@
 from collections.abc import Iterable, Mapping
 
 from everstream.core.checkpoint_record import CheckpointRecord
-from everstream.core.ids import Generation, ShardId
+from everstream.core.coordinators.patience import listed
+from everstream.core.ids import Epoch, Generation, ShardId
 from everstream.core.manifest import shown_once
 from everstream.core.messages import Progress
 from everstream.core.plan import Plan
 from everstream.pipeline.graph import Kind
+
+_BEHIND = "back-pressure: the marker has not come through to"
+_SAVED = "the size of it: still being captured by"
+_STORED = "the store: it has not taken the checkpoint of"
+_PLACES = (_BEHIND, _SAVED, _STORED)
 
 
 class Headway:
@@ -35,6 +41,19 @@ class Headway:
 
     def forget(self) -> None:
         self._reports = {}
+
+    def holding_up(self, epoch: Epoch, shards: Iterable[ShardId]) -> str:
+        """Where the checkpoints of these shards, which this epoch waits for, are, as far as known."""
+        places: dict[str, list[str]] = {}
+        for shard in sorted(shards):
+            places.setdefault(self._place(self._reports.get(shard), epoch), []).append(str(shard))
+        said = (f"{place} {listed(places[place])}" for place in _PLACES if place in places)
+        return "; by ".join(said)
+
+    def _place(self, report: Progress | None, epoch: Epoch) -> str:
+        if report is None or (report.taken < epoch and not report.ended):
+            return _BEHIND
+        return _STORED if report.handed_over >= epoch or report.ended else _SAVED
 
     def totals(self) -> dict[str, int]:
         """Operator -> records taken so far, over all its shards (sources: given)."""

@@ -25,6 +25,9 @@ ReturnReport: TypeAlias = Halted | Rewired | Restored | RestoreFailed
 """What a shard says on its way back to a checkpoint."""
 
 
+THE_STORE = "the store: it has not answered"
+
+
 @dataclass(frozen=True)
 class Wait:
     """Something the run waits for."""
@@ -32,6 +35,8 @@ class Wait:
     what: str
     missing: Sequence[ShardId] = field(default_factory=tuple)
     """The shards that have not answered."""
+    why: str = ""
+    """What holds it up, if that is known."""
 
 
 class Keeper(Protocol):
@@ -65,6 +70,13 @@ class Keeper(Protocol):
 
     def on_tick(self, now_s: float) -> None:
         """Time has passed."""
+
+    def on_asked(self, now_s: float) -> None:
+        """Somebody wants all that was done up to now to be stable, and waits for it."""
+
+    @property
+    def is_asked(self) -> bool:
+        """What was asked for last is not stable yet."""
 
     def on_host_back(self, host: HostId, now_s: float) -> None:
         """A host that was lost has started again."""

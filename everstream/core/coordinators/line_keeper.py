@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, assert_never
 
 from everstream.core.checkpoint_record import CheckpointRecord, LogKind
-from everstream.core.coordinators.keeper import Keeper, ReturnReport, Wait
+from everstream.core.coordinators.keeper import THE_STORE, Keeper, ReturnReport, Wait
 from everstream.core.coordinators.line_book import LineBook
 from everstream.core.coordinators.run_state import RETRY_S, RunState
 from everstream.core.ids import (
@@ -81,6 +81,8 @@ class LineKeeper(Keeper):
         self._began_s: float | None = None
         self._ask_at_s: float | None = None
         self._asked_to_stop = False
+        self._wanted: dict[str, int] | None = None
+        """Operator -> records that somebody waits for to be before the line."""
         self._lines.start_from(run.line)
 
     @property
@@ -167,6 +169,8 @@ class LineKeeper(Keeper):
             self.go_back(run.plan.shards, now_s)
             return
         self._lines.forget_before(self._stable_numbers)
+        if self._wanted is not None and self._is_covered(self._wanted):
+            self._wanted = None
         gone = self._lines.take_unneeded(run.manifests)
         if gone:
             run.outbox.add(Discard(gone))
@@ -205,22 +209,47 @@ class LineKeeper(Keeper):
 
     # Time and wishes.
 
+    def on_asked(self, now_s: float) -> None:
+        """The line comes after: what a shard received may be in no checkpoint of its sender yet.
+
+        So all are asked again until it has, as often as the graph is deep.
+        """
+        totals = self._run.headway.totals()
+        if not self._is_covered(totals):
+            self._wanted = totals
+            self._ask_at_s = now_s
+
+    @property
+    def is_asked(self) -> bool:
+        return self._wanted is not None
+
+    def _is_covered(self, wanted: dict[str, int]) -> bool:
+        covered = dict.fromkeys(wanted, 0)
+        for record in self._run.line.values():
+            for name, (records_in, records_out) in record.counts.items():
+                source = name in self._run.headway.sources
+                covered[name] = covered.get(name, 0) + (records_out if source else records_in)
+        return all(covered[name] >= count for name, count in wanted.items())
+
     def on_tick(self, now_s: float) -> None:
         run = self._run
         if run.phase is not Phase.RUNNING or self._rollback is not None:
             return
+        if self.is_asked and self._ask_at_s is None:
+            self._ask_at_s = now_s + RETRY_S
         if run.stop is not None and not self._asked_to_stop:
             self._asked_to_stop = True
             self._ask_at_s = now_s
         if self._ask_at_s is not None and now_s >= self._ask_at_s:
             self._ask_at_s = None
-            run.tell_all(StartCheckpoint(NO_EPOCH, stop=run.stop is not None))
+            stop = run.stop is not None
+            run.tell_all(StartCheckpoint(NO_EPOCH, stop, self.is_asked and not stop))
             self._advance_line(now_s)
 
     def waits_for(self) -> Wait | None:
         run, rollback = self._run, self._rollback
         if run.writing is not None:
-            return Wait(f"writing the manifest of line {run.writing.epoch}")
+            return Wait(f"writing the manifest of line {run.writing.epoch}", why=THE_STORE)
         if rollback is not None and rollback.halting:
             return Wait(f"halting (generation {rollback.generation})", tuple(rollback.halting))
         if rollback is not None and run.hosts.complete:

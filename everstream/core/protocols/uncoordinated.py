@@ -37,8 +37,10 @@ class Uncoordinated(ShardProtocol):
         return [self.take()]
 
     def on_command(self, command: StartCheckpoint) -> Sequence[Ask]:
-        """The only thing to be told here is to stop: with a checkpoint, wherever one stands."""
-        return [self.take(stopped=True), StopProducing()] if command.stop else ()
+        """A checkpoint wherever one stands: because somebody waits for it, or to stop with it."""
+        if command.stop:
+            return [self.take(stopped=True), StopProducing()]
+        return [self.take()] if command.wanted else ()
 
     def take(self, *, forced: bool = False, stopped: bool = False) -> TakeCheckpoint:
         """The next checkpoint; the timer counts from it."""

@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,10 @@ import polars as pl
 import pytest
 
 from everstream.apps.cycle.charts import Chart, Series, ticks
-from everstream.apps.cycle.compare import sides
+from everstream.apps.cycle.compare import names, sides
 from everstream.apps.cycle.outcome import Outcome, latency_table, outcome_of
 from everstream.apps.cycle.plan import Planned
-from everstream.apps.cycle.report import report, verdict
+from everstream.apps.cycle.report import common, labels, report, verdict
 from everstream.apps.cycle.settings import Settings
 from everstream.apps.cycle.tables import read_tables, write_tables
 from everstream.apps.cycle.watched import watched_table
@@ -83,6 +84,8 @@ def test_items_that_a_sink_sees_only_as_a_sum_are_counted_by_their_times() -> No
 def test_what_the_monitor_saw_before_the_workers_were_ready_does_not_count() -> None:
     done = Done(4, 1.0, stamps=stamps(), monitored=pl.DataFrame(SEEN))
     assert watched_table(0, done)["elapsed_s"].to_list() == [0.0, 1.0]
+    begun = Done(4, 1.0, monitored=pl.DataFrame(SEEN), began_s=1.5)
+    assert watched_table(0, begun)["elapsed_s"].to_list() == [0.5, 1.5], "if that is known"
     assert outcome_of(outcome(1.0).planned, done, True).memory_kb == 3000
 
 
@@ -118,6 +121,10 @@ def test_sides_are_compared_with_their_base_with_intervals() -> None:
     assert sides(runs, "everstream-2")[0].against.ratio == pytest.approx(0.5)
     with pytest.raises(UserError, match="everstream-2"):
         sides(runs, "threads")
+    assert names([base, ours]) == ["sequential", "everstream"]
+    more = sides([*runs, outcome(30.0, workers=4, number=9)])
+    called = ["sequential", "everstream, 2 worker(s)", "everstream, 4 worker(s)"]
+    assert names(more) == called
 
 
 def test_a_wrong_result_is_never_called_right() -> None:
@@ -138,16 +145,46 @@ def test_a_page_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
     assert "tiny &amp; more" in text and "prefers-color-scheme: dark" in text
     assert not re.search(r"(src|href)=|https?://|url\(|@import", text)
     titles = re.findall(r'aria-label="(.*?)"', text)
-    assert titles == [
-        *("throughput by workers", "latency by workers"),
-        *("throughput over time", "latency over time", "CPU over time", "memory over time"),
-    ]
+    over_time = ["throughput over time", "latency over time", "CPU over time", "memory over time"]
+    assert titles == ["throughput by workers", "latency by workers", *over_time]
+
+
+def test_a_page_of_several_applications_has_charts_for_each_and_marks_their_kills(
+    tmp_path: Path,
+) -> None:
+    steps = dict.fromkeys(("detected_ms", "restarted_ms", "restored_ms", "replayed_ms"), 12.0)
+    kill = {"at_s": 1.5, **steps, "caught_up_ms": None, "records_replayed": 1_234}
+    outcomes = [outcome(10.0, number=n, notes=["it said so"]) for n in (0, 1)]
+    outcomes[0].recoveries = [kill]
+    outcomes[1].planned = replace(outcomes[1].planned, application="other", batch=100)
+    done = Done(4, 2.0, stamps=stamps(), monitored=pl.DataFrame(SEEN))
+    for run in (0, 1):
+        watched_table(run, done).write_parquet(tmp_path / f"monitor-{run:04d}.parquet")
+    text = report("two", outcomes, write_tables(outcomes, tmp_path)).html()
+    assert re.findall("<h3>(.*?)</h3>", text) == ["tiny", "other"]
+    assert text.count('aria-label="throughput over time"') == 2
+    assert "By batch" not in text, "each application has one"
+    assert text.count('class="mark"') == 4, "one in each chart of the application that was killed"
+    row = "<td>tiny</td><td>1.50</td>" + 4 * "<td>12</td>" + "<td>-</td><td>1,234</td>"
+    assert row in text, "a step that never came is no zero"
+    assert "tiny: it said so" in text and "other: it said so" in text
+
+
+def test_runs_are_called_by_what_tells_them_apart() -> None:
+    same = [outcome(1.0), outcome(1.0, repeat=1)]
+    assert labels(same) == {0: "tiny", 1: "tiny, repeat 2"}
+    assert common(same) == "Everstream, 2 workers, batch 1, input test."
+    other = outcome(1.0, number=1)
+    other.planned = replace(other.planned, application="other", batch=100)
+    assert labels([same[0], other]) == {0: "tiny", 1: "other"}, "the batch is the application's"
+    differ = [outcome(1.0, number=0, workers=1), outcome(1.0, "threads", number=1)]
+    assert labels(differ) == {0: "tiny, everstream, 1 worker", 1: "tiny, threads, 2 workers"}
 
 
 def test_a_chart_has_a_curve_for_each_series_and_bars_for_deviations() -> None:
     series = [Series("a", [(1, 5.0), (2, 8.0)], [1.0, 0.0]), Series("b", [(1, math.nan)])]
     drawn = Chart("t", "workers", "items", series).svg()
-    assert drawn.count("<polyline") == 2 and drawn.count("<circle") == 2
+    assert drawn.count("<polyline") == 1 and drawn.count("<circle") == 2
     assert len(re.findall(r'<line stroke="var\(--s0\)"', drawn)) == 1
     assert "nothing was measured" in Chart("t", "x", "y", [Series("a", [])]).svg()
     assert ticks(0, 0.03)[-1] >= 0.03 and ticks(1, 4, whole=True) == [1, 2, 3, 4]

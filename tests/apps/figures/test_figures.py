@@ -11,9 +11,9 @@ from everstream.apps.cycle.execute import planned_runs
 from everstream.apps.cycle.outcome import Outcome
 from everstream.apps.cycle.worker import Hear
 from everstream.apps.figures import runs as figure_runs
-from everstream.apps.figures.catalogue import FIGURES, chosen, draw_figures
+from everstream.apps.figures.catalogue import FIGURES, Figure, chosen, draw_figures
 from everstream.apps.figures.runs import Runs
-from everstream.errors import UserError
+from everstream.errors import RunFailed, UserError
 
 MADE_UP = {
     "elapsed_s": 0.5, "cpu_percent": 90.0, "memory_kb": 4096.0, "throughput_instant": 12.0,
@@ -76,3 +76,25 @@ def test_a_pattern_is_calibrated_by_a_run_at_full_speed(made_up: MadeUp, tmp_pat
 def test_an_unknown_figure_is_answered_with_the_one_that_was_meant() -> None:
     with pytest.raises(UserError, match="did you mean 'spbench-"):
         chosen(["spbench-17"])
+
+
+def test_a_figure_whose_runs_fail_does_not_hide_the_others(
+    made_up: MadeUp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = made_up.execute
+
+    def execute(benchmarks: Sequence[Benchmark], folder: Path, hear: Hear) -> list[Outcome]:
+        if benchmarks[0].application == "prime":
+            raise RunFailed("prime-threads: of no use")
+        return whole(benchmarks, folder, hear)
+
+    monkeypatch.setattr(figure_runs, "execute", execute)
+    failures: list[tuple[Figure, RunFailed]] = []
+    drawn: list[Path] = []
+    wanted = chosen(["resipipe-5.2", "resipipe-5.4"])
+    assert draw_figures(wanted, Runs(tmp_path), drawn.append, failures) == drawn
+    assert [path.name for path in drawn] == ["resipipe-5.4.html"]
+    assert [figure.name for figure, _ in failures] == ["resipipe-5.2"]
+    assert "resipipe-5.2: prime, throughput: failed" in (tmp_path / "index.html").read_text()
+    with pytest.raises(RunFailed, match="of no use"):
+        draw_figures(wanted, Runs(tmp_path))

@@ -1,6 +1,10 @@
 """What the coordinator says when it waits, and when it keeps quiet."""
 
+import pytest
+
 from everstream.core.coordinators.patience import Patience, listed
+from everstream.core.ids import CheckpointNumber
+from everstream.core.messages import Progress
 from everstream.core.orders import Note, Policy, WriteManifest
 
 from .coordinating import DOUBLE, H1, NUMBERS, Run, of
@@ -29,14 +33,44 @@ def test_another_wait_starts_from_nothing() -> None:
     assert patience.lost_with("epoch 2", 26.0) == 5.0
 
 
-def test_a_slow_epoch_is_said_with_the_shards_that_are_missing() -> None:
+AT_THE_MARKER = f"back-pressure: the marker has not come through to {DOUBLE}"
+IN_SLICES = f"the size of it: still being captured by {DOUBLE}"
+IN_THE_STORE = f"the store: it has not taken the checkpoint of {DOUBLE}"
+
+
+@pytest.mark.parametrize(
+    ("taken", "handed_over", "ended", "why"),
+    [
+        (0, 0, False, AT_THE_MARKER),
+        (1, 0, False, IN_SLICES),
+        (1, 1, False, IN_THE_STORE),
+        (0, 0, True, IN_THE_STORE),
+    ],
+)
+def test_a_slow_epoch_is_said_with_the_shards_that_are_missing_and_what_holds_it_up(
+    taken: int, handed_over: int, ended: bool, why: str
+) -> None:
     it = run()
     it.tick(10.0)
     it.taken(1, NUMBERS)
+    numbers = CheckpointNumber(taken), CheckpointNumber(handed_over)
+    it.report(Progress(DOUBLE, it.it.generation, {}, ended, 0, None, *numbers))
     it.tick(11.0)
     [text] = notes(it.tick(16.0))
-    assert text == f"epoch 1 is taking longer than 5 s; still missing: {DOUBLE}"
+    said = f"epoch 1 is taking longer than 5 s; still missing: {DOUBLE}"
+    assert text == f"{said}. Held up by {why}"
     assert notes(it.tick(17.0)) == []
+
+
+def test_a_slow_epoch_is_held_up_by_back_pressure_and_the_store_at_once() -> None:
+    it = run()
+    it.tick(10.0)
+    one = CheckpointNumber(1)
+    it.report(Progress(NUMBERS, it.it.generation, {}, False, 0, None, one, one))
+    it.tick(11.0)
+    [text] = notes(it.tick(16.0))
+    stored = f"the store: it has not taken the checkpoint of {NUMBERS}"
+    assert text.endswith(f"Held up by {AT_THE_MARKER}; by {stored}")
 
 
 def test_a_manifest_that_hangs_is_said_and_that_going_back_waits_for_it() -> None:
@@ -44,7 +78,10 @@ def test_a_manifest_that_hangs_is_said_and_that_going_back_waits_for_it() -> Non
     it.tick(10.0)
     assert of(it.taken(1, NUMBERS, DOUBLE), WriteManifest)
     it.tick(11.0)
-    assert notes(it.tick(16.0)) == ["writing the manifest of epoch 1 is taking longer than 5 s"]
+    assert notes(it.tick(16.0)) == [
+        "writing the manifest of epoch 1 is taking longer than 5 s. "
+        "Held up by the store: it has not answered"
+    ]
     it.it.on_host_lost(H1, "killed", 17.0)
     it.tick(17.0)
     [text] = notes(it.tick(22.0))

@@ -1,0 +1,57 @@
+"""Frames as messages: in one part or in several, and back as they were."""
+
+import pytest
+
+from everstream.core.frames import Frame, FrameKind
+from everstream.core.ids import ChannelId, Generation, ShardId
+from everstream.errors import InternalError
+from everstream.runtime.payload import BatchPayload
+from everstream.spark.wire import SMALL_BYTES, Credit, Wire
+
+CHANNELS = [
+    ChannelId(0, ShardId("source", 0), ShardId("map", 0)),
+    ChannelId(0, ShardId("source", 0), ShardId("map", 1)),
+]
+WIRE = Wire(CHANNELS)
+
+
+def frame(batch: list[object] | None, piggyback: bytes = b"") -> Frame:
+    payload = None if batch is None else BatchPayload(batch)
+    size = len(batch or ())
+    return Frame(
+        CHANNELS[1], FrameKind.DATA, Generation(3), 5, 7, size, piggyback, payload, 11, 1.5
+    )
+
+
+@pytest.mark.parametrize("piggyback", [b"", b"rides along"])
+@pytest.mark.parametrize(
+    ("batch", "parts"), [(None, 1), ([], 1), ([1, "two"], 1), ([b"x" * SMALL_BYTES], 2)]
+)
+def test_a_frame_comes_back_as_it_was(
+    batch: list[object] | None, parts: int, piggyback: bytes
+) -> None:
+    sent = frame(batch, piggyback)
+    message = WIRE.frame_to_parts(sent)
+    assert len(message) == parts
+    came = WIRE.parse([bytes(message[0]), *message[1:]])
+    assert isinstance(came, Frame)
+    assert (came.payload and came.payload.batch) == batch
+    came.payload = sent.payload
+    assert came == sent
+
+
+def test_credit_comes_back_as_it_was() -> None:
+    credit = Credit(CHANNELS[0], Generation(9), 2, 500)
+    assert WIRE.parse([WIRE.credit_to_bytes(credit)]) == credit
+
+
+def test_a_message_that_is_not_what_it_says_is_refused() -> None:
+    (message,) = WIRE.frame_to_parts(frame(None, b"rides along"))
+    with pytest.raises(InternalError, match="header of 3 bytes"):
+        WIRE.parse([message[:3]])
+    with pytest.raises(InternalError, match="begins with"):
+        WIRE.parse([message[:-1]])
+    with pytest.raises(InternalError, match="begins with"):
+        WIRE.parse([message + bytes(SMALL_BYTES + 1)])
+    with pytest.raises(InternalError, match="names channel 1 of 1"):
+        Wire(CHANNELS[:1]).parse([message])
