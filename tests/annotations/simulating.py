@@ -44,7 +44,7 @@ def simulated(
     result = RunResult(
         pipeline.name, history.outcome, 0.0, 0.0, {}, (), tuple(outputs), outputs=outputs
     )
-    pipeline._ended(result)
+    pipeline.ended(result)
     return result
 
 

@@ -6,7 +6,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,24 @@ class Until(Notes):
     def _wait(self, so_far: Callable[[], bool]) -> None:
         with self._heard:
             assert self._heard.wait_for(so_far, PATIENCE), (self._newest, self.texts)
+
+
+class Steered:
+    """In place of whoever drives a run: keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+        self.stopping = threading.Event()
+
+    def request_stop(self, reason: str) -> None:
+        self.told.append(reason)
+        self.stopping.set()
+
+    def tune(self, wishes: Mapping[str, str]) -> None:
+        self.told.append(wishes)
+
+    def ask_checkpoint(self) -> Future[int]:
+        raise AssertionError("nobody asked for that")
 
 
 def endless(name: str) -> es.Pipeline:
@@ -107,12 +126,13 @@ def test_other_protocols_and_the_other_engine_checkpoint_when_asked(
         assert run.checkpoint(PATIENCE) >= 1
 
 
-def test_wishes_from_before_spark_is_there_are_kept() -> None:
-    run = started(endless("early"), heard := Until())
-    run.tune(frequency=5)
-    run.stop()
-    assert run.wait().outcome is Outcome.STOPPED
-    assert any("tuned: numbers.pattern=5" in text for text in heard.texts)
+def test_wishes_from_before_there_is_a_driver_are_told_to_it() -> None:
+    handle = RunHandle(endless("early").graph, True, lambda run: pytest.fail("run"))
+    handle.tune(frequency=5)
+    handle.stop()
+    assert handle.stop_requested and handle.status() == NOT_STARTED
+    handle.attach(driver := Steered())
+    assert driver.told == [{"frequency": "5"}, "told to"]
 
 
 def test_two_pipelines_run_at_once_and_each_has_slots_of_its_own() -> None:
@@ -192,28 +212,14 @@ def test_ctrl_c_stops_the_run_that_is_waited_for() -> None:
         while signal.getsignal(signal.SIGINT) is before:
             time.sleep(0.001)  # nobody waits yet
         os.kill(os.getpid(), signal.SIGINT)
-        stopping.wait(PATIENCE)
+        driver.stopping.wait(PATIENCE)
         return "stopped"
 
-    before, stopping = signal.getsignal(signal.SIGINT), threading.Event()
+    before, driver = signal.getsignal(signal.SIGINT), Steered()
     handle = RunHandle(endless("interrupted").graph, True, perform)
-    handle.attach(Steered(stopping))
+    handle.attach(driver)
     assert handle.start().wait() == "stopped"  # type: ignore[comparison-overlap]
-
-
-class Steered:
-    def __init__(self, stopping: threading.Event) -> None:
-        self._stopping = stopping
-
-    def request_stop(self, reason: str) -> None:
-        assert reason == "Ctrl-C"
-        self._stopping.set()
-
-    def tune(self, wishes: Any) -> None:
-        raise AssertionError("nobody asked for that")
-
-    def ask_checkpoint(self) -> Any:
-        raise AssertionError("nobody asked for that")
+    assert driver.told == ["Ctrl-C"]
 
 
 PROGRAM = """

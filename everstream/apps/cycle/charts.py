@@ -16,7 +16,7 @@ DASHES = ("", "6 3", "2 3", "8 3 2 3", "12 4", "1 4", "10 2 2 2 2 2")
 COLOURS = 7
 MOST_POINTS = 600
 GAP = 8
-"""Where nothing was measured for so many times as long as usual, a curve is broken."""
+"""Where nothing was measured for so many times as long as usual, a curve is only hinted at."""
 
 STYLE = """
 :root { --ink: #1d2330; --dim: #5d6675; --line: #e1e5ea; --paper: #fff; --good: #d8efdc;
@@ -29,6 +29,7 @@ svg.chart { width: 100%; height: auto; font: 12px system-ui, sans-serif }
 svg.chart text { fill: var(--dim) } svg.chart .title { fill: var(--ink); font-weight: 600 }
 svg.chart .grid { stroke: var(--line) } svg.chart .axis { stroke: var(--dim) }
 svg.chart .curve { fill: none; stroke-width: 1.8; stroke-linejoin: round }
+svg.chart .gap { stroke-width: 1; opacity: .35 }
 svg.chart .mark { stroke: var(--dim); stroke-dasharray: 3 3 }
 """
 
@@ -150,13 +151,16 @@ def _curve(one: Series, number: int, frame: _Frame) -> list[str]:
     colour = f"var(--s{number % COLOURS})"
     drawn = [(place, x, y) for place, (x, y) in enumerate(one.points) if _drawn(x, y)]
     drawn = drawn[:: max(1, len(drawn) // MOST_POINTS)]
+    pieces = unbroken([(x, y) for _, x, y in drawn])
     found = [
         f'<polyline class="curve" stroke="{colour}" stroke-dasharray="{_dash(number)}" '
-        f'opacity="{0.55 if one.faint else 1}" points="{path}"/>'
-        for path in (
-            " ".join(f"{frame.x(x)},{frame.y(y)}" for x, y in piece)
-            for piece in unbroken([(x, y) for _, x, y in drawn])
-        )
+        f'opacity="{0.55 if one.faint else 1}" points="{_path(piece, frame)}"/>'
+        for piece in pieces
+    ]
+    found += [
+        f'<polyline class="curve gap" stroke="{colour}" points="{path}"/>'
+        for before, after in pairwise(pieces)
+        for path in [_path([before[-1], after[0]], frame)]
     ]
     if len(drawn) <= 40:
         for place, x, y in drawn:
@@ -173,8 +177,12 @@ def _curve(one: Series, number: int, frame: _Frame) -> list[str]:
     return found
 
 
+def _path(points: Sequence[tuple[float, float]], frame: _Frame) -> str:
+    return " ".join(f"{frame.x(x)},{frame.y(y)}" for x, y in points)
+
+
 def unbroken(points: Sequence[tuple[float, float]]) -> list[list[tuple[float, float]]]:
-    """The points in pieces that a line may join: nothing is drawn where nothing was measured.
+    """The points in pieces that a line may join; where nothing was measured it is only hinted at.
 
     >>> unbroken([(0, 1), (1, 1), (2, 1), (30, 1), (31, 1)])
     [[(0, 1), (1, 1), (2, 1)], [(30, 1), (31, 1)]]

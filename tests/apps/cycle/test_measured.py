@@ -186,5 +186,9 @@ def test_a_chart_has_a_curve_for_each_series_and_bars_for_deviations() -> None:
     drawn = Chart("t", "workers", "items", series).svg()
     assert drawn.count("<polyline") == 1 and drawn.count("<circle") == 2
     assert len(re.findall(r'<line stroke="var\(--s0\)"', drawn)) == 1
+    steps = [(float(at), 1.0) for at in (0, 1, 2, 3, 30, 31)]
+    drawn = Chart("t", "seconds", "items", [Series("a", steps)]).svg()
+    assert drawn.count('<polyline class="curve" ') == 2
+    assert drawn.count('<polyline class="curve gap" ') == 1
     assert "nothing was measured" in Chart("t", "x", "y", [Series("a", [])]).svg()
     assert ticks(0, 0.03)[-1] >= 0.03 and ticks(1, 4, whole=True) == [1, 2, 3, 4]
