@@ -1,9 +1,10 @@
 """How many records a shard takes at once, so that one step lasts about so long and no longer.
 
 Nothing interrupts a step: markers, stops and the other shards of a host wait for its end. What a
-record costs is learned while running. A step has a part that costs the same however many records
-it has, and a part for each record; steps are cut to the time they may take, but never so short
-that the first part is more than a fifth of them.
+record costs is learned while running, from steps that took long enough to tell: a quick one only
+says that more may be tried. A step has a part that costs the same however many records it has, and
+a part for each record; steps are cut to the time they may take, but never so short that the first
+part is more than a fifth of them.
 """
 
 STEP_S = 0.05
@@ -14,6 +15,7 @@ UNLIMITED = 1 << 31
 _ENOUGH = 1 << 17
 """More than any batch has: whoever takes so many is quick."""
 _GROWTH = 4
+"""So many times the records of a quick step are tried next: they will fit."""
 _SMOOTHING = 0.3
 _PROBE_EVERY = 8
 
@@ -47,9 +49,11 @@ class Pace:
 
     def note(self, records: int, took_s: float) -> None:
         """A step with so many records took so long."""
-        if records < self.most and took_s * 8 < self._step_s:
-            return
         if not records or not self._step_s:
+            return
+        if took_s * _GROWTH < self._step_s:
+            if 2 * records >= self.most:  # about as many as were allowed
+                self._try(_GROWTH * records)
             return
         self._learn(records, took_s)
         share_s = max(self._step_s - self._fixed_s, 4 * self._fixed_s)
@@ -57,6 +61,12 @@ class Pace:
         fits = share_s / self._each_s if self._each_s > 0 else UNLIMITED
         self.fits = max(1, int(fits)) if fits < _ENOUGH else UNLIMITED
         self.most = min(self.fits, tried) if tried < _ENOUGH else self.fits
+
+    def _try(self, records: int) -> None:
+        """It is quick, whatever was learned when it, or the machine, was not."""
+        self._known, self._fixed_s, self._each_s = False, 0.0, 0.0
+        self.fits = UNLIMITED
+        self.most = records if records < _ENOUGH else UNLIMITED
 
     def _learn(self, records: int, took_s: float) -> None:
         expected_s = self._fixed_s + self._each_s * records

@@ -61,6 +61,14 @@ def test_a_stall_of_the_machine_is_soon_forgotten() -> None:
     assert [records for records, _ in steps(pace, 1e-4, 1e-6, 12)][-1] == BATCH
 
 
+def test_stalls_of_a_few_milliseconds_are_not_taken_for_the_cost_of_records() -> None:
+    pace = Pace()
+    for number in range(40):
+        records = min(pace.take(), BATCH)
+        pace.note(records, 1e-5 + (0.01 if number % 3 else 0.0))
+    assert pace.take() >= BATCH and pace.fits == UNLIMITED
+
+
 def test_an_operator_that_becomes_slow_is_noticed_at_once() -> None:
     pace = Pace()
     steps(pace, 1e-4, 1e-6)
