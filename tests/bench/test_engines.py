@@ -20,6 +20,7 @@ class Wrong(native.NativeWordCount):
         return super().expected() + 1
 
 
+@pytest.mark.long
 def test_lost_caches_and_killed_workers_are_measured_in_one_run() -> None:
     found = engine_losses.measure(state_bytes=4 << 20, master=MASTER)
     assert found.epoch_s > 0
