@@ -107,7 +107,7 @@ def measure(
     words: int = 10_000_000,
     windowed_bids: int = 30_000_000,
     native_words: int = 100_000,
-    native_bids: int = 300_000,
+    native_bids: int = 250_000,
     state_bytes: int = 100 << 20,
     every_s: float = 1.0,
     rounds: int = 2,

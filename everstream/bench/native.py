@@ -19,9 +19,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupStateTimeout
 
+from everstream.bench.throughput import SECOND_US
 from everstream.bench.workloads.steady_bids import SteadyBids
 from everstream.bench.workloads.words import Words
-from everstream.errors import RunFailed
+from everstream.errors import RunFailed, UserError
 from everstream.spark.context import make_context
 
 if TYPE_CHECKING:
@@ -108,6 +109,13 @@ class NativeWindowedCount(Query):
 
     schema: ClassVar[str] = "auction long, bidder long, price long, time long"
 
+    def __post_init__(self) -> None:
+        if SECOND_US % self.per_trigger:
+            raise UserError(
+                f"{self.per_trigger} bids do not fill a second in whole microseconds: say a number "
+                "that divides a million, such as 250000."
+            )
+
     @property
     def bids(self) -> SteadyBids:
         # Every trigger brings whole seconds.
@@ -118,7 +126,7 @@ class NativeWindowedCount(Query):
 
     def ask(self, stream: DataFrame) -> DataFrame:
         timed = stream.withColumn("at", F.timestamp_micros("time")).withWatermark("at", "0 seconds")
-        second = timed.withColumn("second", F.floor(F.col("time") / 1_000_000))
+        second = timed.withColumn("second", F.floor(F.col("time") / SECOND_US))
         counts = second.groupBy("auction", "second").applyInPandasWithState(
             count_bids,
             "auction long, count long",

@@ -256,8 +256,11 @@ def engines(
         int, typer.Option(help="Words in each trigger of native Structured Streaming.")
     ] = 100_000,
     native_bids: Annotated[
-        int, typer.Option(help="Bids in each trigger of native Structured Streaming.")
-    ] = 300_000,
+        int,
+        typer.Option(
+            help="Bids in each trigger of native Structured Streaming; divides a million."
+        ),
+    ] = 250_000,
     state_mb: Annotated[int, typer.Option(help="MB of state when caches are lost.")] = 100,
     json_file: JsonFile = None,
 ) -> None:

@@ -90,6 +90,7 @@ class Epochs:
     wall_s: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
     wait_for_store: Wait = pause
+    prune_every_s: float = PRUNE_EVERY_S
 
     def __post_init__(self) -> None:
         self.output = Output(self.layout.plan, self.store, self.store_url)
@@ -224,7 +225,7 @@ class Epochs:
             manifest.epoch, before, verdict.reports, killed, now_s, self.wall_s()
         )
         self.watcher.stable(manifest, verdict.reports)
-        if now_s - self._pruned_s >= PRUNE_EVERY_S:
+        if now_s - self._pruned_s >= self.prune_every_s:
             self._prune()
             self._pruned_s = now_s
         return True

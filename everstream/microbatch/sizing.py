@@ -8,9 +8,12 @@ the number of records is adjusted by how long the whole of the last epoch took.
 FIRST = 1 << 14
 LEAST = 1 << 8
 MOST = 1 << 40
-_GROWTH = 4.0
+_SHRINKING = 4.0
+_GROWTH = 64.0
 _LATE = 1.25
 """An epoch that takes so many times longer than wanted was too large."""
+_NOISE = 0.1
+"""So much of the time an epoch took may be chance: records cost that much, for all we know."""
 
 
 class Sizing:
@@ -25,16 +28,21 @@ class Sizing:
         self._fixed_s = 0.0
         """What an epoch costs that reads nothing."""
         self._before: tuple[int, float] | None = None
+        self._started = False
 
     def note(self, read: int, took_s: float) -> None:
         """The busiest source shard has read so many, and the epoch took so long."""
+        if not self._started:  # processes were started, code was loaded: it tells nothing
+            self._started = True
+            return
         self._learn(read, took_s)
         if self.every_s is None:
             return
         # The fixed part cannot be had back: at least half of an epoch is to be real work.
         wanted_s = max(self.every_s, 2 * self._fixed_s)
         if read >= self.budget or took_s > _LATE * wanted_s:
-            factor = min(_GROWTH, max(1 / _GROWTH, wanted_s / max(took_s, 1e-6)))
+            work_s = max(took_s - self._fixed_s, _NOISE * took_s, 1e-6)
+            factor = min(_GROWTH, max(1 / _SHRINKING, (wanted_s - self._fixed_s) / work_s))
             self.budget = min(self._most, max(LEAST, int(self.budget * factor)))
 
     def has_more(self, read: int) -> bool:

@@ -3,17 +3,50 @@
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
+from everstream.bench import engine_losses, native
 from everstream.cli import app
+from everstream.errors import RunFailed, UserError
+
+MASTER = "local[2]"
 
 
+class Wrong(native.NativeWordCount):
+    """As if one count were missing."""
+
+    def expected(self) -> int:
+        return super().expected() + 1
+
+
+@pytest.mark.long
+def test_lost_caches_and_killed_workers_are_measured_in_one_run() -> None:
+    found = engine_losses.measure(state_bytes=4 << 20, master=MASTER)
+    assert found.epoch_s > 0
+    assert set(found.to_json()) == {"epoch_s", "caches_lost_s", "worker_killed_s", "state_bytes"}
+
+
+def test_native_windows_want_bids_that_fill_a_second() -> None:
+    with pytest.raises(UserError, match="such as 250000"):
+        native.NativeWindowedCount(300_000)
+
+
+@pytest.mark.long
+def test_native_counts_are_measured_and_wrong_ones_refused() -> None:
+    assert native.measure(native.NativeWordCount(1000), MASTER) > 0
+    assert native.measure(native.NativeWindowedCount(1000), MASTER) > 0
+    with pytest.raises(RunFailed, match="was expected"):
+        native.measure(Wrong(1000), MASTER)
+
+
+@pytest.mark.long
 def test_the_command_compares_both_engines_and_native_streaming(tmp_path: Path) -> None:
     file = tmp_path / "engines.json"
     sizes = ["--bids", "50000", "--words", "20000", "--windowed-bids", "50000", "--state-mb", "4"]
-    native = ["--native-words", "2000", "--native-bids", "2000"]
+    small = ["--native-words", "1000", "--native-bids", "1000"]
     done = CliRunner().invoke(
-        app, ["bench", "engines", "--rounds", "1", *sizes, *native, "--json", str(file)]
+        app, ["bench", "engines", "--rounds", "1", *sizes, *small, "--json", str(file)]
     )
     assert done.exit_code == 0, done.output
     found = json.loads(file.read_text())

@@ -257,6 +257,7 @@ class LocalWorld(Watcher):
             wall_s=self.clock_s,
             sleep=self.slept.append,
             wait_for_store=lambda trouble: None,
+            prune_every_s=0.02,
         )
         self.epochs.open()
         while not self.epochs.finished:

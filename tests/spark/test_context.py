@@ -3,7 +3,7 @@
 import pytest
 
 from everstream.errors import UserError
-from everstream.spark.context import check_master, exposure, make_context
+from everstream.spark.context import check_master, exposure, make_context, slots_of_an_executor
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,8 @@ def test_a_mistyped_master_is_told_from_a_missing_java(
 class Cluster:
     """A Spark context, as far as its settings go."""
 
+    defaultParallelism = 8
+
     def __init__(self, master: str, *on: str) -> None:
         self.master = master
         self._settings = dict.fromkeys(on, "true")
@@ -61,3 +63,21 @@ def test_a_cluster_that_does_not_keep_others_out_is_told_of(
 ) -> None:
     said = exposure(cluster)  # type: ignore[arg-type]
     assert (said is None) if words is None else (said is not None and words in said)
+
+
+@pytest.mark.parametrize(
+    ("master", "settings", "slots"),
+    [
+        ("local[3,1000000]", {}, 8),
+        ("local[3,1000000]", {"spark.executor.cores": "2"}, 8),
+        ("local-cluster[2, 3, 1024]", {}, 3),
+        ("spark://there:7077", {"spark.executor.cores": "2"}, 2),
+        ("spark://there:7077", {}, 8),
+    ],
+)
+def test_how_many_tasks_an_executor_runs_at_once_is_what_the_master_says(
+    master: str, settings: dict[str, str], slots: int
+) -> None:
+    cluster = Cluster(master)
+    cluster.getConf().update(settings)
+    assert slots_of_an_executor(cluster) == slots  # type: ignore[arg-type]
