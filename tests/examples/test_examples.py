@@ -67,7 +67,7 @@ def test_auctions_finds_the_best_bids_that_polars_finds(load: Load) -> None:
     assert found.equals(expected.cast(dict(found.schema)))
 
 
-@on_both_engines
+@on_both_engines_at_length
 def test_alarms_sends_each_reading_to_one_of_two_sinks(load: Load) -> None:
     module, pipeline = load("alarms")
     pipeline.run(master=MASTER, store="store")
