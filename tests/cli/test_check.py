@@ -16,7 +16,7 @@ from everstream.cli.options import RunOptions
 from everstream.core.manifest import FORMAT
 from everstream.core.orders import Outcome
 from everstream.errors import UserError
-from everstream.spark import run as running
+from everstream.spark import room
 from everstream.state.store import CheckpointStore
 from tests.spark.running import Notes
 
@@ -92,7 +92,7 @@ def test_a_changed_pipeline_is_refused_before_spark_starts_and_leaves_the_store_
     def never(*_: object) -> None:
         raise AssertionError("Spark was started")
 
-    monkeypatch.setattr(running, "make_context", never)
+    monkeypatch.setattr(room, "make_context", never)
     before = sorted((stopped / "store").rglob("*"))
     with pytest.raises(UserError, match="--renamed count=total"):
         run(program(stopped, "total"), stopped / "store")

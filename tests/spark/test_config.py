@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import everstream as es
-from everstream.spark import run as running
+from everstream.spark import room
 from everstream.spark.config import policy_of, store_url
 
 
@@ -34,7 +34,7 @@ def test_a_wrong_wish_is_refused_before_spark_and_the_store_see_anything(
     def never(*_: object) -> None:
         raise AssertionError("Spark was started")
 
-    monkeypatch.setattr(running, "make_context", never)
+    monkeypatch.setattr(room, "make_context", never)
     pipeline = es.Pipeline("asked")
     pipeline.source(es.Range(10)).map(abs, name="copy").collect()
     with pytest.raises(es.UserError, match=says):
