@@ -23,7 +23,7 @@ demo: $(READY)  ## A pipeline on Spark, a worker killed, its recovery, the verdi
 apps: $(READY)  ## All nine applications, small, with a kill each, and a page (about 5 minutes)
 	@$(BIN)/everstream apps all --out reports/apps
 
-test: $(READY)  ## Run all tests (about 20 minutes on 2 cores)
+test: $(READY)  ## Run the tests (about 18 minutes on 2 cores)
 	@scripts/postgres.sh || [ $$? -eq 3 ]
 	@scripts/flite.sh || [ $$? -eq 3 ]
 	@$(BIN)/python -m pytest -n 3 --dist loadfile -m "not long" tests

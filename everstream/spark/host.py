@@ -23,7 +23,14 @@ import zmq
 
 from everstream.core.frames import Frame
 from everstream.core.ids import ChannelId, HostId, ShardId
-from everstream.core.messages import Command, Report, Resume, Shutdown
+from everstream.core.messages import (
+    CheckpointTaken,
+    Command,
+    Committed,
+    Report,
+    Resume,
+    Shutdown,
+)
 from everstream.core.plan import Plan
 from everstream.core.points import Point
 from everstream.core.scheme import Scheme
@@ -209,6 +216,9 @@ class Host:
         self.peers[sender].send(self.wire.credit_to_bytes(credit))
 
     def tell(self, report: Report) -> None:
+        if isinstance(report, CheckpointTaken | Committed):
+            # The run may end with this: what the shard has measured is to be heard before.
+            self._say(self.runners[report.shard].progress())
         self._say(report)
 
     def upload(self, upload: Upload) -> None:

@@ -67,6 +67,7 @@ def test_micro_batches_are_one_more_column_where_there_are_no_cycles() -> None:
     assert all(cell.exact and cell.key.split("/")[1] == "microbatch" for cell in mine)
 
 
+@pytest.mark.long
 def test_a_run_of_micro_batches_with_a_kill_is_exact_and_tells_how_it_came_back() -> None:
     cell = Cell("nexmark-2-half", "aligned", 0.5, failure=True, engine="microbatch")
     found = measure(cell, SHORT, "local[2]")

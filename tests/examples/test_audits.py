@@ -50,7 +50,7 @@ class Keeping(Listener):
         self.keeper.on_progress(snapshot.phase, time.monotonic())
 
 
-@pytest.mark.parametrize("name", sampled(NAMES, ["word_count", "ledger"]))
+@pytest.mark.parametrize("name", sampled(NAMES, ["word_count"]))
 def test_an_example_comes_through_random_kills_with_the_same_output(
     load: Load, name: str, tmp_path: Path
 ) -> None:
