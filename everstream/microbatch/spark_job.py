@@ -11,6 +11,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.util import _load_from_socket
 
+from everstream.errors import EnvironmentFault, RunFailed
 from everstream.microbatch.epochs import JobLost
 from everstream.microbatch.kills import Death
 from everstream.microbatch.layout import Layout
@@ -19,6 +20,7 @@ from everstream.microbatch.orders import Order, ShardReport
 from everstream.microbatch.rows import Row, report_in
 from everstream.microbatch.spark_task import Arriving, Ending, Leaving, Stage, Starting
 from everstream.spark.context import slots_of_an_executor
+from everstream.spark.gone import NO_ANSWER, is_gone
 
 
 class SparkJobs:
@@ -54,10 +56,11 @@ class SparkJobs:
             socket = self._maker.collected(self._lineage(order))
             with _load_from_socket(socket, Arriving()) as arrived:
                 rows: list[Row] = list(arrived)
-        except PySparkException as error:
-            raise JobLost(_cause(error)) from error
-        except Exception as error:
-            if type(error).__module__.startswith("py4j"):
+        except Exception as error:  # of as many kinds as PySpark can fail in when Spark is gone
+            if is_gone(self._context):
+                cause = EnvironmentFault(str(error))
+                raise RunFailed("Spark ended before the pipeline did", cause) from error
+            if isinstance(error, (PySparkException, *NO_ANSWER)):
                 raise JobLost(_cause(error)) from error
             raise
         reports: list[ShardReport] = [report_in(row) for row in rows]
@@ -66,7 +69,8 @@ class SparkJobs:
 
     def cancel(self) -> None:
         """End the job under way."""
-        self._context.cancelJobGroup(self._group)
+        with suppress(*NO_ANSWER):  # Spark is gone, and its job with it
+            self._context.cancelJobGroup(self._group)
 
     def close(self) -> None:
         with suppress(Exception):  # Spark itself may be gone; then there is nothing to free

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 
 import zmq
@@ -47,6 +48,7 @@ from everstream.spark.config import RunConfig
 from everstream.spark.control import control_of, in_words
 from everstream.spark.endpoints import Address, Doors
 from everstream.spark.gate import Admission, Gate, Ticket
+from everstream.spark.gone import NO_ANSWER
 from everstream.spark.host import HostTask
 from everstream.spark.injection import Injector
 from everstream.spark.job import HostsJob
@@ -329,7 +331,8 @@ class Driver:
         for host, task in self.attempts.silent(limit_s, now_s):
             self._lose(host, f"silent for {limit_s:g} s", now_s)
             # Spark does not know; it starts the task again once it was told to kill it.
-            self.context._jsc.sc().killTaskAttempt(task, True, "silent")
+            with suppress(*NO_ANSWER):  # then it is gone, which ends the job
+                self.context._jsc.sc().killTaskAttempt(task, True, "silent")
         missing = self.attempts.missing
         if missing:
             self._look_for_stillborn(now_s)

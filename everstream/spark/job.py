@@ -2,13 +2,14 @@
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
-from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
 from everstream.core.ids import HostId
 from everstream.errors import EnvironmentFault, RunFailed
+from everstream.spark.gone import NO_ANSWER
 
 LEAVE_PATIENCE_S = 5.0
 CANCEL_PATIENCE_S = 10.0
@@ -52,7 +53,7 @@ class HostsJob:
         """
         try:
             return self._is_ours(host, task)
-        except Py4JError:
+        except NO_ANSWER:
             return True
 
     def _is_ours(self, host: HostId, task: int) -> bool:
@@ -79,7 +80,8 @@ class HostsJob:
         if told:
             self._thread.join(timeout=LEAVE_PATIENCE_S)
         if self._thread.is_alive():
-            self._context.cancelJobGroup(self._group)
+            with suppress(*NO_ANSWER):  # Spark is gone, and its job with it
+                self._context.cancelJobGroup(self._group)
             self._thread.join(timeout=CANCEL_PATIENCE_S)
 
     def _run(self) -> None:

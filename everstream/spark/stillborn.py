@@ -9,11 +9,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
 from everstream.core.ids import HostId
 from everstream.errors import EnvironmentFault
+from everstream.spark.gone import NO_ANSWER
 
 LOOK_EVERY_S = 1.0
 AT_ONCE = 100
@@ -45,7 +45,7 @@ class Births:
         self._due_s = now_s + LOOK_EVERY_S
         try:
             return [lost for lost in self._failures() if lost.attempt > heard.get(lost.host, -1)]
-        except Py4JError:
+        except NO_ANSWER:
             return []  # Spark is on its way out: the end of its job says more
 
     def _failures(self) -> list[Stillborn]:

@@ -212,6 +212,21 @@ def test_a_finished_pipeline_says_so_and_changes_nothing(saga: Saga) -> None:
     assert committed(saga.out) == expected()
 
 
+def test_micro_batches_outlive_spark_too(tmp_path: Path) -> None:
+    prepare(tmp_path, 30_000)
+    same = ("run", "steady.py", "--every", "200ms", "--master", "local[2]")
+    command = Command(*same, "--engine", "microbatch", "--json", "killed.json", cwd=tmp_path)
+    command.wait_for("output", lambda: committed(tmp_path / "out").total() >= 30_000)
+    (java,) = command.driver().children()
+    java.kill()
+    open_gate(tmp_path, TOTAL)
+    killed = ended(command, tmp_path / "killed.json")
+    assert killed.code == 0, killed.output
+    assert "the driver died (Spark went away" in killed.output
+    assert killed.result["outcome"] == "finished"
+    assert committed(tmp_path / "out") == expected()
+
+
 FAILING = """
 import everstream as es
 
