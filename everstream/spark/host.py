@@ -52,6 +52,7 @@ from everstream.spark.grants import Grants
 from everstream.spark.life_sign import LifeSign
 from everstream.spark.links import Peers, Watch
 from everstream.spark.operator_logs import LogCollector
+from everstream.spark.parcels import TURN_S, Parcels
 from everstream.spark.sleep import sleep_ms
 from everstream.spark.talk import (
     Hello,
@@ -73,8 +74,6 @@ from everstream.state.store import CheckpointStore, ObjectRef
 
 PROGRESS_EVERY_S = 0.1
 """Or more often, if a monitor samples more often."""
-TURN_S = 0.001
-"""So long the runners go on before the host looks what has come; a step that takes longer is whole."""
 LARGE_BYTES = 65_536
 """From this size on ZeroMQ sends a payload without copying it."""
 
@@ -143,6 +142,7 @@ class Host:
         self.inbox, self.address = self.doors.listen(zmq.PULL, "inbox")
         self.background = Background(self.store, self.reached)
         self.peers = Peers(self.doors, id, task.slow_after_s)
+        self.parcels = Parcels(self.peers.post)
         self.grants = Grants(self._send_credit)
         self.asked_s = 0.0
         """When the runners were last asked to step."""
@@ -196,12 +196,12 @@ class Host:
             return
         header, *payload = self.wire.frame_to_parts(frame)
         if not payload:
-            self.peers[host].send(header)
+            self.parcels.add(host, header)
             return
         large = len(payload[0]) >= LARGE_BYTES
         if large and self.peers.over_network(host):
             payload = in_parts(payload[0])
-        self.peers[host].send_multipart([header, *payload], copy=not large)
+        self.parcels.add_large(host, header, payload, copy=not large)
 
     def grant(self, channel: ChannelId, frames: int, most: int) -> None:
         generation = self.runners[channel.receiver].shard.generation_of(channel)
@@ -213,7 +213,8 @@ class Host:
 
     def _send_credit(self, credit: Credit) -> None:
         sender = self.plan.host_of[credit.channel.sender]
-        self.peers[sender].send(self.wire.credit_to_bytes(credit))
+        self.parcels.add(sender, self.wire.credit_to_bytes(credit))
+        self.parcels.send(sender)
 
     def tell(self, report: Report) -> None:
         if isinstance(report, CheckpointTaken | Committed):
@@ -277,15 +278,20 @@ class Host:
                 self.asked_s = self.clock_s()
             self._drain_local()
             self.grants.flush()
+            self.parcels.send_all()
             self._report_progress()
 
     def _step_runners(self, now_s: float) -> bool:
         busy = False
         for position, (shard, runner) in enumerate(self.runners.items()):
             self.whereabouts.enter(position)
-            if runner.can_step(now_s) and runner.step():
-                busy = True
-                if self.kills:
+            if runner.can_step(now_s):
+                self.parcels.before_step(shard)
+                began_s = self.clock_s()
+                stepped = runner.step()
+                self.parcels.after_step(shard, self.clock_s() - began_s)
+                busy |= stepped
+                if stepped and self.kills:
                     self._kill_when_due(shard, runner)
             if runner.saving:
                 runner.save_slice()
@@ -300,10 +306,12 @@ class Host:
                 return
             if self.inbox.get(zmq.RCVMORE):
                 parts += self.inbox.recv_multipart(copy=False)
-            item = self.wire.parse(parts)
-            if isinstance(item, Frame):
-                self.grants.saw(item.channel, small=len(parts) == 1)
-            self._take_in(item)
+            items = self.wire.parse(parts)
+            for item in items:
+                if isinstance(item, Frame):
+                    small = len(parts) == 1 or item is not items[-1]
+                    self.grants.saw(item.channel, small)
+                self._take_in(item)
 
     def _drain_local(self) -> None:
         while self.local_work:
@@ -349,6 +357,7 @@ class Host:
 
     def _command(self, command: Command) -> None:
         if isinstance(command, Resume):
+            self.parcels.send_all()
             self.peers.meet(command.addresses, command.generation, self.clock_s())
         for position, runner in enumerate(self.runners.values()):
             self.whereabouts.enter(position)

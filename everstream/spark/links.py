@@ -9,6 +9,7 @@ to the last checkpoint and connects anew. Between processes of one machine nothi
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from typing import Any
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
@@ -78,6 +79,14 @@ class Peers:
 
     def __getitem__(self, host: HostId) -> "zmq.Socket[bytes]":
         return self._watches[host].socket
+
+    def post(self, host: HostId, parts: list[Any], copy: bool) -> None:
+        """Hand a message over."""
+        socket = self[host]
+        if len(parts) == 1:
+            socket.send(parts[0], copy=copy)
+        else:
+            socket.send_multipart(parts, copy=copy)
 
     def meet(
         self, addresses: Mapping[HostId, Address], generation: Generation, now_s: float

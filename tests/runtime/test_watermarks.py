@@ -176,10 +176,10 @@ def test_watermarks_cross_the_wire() -> None:
     wire = HostWire([channel])
     for watermark in (NO_WATERMARK, -5, 0, 7, END_OF_TIME):
         frame = Frame(channel, FrameKind.DATA, Generation(3), 1, watermark=watermark)
-        parsed = wire.parse(wire.frame_to_parts(frame))
+        (parsed,) = wire.parse(wire.frame_to_parts(frame))
         assert isinstance(parsed, Frame) and parsed == frame
     credit = Credit(channel, Generation(3), 2, 50)
-    assert wire.parse([wire.credit_to_bytes(credit)]) == credit
+    assert wire.parse([wire.credit_to_bytes(credit)]) == [credit]
 
 
 # Operators.

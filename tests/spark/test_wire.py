@@ -33,7 +33,7 @@ def test_a_frame_comes_back_as_it_was(
     sent = frame(batch, piggyback)
     message = WIRE.frame_to_parts(sent)
     assert len(message) == parts
-    came = WIRE.parse([bytes(message[0]), *message[1:]])
+    (came,) = WIRE.parse([bytes(message[0]), *message[1:]])
     assert isinstance(came, Frame)
     assert (came.payload and came.payload.batch) == batch
     came.payload = sent.payload
@@ -42,16 +42,39 @@ def test_a_frame_comes_back_as_it_was(
 
 def test_credit_comes_back_as_it_was() -> None:
     credit = Credit(CHANNELS[0], Generation(9), 2, 500)
-    assert WIRE.parse([WIRE.credit_to_bytes(credit)]) == credit
+    assert WIRE.parse([WIRE.credit_to_bytes(credit)]) == [credit]
+
+
+def test_what_stands_in_one_part_comes_back_in_order() -> None:
+    credit = Credit(CHANNELS[0], Generation(9), 2, 500)
+    small, bare = frame([1, "two"], b"rides along"), frame(None)
+    large = frame([b"x" * SMALL_BYTES])
+    heads = [WIRE.frame_to_parts(one)[0] for one in (small, bare)]
+    header, payload = WIRE.frame_to_parts(large)
+    first = b"".join([WIRE.credit_to_bytes(credit), *heads, header])
+    came = WIRE.parse([first, payload])
+    assert came[0] == credit
+    assert [one.payload and one.payload.batch for one in came[1:] if isinstance(one, Frame)] == [
+        [1, "two"],
+        None,
+        [b"x" * SMALL_BYTES],
+    ]
 
 
 def test_a_message_that_is_not_what_it_says_is_refused() -> None:
     (message,) = WIRE.frame_to_parts(frame(None, b"rides along"))
+    (small,) = WIRE.frame_to_parts(frame([1]))
+    with pytest.raises(InternalError, match="header of 0 bytes"):
+        WIRE.parse([b""])
     with pytest.raises(InternalError, match="header of 3 bytes"):
         WIRE.parse([message[:3]])
-    with pytest.raises(InternalError, match="begins with"):
+    with pytest.raises(InternalError, match="are said"):
         WIRE.parse([message[:-1]])
-    with pytest.raises(InternalError, match="begins with"):
-        WIRE.parse([message + bytes(SMALL_BYTES + 1)])
+    with pytest.raises(InternalError, match="are said"):
+        WIRE.parse([small[:-1]])
+    with pytest.raises(InternalError, match="header of 5 bytes"):
+        WIRE.parse([message + bytes(5)])
+    with pytest.raises(InternalError, match="no payload of its own"):
+        WIRE.parse([small, b"another"])
     with pytest.raises(InternalError, match="names channel 1 of 1"):
         Wire(CHANNELS[:1]).parse([message])
