@@ -34,6 +34,7 @@ def perform(planned: Planned, results: Path, tell: Callable[[str], Tell]) -> Out
         workers=planned.workers,
         batch=planned.batch,
         batch_to=settings.batch_to(),
+        whole=settings.batch != "auto",
         interval_s=settings.interval_s(),
         load=settings.load(),
         catch_up=settings.catch_up,

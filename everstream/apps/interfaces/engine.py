@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from everstream.apps.interfaces.job import Done, Job
-from everstream.apps.interfaces.loading import loaded
+from everstream.apps.interfaces.loading import loaded, uncut
 from everstream.apps.interfaces.preloading import preloaded_sources
 from everstream.apps.interfaces.probes import probed
 from everstream.apps.interfaces.stamping import stamps_of
@@ -44,6 +44,8 @@ def drive(job: Job, make: Callable[[Path], Pipeline]) -> Done:
         if job.in_memory:
             pipeline = preloaded_sources(pipeline)
         pipeline = loaded(pipeline, job, items)
+        if job.whole:
+            pipeline = uncut(pipeline)
         if job.clocked:
             notes.mkdir()
             pipeline = probed(pipeline, notes)

@@ -40,6 +40,8 @@ class Job:
     """Items that travel together."""
     batch_to: int = 0
     """The size rises to this while the run goes on; 0: it stays."""
+    whole: bool = False
+    """Whether slow operators get them as they travel, too: the size is what the run is about."""
     interval_s: float = 0.0
     """Items that came within so long travel together, though they are fewer; 0: never."""
     in_memory: bool = False

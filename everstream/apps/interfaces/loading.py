@@ -1,5 +1,6 @@
 """A pipeline's sources under a load, and their items in company: by count or by time."""
 
+import copy
 import time
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,6 +11,7 @@ from everstream.connectors.wrapping import Wrapping
 from everstream.connectors.wrapping_reader import WrappingReader
 from everstream.pipeline.batch import Batch, joined
 from everstream.pipeline.graph import Kind
+from everstream.pipeline.operator import Operator
 from everstream.pipeline.source import EndOfStream, Reader, Source
 from everstream.pipeline.stream import Pipeline
 
@@ -28,6 +30,17 @@ def loaded(pipeline: Pipeline, job: Job, items: int) -> Pipeline:
             if job.batch > 1 or job.batch_to:
                 source = Together(source, sizes, job.interval_s)
             nodes[name] = replace(node, what=source)
+    return pipeline.with_nodes(nodes)
+
+
+def uncut(pipeline: Pipeline) -> Pipeline:
+    """A copy of the pipeline whose operators get batches as the source made them, however slow they are."""
+    nodes = dict(pipeline.graph.nodes)
+    for name, node in nodes.items():
+        if isinstance(node.what, Operator):
+            twin = copy.copy(node.what)
+            twin.whole_batches = True
+            nodes[name] = replace(node, what=twin)
     return pipeline.with_nodes(nodes)
 
 

@@ -7,10 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from everstream.apps.cycle import perform as performing
+from everstream.apps.cycle.benchmarks import Benchmark
+from everstream.apps.cycle.plan import plan
+from everstream.apps.cycle.settings import Settings
 from everstream.apps.interfaces.arrivals import Arrivals
 from everstream.apps.interfaces.engine import everstream
-from everstream.apps.interfaces.job import Driver, batch_at, farmed
-from everstream.apps.interfaces.loading import Sizes, Together, loaded
+from everstream.apps.interfaces.job import Done, Driver, Job, batch_at, farmed
+from everstream.apps.interfaces.loading import Sizes, Together, loaded, uncut
 from everstream.apps.interfaces.plain_spark import plain_spark
 from everstream.apps.interfaces.pools import processes, threads
 from everstream.apps.interfaces.preloading import preloaded_sources
@@ -21,6 +25,7 @@ from everstream.apps.interfaces.stamping import stamps_of
 from everstream.apps.interfaces.tasks import tasks
 from everstream.connectors.generate import FromList
 from everstream.connectors.load import Load
+from everstream.core.plan import make_plan
 from everstream.errors import UserError
 from everstream.monitoring.monitor import Monitor
 from everstream.pipeline.checkpointing import Coordinated
@@ -140,12 +145,37 @@ def test_sources_in_memory_or_in_growing_company_change_no_result(tmp_path: Path
     made = {
         "memory": preloaded_sources(pipeline(wanted.folder, tmp_path / "memory", batch=7)),
         "company": loaded(pipeline(wanted.folder, tmp_path / "company", batch=1), wanted, 60),
+        "whole": uncut(pipeline(wanted.folder, tmp_path / "whole", batch=7)),
     }
     for name, one in made.items():
         simulated.run(one, store=tmp_path / f"{name}-store")
         APPLICATION.finish(wanted.folder, tmp_path / name, wanted.output)
         expected = b"".join(sorted(right(wanted.folder).splitlines(True)))
         assert wanted.output.read_bytes() == expected
+
+
+def test_batches_whose_size_was_asked_for_are_not_cut_for_slow_operators(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = pipeline(job(tmp_path).folder, tmp_path / "parts")
+    for one, cut in ((usual, True), (uncut(usual), False)):
+        made = make_plan(one, 2)
+        heads = [shard for shard in made.shards if shard.operator == "square"]
+        assert heads and all(made.may_cut(shard) is cut for shard in heads)
+
+    asked: list[Job] = []
+
+    def refuse(wanted: Job) -> Done:
+        asked.append(wanted)
+        raise UserError("seen enough")
+
+    monkeypatch.setattr(performing, "driver_of", lambda name: refuse)
+    monkeypatch.setenv("EVERSTREAM_INPUTS", str(tmp_path / "inputs"))
+    for batch in ("auto", "7", "1..4"):
+        benchmark = Benchmark("tiny", "prime", "everstream", "test", Settings(batch=batch))
+        with pytest.raises(UserError, match="seen enough"):
+            performing.perform(plan(benchmark)[0], tmp_path, lambda what: lambda done, of: None)
+    assert [one.whole for one in asked] == [False, True, True]
 
 
 def test_a_batch_that_waits_for_company_is_read_again_after_a_failure() -> None:
