@@ -8,11 +8,12 @@ plain functions of one item, so that any other way of running them can be built 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+
+import msgspec
 
 import everstream as es
 
@@ -25,7 +26,7 @@ Tell = Callable[[int, int], None]
 
 def json_line(record: Any) -> bytes:
     """A record of a result without order, as `es.JsonLines` writes it."""
-    return f"{json.dumps(record, ensure_ascii=False)}\n".encode()
+    return msgspec.json.encode(record) + b"\n"
 
 
 class MakePipeline(Protocol):
