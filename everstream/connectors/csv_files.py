@@ -18,6 +18,7 @@ from pyarrow import csv as arrow_csv
 
 from everstream.connectors.both_ways import FilesBothWays
 from everstream.connectors.checks import at_least_one
+from everstream.connectors.compressed import start_of
 from everstream.connectors.frames import Columns
 from everstream.connectors.lines import BrokenLine, LinesReader
 from everstream.connectors.parts import PartFolder, PartWriter
@@ -26,7 +27,7 @@ from everstream.connectors.splits import (
     ChunkReader,
     LinesOffset,
     Split,
-    refuse_compressed,
+    refuse_unreadable,
 )
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import Batch
@@ -36,6 +37,7 @@ from everstream.pipeline.source import Reader
 from everstream.pipeline.types import Row
 
 LONGEST_ROW_BYTES = 16 << 20
+LONGEST_HEADER_BYTES = 1 << 16
 """A quote that is still open after so much was never meant to be opened."""
 LOOKED_AT_BYTES = 1 << 20
 """How much of the first file the types are taken from."""
@@ -105,7 +107,7 @@ class Csv(FilesBothWays[Row]):
     def _chunks(self, shard: int, shards: int, chunk_bytes: int) -> ChunkReader:
         if not self._quoted_newlines:
             return self._files.reader(shard, shards, chunk_bytes)
-        refuse_compressed([name for name, _ in self._files.files])
+        refuse_unreadable([name for name, _ in self._files.files])
         largest = max((size for _, size in self._files.files), default=0)
         offset = self._files.first_offset(shard, shards, max(largest, chunk_bytes))
         follower = self._files.follower(shard, shards)
@@ -160,12 +162,15 @@ class _RowChunkReader(ChunkReader):
             if len(ends):
                 return data[: ends[-1]]
             end = position + len(data)
-            if end >= split.stop and data.count(34) % 2 == 0:
+            too_long = len(data) > LONGEST_ROW_BYTES
+            more = data and end < split.stop and not too_long
+            following = super()._lines(split, end, len(data)) if more else b""
+            if not following and not too_long and data.count(34) % 2 == 0:
                 return data
-            if end >= split.stop or len(data) > LONGEST_ROW_BYTES:
+            if not following:
                 # The quote is never closed: the line it is in stands alone, and is broken.
                 return data[: data.find(b"\n") + 1] or data
-            data += super()._lines(split, end, len(data))
+            data += following
 
 
 def _parse_options(delimiter: str, quoted_newlines: bool, blank_lines: bool = True) -> Any:
@@ -317,10 +322,9 @@ class _CsvReader(LinesReader):
 
     def _start_of(self, path: str) -> bytes:
         try:
-            start: bytes = self._chunks.fs.cat_file(path, 0, 1 << 16)
+            return start_of(self._chunks.fs, path, LONGEST_HEADER_BYTES)
         except OSError as error:
             raise ConnectorError(f"cannot read '{path}' at byte 0: {error}.") from error
-        return start
 
 
 def _without_row_number(problem: str) -> str:

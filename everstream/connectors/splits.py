@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from everstream.connectors.compressed import ENDLESS, Unpacked, codec_of
 from everstream.connectors.files import is_pattern, place_of
 from everstream.connectors.parts import PENDING
 from everstream.errors import ConnectorError, UserError
@@ -20,12 +21,15 @@ from everstream.state.saved import Saved
 
 LARGEST_SPLIT_BYTES = 64 << 20
 SPLITS_PER_SHARD = 4
-COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip")
+UNREADABLE = (".xz", ".zip")
 
 
 @dataclass(frozen=True)
 class Split(Saved, word="file-range"):
-    """A byte range of one file, and the size of the whole file when it was listed."""
+    """A byte range of one file, and the size of the whole file when it was listed.
+
+    The range of a compressed file counts the bytes it holds, its size those it has.
+    """
 
     path: str
     start: int
@@ -91,6 +95,11 @@ def deal(
     hands: list[list[Split]] = [[] for _ in range(shards)]
     loads = [(0, shard) for shard in range(shards)]
     for path, size in files:
+        if size and codec_of(path):
+            load, shard = heapq.heappop(loads)
+            hands[shard].append(Split(path, 0, ENDLESS, size))
+            heapq.heappush(loads, (load + size, shard))
+            continue
         pieces = -(-size // split_bytes)
         for piece in range(pieces):
             start, stop = size * piece // pieces, size * (piece + 1) // pieces
@@ -125,7 +134,7 @@ class Follower:
         except OSError as error:
             raise ConnectorError(f"cannot list '{self.path}': {error}.") from error
         mine = [
-            Split(path, 0, size, size)
+            Split(path, 0, ENDLESS if codec_of(path) else size, size)
             for path, size in listed
             if size
             and path not in offset.seen
@@ -133,7 +142,7 @@ class Follower:
         ]
         if not mine:
             return offset
-        refuse_compressed([split.path for split in mine])
+        refuse_unreadable([split.path for split in mine])
         left = offset.splits[offset.index :]
         there = offset.seen & {path for path, _ in listed}
         seen = there | {split.path for split in (*left, *mine)}
@@ -177,6 +186,9 @@ class ChunkReader:
                 position = self._first_line(split)
             if position < split.stop:
                 data = self._lines(split, position, left)
+                if not data:  # a compressed file ends here
+                    offset = offset.next_split()
+                    continue
                 chunks.append(Chunk(split.path, position, data))
                 position += len(data)
                 left -= len(data)
@@ -214,14 +226,17 @@ class ChunkReader:
         if whole == len(data) or (whole and stop < split.stop):
             self._ahead_at, self._ahead = position + whole, data[whole:]
             return data[:whole]
-        return data + self._line_end(split, stop)
+        return data + self._line_end(split, position + len(data))
 
     def _line_end(self, split: Split, position: int) -> bytes:
         """The bytes from `position` to the end of its line."""
         pieces = []
-        while position < split.file_bytes:
-            stop = min(position + self._chunk_bytes, split.file_bytes)
+        file_stop = max(split.stop, split.file_bytes)
+        while position < file_stop:
+            stop = min(position + self._chunk_bytes, file_stop)
             data = self._bytes(split, position, stop)
+            if not data:
+                break
             end = data.find(b"\n") + 1
             if end:
                 pieces.append(data[:end])
@@ -242,7 +257,7 @@ class ChunkReader:
         try:
             if self._file_path != split.path:
                 self.close()
-                self._file = self.fs.open(split.path, "rb")
+                self._file = self._opened(split)
                 self._file_path = split.path
             self._file.seek(begin)
             data: bytes = self._file.read(stop - begin)
@@ -251,13 +266,22 @@ class ChunkReader:
                 f"cannot read '{split.path}' at byte {begin}: {error}. "
                 "Put the file back, or start over with --fresh, which deletes the output."
             ) from error
-        if len(data) < stop - begin:
+        if len(data) < stop - begin and split.stop != ENDLESS:
             raise ConnectorError(
                 f"'{split.path}' cannot be read at byte {begin + len(data)}: it is shorter than the "
                 f"{split.file_bytes} bytes it had when the run began. "
                 "Put the file back, or start over with --fresh, which deletes the output."
             )
         return ahead + data
+
+    def _opened(self, split: Split) -> Any:
+        codec = codec_of(split.path)
+        if codec is None:
+            return self.fs.open(split.path, "rb")
+        size = self.fs.info(split.path)["size"]
+        if size != split.file_bytes:
+            raise OSError(f"it has {size} bytes where it had {split.file_bytes} when it was listed")
+        return Unpacked(self.fs, split.path, codec)
 
 
 class FileSet:
@@ -313,7 +337,7 @@ class FileSet:
     def check(self) -> None:
         """List the files now; a UserError if they cannot be read as lines."""
         self.refresh()
-        refuse_compressed([name for name, _ in self.files])
+        refuse_unreadable([name for name, _ in self.files])
 
     def first_offset(self, shard: int, shards: int, smallest_bytes: int) -> LinesOffset:
         """Where a shard begins; ranges are not made smaller than this."""
@@ -328,15 +352,15 @@ class FileSet:
         return Follower(self.fs, self.path, shard, shards) if self.follow else None
 
     def reader(self, shard: int, shards: int, chunk_bytes: int) -> ChunkReader:
-        refuse_compressed([name for name, _ in self.files])
+        refuse_unreadable([name for name, _ in self.files])
         offset = self.first_offset(shard, shards, chunk_bytes)
         return ChunkReader(self.fs, offset, chunk_bytes, self.follower(shard, shards))
 
 
-def refuse_compressed(names: Sequence[str]) -> None:
+def refuse_unreadable(names: Sequence[str]) -> None:
     for name in names:
-        if name.endswith(COMPRESSED):
+        if name.endswith(UNREADABLE):
             raise UserError(
-                f"'{name}' is compressed, and compressed files cannot be read from the middle. "
-                "Unpack it first, or leave it out of the pattern."
+                f"'{name}' is compressed in a way that cannot be read here. Unpack it first, or leave "
+                "it out of the pattern."
             )

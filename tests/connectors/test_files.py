@@ -119,8 +119,8 @@ def test_the_byte_order_mark_is_dropped_where_a_file_starts_and_only_there(tmp_p
         assert read_all(source.open(0, 1)) == ["a", "\ufeffb"]
 
 
-def test_compressed_files_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.txt.gz").write_bytes(b"\x1f\x8b")
+def test_files_that_nobody_can_unpack_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.txt.xz").write_bytes(b"\xfd7zXZ")
     with pytest.raises(UserError, match="compressed"):
         TextLines(tmp_path).check()
     with pytest.raises(UserError, match="compressed"):
