@@ -40,7 +40,6 @@ _LOOK_EVERY_S = 0.05
 
 def check(config: RunConfig, plan: Plan) -> None:
     """Raise a UserError for what this engine cannot be asked for."""
-    Layout(plan)
     checkpoint = config.checkpoint
     if not isinstance(checkpoint, Coordinated) or checkpoint.mode != "aligned":
         raise UserError(
