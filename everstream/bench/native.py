@@ -1,4 +1,6 @@
-"""The same work as native Structured Streaming does it with state in Python: `applyInPandasWithState`.
+"""The same work as native Structured Streaming does it with state in Python.
+
+There are two ways: `applyInPandasWithState`, and the newer `transformWithState`.
 
 Input lies ready in Parquet files, one per trigger, and output is only counted, which is less than
 our own engines have to do. The first triggers warm up and do not count. Where the rows that came
@@ -10,6 +12,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,15 +22,18 @@ import polars as pl
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupStateTimeout
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from everstream.bench.throughput import SECOND_US
 from everstream.bench.workloads.steady_bids import SteadyBids
 from everstream.bench.workloads.words import Words
 from everstream.errors import RunFailed, UserError
+from everstream.extras import extra
 from everstream.spark.context import make_context
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.state import GroupState
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
 
 TRIGGERS = 5
 WARM_TRIGGERS = 2
@@ -46,6 +52,8 @@ class Query(ABC):
 
     per_trigger: int
     schema: ClassVar[str]
+    way: ClassVar[str] = "applyInPandasWithState"
+    settings: ClassVar[dict[str, str]] = {}
 
     @property
     def records(self) -> int:
@@ -104,6 +112,44 @@ def count_words(key: Any, parts: Iterator[Any], state: "GroupState") -> Iterator
     yield pd.DataFrame({"word": key[0], "count": np.arange(had + 1, had + new + 1)})
 
 
+class CountWords(StatefulProcessor):
+    """The same for `transformWithState`."""
+
+    def init(self, handle: "StatefulProcessorHandle") -> None:
+        self._had = handle.getValueState("had", "had long")
+
+    def handleInputRows(
+        self, key: Any, rows: Iterator[Any], timerValues: "TimerValues"
+    ) -> Iterator[Any]:
+        had = self._had.get()[0] if self._had.exists() else 0  # type: ignore[index]
+        new = sum(map(len, rows))
+        self._had.update((had + new,))
+        yield pd.DataFrame({"word": key[0], "count": np.arange(had + 1, had + new + 1)})
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@dataclass
+class TransformedWordCount(NativeWordCount):
+    """The same answer in the newer way."""
+
+    way: ClassVar[str] = "transformWithState"
+    settings: ClassVar[dict[str, str]] = {
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        )
+    }
+
+    def ask(self, stream: DataFrame) -> DataFrame:
+        with extra("bench"):
+            import_module("google.protobuf")  # where it is missing, Spark does not say so
+        counts = stream.groupBy("word").transformWithStateInPandas(
+            CountWords(), "word string, count long", "Append", "None"
+        )
+        return counts.select("count")
+
+
 @dataclass
 class NativeWindowedCount(Query):
     """Bids per auction and second of event time."""
@@ -159,7 +205,7 @@ def count_bids(key: Any, parts: Iterator[Any], state: "GroupState") -> Iterator[
 def measure(query: Query, master: str) -> float:
     """Records per second, of the triggers that count."""
     session = SparkSession(make_context(master, "everstream bench")).newSession()
-    for name, value in SETTINGS.items():
+    for name, value in {**SETTINGS, **query.settings}.items():
         session.conf.set(name, value)
     with tempfile.TemporaryDirectory(prefix="everstream-native-") as folder:
         return _measure(query, session, Path(folder))

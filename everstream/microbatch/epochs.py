@@ -131,6 +131,7 @@ class Epochs:
                 self._spend(_explained(error), pausing=True)
             else:
                 self._era += 1
+                self.watcher.reached(Point.IN_RESTORE)
                 return
 
     def step(self) -> bool:

@@ -95,6 +95,7 @@ class MicroBatches(Watcher):
             max(1, config.policy.max_restarts),
             self._deaths,
             self._kills.settle,
+            self._in_midst if self._kills.awaits(Point.IN_SNAPSHOT) else None,
         )
         self.epochs = Epochs(
             layout=layout,
@@ -219,6 +220,9 @@ class MicroBatches(Watcher):
         hosts = max(map(len, self.epochs.layout.levels))
         recoveries = list(self.epochs.recoveries.reports)
         return Snapshot(phase, hosts, read, totals, self.epochs.stable, recoveries)
+
+    def _in_midst(self) -> None:
+        self.reached(Point.IN_SNAPSHOT)
 
     def _deaths(self) -> tuple[Death, ...]:
         newest = self.epochs.newest
