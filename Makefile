@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+CLASSES := $(VENV)/spark.jsa
 
 .DEFAULT_GOAL := help
 CODE := everstream pyspark_everstream tests examples scripts
@@ -23,12 +24,16 @@ demo: $(READY)  ## A pipeline on Spark, a worker killed, its recovery, the verdi
 apps: $(READY)  ## All nine applications, small, with a kill each, and a page (about 5 minutes)
 	@$(BIN)/everstream apps all --out reports/apps
 
-test: $(READY)  ## Run the tests (about 18 minutes on 2 cores)
+$(CLASSES): $(READY) scripts/class_archive.py
+	@echo "Making an archive of Spark's classes, so that the tests start it faster (once) ..."
+	@$(BIN)/python scripts/class_archive.py $@ 2>$@.log || { echo "It could not be made ($@.log says why); the tests do without."; touch $@; }
+
+test: $(READY) $(CLASSES)  ## Run the tests (about 18 minutes on 2 cores)
 	@scripts/postgres.sh || [ $$? -eq 3 ]
 	@scripts/flite.sh || [ $$? -eq 3 ]
 	@$(BIN)/python -m pytest -n 3 --dist loadfile -m "not long" tests
 
-test-long: $(READY)  ## Run the long tests too
+test-long: $(READY) $(CLASSES)  ## Run the long tests too
 	@scripts/postgres.sh || [ $$? -eq 3 ]
 	@scripts/flite.sh || [ $$? -eq 3 ]
 	@$(BIN)/python -m pytest tests

@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import polars as pl
 
 from everstream.connectors.both_ways import FilesBothWays
@@ -23,6 +24,8 @@ from everstream.pipeline.rejects import OnError
 from everstream.pipeline.sink import SinkShard, Writer
 from everstream.pipeline.source import Reader
 
+_JSON: Any = {"allow_nan": False, "separators": (",", ":")}
+
 
 class JsonLines(FilesBothWays[Any]):
     """Files with one JSON value per line.
@@ -34,7 +37,9 @@ class JsonLines(FilesBothWays[Any]):
     lines that are no JSON or do not fit the schema.
 
     As a sink, `path` names a folder. Output is exactly-once: one part file per shard and
-    checkpoint, which appears whole when its checkpoint is stable.
+    checkpoint, which appears whole when its checkpoint is stable. Dates, times, UUIDs and decimals
+    are written as text, bytes as base64, sets as lists, enums by value, dataclasses as objects.
+    NaN and infinity have no JSON form and are refused.
 
     >>> words = es.Pipeline("write").source(es.FromList([{"word": "to"}, {"word": "be"}]))
     >>> _ = words.sink(es.JsonLines("words/")).run()
@@ -102,21 +107,24 @@ class _JsonReader(LinesReader):
 
     def __init__(self, chunks: ChunkReader, on_error: OnError) -> None:
         super().__init__(chunks, on_error)
-        self._decode = json.JSONDecoder().decode
+        self._decode = msgspec.json.Decoder().decode
+        self._decode_leniently = json.JSONDecoder().decode
+        """It also takes what is no JSON but often written: NaN, and halves of surrogate pairs."""
 
     def parse(self, chunks: list[Chunk]) -> Batch:
         decode, records = self._decode, list[Any]()
         for chunk in chunks:
             try:
-                lines = chunk.data.decode().split("\n")
-                records += [decode(line) for line in lines if line and not line.isspace()]
+                lines = chunk.data.split(b"\n")
+                found = [decode(line) for line in lines if line and not line.isspace()]
             except (ValueError, RecursionError):
-                for line in self._sound_lines(chunk):
-                    records.append(decode(line.decode()))
+                sound = self._sound_lines(chunk)
+                found = [self._decode_leniently(line.decode()) for line in sound]
+            records += found
         return records
 
     def check_line(self, line: bytes) -> None:
-        self._decode(line.decode())
+        self._decode_leniently(line.decode())
 
     def _sound_lines(self, chunk: Chunk) -> list[bytes]:
         """The lines of a chunk that can be parsed; the others are left out, or raise."""
@@ -178,19 +186,42 @@ class _JsonWriter(PartWriter):
     def __init__(self, folder: PartFolder, who: SinkShard) -> None:
         super().__init__(folder, who)
         self._operator = who.operator
-        self._readable = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
-        self._ascii = json.JSONEncoder(allow_nan=False).encode
+        self._encode_lines = msgspec.json.Encoder(enc_hook=_plain).encode_lines
+        self._readable = json.JSONEncoder(**_JSON, ensure_ascii=False).encode
+        self._ascii = json.JSONEncoder(**_JSON).encode
 
     def encode(self, batch: Batch) -> bytes:
         if isinstance(batch, pl.DataFrame):
             return self._encode_columns(batch)
         try:
-            return "".join([f"{self._readable(record)}\n" for record in batch]).encode()
-        except UnicodeEncodeError:
-            # Half a surrogate pair has no UTF-8 form, but JSON can escape it.
-            return "".join([f"{self._ascii(record)}\n" for record in batch]).encode()
+            encoded: bytes = self._encode_lines(batch)
         except (TypeError, ValueError, RecursionError):
-            raise self._refused(batch) from None
+            return b"".join([self._encode_carefully(record) for record in batch])
+        return encoded if b"null" not in encoded else self._without_losses(batch, encoded)
+
+    def _without_losses(self, batch: list[Any], encoded: bytes) -> bytes:
+        """The same lines, once it is known that what is null in them was None: NaN is null, too."""
+        lines = encoded.splitlines(keepends=True)
+        for number, line in enumerate(lines):
+            if b"null" in line:
+                lines[number] = self._encode_carefully(batch[number])
+        return b"".join(lines)
+
+    def _encode_carefully(self, record: Any) -> bytes:
+        try:
+            plain = msgspec.to_builtins(record, enc_hook=_plain)
+            try:
+                return f"{self._readable(plain)}\n".encode()
+            except UnicodeEncodeError:
+                # Half a surrogate pair has no UTF-8 form, but JSON can escape it.
+                return f"{self._ascii(plain)}\n".encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise UserError(
+                f"operator '{self._operator}': a record cannot be written as JSON: {error}\n"
+                f"  record: {_shown(record)}\n"
+                "Turn it into dicts, lists, str, int, float, bool or None with a map before "
+                "the sink: .item() for numpy values, None for NaN."
+            ) from None
 
     def _encode_columns(self, batch: pl.DataFrame) -> bytes:
         for name, kind in batch.schema.items():
@@ -204,18 +235,20 @@ class _JsonWriter(PartWriter):
         batch.write_ndjson(buffer)
         return buffer.getvalue()
 
-    def _refused(self, batch: list[Any]) -> UserError:
-        for record in batch:
-            try:
-                self._readable(record)
-            except (TypeError, ValueError, RecursionError) as error:
-                return UserError(
-                    f"operator '{self._operator}': a record cannot be written as JSON: {error}\n"
-                    f"  record: {repr(record)[:200]}\n"
-                    "Turn it into dicts, lists, str, int, float, bool or None with a map before "
-                    "the sink: .isoformat() for dates, .item() for numpy values, None for NaN."
-                )
-        return UserError(f"operator '{self._operator}': records changed while they were written.")
+
+def _shown(record: Any) -> str:
+    try:
+        return repr(record)[:200]
+    except RecursionError:
+        return f"a {type(record).__name__} that is nested too deeply"
+
+
+def _plain(value: Any) -> Any:
+    """A value of a class that is made from one that has a JSON form."""
+    for kind in (str, int, float):
+        if isinstance(value, kind):
+            return kind(value)
+    raise TypeError(f"Object of type {type(value).__name__} has no JSON form")
 
 
 def _holds(kind: pl.DataType, refused: tuple[Any, ...]) -> bool:

@@ -5,28 +5,17 @@ the time of a fork, not of importing Polars, PyArrow and NumPy. Nothing is used 
 imported: thread pools and ZeroMQ contexts do not survive a fork.
 """
 
-import sys
-from zipimport import zipimporter
-
 import cloudpickle  # noqa: F401
-import pyspark.daemon
-import pyspark.worker
 
 import everstream.spark.host
+from everstream.spark.zips import forget_zips, use_installed
+
+use_installed("pyspark", "py4j")
+
+import pyspark.daemon  # noqa: E402
+import pyspark.worker  # noqa: E402
 
 PRELOADED = everstream.spark.host
-
-
-def forget_zips() -> None:
-    """Let go of what Python knows of the zip files it has imported from.
-
-    Each worker of Spark lets Python look for modules anew, and it would read the table of contents
-    of Spark's own zip file again, for a third of a second. Whoever imports from a zip file after
-    this has it looked up once, as ever.
-    """
-    for path, finder in list(sys.path_importer_cache.items()):
-        if isinstance(finder, zipimporter):
-            del sys.path_importer_cache[path]
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def test_files_are_read_once_by_several_shards_while_a_host_is_killed(
     source = es.SparkStream(files_of(spark, tmp_path / "in").repartition(2), available_now=True)
     pipeline = es.Pipeline("files")
     numbers = pipeline.source(source, name="numbers", shards=2).on_demand()
-    numbers.map(lambda row: row["n"], name="number").collect(name="out")
+    numbers.map(lambda row: row["n"], name="number", shards=1).collect(name="out")
     result = pipeline.run(
         spark=spark,
         store=tmp_path / "store",

@@ -11,6 +11,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,8 @@ GIVEN: dict[str, Callable[[], dict[str, Any]]] = {
 }
 """What a page takes for granted in its programs."""
 
-MONITORED = {("docs/load.md", 4), ("docs/load.md", 5)}
-"""Programs with a monitor, which only tasks that stay can have; micro-batches refuse them."""
+MONITORED = "docs/load.md"
+"""It ends with a run under a monitor, which only tasks that stay can have; micro-batches refuse it."""
 
 
 def blocks(document: Path, language: str) -> list[str]:
@@ -77,11 +78,18 @@ def run_block(
     document: str, number: int, instead: Mapping[str, str] | None = None
 ) -> dict[str, RunResult]:
     """Run the program in a document, and the pipelines it defines; their results by name."""
-    walk = each_program(document, instead)
-    earlier = [value for _ in range(number) for value in list(next(walk).values())]
-    known = {id(value) for value in earlier}
-    found = [v for v in next(walk).values() if isinstance(v, Pipeline) and id(v) not in known]
-    return {pipeline.name: pipeline.run(master=MASTER) for pipeline in found}
+    return next(itertools.islice(run_blocks(document, instead), number, None))()
+
+
+def run_blocks(
+    document: str, instead: Mapping[str, str] | None = None
+) -> Iterator[Callable[[], dict[str, RunResult]]]:
+    """Run the programs in a document one after the other; gives how to run what each one defines."""
+    known: set[int] = set()
+    for names in each_program(document, instead):
+        pipelines = [v for v in names.values() if isinstance(v, Pipeline) and id(v) not in known]
+        known |= {id(value) for value in names.values()}
+        yield lambda found=pipelines: {pipeline.name: pipeline.run() for pipeline in found}
 
 
 @pytest.fixture(autouse=True)
@@ -89,10 +97,12 @@ def _in_a_folder_with_books(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     shutil.copytree(ROOT / "examples" / "books", tmp_path / "books")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EVERSTREAM_INPUTS", str(tmp_path / "inputs"))
+    assert Pipeline.run.__kwdefaults__ is not None
+    monkeypatch.setitem(Pipeline.run.__kwdefaults__, "master", MASTER)
 
 
-def programs_without_a_test_of_their_own() -> list[tuple[str, int]]:
-    """Those that no test in this file calls by page and number."""
+def programs_without_a_test_of_their_own() -> dict[str, list[int]]:
+    """The page and numbers of those that no test in this file calls by page and number."""
     calls = Path(__file__).read_text()
     by_number = re.findall(r"(?:run_block|program)\(\"(.+?)\", (\d+)", calls)
     tested = {(document, int(number)) for document, number in by_number}
@@ -103,20 +113,25 @@ def programs_without_a_test_of_their_own() -> list[tuple[str, int]]:
         for number in range(len(blocks(document, "python")))
     ]
     assert tested <= set(every), "a test here is about a program that is not there any more"
-    return [place for place in every if place not in tested and place[0] not in walked_through]
+    found: dict[str, list[int]] = {}
+    for document, number in every:
+        if (document, number) not in tested and document not in walked_through:
+            found.setdefault(document, []).append(number)
+    return found
 
 
 @on_both_engines_at_length
-@pytest.mark.parametrize("document, number", programs_without_a_test_of_their_own())
+@pytest.mark.parametrize("document, numbers", programs_without_a_test_of_their_own().items())
 def test_every_other_program_in_the_documents_runs(
-    document: str, number: int, default_engine: Engine
+    document: str, numbers: list[int], default_engine: Engine
 ) -> None:
-    if default_engine == "microbatch" and (document, number) in MONITORED:
-        with pytest.raises(UserError, match="a monitor reads shards while they run"):
-            run_block(document, number)
-        return
-    for result in run_block(document, number).values():
-        assert result.outcome is Outcome.FINISHED
+    refused = default_engine == "microbatch" and document == MONITORED
+    monitored = pytest.raises(UserError, match="a monitor reads shards while they run")
+    with monitored if refused else nullcontext():
+        for number, run_pipelines in enumerate(run_blocks(document)):
+            if number in numbers:
+                for result in run_pipelines().values():
+                    assert result.outcome is Outcome.FINISHED
 
 
 @on_both_engines_at_length
