@@ -1,4 +1,4 @@
-"""Spark starts tasks twice, loses what was shuffled, takes executors away: micro-batches stay exact."""
+"""Spark starts tasks twice and loses what was shuffled: micro-batches stay exact."""
 
 import json
 import os
@@ -56,10 +56,3 @@ def test_a_twin_that_speculation_starts_changes_nothing(tmp_path: Path) -> None:
     with cluster(tmp_path, ["127.0.0.1", "127.0.0.2"]) as (master, _):
         run("twins", tmp_path, master)
     assert (tmp_path / "twin").exists(), "Spark has started one"
-
-
-@pytest.mark.long
-def test_executors_that_come_and_go_with_the_load_change_nothing(tmp_path: Path) -> None:
-    with cluster(tmp_path, ["127.0.0.1", "127.0.0.1"]) as (master, _):
-        run("coming-and-going", tmp_path, master)
-    assert (tmp_path / "grown").exists() and (tmp_path / "shrunk").exists()

@@ -7,7 +7,6 @@ Where somebody has to wait, it waits for what the trouble must bring about, so n
 import json
 import os
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -25,16 +24,6 @@ TWINS = {
     "spark.speculation.multiplier": "1.01",
     "spark.speculation.quantile": "0.5",
     "spark.speculation.efficiency.enabled": "false",
-}
-COMING_AND_GOING = {
-    "spark.dynamicAllocation.enabled": "true",
-    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
-    "spark.dynamicAllocation.shuffleTracking.timeout": "1s",
-    "spark.dynamicAllocation.executorIdleTimeout": "1s",
-    "spark.dynamicAllocation.initialExecutors": "1",
-    "spark.dynamicAllocation.minExecutors": "1",
-    "spark.dynamicAllocation.maxExecutors": "2",
-    "spark.executor.cores": "1",
 }
 
 
@@ -104,28 +93,6 @@ class Sweeping(Passing):
         (self.folder / "swept").write_text(str(len(shuffled)))
 
 
-class Lingering(Passing):
-    """One shard waits until there are more executors, later another until there are fewer."""
-
-    def meet(self, record: int, ctx: es.Context) -> None:
-        if ctx.shard == 0:
-            wait_for(self.folder / "grown")
-        elif record > 0.8 * RECORDS:
-            wait_for(self.folder / "shrunk")
-
-
-def count_executors(spark: SparkSession, folder: Path) -> None:
-    """Writes down when a second executor has come, and when one has gone again."""
-    jvm: Any = spark.sparkContext._jsc
-    while not (folder / "shrunk").exists():
-        executors = len(jvm.sc().statusTracker().getExecutorInfos()) - 1
-        if executors > 1:
-            (folder / "grown").touch()
-        elif (folder / "grown").exists() and executors == 1:
-            (folder / "shrunk").touch()
-        time.sleep(0.05)
-
-
 def main(trouble: str, folder: Path, master: str) -> None:
     builder: Any = SparkSession.builder
     settings = {
@@ -133,18 +100,15 @@ def main(trouble: str, folder: Path, master: str) -> None:
         "spark.task.maxFailures": "100",
         "spark.executor.memory": "512m",
         "spark.local.dir": str(folder / "local"),
-        **{"twins": TWINS, "coming-and-going": COMING_AND_GOING}.get(trouble, {}),
+        **(TWINS if trouble == "twins" else {}),
     }
     for name, value in settings.items():
         builder = builder.config(name, value)
     spark = builder.master(master).getOrCreate()
     pipeline = es.Pipeline("troubled")
-    numbers: Any = pipeline.source(es.Range(RECORDS, batch=50), name="numbers", shards=2)
-    if trouble == "coming-and-going":
-        threading.Thread(target=count_executors, args=(spark, folder), daemon=True).start()
-        numbers = numbers.process(Lingering(folder), name="linger")
+    numbers = pipeline.source(es.Range(RECORDS, batch=50), name="numbers", shards=2)
     noted = numbers.process(Noting(folder), name="note").on_demand()
-    middle = {"twins": Slow, "lost-files": Sweeping}.get(trouble, Passing)
+    middle = {"twins": Slow, "lost-files": Sweeping}[trouble]
     passed = noted.process(middle(folder), name="middle", shards=3)
     keyed = passed.key_by(lambda x: x % 7)
     keyed.fold(init=int, update=lambda n, x: n + 1, name="count", shards=2).collect()
