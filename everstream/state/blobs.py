@@ -16,6 +16,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.spec import AbstractFileSystem
 
 from everstream.errors import EverstreamError, InternalError, NotStored, StoreError, said
+from everstream.state.bucket import PROBES, PROTOCOLS, Bucket
 from everstream.state.exclusive import Creating, exclusive_create
 from everstream.state.localdisk import LocalDisk, NothingPut
 from everstream.state.objects import Data, checksum_of, pieces_of
@@ -58,6 +59,10 @@ class FsspecBlobs:
     def __init__(self, url: str, **options: Any) -> None:
         self.url = url
         self._options = options
+        self._disk: Blobs
+        if url.partition("://")[0] in PROTOCOLS:
+            self._disk = Bucket(url, **options)
+            return
         try:
             filesystem, root = fsspec.core.url_to_fs(url, **options)
         except ImportError as error:
@@ -68,7 +73,7 @@ class FsspecBlobs:
                 "protocol that fsspec knows, such as s3://bucket/folder."
             ) from error
         local = isinstance(filesystem, LocalFileSystem)
-        self._disk: Blobs = LocalDisk(root) if local else _Remote(filesystem, root)
+        self._disk = LocalDisk(root) if local else _Remote(filesystem, root)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_reopen, (self.url, self._options))
@@ -161,12 +166,8 @@ def _advice(error: OSError) -> str:
 _REACHABLE = "Check that the store can be reached and is healthy."
 
 
-PROBES = "probes"
-"""Where it is tried out, before the first blob is created, whether only one of several can be."""
-
-
 class _Remote:
-    """Blobs on a filesystem that puts whole objects: object stores, and memory for tests."""
+    """Blobs on a filesystem of fsspec that puts whole objects, such as memory for tests."""
 
     def __init__(self, filesystem: AbstractFileSystem, root: str) -> None:
         self._filesystem = filesystem

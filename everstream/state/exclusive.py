@@ -32,17 +32,36 @@ def exclusive_create(filesystem: AbstractFileSystem, folder: str) -> Creating:
     """How to create an object on this filesystem, tried out in this folder; a StoreError if it cannot."""
     if type(filesystem) is MemoryFileSystem:
         return _creating(filesystem, WAYS[0])  # under a lock, so there is nothing to find out
-    problems = []
+    problems: list[str] = []
+    problem: str | None
     for way in WAYS:
         create = _creating(filesystem, way)
-        problem = _problem_with(create, filesystem, f"{folder}/{uuid.uuid4().hex}")
+        if type(filesystem).pipe_file is AbstractFileSystem.pipe_file:
+            problem = (
+                "it looks whether an object is there and writes then, which two can do at once"
+            )
+        else:
+            problem = _problem_with(create, filesystem.cat_file, filesystem.rm_file, folder)
         if problem is None:
             return create
         problems.append(problem)
-    raise StoreError(
-        f"{type(filesystem).__name__} cannot serve as a store: {problems[0]}, so two drivers could "
-        "both believe that they own it. Use a local folder, or an object store that creates an object "
-        "only if it is not there: s3://, gs:// or az://, with an s3fs, gcsfs or adlfs of 2025 or later."
+    raise _unfit(type(filesystem).__name__, problems[0])
+
+
+def check_exclusive(
+    create: Creating, read: Callable[[str], bytes], remove: Callable[[str], None], folder: str
+) -> None:
+    """Raise a StoreError unless, as far as trying in this folder can tell, `create` is exclusive."""
+    problem = _problem_with(create, read, remove, folder)
+    if problem is not None:
+        raise _unfit("what answers there", problem)
+
+
+def _unfit(what: str, problem: str) -> StoreError:
+    return StoreError(
+        f"{what} cannot serve as a store: {problem}, so two drivers could both believe that they own "
+        "it. Use a local folder, or an object store that creates an object only if it is not there, "
+        "as those of Amazon, Google and Azure do: s3://, gs:// or az://."
     )
 
 
@@ -58,10 +77,11 @@ def _creating(filesystem: AbstractFileSystem, way: dict[str, Any]) -> Creating:
     return create
 
 
-def _problem_with(create: Creating, filesystem: AbstractFileSystem, path: str) -> str | None:
+def _problem_with(
+    create: Creating, read: Callable[[str], bytes], remove: Callable[[str], None], folder: str
+) -> str | None:
     """Why this way to create is not exclusive; None if it is, as far as trying can tell."""
-    if type(filesystem).pipe_file is AbstractFileSystem.pipe_file:
-        return "it looks whether an object is there and writes then, which two can do at once"
+    path = f"{folder}/{uuid.uuid4().hex}"
     try:
         try:
             create(f"{path}-1", b"first")
@@ -69,7 +89,7 @@ def _problem_with(create: Creating, filesystem: AbstractFileSystem, path: str) -
             return f"it knows no exclusive create ({type(error).__name__}: {error})"
         if not _refused(create, f"{path}-1", b"second"):
             return "it creates an object that is there already"
-        if filesystem.cat_file(f"{path}-1") != b"first":
+        if read(f"{path}-1") != b"first":
             return "it says that an object is there already, and replaces it"
         ready = threading.Barrier(AT_ONCE)
         attempts = [b"%d" % number for number in range(AT_ONCE)]
@@ -82,13 +102,13 @@ def _problem_with(create: Creating, filesystem: AbstractFileSystem, path: str) -
             won = [
                 data for data, won in zip(attempts, pool.map(attempt, attempts), strict=True) if won
             ]
-        if len(won) > 1 or (won and filesystem.cat_file(f"{path}-2") != won[0]):
+        if len(won) > 1 or (won and read(f"{path}-2") != won[0]):
             return "of several who create an object at once more than one succeed"
         return None
     finally:
         for number in (1, 2):
             with suppress(Exception):  # what cannot be removed is small, and in nobody's way
-                filesystem.rm_file(f"{path}-{number}")
+                remove(f"{path}-{number}")
 
 
 def _refused(create: Creating, path: str, data: bytes) -> bool:

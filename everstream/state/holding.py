@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import fsspec
 from fsspec.implementations.local import LocalFileSystem
+from fsspec.utils import get_protocol
 
 from everstream.errors import UserError
 from everstream.state.folders import make_folders
@@ -89,9 +89,8 @@ def holder_of(url: str) -> str | None:
 
 
 def _path(url: str) -> Path:
-    filesystem, root = fsspec.core.url_to_fs(url)
-    if isinstance(filesystem, LocalFileSystem):
-        return Path(root) / LOCK
+    if get_protocol(url) in LocalFileSystem.protocol:
+        return Path(LocalFileSystem._strip_protocol(url)) / LOCK
     name = hashlib.sha256(url.encode()).hexdigest()[:32]
     return Path(tempfile.gettempdir()) / f"everstream-{os.getuid()}-{name}.lock"
 

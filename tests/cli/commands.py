@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import psutil
@@ -20,7 +20,9 @@ ROOT = Path(__file__).parents[2]
 class Command:
     """One command under test."""
 
-    def __init__(self, *arguments: str, cwd: Path) -> None:
+    def __init__(
+        self, *arguments: str, cwd: Path, variables: Mapping[str, str] | None = None
+    ) -> None:
         self.mark = uuid.uuid4().hex
         self.lines: list[str] = []
         path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
@@ -30,7 +32,13 @@ class Command:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**os.environ, MARK: self.mark, "PYTHONPATH": path, "COLUMNS": "200"},
+            env={
+                **os.environ,
+                MARK: self.mark,
+                "PYTHONPATH": path,
+                "COLUMNS": "200",
+                **(variables or {}),
+            },
         )
         self._more = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
