@@ -1,14 +1,18 @@
-"""The same work as native Structured Streaming does it with state in Python: `applyInPandasWithState`.
+"""The same work as native Structured Streaming does it with state in Python.
+
+There are two ways: `applyInPandasWithState`, and the newer `transformWithState`.
 
 Input lies ready in Parquet files, one per trigger, and output is only counted, which is less than
 our own engines have to do. The first triggers warm up and do not count. Where the rows that came
 out are not as many as they must be, the measurement fails.
 """
 
+import os
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,15 +22,18 @@ import polars as pl
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupStateTimeout
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from everstream.bench.throughput import SECOND_US
 from everstream.bench.workloads.steady_bids import SteadyBids
 from everstream.bench.workloads.words import Words
 from everstream.errors import RunFailed, UserError
+from everstream.extras import extra
 from everstream.spark.context import make_context
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.state import GroupState
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
 
 TRIGGERS = 5
 WARM_TRIGGERS = 2
@@ -45,6 +52,8 @@ class Query(ABC):
 
     per_trigger: int
     schema: ClassVar[str]
+    way: ClassVar[str] = "applyInPandasWithState"
+    settings: ClassVar[dict[str, str]] = {}
 
     @property
     def records(self) -> int:
@@ -103,6 +112,44 @@ def count_words(key: Any, parts: Iterator[Any], state: "GroupState") -> Iterator
     yield pd.DataFrame({"word": key[0], "count": np.arange(had + 1, had + new + 1)})
 
 
+class CountWords(StatefulProcessor):
+    """The same for `transformWithState`."""
+
+    def init(self, handle: "StatefulProcessorHandle") -> None:
+        self._had = handle.getValueState("had", "had long")
+
+    def handleInputRows(
+        self, key: Any, rows: Iterator[Any], timerValues: "TimerValues"
+    ) -> Iterator[Any]:
+        had = self._had.get()[0] if self._had.exists() else 0  # type: ignore[index]
+        new = sum(map(len, rows))
+        self._had.update((had + new,))
+        yield pd.DataFrame({"word": key[0], "count": np.arange(had + 1, had + new + 1)})
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@dataclass
+class TransformedWordCount(NativeWordCount):
+    """The same answer in the newer way."""
+
+    way: ClassVar[str] = "transformWithState"
+    settings: ClassVar[dict[str, str]] = {
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        )
+    }
+
+    def ask(self, stream: DataFrame) -> DataFrame:
+        with extra("bench"):
+            import_module("google.protobuf")  # where it is missing, Spark does not say so
+        counts = stream.groupBy("word").transformWithStateInPandas(
+            CountWords(), "word string, count long", "Append", "None"
+        )
+        return counts.select("count")
+
+
 @dataclass
 class NativeWindowedCount(Query):
     """Bids per auction and second of event time."""
@@ -122,7 +169,9 @@ class NativeWindowedCount(Query):
         return SteadyBids(self.records, auctions=1_000, bids_per_s=float(self.per_trigger))
 
     def frames(self) -> Iterator[pl.DataFrame]:
-        return self._parts(self.bids.bids)
+        # Spark's watermark begins at 0, and a row that is not above it is late: nothing is at time 0.
+        for frame in self._parts(self.bids.bids):
+            yield frame.with_columns(pl.col("time") + SECOND_US)
 
     def ask(self, stream: DataFrame) -> DataFrame:
         timed = stream.withColumn("at", F.timestamp_micros("time")).withWatermark("at", "0 seconds")
@@ -156,7 +205,7 @@ def count_bids(key: Any, parts: Iterator[Any], state: "GroupState") -> Iterator[
 def measure(query: Query, master: str) -> float:
     """Records per second, of the triggers that count."""
     session = SparkSession(make_context(master, "everstream bench")).newSession()
-    for name, value in SETTINGS.items():
+    for name, value in {**SETTINGS, **query.settings}.items():
         session.conf.set(name, value)
     with tempfile.TemporaryDirectory(prefix="everstream-native-") as folder:
         return _measure(query, session, Path(folder))
@@ -165,7 +214,9 @@ def measure(query: Query, master: str) -> float:
 def _measure(query: Query, session: SparkSession, folder: Path) -> float:
     (folder / "in").mkdir()
     for number, frame in enumerate(query.frames()):
-        frame.write_parquet(folder / "in" / f"{number:04d}.parquet")
+        file = folder / "in" / f"{number:04d}.parquet"
+        frame.write_parquet(file)
+        os.utime(file, (number, number))  # Spark takes files by their age
     reader = session.readStream.schema(query.schema).option("maxFilesPerTrigger", 1)
     asked = query.ask(reader.parquet(str(folder / "in")))
     writer = asked.observe(_SEEN, F.sum("count").alias("sum")).writeStream.format("noop")

@@ -52,6 +52,9 @@ class CheckpointRecord:
     """The feedback inputs of the shard's cycle had been declared ended."""
     holds_frames: bool = False
     """Frames that were on their way are part of it, under the names of their channels."""
+    carried: tuple[ObjectRef, ...] = ()
+    """Objects with frames that had come round to the shard and wait at its inputs; they were written
+    by those who sent them, after this checkpoint had been."""
     log: tuple[LogSegment, ...] = ()
     """What the shard had sent and somebody may still ask for."""
     received: dict[str, int] = field(default_factory=dict)
@@ -79,7 +82,7 @@ class CheckpointRecord:
     @property
     def all_objects(self) -> tuple[ObjectRef, ...]:
         """Everything in the store that it takes to go back to this checkpoint."""
-        return (*self.objects, *(segment.ref for segment in self.log))
+        return (*self.objects, *self.carried, *(segment.ref for segment in self.log))
 
     def owner(self, saved: str) -> str | None:
         """Who owns what the objects keep under this name; None if nobody does any more."""
@@ -95,6 +98,7 @@ class CheckpointRecord:
             **vars(self),
             "shard": str(self.shard),
             "objects": [ref.to_json() for ref in self.objects],
+            "carried": [ref.to_json() for ref in self.carried],
             "log": [segment.to_json() for segment in self.log],
         }
 
@@ -110,6 +114,7 @@ class CheckpointRecord:
                 "shard": ShardId.parse(body["shard"]),
                 "operators": tuple(body["operators"]),
                 "objects": tuple(ObjectRef(**ref) for ref in body["objects"]),
+                "carried": tuple(ObjectRef(**ref) for ref in body.get("carried", ())),
                 "ended": tuple(body["ended"]),
                 "keeps": None if body.get("keeps") is None else tuple(body["keeps"]),
                 "log": tuple(LogSegment.from_json(segment) for segment in body["log"]),

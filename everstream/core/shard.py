@@ -147,6 +147,11 @@ class Shard:
         return self._last_number
 
     @property
+    def open_loops(self) -> list[ChannelId]:
+        """Inputs on which records come round and that have not ended."""
+        return sorted(self._feedback - self._channels.ended)
+
+    @property
     def lost_frames(self) -> int:
         """Frames that were sent here and that nobody could send again."""
         return self._channels.lost_frames
@@ -312,12 +317,7 @@ class Shard:
             error.story = tuple(self.story)
             raise
         if self._status is Status.ENDED and frame.records and channel in self._feedback:
-            return self.on_failure(
-                UserError(
-                    f"records went round to '{self.id.operator}' after its input had ended; an "
-                    "operator on a cycle must not emit into it from on_end."
-                )
-            )
+            return self.on_failure(round_too_late(self.id))
         instructions: list[Instruction] = []
         if not marker or not self._protocol.consumes_markers_on_arrival:
             self._inboxes[channel].append(frame)
@@ -350,7 +350,7 @@ class Shard:
             return []
         self._loops_ended = True
         instructions: list[Instruction] = []
-        for channel in sorted(self._feedback - self._channels.ended):
+        for channel in self.open_loops:
             self._channels.ended.add(channel)
             instructions += self._perform(self._protocol.on_input_ended(channel))
         ends = self._feedback and self._channels.all_ended
@@ -557,3 +557,11 @@ class Shard:
             )
         self._story.append(f"{self._status.value} -> {status.value}: {why}")
         self._status = status
+
+
+def round_too_late(shard: ShardId) -> UserError:
+    """A cycle is declared ended when nothing moves on it any more."""
+    return UserError(
+        f"records went round to '{shard.operator}' after its input had ended; an operator on a cycle "
+        "must not emit into it from on_end."
+    )

@@ -12,6 +12,8 @@ from typing import TypeAlias
 
 from everstream.core.checkpoint_record import CheckpointRecord
 from everstream.core.ids import ShardId
+from everstream.core.shard import round_too_late
+from everstream.microbatch.cycles import handed_on
 from everstream.microbatch.layout import Layout
 from everstream.microbatch.orders import Failed, Incomplete, Order, ShardReport, Unreadable, Unsaved
 from everstream.microbatch.rows import NOTHING
@@ -64,7 +66,11 @@ def examine(layout: Layout, order: Order, reports: Sequence[ShardReport]) -> Ver
         if report.record is None:
             return Disagreement(f"{report.shard} has taken no checkpoint")
         records[report.shard] = report.record
-    return Complete(records, tuple(reports))
+    for report in reports:
+        for shard in report.carried_to:
+            if records[shard].final:
+                return Failed(round_too_late(shard))
+    return Complete(handed_on(records, reports), tuple(reports))
 
 
 def _differing(layout: Layout, reports: Sequence[ShardReport]) -> list[str]:

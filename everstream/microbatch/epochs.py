@@ -28,6 +28,7 @@ from everstream.errors import (
     said,
 )
 from everstream.microbatch.checking import Complete, Disagreement, examine
+from everstream.microbatch.cycles import carries, ended_cycles
 from everstream.microbatch.layout import Layout
 from everstream.microbatch.orders import ATTEMPTS, Failed, Order, ShardReport, Unreadable, Unsaved
 from everstream.microbatch.output import Output
@@ -130,6 +131,7 @@ class Epochs:
                 self._spend(_explained(error), pausing=True)
             else:
                 self._era += 1
+                self.watcher.reached(Point.IN_RESTORE)
                 return
 
     def step(self) -> bool:
@@ -195,6 +197,7 @@ class Epochs:
             generation=self._next_generation(),
             records=records_for(self.layout.plan, line),
             budget=self.sizing.budget,
+            ended_cycles=ended_cycles(self.layout.plan, line),
             tuning=self.tuning,
             closing=closing,
         )
@@ -217,7 +220,8 @@ class Epochs:
         self._commit(verdict.reports)
         self.watcher.reached(Point.AFTER_COMMIT)
         read = max((report.read for report in verdict.reports), default=0)
-        self.caught_up = not self.sizing.has_more(read)
+        goes_round = carries(manifest.records) or ended_cycles(self.layout.plan, manifest.records)
+        self.caught_up = not (self.sizing.has_more(read) or goes_round)
         now_s = self.clock_s()
         self.sizing.note(read, now_s - self._epoch_began_s)
         killed = self.watcher.killed()

@@ -54,6 +54,11 @@ class KillPlan:
         """The driver stands at this point."""
         self._injector.reached(point)
 
+    def awaits(self, point: Point) -> bool:
+        """Whether the driver is to die at this point."""
+        kills = self._injector.kills
+        return any(kill.at is point and kill.of_driver(self._plan) for kill in kills)
+
     def for_epoch(
         self, running_s: float, newest: dict[ShardId, CheckpointRecord]
     ) -> tuple[Death, ...]:

@@ -2,14 +2,14 @@
 
 A chain's level is one more than the highest of those it gets records from. All chains of a level
 are one stage, one shard each partition; what an edge sends over several levels passes through the
-tasks between. So nothing runs twice and nothing has to be kept, whatever the graph looks like.
+tasks between. So nothing runs twice and nothing has to be kept, whatever the graph looks like. An
+edge that leads back is no edge of this line: what it sends comes in with the next epoch.
 """
 
 from dataclasses import dataclass
 
 from everstream.core.ids import ChannelId, ShardId
 from everstream.core.plan import Plan
-from everstream.errors import GraphError
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,6 @@ class Layout:
     """A plan, laid out for one job per epoch."""
 
     def __init__(self, plan: Plan) -> None:
-        check_acyclic(plan)
         self.plan = plan
         levels = _levels(plan)
         deepest = max(levels.values())
@@ -54,19 +53,6 @@ class Layout:
         return place.index % len(self.levels[after]) if after < len(self.levels) else 0
 
 
-def check_acyclic(plan: Plan) -> None:
-    """Raise a GraphError if records go round: within one epoch they could not."""
-    edge = next((edge for edge in plan.graph.edges if edge.feedback), None)
-    if edge is not None:
-        raise GraphError(
-            edge.receiver,
-            f"records go round from '{edge.sender}' back to it, and with engine=\"microbatch\" an "
-            "epoch is one Spark job, in which nothing can go back",
-            'Run it with engine="tasks" (--engine tasks) and checkpoints that work on cycles: '
-            "--checkpoint unaligned, hmnr or bcs.",
-        )
-
-
 def _levels(plan: Plan) -> dict[str, int]:
     """Chain -> its level; chains are in the order of the graph, senders first."""
     levels: dict[str, int] = {}
@@ -75,7 +61,7 @@ def _levels(plan: Plan) -> dict[str, int]:
             plan.chain_of[edge.sender]
             for operator in chain.operators
             for edge in plan.graph.inputs(operator)
-            if plan.chain_of[edge.sender] != name
+            if plan.chain_of[edge.sender] != name and not edge.feedback
         }
         levels[name] = 1 + max((levels[sender] for sender in senders), default=-1)
     return levels

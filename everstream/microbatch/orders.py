@@ -36,6 +36,8 @@ class Order:
     records: dict[ShardId, tuple[CheckpointRecord, ...]]
     budget: int
     """How many records a source shard reads."""
+    ended_cycles: tuple[int, ...] = ()
+    """Cycles of the plan on which nothing moves any more."""
     tuning: Tuning = field(default_factory=Tuning)
     """The settings that were changed."""
     closing: bool = False
@@ -97,6 +99,10 @@ class ShardReport:
     """By the stage they belong to."""
     sent: dict[int, Digest] = field(default_factory=dict)
     received: dict[int, Digest] = field(default_factory=dict)
+    carried: ObjectRef | None = None
+    """What it has sent back, for the next epoch."""
+    carried_to: tuple[ShardId, ...] = ()
+    """Whom that is for."""
     problem: Problem | None = None
     read: int = 0
     """Records that a source has read."""

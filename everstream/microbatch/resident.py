@@ -2,10 +2,12 @@
 
 It is the same runner, with the same aligned protocol, as in long-running tasks: frames come, a
 marker ends each channel's part of the epoch, the checkpoint is taken when all have shown theirs.
-That is why stores of both engines are alike.
+That is why stores of both engines are alike. Where records come round, those that were sent in the
+epoch before are here when an epoch begins, and no more will come: the marker stands behind them.
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from everstream.core.checkpoint_record import CheckpointRecord
 from everstream.core.frames import Frame, FrameKind
@@ -13,6 +15,7 @@ from everstream.core.ids import ChannelId, Epoch, Generation, ShardId
 from everstream.core.messages import (
     CheckpointFailed,
     CheckpointTaken,
+    EndLoop,
     Report,
     Restore,
     RestoreFailed,
@@ -24,13 +27,17 @@ from everstream.core.messages import (
 )
 from everstream.core.scheme import ALIGNED
 from everstream.errors import InternalError
+from everstream.microbatch.cycles import packed, parted
 from everstream.microbatch.layout import Layout
 from everstream.microbatch.orders import Failed, Order, Problem, Unreadable, Unsaved, version_of
 from everstream.microbatch.port import TaskPort
 from everstream.microbatch.rows import Arrived
 from everstream.pipeline.sink import Transaction
+from everstream.runtime.channel_state import decoded_alone, encoded_alone
+from everstream.runtime.jobs import Upload
 from everstream.runtime.pace import UNLIMITED, Pace
 from everstream.runtime.runner import ShardRunner
+from everstream.state.objects import ObjectRef
 
 
 class Allowance(Pace):
@@ -58,6 +65,10 @@ class Resident:
         self.port = port
         self.record: CheckpointRecord | None = None
         """Of the epoch it was last given, once its checkpoint is durable."""
+        self.carried: ObjectRef | None = None
+        """What it has sent back in that epoch."""
+        self.carried_to: tuple[ShardId, ...] = ()
+        """Whom that is for."""
         self._layout = layout
         self._allowance = Allowance()
         self.runner = ShardRunner(
@@ -87,12 +98,24 @@ class Resident:
         while self.port.commits:
             self.runner.on_commit_done(self.port.commits.pop(0))
 
+    def receive_carried(self, order: Order) -> None:
+        """What came round to it. A shard that was just restored has it already."""
+        for record in order.records[self.shard]:
+            for data, ref in zip(self.port.load(record.carried), record.carried, strict=True):
+                inputs = self._layout.plan.inputs[self.shard]
+                waiting = decoded_alone(data, ref).waiting(inputs, self.runner.shard.generation)
+                for channel, frames in waiting.items():
+                    for frame in frames:
+                        self._arrived[channel] += 1
+                        self.runner.on_frame(replace(frame, sequence=self._arrived[channel]))
+
     def go_through(self, order: Order, frames: Iterable[Arrived]) -> int:
         """One epoch: its input, then its checkpoint. The records it has had."""
         before = self.runner.processed
         if order.tuning.version > self._tuned:
             self._tuned = order.tuning.version
             self.runner.on_tune(order.tuning)
+        self._close_loops(order)
         if self.is_source:
             self._read(order.budget)
             self.runner.on_command(StartCheckpoint(order.epoch))
@@ -127,6 +150,26 @@ class Resident:
         return found[0] if found else None
 
     # Inside.
+
+    def _close_loops(self, order: Order) -> None:
+        """For good, or for this epoch."""
+        shard = self.runner.shard
+        for cycle in order.ended_cycles:
+            self.runner.on_command(EndLoop(cycle, shard.generation))
+        for channel in shard.open_loops:
+            generation, sequence = shard.generation_of(channel), self._arrived[channel]
+            marker = Frame(channel, FrameKind.MARKER, generation, sequence, order.epoch)
+            self.runner.on_frame(marker)
+
+    def _carry(self, upload: Upload) -> None:
+        """Save what goes round, so that it can come in with the next epoch."""
+        self.port.frames, back = parted(self._layout.plan, self.port.frames)
+        self._granted = len(self.port.frames)
+        self.carried_to = tuple(sorted({frame.channel.receiver for frame in back}))
+        self.carried = None
+        if back:
+            name = upload.name.removesuffix(".ckpt") + ".carried"
+            self.carried = self.port.store.put(name, encoded_alone(packed(back)))
 
     def _numbered(self, frame: Arrived) -> Frame:
         channel = self._layout.plan.channels[frame.position]
@@ -171,6 +214,7 @@ class Resident:
             upload = self.port.uploads.pop(0)
             began_s = self.port.clock_s()
             try:
+                self._carry(upload)
                 ref = upload.perform(self.port.store.put, self.port.reached)
             except BaseException as error:  # sinks and libraries of stores raise what they like
                 self.runner.on_upload_failed(upload, error)

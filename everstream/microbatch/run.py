@@ -40,7 +40,6 @@ _LOOK_EVERY_S = 0.05
 
 def check(config: RunConfig, plan: Plan) -> None:
     """Raise a UserError for what this engine cannot be asked for."""
-    Layout(plan)
     checkpoint = config.checkpoint
     if not isinstance(checkpoint, Coordinated) or checkpoint.mode != "aligned":
         raise UserError(
@@ -96,6 +95,7 @@ class MicroBatches(Watcher):
             max(1, config.policy.max_restarts),
             self._deaths,
             self._kills.settle,
+            self._in_midst if self._kills.awaits(Point.IN_SNAPSHOT) else None,
         )
         self.epochs = Epochs(
             layout=layout,
@@ -220,6 +220,9 @@ class MicroBatches(Watcher):
         hosts = max(map(len, self.epochs.layout.levels))
         recoveries = list(self.epochs.recoveries.reports)
         return Snapshot(phase, hosts, read, totals, self.epochs.stable, recoveries)
+
+    def _in_midst(self) -> None:
+        self.reached(Point.IN_SNAPSHOT)
 
     def _deaths(self) -> tuple[Death, ...]:
         newest = self.epochs.newest

@@ -16,6 +16,7 @@ from everstream.microbatch.epochs import JobLost
 from everstream.microbatch.kills import Death
 from everstream.microbatch.layout import Layout
 from everstream.microbatch.lineage import LineageMaker
+from everstream.microbatch.midst import seeing_the_midst
 from everstream.microbatch.orders import Order, ShardReport
 from everstream.microbatch.rows import Row, report_in
 from everstream.microbatch.spark_task import Arriving, Ending, Leaving, Stage, Starting
@@ -36,7 +37,9 @@ class SparkJobs:
         max_retries: int,
         deaths: Callable[[], tuple[Death, ...]],
         on_reports: Callable[[list[ShardReport]], None],
+        in_midst: Callable[[], None] | None = None,
     ) -> None:
+        """in_midst: called when some tasks of an epoch are done and others are not."""
         self._context = context
         self._layout = layout
         self._store_url = store_url
@@ -45,6 +48,7 @@ class SparkJobs:
         self._max_retries = max_retries
         self._deaths = deaths
         self._on_reports = on_reports
+        self._in_midst = in_midst
         self._plan = context.broadcast(cloudpickle.dumps(layout.plan))
         self._path = [path for path in sys.path if path and os.path.isdir(path)]
         widths = [len(shards) for shards in layout.levels]
@@ -53,9 +57,10 @@ class SparkJobs:
     def run(self, order: Order) -> list[ShardReport]:
         self._context.setJobGroup(self._group, self._description(order), True)
         try:
-            socket = self._maker.collected(self._lineage(order))
-            with _load_from_socket(socket, Arriving()) as arrived:
-                rows: list[Row] = list(arrived)
+            with seeing_the_midst(self._context, self._group, self._in_midst):
+                socket = self._maker.collected(self._lineage(order))
+                with _load_from_socket(socket, Arriving()) as arrived:
+                    rows: list[Row] = list(arrived)
         except Exception as error:  # of as many kinds as PySpark can fail in when Spark is gone
             if is_gone(self._context):
                 cause = EnvironmentFault(str(error))

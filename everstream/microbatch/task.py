@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 from everstream.core.frames import FrameKind
 from everstream.core.ids import ShardId
 from everstream.core.points import Point
+from everstream.errors import CorruptObject
 from everstream.microbatch.cache import Cache
 from everstream.microbatch.layout import Layout, Place
-from everstream.microbatch.orders import Failed, Incomplete, Order, ShardReport
+from everstream.microbatch.orders import Failed, Incomplete, Order, ShardReport, Unreadable
 from everstream.microbatch.port import TaskPort
 from everstream.microbatch.resident import Resident
 from everstream.microbatch.rows import (
@@ -116,10 +117,15 @@ class Task:
         resident.port.reached = self.around.reached
         try:
             resident.hear(self.order.stable)
+            if cached:
+                resident.receive_carried(self.order)
             if self.order.closing:
                 resident.leave()
             else:
                 processed = resident.go_through(self.order, frames)
+        except CorruptObject as error:
+            yield self._report(replace(report, problem=Unreadable(str(error))))
+            return
         except Exception as error:  # a rule of the core; user code is guarded by the runner
             broken = Failed(resident.runner.chain.explain(error))
             yield self._report(replace(report, problem=broken))
@@ -136,6 +142,8 @@ class Task:
             record=resident.record,
             transactions=tuple(resident.prepared()),
             sent=self._sent,
+            carried=resident.carried,
+            carried_to=resident.carried_to,
             read=processed if resident.is_source else 0,
             processed=processed,
             took_s=self.around.clock_s() - began_s,
@@ -151,7 +159,8 @@ class Task:
         missing = [
             str(channel)
             for channel in self.layout.plan.inputs[self.shard]
-            if last.get(self.layout.positions[channel], FrameKind.DATA) is FrameKind.DATA
+            if not self.layout.plan.feedback(channel)
+            and last.get(self.layout.positions[channel], FrameKind.DATA) is FrameKind.DATA
             and str(channel) not in ended
         ]
         return ", ".join(missing)

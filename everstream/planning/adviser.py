@@ -171,6 +171,9 @@ def advise_from(
             f"{known.capacity_per_s:,.0f}/s: it could never catch up after a failure. "
             "Add shards or say the true --capacity."
         )
+    rounds = known.cycles and engine.engine == "microbatch"
+    if rounds:  # within an epoch nothing goes round
+        known = replace(known, cycles=False)
     options = tuple(weighing.weigh(known, protocol, promises) for protocol in PROTOCOLS)
     usable = [option for option in options if option.usable]
     if engine.engine == "microbatch":
@@ -183,7 +186,7 @@ def advise_from(
         protocol=best.protocol,
         interval_s=best.interval_s,
         why_interval=_why_interval(known, best, promises),
-        why_protocol=best.note,
+        why_protocol=_OF_ROUNDS if rounds else best.note,
         overhead=best.overhead,
         outage_s=system.outage_s,
         catch_up_s=system.catch_up_s(),
@@ -199,6 +202,9 @@ def advise_from(
         why_engine=engine.why,
         curve=weighing.curve_of(known, best.protocol),
     )
+
+
+_OF_ROUNDS = "what goes round waits for the next epoch, and is saved with this one"
 
 
 def _best_of(usable: list[Option]) -> Option:

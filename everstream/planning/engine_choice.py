@@ -8,7 +8,6 @@ nobody waits for results shorter than an epoch takes at least.
 from dataclasses import dataclass
 
 from everstream.pipeline.checkpointing import Engine
-from everstream.planning.gathering import AdviceError
 from everstream.planning.units import show_duration
 
 LEAST_LATENCY_S = 0.3
@@ -37,12 +36,11 @@ def choose(
     """sockets: whether workers may open them. max_latency_s: None if nobody has said."""
     soon = max_latency_s is not None and max_latency_s < LEAST_LATENCY_S
     if not sockets:
-        if cycles:
-            raise AdviceError(
-                "a graph with cycles needs the engine tasks, whose workers talk over sockets: allow "
-                "them, or write the pipeline without feedback"
-            )
         warning = None
+        if cycles:
+            warning = (
+                "records go round one hop per epoch: what goes round often takes that many epochs"
+            )
         if soon and max_latency_s is not None:
             warning = (
                 f"results within {show_duration(max_latency_s)} cannot be promised: an epoch of "

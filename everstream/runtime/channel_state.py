@@ -7,7 +7,9 @@ from typing import Any, TypeAlias
 from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import ChannelId, Generation
 from everstream.runtime.payload import BatchPayload
+from everstream.state.objects import ObjectRef
 from everstream.state.saved import Saved
+from everstream.state.snapshot import ShardState
 
 CHANNELS = "/channels"
 """Where a checkpoint keeps them; with a slash, so that no operator can have this name."""
@@ -30,6 +32,11 @@ class ChannelState(Saved, word="channel-state"):
         left = frame.records - frame.start
         saved = (int(frame.kind), frame.number, encoded, left, frame.watermark)
         self.inputs.setdefault(str(frame.channel), []).append(saved)
+
+    def join(self, other: "ChannelState") -> None:
+        """The other's frames wait at the inputs behind these."""
+        for channel, frames in other.inputs.items():
+            self.inputs.setdefault(channel, []).extend(frames)
 
     def waiting(
         self, inputs: Sequence[ChannelId], generation: Generation
@@ -59,3 +66,14 @@ class ChannelState(Saved, word="channel-state"):
 
     def __bool__(self) -> bool:
         return bool(self.inputs) or any(self.outputs.values())
+
+
+def encoded_alone(channels: ChannelState) -> bytes:
+    """Frames as an object of their own: a snapshot of nothing else."""
+    return ShardState().capture({CHANNELS: channels}).encode()
+
+
+def decoded_alone(data: bytes, ref: ObjectRef) -> ChannelState:
+    """The frames in such an object; raises CorruptObject if it is none."""
+    channels: ChannelState = ShardState().restore([data], [ref])[CHANNELS]
+    return channels

@@ -18,7 +18,7 @@ from everstream.core.ids import ChannelId, Generation
 from everstream.core.instructions import LoadState
 from everstream.core.protocols.base import Queues
 from everstream.runtime.chain import ChainStages
-from everstream.runtime.channel_state import CHANNELS, ChannelState
+from everstream.runtime.channel_state import CHANNELS, ChannelState, decoded_alone
 from everstream.runtime.jobs import Upload
 from everstream.runtime.outlets import Outlet
 from everstream.runtime.port import Port
@@ -143,6 +143,9 @@ class Snapshots:
         channels: ChannelState = extras.pop(CHANNELS, ChannelState())
         for number, saved in channels.outputs.items():
             self._outlets[number].requeue(saved)
+        for carried in (record.carried for record in order.records):
+            for data, ref in zip(self._port.load(carried), carried, strict=True):
+                channels.join(decoded_alone(data, ref))
         record = order.records[0] if order.records else None
         self._sent.restore(order.generation, record, self._outlets)
         self._sent.find()

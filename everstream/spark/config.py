@@ -53,7 +53,6 @@ class RunConfig:
 
     def check(self, plan: Plan) -> None:
         """Raise a UserError for what this pipeline cannot be asked for."""
-        self.scheme.check(plan)
         for kill in self.kills:
             kill.check(plan)
 

@@ -381,3 +381,5 @@ def _check_engine(engine: str, config: RunConfig, plan: Plan) -> None:
         from everstream.microbatch.run import check
 
         check(config, plan)
+    else:
+        config.scheme.check(plan)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from everstream.bench import engine_losses, native
+from everstream.bench import engine_losses, engines, native
 from everstream.cli import app
 from everstream.errors import RunFailed, UserError
 
@@ -36,8 +36,26 @@ def test_native_windows_want_bids_that_fill_a_second() -> None:
 def test_native_counts_are_measured_and_wrong_ones_refused() -> None:
     assert native.measure(native.NativeWordCount(1000), MASTER) > 0
     assert native.measure(native.NativeWindowedCount(1000), MASTER) > 0
+    assert native.measure(native.TransformedWordCount(1000), MASTER) > 0
     with pytest.raises(RunFailed, match="was expected"):
         native.measure(Wrong(1000), MASTER)
+
+
+def test_parts_that_were_measured_one_by_one_make_one_file() -> None:
+    floors = {"floor_ms": {"keyed": 1.0}, "cores": 2}
+    words = {"ratio": {"word_count": 0.8}, "details": {"word_count": {"records": 5}}, "cores": 2}
+    bids = {"ratio": {"nexmark_2": 0.9}, "details": {"nexmark_2": {"records": 7}}, "cores": 2}
+    assert engines.together(engines.together(floors, words), bids) == {
+        "floor_ms": {"keyed": 1.0},
+        "ratio": {"word_count": 0.8, "nexmark_2": 0.9},
+        "details": {"word_count": {"records": 5}, "nexmark_2": {"records": 7}},
+        "cores": 2,
+    }
+
+
+def test_a_part_that_does_not_exist_is_named() -> None:
+    with pytest.raises(UserError, match="no part words: say one of floors"):
+        engines.measure(parts=["words"])
 
 
 @pytest.mark.long

@@ -1,20 +1,15 @@
 """Spark's own clusters on this machine: executors and whole workers are killed."""
 
-import os
-import signal
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
-import pyspark
 import pytest
 
 from .conftest import expected, open_gate, pid_of, shown
 from .drivers import start, wait_for_line
-
-SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
+from .standalone import cluster, end_tree
 
 
 def executor_of(pid: int) -> psutil.Process:
@@ -43,57 +38,8 @@ def test_a_killed_executor_in_a_local_cluster_loses_and_doubles_nothing(tmp_path
 @pytest.fixture
 def standalone(tmp_path: Path) -> Iterator[tuple[str, list[psutil.Process]]]:
     """A master and two workers of two cores each; their address and the workers."""
-    started: list[subprocess.Popen[str]] = []
-    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
-
-    def launch(kind: str, *arguments: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [str(SPARK_CLASS), f"org.apache.spark.deploy.{kind.lower()}.{kind}", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            cwd=tmp_path,
-            text=True,
-            errors="replace",
-        )
-        started.append(process)
-        return process
-
-    master = launch("Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-    address = said_by(master, "Starting Spark master at ").split()[0]
-    workers = []
-    for number in range(2):
-        options = ("--cores", "2", "--memory", "1g", "--webui-port", "0")
-        process = launch(
-            "Worker", "--host", "127.0.0.1", *options, "-d", str(tmp_path / f"w{number}"), address
-        )
-        said_by(process, "Successfully registered with master")
-        workers.append(psutil.Process(process.pid))
-    yield address, workers
-    for process in started:
-        end_tree(psutil.Process(process.pid)) if process.poll() is None else None
-        process.wait()
-
-
-def said_by(process: "subprocess.Popen[str]", words: str) -> str:
-    """What follows these words in what a process says, once it does; the rest is let pass."""
-    assert process.stdout is not None
-    heard = ""
-    for line in process.stdout:
-        heard += line
-        if words in line:
-            threading.Thread(target=process.stdout.read, daemon=True).start()
-            return line.split(words, 1)[1]
-    raise AssertionError(f"never said {words!r}:\n{heard}")
-
-
-def end_tree(process: psutil.Process) -> None:
-    """A whole machine gone: the process and everything it started."""
-    for member in [process, *process.children(recursive=True)]:
-        try:
-            member.send_signal(signal.SIGKILL)
-        except psutil.NoSuchProcess:
-            continue
+    with cluster(tmp_path, ["127.0.0.1", "127.0.0.1"]) as found:
+        yield found
 
 
 @pytest.mark.long

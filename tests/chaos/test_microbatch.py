@@ -19,8 +19,8 @@ SCRIPT = """
 import sys
 from tests.microbatch.pipelines import SMALL, counting
 
-counting().run(
-    engine="microbatch", master="local[2]", checkpoint=SMALL, store=sys.argv[1], kill=sys.argv[2:],
+counting(sys.argv[3]).run(
+    engine="microbatch", master="local[2]", checkpoint=SMALL, store=sys.argv[1], kill=[sys.argv[2]],
     progress=False,
 )
 """
@@ -43,10 +43,10 @@ class Assassin(es.Operator):
         ctx.emit(record)
 
 
-def killed_at(point: str, store: Path) -> None:
-    """Run until the driver has been killed at this point of its second epoch."""
+def killed_at(point: str, store: Path, waits_for: str = "") -> None:
+    """Run until the driver has been killed at this point; with a number: for the so many-th time."""
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(store), f"driver@{point}#2"],
+        [sys.executable, "-c", SCRIPT, str(store), f"driver@{point}", waits_for],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -68,7 +68,7 @@ def check_the_next_driver(store: Path) -> None:
 def test_a_driver_killed_between_the_manifest_and_the_commit_leaves_it_to_the_next(
     tmp_path: Path,
 ) -> None:
-    killed_at("after-prepare", tmp_path / "store")
+    killed_at("after-prepare#2", tmp_path / "store")
     check_the_next_driver(tmp_path / "store")
 
 
@@ -97,5 +97,16 @@ def test_an_executor_killed_in_the_middle_of_an_epoch_changes_nothing(tmp_path: 
 def test_a_driver_killed_at_any_point_leaves_nothing_lost_and_nothing_doubled(
     point: str, tmp_path: Path
 ) -> None:
-    killed_at(point, tmp_path / "store")
+    killed_at(f"{point}#2", tmp_path / "store")
     check_the_next_driver(tmp_path / "store")
+
+
+@pytest.mark.long
+def test_drivers_killed_in_the_midst_of_an_epoch_and_when_they_begin_leave_it_to_the_next(
+    tmp_path: Path,
+) -> None:
+    store = tmp_path / "store"
+    killed_at("in-snapshot", store, waits_for=str(tmp_path / "never"))
+    killed_at("after-commit", store)
+    killed_at("in-restore", store)
+    check_the_next_driver(store)

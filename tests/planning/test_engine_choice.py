@@ -1,9 +1,6 @@
 """The adviser takes micro-batches only where something speaks for them and nothing against."""
 
-import pytest
-
 import everstream as es
-from everstream.planning import AdviceError
 from everstream.planning.engine_choice import choose
 
 
@@ -23,8 +20,9 @@ def test_forbidden_sockets_leave_no_choice_and_that_is_said() -> None:
     assert choose(shards=2, sockets=False).engine == "microbatch"
     hurried = choose(shards=2, sockets=False, max_latency_s=0.05)
     assert hurried.engine == "microbatch" and "cannot be promised" in (hurried.warning or "")
-    with pytest.raises(AdviceError, match="allow them"):
-        choose(shards=2, sockets=False, cycles=True)
+    round_and_round = choose(shards=2, sockets=False, cycles=True)
+    assert round_and_round.engine == "microbatch"
+    assert "one hop per epoch" in (round_and_round.warning or "")
 
 
 def test_advice_names_the_engine_and_a_protocol_that_it_has() -> None:
@@ -35,3 +33,12 @@ def test_advice_names_the_engine_and_a_protocol_that_it_has() -> None:
     assert (advice.engine, advice.protocol) == ("microbatch", "aligned")
     assert "microbatch: workers may not open sockets" in str(advice)
     assert any("at the end of its epoch" in warning for warning in advice.warnings)
+
+
+def test_advice_for_a_cycle_without_sockets_says_what_becomes_of_it() -> None:
+    advice = es.advise(
+        rate=50_000, capacity=150_000, mtbf="1m", state_size="1GB", cycles=True, sockets=False
+    )
+    assert (advice.engine, advice.protocol) == ("microbatch", "aligned")
+    assert "waits for the next epoch" in str(advice)
+    assert any("one hop per epoch" in warning for warning in advice.warnings)

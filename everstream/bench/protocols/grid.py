@@ -144,6 +144,6 @@ def cells(
         for repeat, query, (protocol, log, engine), interval_s, failure in product(
             range(repeats), queries, ways, intervals_s, failures
         )
-        if named(protocol).cycles or not QUERIES[query].cyclic
+        if named(protocol).cycles or engine == "microbatch" or not QUERIES[query].cyclic
         if named(protocol).choice is not None or interval_s == intervals_s[0]
     ]

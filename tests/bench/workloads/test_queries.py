@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import polars as pl
 import pytest
 from pyspark.sql import SparkSession
 
@@ -75,14 +76,32 @@ def test_nhop_tells_every_edge_once_and_only_true_paths(
     checkpoint: Any, shards: int, spark: SparkSession
 ) -> None:
     query = QUERIES["nhop"]
-    pipeline = Pipeline("nhop")
-    inputs = inputs_of(pipeline, shards)
-    query.build(inputs).collect()
-    output = pipeline.run(spark=spark, checkpoint=checkpoint).to_polars()
+    inputs, output = n_hop(shards, spark, checkpoint=checkpoint)
     assert query.judge(inputs, output) == EXACT
     assert (output["hops"] == 2).sum() > EDGES.nodes
     with pytest.raises(UserError, match="judge"):
         query.expected(inputs)
+
+
+def n_hop(shards: int, spark: SparkSession, **options: Any) -> tuple[Inputs, pl.DataFrame]:
+    pipeline = Pipeline("nhop")
+    inputs = inputs_of(pipeline, shards)
+    QUERIES["nhop"].build(inputs).collect()
+    return inputs, pipeline.run(spark=spark, **options).to_polars()
+
+
+def test_nhop_in_micro_batches_tells_what_it_tells_with_long_tasks(spark: SparkSession) -> None:
+    inputs, output = n_hop(
+        2, spark, engine="microbatch", checkpoint=Coordinated(every_records=EDGES.total // 4)
+    )
+    assert QUERIES["nhop"].judge(inputs, output) == EXACT
+    assert (output["hops"] == 2).sum() > EDGES.nodes
+    _, other = n_hop(2, spark, checkpoint=Coordinated("300ms", mode="unaligned"))
+    pairs = [  # which longer paths are found depends on who comes first
+        frame.filter(pl.col("hops") == 1).select("start", "stop", "via").sort("start", "stop")
+        for frame in (output, other)
+    ]
+    assert pairs[0].equals(pairs[1])
 
 
 def test_the_operator_to_kill_is_one_of_the_query() -> None:
