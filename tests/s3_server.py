@@ -19,7 +19,7 @@ PATIENCE_S = 120.0
 
 
 class S3Server:
-    """`kill` is SIGKILL; after it, it can be started again with all it had."""
+    """Used with `with`. `kill` is SIGKILL; after it, it can be started again with all it had."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -30,6 +30,13 @@ class S3Server:
         actions = ["Admin", "Read", "Write", "List", "Tagging"]
         identities = [{"name": "tests", "credentials": [who], "actions": actions}]
         (folder / "s3.json").write_text(json.dumps({"identities": identities}))
+
+    def __enter__(self) -> "S3Server":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
     @property
     def endpoint(self) -> str:

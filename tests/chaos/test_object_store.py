@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -66,12 +67,16 @@ def expected() -> Counter[tuple[int, int]]:
     return found
 
 
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[S3Server]:
+    with S3Server(tmp_path / "s3") as server:
+        yield server
+
+
 @pytest.mark.timeout(900)
 def test_hosts_the_driver_and_the_object_store_are_killed_and_the_output_is_exact(
-    tmp_path: Path,
+    tmp_path: Path, server: S3Server
 ) -> None:
-    server = S3Server(tmp_path / "s3")
-    server.start()
     (tmp_path / "bucketed.py").write_text(PIPELINE)
     open_gate(tmp_path, 20_000)
     command = Command(
@@ -99,7 +104,6 @@ def test_hosts_the_driver_and_the_object_store_are_killed_and_the_output_is_exac
     assert [recovery["injected"] for recovery in result["recoveries"]][:1] == [True]
     assert written(tmp_path / "out") == expected()
     objects = server.objects("checkpoints")
-    server.kill()
     assert objects, "the checkpoints were there"
     assert not any(SECRET.encode() in data for data in objects.values())
     assert SECRET not in command.output and KEY not in command.output

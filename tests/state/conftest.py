@@ -11,10 +11,8 @@ from tests.s3_server import BUCKET, S3Server
 
 @pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    server = S3Server(tmp_path_factory.mktemp("seaweedfs") / "s3")
-    server.start()
-    yield server
-    server.kill()
+    with S3Server(tmp_path_factory.mktemp("seaweedfs") / "s3") as server:
+        yield server
 
 
 @pytest.fixture(params=["disk", "memory", "bucket"])
