@@ -59,7 +59,7 @@ def test_the_run_command_takes_every_name(name: str, monkeypatch: pytest.MonkeyP
     said = CliRunner().invoke(app, ["run", "pipeline.py", "--checkpoint", name], env=WIDE)
     assert said.exit_code == 0, said.output
     assert asked[0].checkpointing() == named(name).choice
-    assert said.output == ""
+    assert said.stdout == ""
 
 
 def test_the_run_command_takes_another_word_for_aligned_and_says_the_right_one(

@@ -299,8 +299,8 @@ def test_the_command_replays_each_protocol(protocol: str) -> None:
     cycles = ["--cycles"] if protocol in EXACT else []
     result = CliRunner().invoke(app, ["4", "--protocol", protocol, *cycles])
     assert result.exit_code == 0, result.output
-    assert ("loop" in result.output) == bool(cycles)
-    assert result.output.rstrip().endswith("verdict: right")
+    assert ("loop" in result.stdout) == bool(cycles)
+    assert result.stdout.rstrip().endswith("verdict: right")
 
 
 def test_the_command_says_what_was_lost_with_logs_in_memory() -> None:

@@ -96,7 +96,7 @@ def test_the_command_shows_shape_faults_and_verdict() -> None:
     assert result.exit_code == 0
     assert result.output.startswith("seed 3: shape ")
     assert "faults:" in result.output and "notes:" in result.output
-    assert result.output.rstrip().endswith("verdict: right")
+    assert result.stdout.rstrip().endswith("verdict: right")
 
 
 def test_the_command_traces_every_event_and_can_do_without_faults() -> None:
@@ -112,4 +112,4 @@ def test_the_command_fails_if_the_run_was_not_right(monkeypatch: pytest.MonkeyPa
     result = CliRunner().invoke(app, ["3", "--no-faults"])
     assert result.exit_code == 1
     assert "violated: liveness: the run has not ended" in result.output
-    assert result.output.rstrip().endswith("verdict: WRONG")
+    assert result.stdout.rstrip().endswith("verdict: WRONG")
