@@ -5,6 +5,10 @@ the time of a fork, not of importing Polars, PyArrow and NumPy. Nothing is used 
 imported: thread pools and ZeroMQ contexts do not survive a fork.
 """
 
+import os
+from collections.abc import Callable
+from typing import Any
+
 import cloudpickle  # noqa: F401
 
 import everstream.spark.host
@@ -18,6 +22,22 @@ import pyspark.worker  # noqa: E402
 PRELOADED = everstream.spark.host
 
 
+def leaving_quietly(worker: Callable[..., int]) -> Callable[..., int]:
+    """A worker that Spark no longer listens to ends without a traceback: nobody lost anything.
+
+    What goes wrong in a task, Spark is told in another way.
+    """
+
+    def work(*args: Any) -> int:
+        try:
+            return worker(*args)
+        except (BrokenPipeError, ConnectionResetError):
+            os._exit(1)
+
+    return work
+
+
 if __name__ == "__main__":
     forget_zips()
+    pyspark.daemon.worker = leaving_quietly(pyspark.daemon.worker)
     pyspark.daemon.manager()

@@ -1,9 +1,8 @@
-"""Keeps what Spark prints and nobody can do anything about off the user's screen, and nothing else.
+"""Keeps the lines Java prints at its start off the user's screen, and nothing else.
 
 Spark's Java process writes to our standard error for as long as it lives: also what users print
 in their own functions on this machine. So it gets a pipe instead, and a thread that passes
-everything on but the few lines Java prints at its start, and what a worker says that ends when
-Spark no longer listens to it.
+everything on but the few lines nobody can do anything about.
 """
 
 import os
@@ -18,8 +17,6 @@ _NOISE = (
     "To adjust logging level",
     "Using Spark's default log4j profile",
 )
-_NOT_HEARD = "PySpark daemon failed to flush the output to the worker process:"
-"""A traceback comes behind it, in one go with it, and an empty line."""
 
 
 @contextmanager
@@ -40,8 +37,5 @@ def quiet_start() -> Iterator[None]:
 def _pass_on(read_end: int) -> None:
     with os.fdopen(read_end, errors="replace") as lines:
         for line in lines:
-            if line.startswith(_NOT_HEARD):
-                while (line := next(lines, "")).strip():
-                    pass
-            elif not line.startswith(_NOISE):
+            if not line.startswith(_NOISE):
                 sys.stderr.write(line)
