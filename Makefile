@@ -28,7 +28,7 @@ $(CLASSES): $(READY) scripts/class_archive.py
 	@echo "Making an archive of Spark's classes, so that the tests start it faster (once) ..."
 	@$(BIN)/python scripts/class_archive.py $@ 2>$@.log || { echo "It could not be made ($@.log says why); the tests do without."; touch $@; }
 
-test: $(READY) $(CLASSES)  ## Run the tests (about 18 minutes on 2 cores)
+test: $(READY) $(CLASSES)  ## Run the tests (about 16 minutes on 2 cores)
 	@scripts/postgres.sh || [ $$? -eq 3 ]
 	@scripts/flite.sh || [ $$? -eq 3 ]
 	@$(BIN)/python -m pytest -n 3 --dist loadfile -m "not long" tests
