@@ -7,7 +7,6 @@ processes have to start; the tests look at what each command said and left behin
 import json
 import re
 import signal
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,76 +16,9 @@ import pytest
 
 from everstream.monitoring.sheet import read_sheet
 from tests.cli.commands import Command
+from tests.gated import TOTAL, committed, expected, open_gate, prepare
 
 pytestmark = pytest.mark.timeout(900)  # many processes start; on a busy machine that takes long
-
-TOTAL = 60_000
-STEADY = f"""
-from pathlib import Path
-
-import everstream as es
-
-GATE = Path("gate").absolute()
-
-class Gated(es.Source):
-    '''Whole numbers, up to where the test has opened the gate.'''
-    max_shards = 1
-
-    def open(self, shard, shards):
-        return GatedReader()
-
-class GatedReader(es.Reader):
-    offset = 0
-
-    def seek(self, offset):
-        self.offset = offset
-
-    def read(self):
-        if self.offset == {TOTAL}:
-            return es.END
-        until = min(self.offset + 500, int(GATE.read_text()))
-        batch = list(range(self.offset, until))
-        self.offset = until
-        return batch or None
-
-class Amount:
-    def __init__(self, cents):
-        self.cents = cents
-
-pipeline = es.Pipeline("steady")
-(
-    pipeline.source(Gated(), name="numbers")
-    .map(Amount)
-    .key_by(lambda amount: amount.cents % 10)
-    .fold(init=int, update=lambda sum, amount: sum + amount.cents, name="sum", shards=2)
-    .sink(es.JsonLines("out/"), name="out")
-)
-if __name__ == "__main__":
-    raise SystemExit("this part must not run")
-"""
-
-
-def prepare(folder: Path, gate: int) -> None:
-    (folder / "steady.py").write_text(STEADY)
-    open_gate(folder, gate)
-
-
-def open_gate(folder: Path, gate: int) -> None:
-    (folder / "gate.tmp").write_text(str(gate))
-    (folder / "gate.tmp").rename(folder / "gate")
-
-
-def expected() -> Counter[tuple[int, int]]:
-    sums, found = Counter[int](), Counter[tuple[int, int]]()
-    for number in range(TOTAL):
-        sums[number % 10] += number
-        found[number % 10, sums[number % 10]] += 1
-    return found
-
-
-def committed(folder: Path) -> Counter[tuple[int, int]]:
-    lines = (line for part in folder.glob("*.jsonl") for line in part.read_text().splitlines())
-    return Counter(tuple(json.loads(line)) for line in lines)
 
 
 @dataclass
