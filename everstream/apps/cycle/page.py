@@ -20,7 +20,7 @@ h3 { font-size: 1rem; margin: 1.6rem 0 .4rem }
   border-radius: .15rem }
 .verdict { display: inline-block; padding: .45rem 1rem; border-radius: .4rem; font-weight: 600 }
 .good { background: var(--good) } .bad { background: var(--bad) } .dim { color: var(--dim) }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(26rem, 100%), 1fr));
+.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(26rem, 100%), 1fr));
   gap: 1.4rem }
 .table { overflow-x: auto } table { border-collapse: collapse; font-size: .92rem }
 td, th { padding: .28rem 1.1rem .28rem 0; text-align: right; border-bottom: 1px solid var(--line);

@@ -3,6 +3,7 @@
 The paper prints few numbers: what can be checked is the shape, and the sentence that goes with it.
 """
 
+import re
 from collections.abc import Callable, Sequence
 
 from everstream.apps.cycle.curves import batch_over_time, by_setting, over_time
@@ -68,7 +69,8 @@ def pattern(name: Pattern, applications: Sequence[str]) -> Callable[[Page, Runs]
             load = Load.calibrated(name, told)
             assert load.text is not None
             ran = runs.of(application, BOTH, workers=runs.most, pattern=load.text)
-            page.heading(f"{application}: {load.text}")
+            rounded = re.sub(r"\d+\.\d+", lambda found: f"{float(found[0]):.3g}", load.text)
+            page.heading(f"{application}: {rounded}")
             page.charts(over_time(ran.tables["monitor"], ran.names())[:2])
 
     return draw
