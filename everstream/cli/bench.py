@@ -276,8 +276,8 @@ def engines(
 
     NEXMark 2, a running word count and a windowed count on two cores, epochs and checkpoints of one
     second, the engines in turn; the latter two also in native Structured Streaming with Python
-    (applyInPandasWithState, and the words also by transformWithState). Then what it costs an epoch if caches are lost or a worker is killed.
-    Every output is checked.
+    (applyInPandasWithState, and the words also by transformWithState). Then what it costs an epoch if
+    caches are lost or a worker is killed. Every output is checked.
 
     Example: everstream bench engines --rounds 3 --json engines.json
     """

@@ -11,6 +11,7 @@ import everstream as es
 from everstream.core.orders import Outcome
 from everstream.errors import OperatorError, RunFailed
 from everstream.pipeline.checkpointing import Engine
+from everstream.spark.context import make_context
 from tests.microbatch.pipelines import SMALL, counted, counting
 from tests.spark.running import MASTER, Notes
 
@@ -176,3 +177,22 @@ def test_a_finished_pipeline_is_not_run_again(tmp_path: Path) -> None:
     assert again.outcome is Outcome.FINISHED
     assert Counter(again.collected()) == counted()
     assert any("has already finished" in text for text in told.texts)
+
+
+def test_an_epoch_is_one_job_of_spark_with_the_names_of_its_operators(tmp_path: Path) -> None:
+    pipeline = es.Pipeline("seen-in-spark")
+    numbers = pipeline.source(es.Range(1_000, batch=50), name="numbers", shards=2)
+    keyed = numbers.key_by(lambda number: number % 7)
+    keyed.fold(init=int, update=lambda n, _: n + 1, name="count", shards=2).collect(name="out")
+    result = run(pipeline, store=tmp_path)
+    told = make_context(MASTER, "test")._jsc.sc().statusStore()
+    jobs = [told.jobsList(None).apply(n) for n in range(told.jobsList(None).size())]
+    ours = {
+        job.description().get(): job.stageIds() for job in jobs if job.description().isDefined()
+    }
+    for checkpoint in result.checkpoints:
+        stages = ours[f"everstream seen-in-spark: epoch {checkpoint.epoch}: numbers → count"]
+        names = [told.lastStageAttempt(stages.apply(n)).name() for n in range(stages.size())]
+        assert names == ["numbers", "count"]
+    epochs = [name for name in ours if name.startswith("everstream seen-in-spark: epoch")]
+    assert len(epochs) == len(result.checkpoints)
