@@ -5,12 +5,16 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 CLASSES := $(VENV)/spark.jsa
 
+# What tests and applications need besides Python: a script each, which ends with 3 where it cannot be had.
+NEEDED := postgres redis kafka flite chromium
+INSTALL = for needed in $(NEEDED); do scripts/$$needed.sh || [ $$? -eq 3 ] || exit 1; done
+
 .DEFAULT_GOAL := help
 CODE := everstream pyspark_everstream tests examples scripts
-.PHONY: help setup demo apps test test-long check format docs drawings bench picture clean
+.PHONY: help setup demo apps test test-long chaos-in-a-bucket check format docs drawings screenshots bench picture clean
 
 help:  ## Show what each target does
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY)  ## Set up: virtual environment in .venv, pinned packages, Java 17 if missing
 	@echo "Ready. Try 'make demo', or 'source $(BIN)/activate' and 'everstream --help'."
@@ -28,15 +32,16 @@ $(CLASSES): $(READY) scripts/class_archive.py
 	@echo "Making an archive of Spark's classes, so that the tests start it faster (once) ..."
 	@$(BIN)/python scripts/class_archive.py $@ 2>$@.log || { echo "It could not be made ($@.log says why); the tests do without."; touch $@; }
 
-test: $(READY) $(CLASSES)  ## Run the tests (about 16 minutes on 2 cores)
-	@scripts/postgres.sh || [ $$? -eq 3 ]
-	@scripts/flite.sh || [ $$? -eq 3 ]
+test: $(READY) $(CLASSES)  ## Run the tests (about 20 minutes on 2 cores)
+	@$(INSTALL)
 	@$(BIN)/python -m pytest -n 3 --dist loadfile -m "not long" tests
 
 test-long: $(READY) $(CLASSES)  ## Run the long tests too
-	@scripts/postgres.sh || [ $$? -eq 3 ]
-	@scripts/flite.sh || [ $$? -eq 3 ]
+	@$(INSTALL)
 	@$(BIN)/python -m pytest tests
+
+chaos-in-a-bucket: $(READY) $(CLASSES)  ## Run the tests that kill with all checkpoints in a real object store
+	@EVERSTREAM_CHAOS_IN_A_BUCKET=yes $(BIN)/python -m pytest -m "not long" tests/chaos
 
 check: $(READY)  ## Check format, lint and types
 	@$(BIN)/ruff format --check $(CODE)
@@ -53,6 +58,10 @@ docs: $(READY)  ## Build the documentation as a site into site/
 
 drawings: $(READY)  ## Draw the pictures of the states anew, from the tables in the code
 	@$(BIN)/python scripts/drawings.py
+
+screenshots: $(READY)  ## Take the pictures of the page for the documents anew, in Chromium
+	@scripts/chromium.sh
+	@$(BIN)/python -m scripts.screenshots
 
 bench: $(READY)  ## Run the benchmarks and write their figures to reports/
 	@mkdir -p reports

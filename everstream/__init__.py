@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 from everstream.annotations import Stage, ToStream, annotated
 from everstream.connectors import (
+    Avro,
     Binary,
     Callback,
     Collect,
     Console,
     Csv,
+    Delta,
     FromFunction,
     FromGenerator,
     FromList,
+    Iceberg,
     Journal,
     JsonLines,
+    Kafka,
     Load,
     Paced,
     Parquet,
@@ -25,11 +29,14 @@ from everstream.connectors import (
     PostgresChanges,
     PostgresTable,
     Range,
+    Redis,
+    RedisLookup,
     SocketLines,
     SparkDataFrame,
     SparkStream,
     Sqlite,
     TextLines,
+    Webhook,
 )
 from everstream.datasource import register
 from everstream.errors import (
@@ -44,13 +51,15 @@ from everstream.errors import (
     NotStored,
     OperatorError,
     RunFailed,
+    SparkGone,
     StoreError,
     UserError,
 )
 from everstream.extras import MissingExtra
-from everstream.inspection import read_state, read_tables
+from everstream.inspection import SavepointEdit, StateEdit, edit_savepoint, read_state, read_tables
 from everstream.monitoring.monitor import Monitor
 from everstream.pipeline.aggregates import avg, count, custom, max, min, sum, top_k
+from everstream.pipeline.autoscale import AutoScale
 from everstream.pipeline.checkpointing import Coordinated, Induced, Uncoordinated
 from everstream.pipeline.keyed import KeyedStream
 from everstream.pipeline.operator import Context, Keyed, Operator
@@ -76,6 +85,8 @@ __all__ = [
     "END_OF_TIME",
     "NO_WATERMARK",
     "Advice",
+    "AutoScale",
+    "Avro",
     "Binary",
     "Callback",
     "Collect",
@@ -86,6 +97,7 @@ __all__ = [
     "CorruptObject",
     "Csv",
     "Delivery",
+    "Delta",
     "EnvironmentFault",
     "EverstreamDeprecationWarning",
     "EverstreamError",
@@ -94,10 +106,12 @@ __all__ = [
     "FromGenerator",
     "FromList",
     "GraphError",
+    "Iceberg",
     "Induced",
     "InternalError",
     "Journal",
     "JsonLines",
+    "Kafka",
     "Keyed",
     "KeyedStream",
     "Kill",
@@ -118,9 +132,12 @@ __all__ = [
     "PostgresTable",
     "Range",
     "Reader",
+    "Redis",
+    "RedisLookup",
     "RunFailed",
     "RunHandle",
     "RunResult",
+    "SavepointEdit",
     "Session",
     "Sink",
     "SinkShard",
@@ -129,9 +146,11 @@ __all__ = [
     "SocketLines",
     "Source",
     "SparkDataFrame",
+    "SparkGone",
     "SparkStream",
     "Sqlite",
     "Stage",
+    "StateEdit",
     "StoreError",
     "Stream",
     "Table",
@@ -141,6 +160,7 @@ __all__ = [
     "Tumbling",
     "Uncoordinated",
     "UserError",
+    "Webhook",
     "WindowedStream",
     "Writer",
     "advise",
@@ -148,6 +168,7 @@ __all__ = [
     "avg",
     "count",
     "custom",
+    "edit_savepoint",
     "max",
     "min",
     "read_state",

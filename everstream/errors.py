@@ -98,6 +98,10 @@ class EnvironmentFault(EverstreamError):
     """Something around us failed: a disk, a network peer, a database, Spark itself."""
 
 
+class SparkGone(EnvironmentFault):
+    """Spark's own process has ended under us: another Spark may do better."""
+
+
 class StoreError(EnvironmentFault):
     """The store could not be read or written."""
 

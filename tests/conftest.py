@@ -8,12 +8,15 @@ what a start costs. Runs are quiet. What is deprecated in Everstream itself is a
 
 import os
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from everstream.pipeline.checkpointing import Engine
 from everstream.pipeline.stream import Pipeline
+from tests.kafka_server import KafkaServer, install_kafka
 
 _ROOT = str(Path(__file__).parents[1])
 os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -23,7 +26,8 @@ os.environ["EVERSTREAM_PROGRESS"] = "0"
 _CLASSES = Path(sys.prefix) / "spark.jsa"
 os.environ.setdefault(
     "SPARK_SUBMIT_OPTS",
-    f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:SharedArchiveFile={_CLASSES} -Xlog:cds=off",
+    f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:SharedArchiveFile={_CLASSES} -Xlog:cds=off "
+    "-Dspark.sql.shuffle.partitions=2",
 )
 
 
@@ -40,3 +44,15 @@ def default_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
         assert defaults is not None
         monkeypatch.setitem(defaults, "engine", engine)
     return engine
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[KafkaServer]:
+    """A real broker, for tests that take topics of their own and do not kill it."""
+    install_kafka()
+    shared = Path("/dev/shm")
+    with (
+        tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as folder,
+        KafkaServer(Path(folder)) as server,
+    ):
+        yield server

@@ -28,6 +28,8 @@ class S3Proxy:
         self.trouble = 0.0
         """The share of requests that something happens to."""
         self.happened: Counter[str] = Counter()
+        self.asked: list[tuple[str, str]] = []
+        """What was asked for: the method, and the path."""
         self._random = random.Random(seed)
         self._lock = threading.Lock()
         handler = type("Handler", (_Handler,), {"proxy": self})
@@ -68,6 +70,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _carry(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         fate = self.proxy.fate()
+        self.proxy.asked.append((self.command, urlsplit(self.path).path))
         if fate == "cut before":
             self.close_connection = True
             return

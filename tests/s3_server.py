@@ -52,6 +52,16 @@ class S3Server:
             "AWS_REGION": "us-east-1",
         }
 
+    @property
+    def options(self) -> dict[str, str]:
+        """The same for a connector, as its `storage_options`."""
+        return {
+            "endpoint": self.endpoint,
+            "access_key_id": KEY,
+            "secret_access_key": SECRET,
+            "region": "us-east-1",
+        }
+
     def start(self) -> None:
         s3, s3_grpc, master, master_grpc, volume, volume_grpc, filer, filer_grpc = self._ports
         ports = {

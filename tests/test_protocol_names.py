@@ -55,7 +55,7 @@ def test_an_unknown_name_is_answered_with_the_registry(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_run_command_takes_every_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[RunOptions] = []
-    monkeypatch.setattr(run_command, "run_supervised", lambda options, _: asked.append(options))
+    monkeypatch.setattr(run_command, "run_supervised", lambda options, *_: asked.append(options))
     said = CliRunner().invoke(app, ["run", "pipeline.py", "--checkpoint", name], env=WIDE)
     assert said.exit_code == 0, said.output
     assert asked[0].checkpointing() == named(name).choice
@@ -66,7 +66,7 @@ def test_the_run_command_takes_another_word_for_aligned_and_says_the_right_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[RunOptions] = []
-    monkeypatch.setattr(run_command, "run_supervised", lambda options, _: asked.append(options))
+    monkeypatch.setattr(run_command, "run_supervised", lambda options, *_: asked.append(options))
     for word, name in ALSO_CALLED.items():
         said = CliRunner().invoke(app, ["run", "pipeline.py", "--checkpoint", word], env=WIDE)
         assert said.exit_code == 0, said.output
@@ -104,7 +104,7 @@ def test_the_simulator_takes_no_other_name(name: str) -> None:
 
 def test_the_benchmark_takes_every_name(tmp_path: Path) -> None:
     file = tmp_path / "found.json"
-    grid = cells(["nexmark-2-half"], NAMES, [1.0], [False], 1)
+    grid = cells(["nexmark-2-half"], NAMES, [1.0], [False], 1, microbatch=True)
     file.write_text(json.dumps({"runs": [measured(cell).to_json() for cell in grid]}))
     named_all = [word for name in NAMES for word in ("--protocol", name)]
     said = CliRunner().invoke(

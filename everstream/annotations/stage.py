@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 from everstream.annotations.sending import sendable
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch
-from everstream.pipeline.keys import Keying
+from everstream.pipeline.keys import KEY_GROUPS, Keying
 from everstream.pipeline.operator import Context, Operator
+from everstream.pipeline.spreading import Spread
 from everstream.state.freezing import is_steady
 
 RESULT = "result"
@@ -26,6 +27,7 @@ class StageOperator(Operator):
     """The operator of a stage. `given`: names from before the region, and first values of state."""
 
     record_by_record = True
+    spread: Spread = "broadcast"  # whatever is no dict that is cut by key has one shard
     state: ClassVar[tuple[str, ...]] = ()
     keyed: ClassVar[tuple[str, ...]] = ()
     """Of these, dicts that are cut by key."""
@@ -65,7 +67,9 @@ class StageOperator(Operator):
                 )
             store.init = _default_of(first)
             if first and name not in ctx.state:
-                own = dict(Keying(_itself).split(list(first), ctx.shards)).get(ctx.shard, ())
+                groups = KEY_GROUPS if ctx.keying is None else ctx.keying.groups
+                keying = Keying(_itself, groups)
+                own = dict(keying.split(list(first), ctx.shards)).get(ctx.shard, ())
                 for key in own:
                     store[key] = first[key]
                 ctx.state.put(name, True)

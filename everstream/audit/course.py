@@ -112,20 +112,29 @@ class Audit:
     drivers: bool = False
     """Kill the driver now and then, too."""
     engine: Engine = "tasks"
+    aside: str | None = None
+    """Put sinks to the test that can write aside, under labels that begin with this."""
 
     def run(self) -> Findings:
-        plan = make_plan(rehearsed(self.pipeline, Rehearsal()), 1)
-        trials = Trials(self.folder, plan)
-        undisturbed = self.stage.perform(trials.undisturbed())
+        how = Rehearsal(aside=self.aside)
+        plan = make_plan(rehearsed(self.pipeline, how), 1)
+        trials = Trials(self.folder, plan, self.aside)
+        undisturbed = self._perform(trials.undisturbed())
         findings = Findings(plan, self.seed, self.kills, undisturbed)
         if undisturbed.finished:
             self._disturb(trials, findings)
             if not findings.exact and not findings.interrupted:
                 # Was it the kills? Slowed in the same way but not killed, it may differ, too.
-                again = self.stage.perform(trials.again(undisturbed.counts))
+                again = self._perform(trials.again(undisturbed.counts))
                 if again.finished:
                     findings.again = again.against(undisturbed)
         return findings
+
+    def _perform(self, trial: Trial) -> Ending:
+        try:
+            return self.stage.perform(trial)
+        finally:
+            trial.clear()
 
     def _disturb(self, trials: Trials, findings: Findings) -> None:
         """Runs with kills, until as many have happened as were asked for or a run fails."""
@@ -142,7 +151,7 @@ class Audit:
                 rounds.append(draw.round(min(missing, len(rounds[0]))))
                 self.stage.drawn_instead(missing, rounds[-1])
             trial = trials.disturbed(number, rounds[number - 1], counts)
-            ending = self.stage.perform(trial)
+            ending = self._perform(trial)
             differences = ending.against(findings.undisturbed) if ending.finished else []
             findings.disturbed.append(Disturbed(trial, ending, differences))
             if not ending.finished:

@@ -62,8 +62,15 @@ class _HeldReader(WrappingReader):
     def offset(self) -> HeldOffset:
         return self._offset
 
+    def inner_offset(self, offset: HeldOffset) -> Any:
+        return offset.inner
+
+    @property
+    def holds(self) -> bool:
+        return len(self._held) > 0
+
     def seek(self, offset: HeldOffset) -> None:
-        self._inner.seek(offset.inner)
+        super().seek(offset)
         self._begin_at(offset)
 
     def read(self) -> Batch | EndOfStream | None:

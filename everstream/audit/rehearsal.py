@@ -1,6 +1,7 @@
-"""A user's pipeline made fit for an audit: nothing it does reaches its real sinks.
+"""A user's pipeline made fit for an audit: nothing it does reaches its real output.
 
-Every sink is replaced by `Collect` under the same name. In a run that is to be disturbed, sources
+Every sink is replaced by `Collect` under the same name, or, if wanted, by itself with a place of its
+own beside the real one. In a run that is to be disturbed, sources
 are slowed as well and do not end before a gate is opened, so that even a short pipeline lives long
 enough to be killed with records on their way. For that their frames are cut into smaller ones,
 unless an operator looks at whole batches: its output would change with them.
@@ -34,6 +35,8 @@ class Rehearsal:
     """How long the records of each source are spread over, if its gate stays shut."""
     records: tuple[tuple[str, int], ...] = ()
     """Source -> how many records it has."""
+    aside: str | None = None
+    """Sinks that can write aside do, to places with this label; None: all are replaced."""
 
 
 def rehearsed(pipeline: Pipeline, how: Rehearsal) -> Pipeline:
@@ -50,6 +53,9 @@ def rehearsed(pipeline: Pipeline, how: Rehearsal) -> Pipeline:
 def _stand_in(node: Node, how: Rehearsal, graph: Graph) -> Any:
     if node.kind is Kind.SINK:
         assert isinstance(node.what, Sink)
+        real = None if how.aside is None else node.what.aside(how.aside)
+        if real is not None:
+            return real
         collect = Collect()
         collect.max_shards = node.what.max_shards
         return collect
@@ -60,16 +66,31 @@ def _stand_in(node: Node, how: Rehearsal, graph: Graph) -> Any:
     return node.what
 
 
-def collected(graph: Graph, store: Path) -> dict[str, list[Any]]:
+def collected(graph: Graph, store: Path, how: Rehearsal) -> dict[str, list[Any]]:
     """Sink -> every record that a rehearsal with this store has put into its stand-in."""
     return {
         node.name: [
             record
-            for batch in Collect().results(graph.name, node.name, str(store))
+            for batch in _stand_in(node, how, graph).results(graph.name, node.name, str(store))
             for record in records_of(batch)
         ]
         for node in graph.of_kind(Kind.SINK)
     }
+
+
+def real_sinks(graph: Graph) -> list[str]:
+    """The sinks that a rehearsal can put to the test themselves."""
+    sinks = graph.of_kind(Kind.SINK)
+    return [n.name for n in sinks if isinstance(n.what, Sink) and n.what.aside("any") is not None]
+
+
+def clear(graph: Graph, how: Rehearsal) -> None:
+    """Remove what sinks have written aside."""
+    for node in graph.of_kind(Kind.SINK):
+        if how.aside is not None and isinstance(node.what, Sink):
+            real = node.what.aside(how.aside)
+            if real is not None:
+                real.clear_aside(graph.name, node.name)
 
 
 def looks_at_batches(graph: Graph) -> bool:

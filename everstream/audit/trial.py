@@ -1,7 +1,7 @@
 """One run of an audit: what is asked for, and what became of it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 from everstream.audit.comparison import Difference, compare
 from everstream.audit.gatekeeper import Gatekeeper
 from everstream.audit.kill_plan import lasts_s
-from everstream.audit.rehearsal import Rehearsal, collected
+from everstream.audit.rehearsal import Rehearsal, clear, collected
 from everstream.core.coordinators.recovery_report import RecoveryReport
 from everstream.core.plan import Plan
 from everstream.pipeline.graph import Kind
@@ -42,7 +42,11 @@ class Trial:
 
     def outputs(self) -> dict[str, list[Any]]:
         """Sink -> the records that a finished run has given."""
-        return collected(self.plan.graph, self.store)
+        return collected(self.plan.graph, self.store, self.rehearsal)
+
+    def clear(self) -> None:
+        """Remove what real sinks have written aside."""
+        clear(self.plan.graph, self.rehearsal)
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,8 @@ class Trials:
 
     folder: Path
     plan: Plan
+    aside: str | None = None
+    """Begins the labels of what real sinks write aside; None: they are all replaced."""
 
     def undisturbed(self) -> Trial:
         return self._trial("undisturbed", "undisturbed", Rehearsal(), patience_s=inf)
@@ -72,6 +78,8 @@ class Trials:
         self, name: str, purpose: str, how: Rehearsal, patience_s: float, kills: Sequence[str] = ()
     ) -> Trial:
         keeper = Gatekeeper(self._gate(name), len(kills), patience_s)
+        if self.aside is not None:
+            how = replace(how, aside=f"{self.aside}-{name}")
         return Trial(name, purpose, self.plan, self.folder / name, how, keeper, tuple(kills))
 
     def _gate(self, name: str) -> Path:

@@ -91,11 +91,15 @@ def bare_loop(predicate: Predicate, records: int) -> float:
 
 
 def engine(
-    predicate: Predicate, records: int, checkpoint: Coordinated | None, master: str
+    predicate: Predicate,
+    records: int,
+    checkpoint: Coordinated | None,
+    master: str,
+    batch: int = BATCH,
 ) -> tuple[float, int]:
     """The same on two hosts with a channel between them; seconds and epochs."""
     pipeline = Pipeline("overhead")
-    source = pipeline.source(FromFunction(bids, total=records, batch=BATCH), name="bids")
+    source = pipeline.source(FromFunction(bids, total=records, batch=batch), name="bids")
     source.on_demand().filter(predicate, name="even").process(Count(), name="count").collect()
     result = run(pipeline, checkpoint=checkpoint, master=master, workers=2)
     [(count, took_s)] = result.collected()

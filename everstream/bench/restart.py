@@ -96,7 +96,8 @@ def measure(
     every_s: float = 1.0,
     target: str = "last",
     service_s: float = 0.0,
-    master: str = "local[2]",
+    master: str | None = None,
+    spares: int = 0,
     listener: Listener | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Restart:
@@ -104,6 +105,7 @@ def measure(
 
     With `service_s` each record waits that long for a service, one after the other in each of
     the two shards, so that the pipeline has a known limit to how fast it can catch up.
+    With `spares` so many further processes stand by.
     """
     records = int(rate * seconds)
     with tempfile.TemporaryDirectory(prefix="everstream-restart-") as folder:
@@ -117,8 +119,9 @@ def measure(
         result = run(
             pipeline,
             checkpoint=Coordinated(every=every_s),
-            master=master,
+            master=master or f"local[{2 + spares}]",
             workers=2,
+            spares=spares,
             kill=[f"{target}@{kill_after_s}s"],
             listener=listener,
         )

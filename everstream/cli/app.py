@@ -12,20 +12,28 @@ from everstream.cli import (
     annotate,
     apps_exec,
     apps_reports,
+    bench_connectors,
     bench_items,
+    bench_latency,
     bench_load,
     bench_protocols,
+    bench_takeover,
     bench_transactions,
     check,
     checkpoints,
+    scale,
     simulate,
+    top,
     tune,
+    ui,
 )
 from everstream.cli.apps import apps
 from everstream.cli.audit import audit
 from everstream.cli.bench import bench
 from everstream.cli.demo import demo
+from everstream.cli.optional import WithOptionalValues
 from everstream.cli.run import run
+from everstream.cli.savepoints import savepoint
 from everstream.errors import EverstreamError, InternalError, UserError
 
 app = typer.Typer(
@@ -56,18 +64,25 @@ def everstream(
 
 
 # In the order of `everstream --help`: what one runs, what one looks at, what one asks before.
-app.command()(run)
+app.command(cls=WithOptionalValues)(run)
 app.command()(demo)
+ui.register(app)
+top.register(app)
 tune.register(app)
+scale.register(app)
 check.register(app)
 checkpoints.register(app)
+app.add_typer(savepoint, name="savepoint")
 app.command()(audit)
 advise.register(app)
 annotate.register(app)
 simulate.register(app)
 bench_transactions.register(bench)
 bench_protocols.register(bench)
+bench_latency.register(bench)
+bench_takeover.register(bench)
 bench_load.register(bench)
+bench_connectors.register(bench)
 bench_items.register(bench)
 app.add_typer(bench, name="bench")
 apps_exec.register(apps)

@@ -2,11 +2,13 @@
 
 The pipeline runs once undisturbed. Then it runs again, as often as it takes, with a few kills each
 time. Every run has the same supervisor and screen as `everstream run`, a store of its own in a
-temporary folder, and `Collect` in place of each of the pipeline's sinks.
+temporary folder, and `Collect` in place of each of the pipeline's sinks, or the sink itself with a
+place of its own.
 """
 
 import json
 import tempfile
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,7 +22,10 @@ from everstream.errors import EverstreamError
 if TYPE_CHECKING:
     from everstream.audit.comparison import Difference
     from everstream.audit.course import Findings
+    from everstream.audit.rescales import Rescales
     from everstream.cli.audit_stage import SupervisedStage
+    from everstream.pipeline.stream import Pipeline
+    from everstream.state.signing import StoreKey
 
 console = Console()
 NONDETERMINISM = (
@@ -51,6 +56,18 @@ def audit(
     timeout: Annotated[
         str, typer.Option(metavar="10m", help="Give up if one run takes longer.")
     ] = "10m",
+    rescale: Annotated[
+        bool,
+        typer.Option("--rescale", help="Change numbers of shards among the kills."),
+    ] = False,
+    real_sinks: Annotated[
+        bool,
+        typer.Option(
+            "--real-sinks",
+            help="Use the sinks that can write to a place of their own beside yours (Kafka: a "
+            "topic), which is removed at the end.",
+        ),
+    ] = False,
     store_key: StoreKeyFile = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write the result here.")
@@ -62,6 +79,9 @@ def audit(
     compares the outputs. Your sinks are NOT used: each is replaced by one that collects in a
     temporary folder, so no folder or system they point to is touched, nor are they themselves put
     to the test. Sources and operators are real, and an operator that acts on the outside does so.
+    With --rescale operators get other numbers of shards in the same runs.
+    With --real-sinks those that can are put to the test as well: Kafka, with topics of their own,
+    named after yours, which are removed at the end.
 
     In disturbed runs sources give their batches slowly and do not end before the kills have
     happened. A few kills go to each run; kills that never came to pass are drawn anew for further
@@ -98,15 +118,19 @@ def audit(
         if not master.startswith("local"):
             raise UserError(f"--master {master}: an audit runs on this machine; say local[4].")
         with tempfile.TemporaryDirectory(prefix="everstream-audit-") as folder:
-            stage = SupervisedStage(options, seed, console)
             pipeline = load_pipeline(target, called_with)
+            rescales = _rescales(pipeline, seed, engine.value, StoreKey.given(store_key), rescale)
+            stage = SupervisedStage(options, seed, console, rescales)
+            aside = _label(pipeline) if real_sinks else None
             findings = Audit(
-                pipeline, stage, Path(folder), kills, seed, drivers, engine.value
+                pipeline, stage, Path(folder), kills, seed, drivers, engine.value, aside
             ).run()
         code = conclude(findings, stage)
         if json_file is not None and findings.disturbed and not findings.interrupted:
             json_file.parent.mkdir(parents=True, exist_ok=True)
             told = {**findings.to_json(), "exit_code": code}
+            if rescales is not None:
+                told |= {"rescales_asked": rescales.asked, "rescales_happened": rescales.happened}
             json_file.write_text(json.dumps(told, indent=2) + "\n")
     except UserError as error:
         say_error(error.message)
@@ -115,6 +139,41 @@ def audit(
         say_error(str(error))
         code = FAILED
     raise typer.Exit(code)
+
+
+def _rescales(
+    pipeline: "Pipeline", seed: int, engine: str, key: "StoreKey | None", wanted: bool
+) -> "Rescales | None":
+    from everstream.audit.rescales import Rescales
+    from everstream.core.plan import make_plan
+    from everstream.errors import UserError
+
+    if not wanted:
+        return None
+    if engine == "microbatch":
+        raise UserError(
+            "--rescale: with --engine microbatch shards are changed between two runs only."
+        )
+    return Rescales(make_plan(pipeline, 1), seed, key)
+
+
+def _label(pipeline: "Pipeline") -> str:
+    """For what real sinks write aside; says which are put to the test."""
+    from everstream.audit.rehearsal import real_sinks
+    from everstream.errors import UserError
+    from everstream.pipeline.graph import Kind
+
+    every = [node.name for node in pipeline.graph.of_kind(Kind.SINK)]
+    real = real_sinks(pipeline.graph)
+    if not real:
+        raise UserError(
+            f"--real-sinks: none of the sinks ({', '.join(every)}) can write to a place of its own; "
+            "Kafka can. Leave the option out, and they are replaced."
+        )
+    _say(f"put to the test with places of their own: {escape(', '.join(real))}")
+    if replaced := [name for name in every if name not in real]:
+        _say(f"replaced: {escape(', '.join(replaced))}")
+    return uuid.uuid4().hex[:8]
 
 
 def conclude(findings: "Findings", stage: "SupervisedStage") -> int:
@@ -127,7 +186,7 @@ def conclude(findings: "Findings", stage: "SupervisedStage") -> int:
         _say("interrupted: no verdict")
         return KILLED
     _show_differences(findings)
-    _show_verdict(findings)
+    _show_verdict(findings, stage.rescales)
     return OK if findings.passed else FAILED
 
 
@@ -160,7 +219,7 @@ def _show_difference(run: str, difference: "Difference") -> None:
         _say(f"  too many: {escape(sample)}")
 
 
-def _show_verdict(findings: "Findings") -> None:
+def _show_verdict(findings: "Findings", rescales: "Rescales | None") -> None:
     compared = sum(1 for disturbed in findings.disturbed if disturbed.ending.finished)
     records = sum(findings.expected.values())
     colour = "green" if findings.passed else "red"
@@ -175,6 +234,8 @@ def _show_verdict(findings: "Findings") -> None:
     if not findings.happened:
         few = ": nothing was put to the test; try another --seed"
     _say(f"{findings.happened} of {findings.kills} kills happened{few}")
+    if rescales is not None:
+        _say(f"shards were changed {rescales.happened} time(s), asked for {rescales.asked} time(s)")
 
 
 def _say(markup: str) -> None:

@@ -5,13 +5,16 @@ from dataclasses import dataclass, replace
 from rich.console import Console
 from rich.markup import escape
 
+from everstream.audit.rescales import Rescales
 from everstream.audit.trial import Ending, Trial
-from everstream.cli.events import Event, Failed, Fault, Finished, KillDelivered, Progressed
+from everstream.cli.events import Event, Failed, Fault, Finished, KillDelivered, Noted, Progressed
 from everstream.cli.options import RunOptions
 from everstream.cli.run import say_error
 from everstream.cli.screen import make_screen
 from everstream.cli.summary import show_recoveries
 from everstream.cli.supervise import FAILED, USAGE, Supervisor
+from everstream.core.orders import Phase
+from everstream.spark.rescaling import OTHER_SHARDS
 
 RESTARTS = 3
 """Failures that are nobody's doing, as in `everstream run`."""
@@ -24,6 +27,8 @@ class SupervisedStage:
     options: RunOptions
     seed: int
     console: Console
+    rescales: Rescales | None = None
+    """Asked for other shards at the start of each disturbed run, and with every kill."""
     failed_with: int | None = None
     """The exit code for the last failure; None while there is none."""
 
@@ -37,12 +42,23 @@ class SupervisedStage:
             rehearsal=trial.rehearsal,
         )
 
+        rescales = self.rescales if trial.rehearsal.gate is not None else None
+        first = rescales is not None
+
         def show(event: Event) -> None:
+            nonlocal first
             match event:
                 case KillDelivered(kill=kill):
                     trial.gatekeeper.on_kill(kill)
+                    if rescales is not None:
+                        rescales.ask(trial.store)
                 case Progressed(snapshot=snapshot, at_s=at_s):
                     trial.gatekeeper.on_progress(snapshot.phase, at_s)
+                    if rescales is not None and first and snapshot.phase is Phase.RUNNING:
+                        first = False
+                        rescales.ask(trial.store)
+                case Noted(text=text) if rescales is not None and text.startswith(OTHER_SHARDS):
+                    rescales.happened += 1
             screen.show(event)
 
         supervisor = Supervisor(options, show)

@@ -152,11 +152,16 @@ def state(
 
 def rewind(
     store: StoreArgument,
-    to: Annotated[int, typer.Option("--to", min=0, help="The epoch to go back to.")],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to", metavar="EPOCH|NAME", help="The epoch or the savepoint to go back to."
+        ),
+    ],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     store_key: StoreKeyFile = None,
 ) -> None:
-    """Make an older checkpoint the current one: the next run goes on from there.
+    """Make an older checkpoint, or a savepoint, the current one: the next run goes on from there.
 
     Later checkpoints are given up for good. At the next run exactly-once sinks take back what
     they had shown since; other sinks get those records again. A run that is still going on is
@@ -167,7 +172,12 @@ def rewind(
     Exit codes: 0 done; 1 refused, or the store cannot be read or written; 2 wrong usage, or no
     such store or epoch.
     """
-    from everstream.inspection import check_rewind, open_store
+    from everstream.inspection import (
+        check_rewind,
+        check_rewind_to_savepoint,
+        open_store,
+        rewind_to_savepoint,
+    )
     from everstream.inspection import rewind as go_back
     from everstream.state.landing import pause
 
@@ -177,7 +187,11 @@ def rewind(
 
     with errors_in_one_line():
         opened = open_store(store, store_key)
-        target, current = check_rewind(opened, to)
+        epoch = int(to) if to.isdigit() else None
+        if epoch is not None:
+            target, current = check_rewind(opened, epoch)
+        else:
+            target, current = check_rewind_to_savepoint(opened, to)
         if not yes:
             typer.confirm(
                 f"Go back from epoch {current.epoch} to epoch {target.epoch} of pipeline "
@@ -186,8 +200,13 @@ def rewind(
                 abort=True,
             )
         owner = f"everstream rewind pid {os.getpid()} on {socket.gethostname()}"
-        go_back(opened, to, owner=owner, now=time.time(), wait=say_and_wait)
-    typer.echo(f"Epoch {to} is the current one. The next run with this store goes on from it.")
+        if epoch is not None:
+            go_back(opened, epoch, owner=owner, now=time.time(), wait=say_and_wait)
+        else:
+            rewind_to_savepoint(opened, to, owner=owner, now=time.time(), wait=say_and_wait)
+    typer.echo(
+        f"Epoch {target.epoch} is the current one. The next run with this store goes on from it."
+    )
 
 
 def _show(overview: "Overview", shards: bool) -> None:
@@ -237,8 +256,8 @@ def _table(rows: "list[Checkpoint]", verified: bool) -> Table:
         table.add_row(
             str(manifest.epoch),
             _when(manifest.written_at),
-            _size(manifest.size_bytes),
-            _size(row.restore_bytes),
+            in_words(manifest.size_bytes),
+            in_words(row.restore_bytes),
             f"{manifest.duration_s * 1000:.0f} ms",
             str(len(manifest.records)),
             sound if row.complete else "damaged",
@@ -258,9 +277,9 @@ def _shard_table(row: "Checkpoint") -> Table:
         table.add_row(
             escape(str(record.shard)),
             escape(", ".join(record.operators)),
-            _size(record.size_bytes),
-            _size(sum(ref.size_bytes for ref in record.objects)),
-            str(len(record.objects)),
+            in_words(record.size_bytes),
+            in_words(record.restore_bytes),
+            str(len(record.objects) + len(record.files)),
             f"{record.capture_s * 1000:.1f} ms",
             f"{record.upload_s * 1000:.1f} ms",
             "yes" if record.final else "",
@@ -274,7 +293,8 @@ def _when(written_at: float | None) -> str:
     return datetime.fromtimestamp(written_at).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _size(size_bytes: int) -> str:
+def in_words(size_bytes: int) -> str:
+    """A size as people say it."""
     size, unit = float(size_bytes), "B"
     for larger in ("kB", "MB", "GB", "TB"):
         if size < 1000:

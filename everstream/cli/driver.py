@@ -1,7 +1,7 @@
 """The driver process of `everstream run`: loads the pipeline, runs it, tells its monitor.
 
-Started by `supervise.py` as `python -m everstream.cli.driver FD PARENT OPTIONS`. It never lives
-longer than its monitor, so that a killed command leaves nothing running.
+Started by `supervise.py` as `python -m everstream.cli.driver FD ASKS PARENT OPTIONS`. It tells its
+monitor events over FD, and is asked for things over ASKS. It never lives longer than its monitor, so that a killed command leaves nothing running.
 """
 
 import ctypes
@@ -15,14 +15,20 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
+from typing import IO
 
 from everstream.audit.rehearsal import rehearsed
+from everstream.cli.asking import answering
 from everstream.cli.events import Event, Failed, Fault, Finished, Opened, Teller, write_event
 from everstream.cli.finding import load_pipeline
 from everstream.cli.options import RunOptions
 from everstream.cli.under_load import loads_of, put_under_load
-from everstream.errors import EnvironmentFault, EverstreamError, RunFailed, UserError
+from everstream.errors import EnvironmentFault, EverstreamError, RunFailed, SparkGone, UserError
+from everstream.pipeline.autoscale import AutoScale
 from everstream.spark.kills import Kill
+from everstream.spark.logs import log_as_json
+from everstream.spark.run import launch
+from everstream.ui.doing import Doing
 
 PR_SET_PDEATHSIG = 1
 JAVA_PATIENCE_S = 5.0
@@ -30,24 +36,36 @@ STOPPED_EARLY = "stopped before the first record; nothing had to be saved"
 
 
 def main() -> None:
-    descriptor, parent, options = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    descriptor, asks, parent = (int(argument) for argument in sys.argv[1:4])
+    options = RunOptions.from_json(sys.argv[4])
     die_with(parent)
     os.set_inheritable(descriptor, False)
+    os.set_inheritable(asks, False)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     # The monitor started us with these held back: nobody could have heeded them before.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
+    telling = threading.Lock()
     with open(descriptor, "wb") as pipe:
-        run_and_tell(RunOptions.from_json(options), lambda event: write_event(pipe, event))
+
+        def tell(event: Event) -> None:
+            with telling:  # answers come from other threads
+                write_event(pipe, event)
+
+        run_and_tell(options, tell, os.fdopen(asks, "rb"))
         stop_spark()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # threads of a run that was interrupted half way must not keep us
 
 
-def run_and_tell(options: RunOptions, tell: Callable[[Event], None]) -> None:
+def run_and_tell(
+    options: RunOptions, tell: Callable[[Event], None], asks: IO[bytes] | None = None
+) -> None:
     """Run to the end; whatever the end is, the last event says it."""
     teller = Teller(tell)
+    if options.log_json:
+        log_as_json()
     try:
         pipeline = load_pipeline(options.target, options.arguments)
         if options.rehearsal is not None:
@@ -57,7 +75,8 @@ def run_and_tell(options: RunOptions, tell: Callable[[Event], None]) -> None:
         checkpoint = options.checkpointing()
         kills = [Kill.parse(kill) for kill in options.kills]
         tell(Opened(pipeline.name, store, options.checkpoint))
-        result = pipeline.run(
+        run = launch(
+            pipeline,
             engine=options.engine,
             checkpoint=checkpoint,
             store=store,
@@ -65,18 +84,29 @@ def run_and_tell(options: RunOptions, tell: Callable[[Event], None]) -> None:
             renamed=options.renamings(),
             drop_state=options.drop_state,
             take_over=options.take_over,
+            start_from=options.start_from,
             master=options.master,
             workers=options.workers,
+            spares=options.spares,
+            autoscale=None if options.autoscale is None else AutoScale.parse(options.autoscale),
+            standby=False if options.standby is None else options.standby,
             max_restarts=options.max_restarts,
             checkpoint_timeout=options.checkpoint_timeout,
             heartbeat_timeout=options.heartbeat_timeout,
+            pack_after=options.pack_after,
             kill=kills,
             listener=teller,
             transport=options.transport,
             store_key=options.store_key,
             monitor=options.watching(),
+            history=False,  # our monitor keeps it
+            state=options.state,
+            host_memory=options.host_memory,
         )
-        tell(Finished(result.to_json()))
+        run.is_driver_of(options.command, options.goes_on)
+        if asks is not None:
+            threading.Thread(target=answering, args=(asks, Doing(run), tell), daemon=True).start()
+        tell(Finished(run.here().to_json()))
     except KeyboardInterrupt:
         tell(Failed(Fault.STOPPED, STOPPED_EARLY))
     except EverstreamError as error:
@@ -110,6 +140,8 @@ def stop_spark() -> None:
 def _fault_of(error: EverstreamError, has_started: bool) -> Fault:
     if isinstance(error, UserError) and not has_started:
         return Fault.USAGE
+    if isinstance(error, SparkGone):
+        return Fault.LOST
     # Exactly this class: connectors and stores have their own, and would only fail again.
     if has_started and isinstance(error, RunFailed) and type(error.cause) is EnvironmentFault:
         return Fault.LOST

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, TypeAlias
 
 from everstream.core.manifest import EpochManifest, shown_once
 from everstream.core.plan import Plan
+from everstream.history.entries import Entry
 from everstream.spark.kills import Kill
 from everstream.spark.listener import Listener, Snapshot
 from everstream.spark.result import checkpoint_json
@@ -67,6 +68,30 @@ class KillDelivered:
 
 
 @dataclass(frozen=True)
+class Recorded:
+    """An entry of the run's history."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What became of something the monitor has asked for."""
+
+    number: int
+    text: str
+    trouble: str | None = None
+    """None: it was done. "usage", "late" or "failed": why not."""
+
+
+@dataclass(frozen=True)
+class DriverLost:
+    """The monitor's own: the driver has died, and may be started again."""
+
+    how: str
+
+
+@dataclass(frozen=True)
 class Finished:
     """The run ended in good order: `result` is what `RunResult.to_json` gives."""
 
@@ -81,7 +106,7 @@ class Fault(Enum):
     RUN = "run"
     """Nobody's: the run was tried and failed for good."""
     LOST = "lost"
-    """The monitor's: Spark went away under a run that was going well."""
+    """The monitor's: Spark went away under a run that was going well, or while it started."""
     STOPPED = "stopped"
     """Nobody's: it was stopped before it had begun."""
 
@@ -93,7 +118,17 @@ class Failed:
 
 
 Event: TypeAlias = (
-    Opened | Started | Progressed | Noted | EpochStable | KillDelivered | Finished | Failed
+    Opened
+    | Started
+    | Progressed
+    | Noted
+    | EpochStable
+    | KillDelivered
+    | Recorded
+    | Answered
+    | DriverLost
+    | Finished
+    | Failed
 )
 
 
@@ -113,6 +148,9 @@ class Teller(Listener):
         now_s, once = time.monotonic(), tuple(shown_once(plan))
         self.tell(Started(operators, shards, hosts, total_records, now_s, once))
 
+    def rescaled(self, plan: Plan) -> None:
+        self.plan = plan
+
     def progress(self, snapshot: Snapshot) -> None:
         self.tell(Progressed(snapshot, time.monotonic()))
 
@@ -125,6 +163,9 @@ class Teller(Listener):
     def killing(self, kill: Kill) -> None:
         of_driver = self.plan is not None and kill.of_driver(self.plan)
         self.tell(KillDelivered(kill, time.monotonic(), of_driver))
+
+    def recorded(self, entry: Entry) -> None:
+        self.tell(Recorded(entry))
 
 
 def write_event(stream: BinaryIO, event: Event) -> None:

@@ -10,6 +10,7 @@ from everstream.core.plan import make_plan
 from everstream.errors import UserError
 from everstream.spark.config import store_url
 from everstream.spark.opening import sinks_of
+from everstream.state.savepoints import savepoints_in
 from everstream.state.signing import StoreKey
 from everstream.state.store import CheckpointStore
 
@@ -30,12 +31,21 @@ def would_be_deleted(options: RunOptions) -> list[str]:
     return found
 
 
+def _stays(options: RunOptions) -> list[str]:
+    """What is kept until somebody deletes it."""
+    url = store_url(options.store_of(load_pipeline(options.target, options.arguments).name))
+    assert url is not None
+    kept = savepoints_in(CheckpointStore.at(url, StoreKey.given(options.store_key)))
+    names = ", ".join(f"'{one.name}'" for one in kept)
+    return [f"and not the savepoint(s) {names}: they stay"] if kept else []
+
+
 def agreed(options: RunOptions, yes: bool) -> bool:
     """Whether what --fresh deletes may go; a UserError where nobody is there to be asked."""
     found = would_be_deleted(options)
     if not found:
         return True
-    listed = "\n".join(f"  {line}" for line in found)
+    listed = "\n".join(f"  {line}" for line in [*found, *_stays(options)])
     if yes:
         typer.echo(f"--fresh deletes:\n{listed}", err=True)
         return True

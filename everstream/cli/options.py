@@ -1,6 +1,7 @@
 """What `everstream run` was asked for, checked and ready to be handed to a driver process."""
 
 import json
+import uuid
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -10,6 +11,8 @@ from everstream.core.registry import named
 from everstream.errors import UserError
 from everstream.monitoring.monitor import DEFAULT_PERIOD, Monitor
 from everstream.pipeline.checkpointing import AUTO, Checkpointing, Coordinated, Engine, seconds
+from everstream.pipeline.operator import StateKind
+from everstream.pipeline.sizes import size_bytes
 
 DEFAULT_STORES = ".everstream"
 """Without --store, checkpoints go to a folder of the pipeline's name in here."""
@@ -24,6 +27,14 @@ class RunOptions:
     target: str
     master: str = "local[*]"
     workers: int | None = None
+    spares: int = 0
+    autoscale: str | None = None
+    standby: str | None = None
+    """How long a silence a standby waits for; None: it does not stand by."""
+    command: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """All drivers of one command have the same."""
+    goes_on: bool = False
+    """A driver of this command had the store before."""
     checkpoint: str = "aligned"
     every: str | None = None
     every_records: int | None = None
@@ -33,10 +44,12 @@ class RunOptions:
     renamed: tuple[str, ...] = ()
     drop_state: tuple[str, ...] = ()
     take_over: bool = False
+    start_from: str | None = None
     max_restarts: int = 3
     timeout: str | None = None
     checkpoint_timeout: str = "10m"
     heartbeat_timeout: str = "10s"
+    pack_after: str = "30s"
     kills: tuple[str, ...] = field(default=())
     transport: str = "auto"
     load: tuple[str, ...] = ()
@@ -47,7 +60,12 @@ class RunOptions:
     monitor_file: str | None = None
     monitor_append: bool = False
     """The file has rows of an earlier driver of this command."""
+    log_json: bool = False
+    history: bool = True
+    """Keep in the store what happens; the monitor does so, who knows of drivers that die."""
     engine: Engine = "tasks"
+    state: StateKind | None = None
+    host_memory: str | None = None
     arguments: tuple[str, ...] = ()
     """What an annotated function is called with, as in limit=500."""
     rehearsal: Rehearsal | None = None
@@ -59,10 +77,14 @@ class RunOptions:
         self.renamings()
         self.watching()
         loads_of(self.load, self.calibrate)
+        if self.host_memory is not None:
+            size_bytes("--host-memory", self.host_memory)
         times = {
             "--timeout": self.timeout,
             "--checkpoint-timeout": self.checkpoint_timeout,
             "--heartbeat-timeout": self.heartbeat_timeout,
+            "--pack-after": self.pack_after,
+            "--standby-after": self.standby,
         }
         for option, time in times.items():
             if time is not None and seconds(time) <= 0:
@@ -110,7 +132,7 @@ class RunOptions:
         how = fields.pop("rehearsal")
         if how is not None:
             records = tuple((name, count) for name, count in how["records"])
-            how = Rehearsal(how["gate"], how["lasts_s"], records)
+            how = Rehearsal(how["gate"], how["lasts_s"], records, how["aside"])
         for name in ("kills", "renamed", "drop_state", "arguments", "load"):
             fields[name] = tuple(fields[name])
         return cls(**fields, rehearsal=how)
@@ -125,7 +147,14 @@ class RunOptions:
 
     def once_started(self) -> "RunOptions":
         """What a driver that takes over is asked for: the store and all in it is its own by then."""
-        return replace(self, fresh=False, take_over=False, drop_state=(), monitor_append=True)
+        return replace(
+            self,
+            fresh=False,
+            take_over=False,
+            drop_state=(),
+            monitor_append=True,
+            goes_on=True,
+        )
 
     def without_kill(self, kill: str) -> "RunOptions":
         left = list(self.kills)

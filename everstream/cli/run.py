@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from everstream.cli.options import ALSO_CALLED, RunOptions
 from everstream.core.registry import PROTOCOLS
-from everstream.errors import UserError
+from everstream.errors import EnvironmentFault, UserError
 
 console = Console()
 errors = Console(stderr=True)
@@ -85,6 +85,11 @@ class Transport(Enum):
     tcp = "tcp"
 
 
+class State(Enum):
+    memory = "memory"
+    disk = "disk"
+
+
 def run(
     target: Target,
     arguments: Arguments = None,
@@ -96,6 +101,21 @@ def run(
         int | None,
         typer.Option(min=1, help="Hosts (Spark tasks) to spread the shards over; default: all."),
     ] = None,
+    autoscale: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MIN-MAX",
+            help="Change numbers of shards while running so that operators are busy 70 % of the time: "
+            "1-8, or 1-8@0.6 for another share.",
+        ),
+    ] = None,
+    spares: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Further Spark tasks that stand by: one takes the place of a host that dies at once.",
+        ),
+    ] = 0,
     checkpoint: Annotated[
         str,
         typer.Option(
@@ -142,6 +162,31 @@ def run(
             "--take-over", help="Run even if another run uses this store; that one then ends."
         ),
     ] = False,
+    standby: Annotated[
+        bool,
+        typer.Option(
+            "--standby",
+            help="Wait, with Spark warm, until whoever runs on this store dies or falls silent; then "
+            "take over. With nobody there: run.",
+        ),
+    ] = False,
+    standby_after: Annotated[
+        str,
+        typer.Option(
+            metavar="1.5s",
+            help="With --standby: so long a silence is taken for death. Longer costs fewer writes to "
+            "the store.",
+        ),
+    ] = "1.5s",
+    start_from: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="STORE@NAME",
+            help="Begin with the state of this savepoint, if the run's own store has no checkpoint "
+            "yet; output before it is not repeated.",
+        ),
+    ] = None,
     renamed: Renamed = None,
     drop_state: DropState = None,
     max_restarts: Annotated[
@@ -154,6 +199,13 @@ def run(
         str,
         typer.Option(metavar="10m", help="Give up a checkpoint that takes longer, and go on."),
     ] = "10m",
+    pack_after: Annotated[
+        str,
+        typer.Option(
+            metavar="30s",
+            help="A host that does not come back for so long leaves its shards to the others.",
+        ),
+    ] = "30s",
     heartbeat_timeout: Annotated[
         str,
         typer.Option(
@@ -214,6 +266,44 @@ def run(
         Path | None,
         typer.Option(metavar="FILE", help="Where the samples go: a .csv or a .parquet."),
     ] = None,
+    log_json: Annotated[
+        bool,
+        typer.Option(
+            "--log-json",
+            help="What the run and its operators log comes out as lines of JSON, with pipeline, "
+            "operator and shard, on standard error.",
+        ),
+    ] = False,
+    history: Annotated[
+        bool,
+        typer.Option(
+            "--history/--no-history",
+            help="Keep in the store what happened, at most 16 MB of it, for everstream ui.",
+        ),
+    ] = True,
+    ui: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[HOST:PORT]",
+            help="Serve a page on which the run is seen live, with its metrics for Prometheus; by "
+            "default only for this machine. The link that is printed has the token for actions.",
+        ),
+    ] = None,
+    state: Annotated[
+        State | None,
+        typer.Option(
+            help="Where operators keep their state that have not said it themselves; on disk it may be "
+            "larger than memory.",
+        ),
+    ] = None,
+    host_memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="2g",
+            help="What the process of a host may have. Near it nothing new is read until there is "
+            "less; at it the run fails and says whose state it is.",
+        ),
+    ] = None,
 ) -> None:
     """Run a pipeline on Spark until its sources end, Ctrl-C or --timeout.
 
@@ -234,6 +324,9 @@ def run(
         engine=engine.value,
         master=master,
         workers=workers,
+        spares=spares,
+        autoscale=autoscale,
+        standby=standby_after if standby else None,
         checkpoint=ALSO_CALLED.get(checkpoint, checkpoint),
         every=every,
         every_records=every_records,
@@ -243,10 +336,12 @@ def run(
         renamed=tuple(renamed or ()),
         drop_state=tuple(drop_state or ()),
         take_over=take_over,
+        start_from=start_from,
         max_restarts=max_restarts,
         timeout=timeout,
         checkpoint_timeout=checkpoint_timeout,
         heartbeat_timeout=heartbeat_timeout,
+        pack_after=pack_after,
         kills=tuple(kill or ()),
         transport=transport.value,
         load=tuple(load or ()),
@@ -255,10 +350,18 @@ def run(
         store_key=store_key,
         monitor=monitor,
         monitor_file=_monitor_file(monitor, monitor_file),
+        log_json=log_json,
+        history=history,
+        state=None if state is None else state.value,
+        host_memory=host_memory,
         arguments=tuple(arguments or ()),
     )
     try:
         options.check()
+        if ui is not None:
+            from everstream.ui.serving import address_of
+
+            address_of(ui)
         may_start = not fresh or may_delete(options, yes)
     except UserError as error:
         say_error(error.message)
@@ -266,7 +369,7 @@ def run(
     if not may_start:
         errors.print("nothing was deleted", style="dim")
         raise typer.Exit(FAILED)
-    raise typer.Exit(run_supervised(options, json_file))
+    raise typer.Exit(run_supervised(options, json_file, ui))
 
 
 def _monitor_file(monitor: str | None, file: Path | None) -> str | None:
@@ -281,16 +384,34 @@ def may_delete(options: RunOptions, yes: bool) -> bool:
     return agreed(options, yes)
 
 
-def run_supervised(options: RunOptions, json_file: Path | None) -> int:
-    from everstream.cli.events import Failed, Fault, Finished
+def run_supervised(options: RunOptions, json_file: Path | None, ui: str | None = None) -> int:
+    from everstream.cli.events import Event, Failed, Fault, Finished, Noted
+    from everstream.cli.page import Page, served
     from everstream.cli.screen import make_screen
     from everstream.cli.summary import show_recoveries, show_summary
-    from everstream.cli.supervise import Supervisor
+    from everstream.cli.supervise import FAILED, Supervisor
 
     with make_screen(console) as screen:
+
+        def show(event: Event) -> None:
+            page.hear(event)
+            screen.show(event)
+
+        def console_note(text: str) -> None:
+            screen.show(Noted(text, True))
+
         passing = screen.passing if console.is_terminal else None
-        supervisor = Supervisor(options, screen.show, passing)
-        code = supervisor.run()
+        supervisor = Supervisor(options, show, passing)
+        page = Page(supervisor, options, console_note)
+        screen.sees(page.live.view)
+        try:
+            with page, served(page, ui) as said:
+                for text in said:
+                    console.print(text, markup=False, highlight=False, soft_wrap=True)
+                code = supervisor.run()
+        except EnvironmentFault as error:
+            say_error(error.message)
+            return FAILED
     story, end = supervisor.story, supervisor.story.end
     if isinstance(end, Finished):
         show_summary(console, end.result, story.checkpoints, story.recoveries)

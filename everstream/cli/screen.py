@@ -1,17 +1,23 @@
-"""What a user sees while a pipeline runs: a progress bar on a terminal, plain lines elsewhere.
+"""What a user sees while a pipeline runs: its graph or a bar on a terminal, plain lines elsewhere.
 
 Screens are told events and show them. They never decide anything, and nothing waits for them.
 """
 
 import time
+from collections.abc import Callable
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.live import Live
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
 from rich.text import Text
 
 from everstream.cli.events import EpochStable, Event, Noted, Opened, Progressed, Started
+from everstream.cli.terminal_view import Room, View, drawn
 from everstream.spark.progress import LinePace, Rate, stamp, status
+
+LOOK_EVERY_S = 0.5
+"""Drawn anew more often, looked up only so often."""
 
 
 class Screen:
@@ -28,6 +34,9 @@ class Screen:
 
     def __exit__(self, *failure: object) -> None:
         """Leave the screen as a later command expects it."""
+
+    def sees(self, look: Callable[[], View]) -> None:
+        """Where all that is known of the run can be looked up."""
 
     def show(self, event: Event) -> None:
         match event:
@@ -74,10 +83,17 @@ class _Percentage(ProgressColumn):
 
 
 class TerminalScreen(Screen):
-    """A bar that moves; notes and what the program prints scroll by above it."""
+    """The graph with its rates, drawn in place; a bar where there is no room for it, or no graph yet.
+
+    Notes and what the program prints scroll by above it.
+    """
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
+        self._look: Callable[[], View] | None = None
+        self._seen: View | None = None
+        self._looked_s = 0.0
+        self._read = 0
         self._progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -85,18 +101,36 @@ class TerminalScreen(Screen):
             _Percentage(),
             TextColumn("{task.fields[figures]}"),
             console=console,
+        )
+        self._task = self._progress.add_task("starting Spark", total=None, figures="")
+        self._live = Live(
+            get_renderable=self._drawn,
+            console=console,
             transient=True,
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        self._task = self._progress.add_task("starting Spark", total=None, figures="")
 
     def __enter__(self) -> "TerminalScreen":
-        self._progress.start()
+        self._live.start()
         return self
 
     def __exit__(self, *failure: object) -> None:
-        self._progress.stop()
+        self._live.stop()
+
+    def sees(self, look: Callable[[], View]) -> None:
+        self._look = look
+
+    def _drawn(self) -> RenderableType:
+        now_s = time.monotonic()
+        if self._look is not None and now_s - self._looked_s >= LOOK_EVERY_S:
+            self._seen, self._looked_s = self._look(), now_s
+        # A line is left to the cursor, one to what scrolls by.
+        room = Room(self.console.width, self.console.height - 2)
+        if self._seen is None or not room.fits(self._seen):
+            return self._progress.get_renderable()
+        share = min(1.0, self._read / self.total) if self.total else None
+        return drawn(self._seen, room, share=share)
 
     def started(self, event: Started) -> None:
         super().started(event)
@@ -104,6 +138,7 @@ class TerminalScreen(Screen):
 
     def progressed(self, event: Progressed) -> None:
         snapshot = event.snapshot
+        self._read = snapshot.records_read
         figures = (
             f"{snapshot.records_read:,} records  {self.rate.per_s():,.0f}/s  epoch {snapshot.epoch}"
         )

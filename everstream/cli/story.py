@@ -89,6 +89,11 @@ class Story:
         self.end = None
 
     @property
+    def driver_recoveries(self) -> list[RecoveryReport]:
+        """Those of drivers alone."""
+        return self._drivers.reports
+
+    @property
     def recoveries(self) -> list[RecoveryReport]:
         found = [*self._earlier, *self._hosts, *self._drivers.reports]
         return sorted(found, key=lambda report: report.detected_s)

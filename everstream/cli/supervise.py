@@ -11,13 +11,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+from everstream.cli.asking import Asker
 from everstream.cli.events import (
+    Answered,
+    DriverLost,
     Event,
     Failed,
     Fault,
@@ -57,6 +62,7 @@ class Supervisor:
         self._stop_sent = False
         self._timed_out = False
         self._killed = False
+        self._asker = Asker()
 
     @property
     def timed_out(self) -> bool:
@@ -65,6 +71,14 @@ class Supervisor:
     def pass_to(self, passing: Callable[[str], None]) -> None:
         """From the next driver on, lines that the driver prints go here."""
         self._passing = passing
+
+    def ask(self, action: str, wishes: Mapping[str, Any]) -> Future[str]:
+        """Have the driver do something; what it says. From any thread."""
+        return self._asker.ask(action, wishes)
+
+    def stop(self) -> None:
+        """Stop with a checkpoint, as the first Ctrl-C does. From any thread."""
+        self._stop_asked = self._stop_asked or 1
 
     def run(self) -> int:
         """The exit code."""
@@ -77,6 +91,7 @@ class Supervisor:
                     self.outcome = "killed"
                     return KILLED if self._stop_asked else TIMED_OUT
                 self.story.driver_died(died, time.monotonic())
+                self._show(DriverLost(died))
                 lost, limit = self.story.drivers_lost, self._options.max_restarts
                 if lost > limit:
                     text = f"the driver died {lost} times ({died}); --max-restarts is {limit}"
@@ -103,6 +118,7 @@ class Supervisor:
                     break
                 self._hear(event)
             self._look_after(child)
+        self._asker.detach()
         code = self._wait(child)
         end = self.story.end
         if isinstance(end, Failed) and end.fault is Fault.LOST and not self._stop_asked:
@@ -113,17 +129,18 @@ class Supervisor:
 
     def _start(self) -> tuple["subprocess.Popen[str]", BinaryIO]:
         read_end, write_end = os.pipe()
+        asks_read, asks_write = os.pipe()
         where = None if self._passing is None else subprocess.PIPE
         held = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
         child = subprocess.Popen(
             [
                 *(sys.executable, "-m", "everstream.cli.driver"),
-                *(str(write_end), str(os.getpid()), self._options.to_json()),
+                *(str(write_end), str(asks_read), str(os.getpid()), self._options.to_json()),
             ],
             stdin=subprocess.DEVNULL,
             stdout=where,
             stderr=None if where is None else subprocess.STDOUT,
-            pass_fds=(write_end,),
+            pass_fds=(write_end, asks_read),
             start_new_session=True,
             text=True,
             errors="replace",
@@ -131,6 +148,8 @@ class Supervisor:
         )
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
         os.close(write_end)
+        os.close(asks_read)
+        self._asker.attach(os.fdopen(asks_write, "wb"))
         if child.stdout is not None and self._passing is not None:
             threading.Thread(
                 target=_pass_lines, args=(child.stdout, self._passing), daemon=True
@@ -145,8 +164,14 @@ class Supervisor:
                 if self._timeout_s is not None and self._deadline_s is None:
                     self._deadline_s = at_s + self._timeout_s
             case KillDelivered(kill=kill):
-                given = next(k for k in self._options.kills if Kill.parse(k) == kill)
-                self._options = self._options.without_kill(given)
+                given = next((k for k in self._options.kills if Kill.parse(k) == kill), None)
+                if given is not None:  # or a page has asked for it
+                    self._options = self._options.without_kill(given)
+            case Answered():
+                done = self._asker.heard(event)
+                if done is not None and done.action == "interval":
+                    every = done.wishes["every"]
+                    self._options = replace(self._options, every=_duration(every))
         self._show(event)
 
     def _look_after(self, child: "subprocess.Popen[str]") -> None:
@@ -221,6 +246,10 @@ def _read_all(pipe: BinaryIO, events: "SimpleQueue[Event | None]") -> None:
 def _pass_lines(lines: "Iterator[str]", passing: Callable[[str], None]) -> None:
     for line in lines:
         passing(line.rstrip("\n"))
+
+
+def _duration(every: str | float) -> str:
+    return every if isinstance(every, str) else f"{every}s"
 
 
 def _how(code: int) -> str:

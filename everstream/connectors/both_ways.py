@@ -6,7 +6,7 @@ files, for a `SinkShard` a writer of part files into a folder.
 
 import os
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, overload
 
 import polars as pl
@@ -14,6 +14,7 @@ import polars as pl
 from everstream.connectors.files import filesystem_of, is_pattern
 from everstream.connectors.part_sink import PartSink
 from everstream.connectors.parts import PartFolder
+from everstream.connectors.ranges import respread_splits
 from everstream.connectors.splits import FileSet
 from everstream.errors import UserError
 from everstream.pipeline.rejects import OnError, checked
@@ -46,6 +47,21 @@ class FilesBothWays(Source[T], PartSink):
 
     def describe_offsets(self) -> dict[str, Any]:
         return {**super().describe_offsets(), "path": self._files.describe()}
+
+    def respread(self, offsets: Sequence[Any], shards: int) -> Sequence[Any]:
+        """An offset is a `LinesOffset`, or one with the schema, which is the same for all shards."""
+        splits = [offset[0] if isinstance(offset, tuple) else offset for offset in offsets]
+        schemas = [offset[1] for offset in offsets if isinstance(offset, tuple)]
+        spread = respread_splits(splits, shards, self._smallest_split_bytes)
+        if not schemas:
+            return spread
+        known = next((schema for schema in schemas if schema is not None), None)
+        return [(offset, known) for offset in spread]
+
+    @property
+    @abstractmethod
+    def _smallest_split_bytes(self) -> int | None:
+        """Ranges of files are not made smaller than this; None if a file must stay in one."""
 
     @property
     def _name(self) -> str:

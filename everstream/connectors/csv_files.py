@@ -22,13 +22,8 @@ from everstream.connectors.compressed import start_of
 from everstream.connectors.frames import Columns
 from everstream.connectors.lines import BrokenLine, LinesReader
 from everstream.connectors.parts import PartFolder, PartWriter
-from everstream.connectors.splits import (
-    Chunk,
-    ChunkReader,
-    LinesOffset,
-    Split,
-    refuse_unreadable,
-)
+from everstream.connectors.ranges import LinesOffset, Split
+from everstream.connectors.splits import Chunk, ChunkReader, refuse_unreadable
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.rejects import OnError, Rejected
@@ -41,6 +36,7 @@ LONGEST_HEADER_BYTES = 1 << 16
 """A quote that is still open after so much was never meant to be opened."""
 LOOKED_AT_BYTES = 1 << 20
 """How much of the first file the types are taken from."""
+QUOTE = b'"'
 MARK = b"\xef\xbb\xbf"
 
 
@@ -104,6 +100,10 @@ class Csv(FilesBothWays[Row]):
         dialect = _Dialect(schema, self._delimiter, self._quoted_newlines)
         return _CsvReader(chunks, self.on_error, dialect, self._header)
 
+    @property
+    def _smallest_split_bytes(self) -> int | None:
+        return None if self._quoted_newlines else self._batch_bytes
+
     def _chunks(self, shard: int, shards: int, chunk_bytes: int) -> ChunkReader:
         if not self._quoted_newlines:
             return self._files.reader(shard, shards, chunk_bytes)
@@ -152,20 +152,32 @@ def row_ends(data: bytes) -> "np.ndarray[Any, np.dtype[np.int64]]":
     return np.asarray(newlines[outside] + 1, dtype=np.int64)
 
 
+def last_row_end(data: bytes) -> int:
+    """Behind the last whole row; 0 if there is none."""
+    if QUOTE not in data:
+        return data.rfind(b"\n") + 1
+    ends = row_ends(data)
+    return int(ends[-1]) if len(ends) else 0
+
+
+def is_closed(data: bytes) -> bool:
+    """Whether every quote that is opened is closed."""
+    return QUOTE not in data or data.count(QUOTE) % 2 == 0
+
+
 class _RowChunkReader(ChunkReader):
     """Chunks end where a row ends, not merely a line. Reads files from their start."""
 
     def _lines(self, split: Split, position: int, limit_bytes: int) -> bytes:
         data = super()._lines(split, position, limit_bytes)
         while True:
-            ends = row_ends(data)
-            if len(ends):
-                return data[: ends[-1]]
+            if whole := last_row_end(data):
+                return data[:whole]
             end = position + len(data)
             too_long = len(data) > LONGEST_ROW_BYTES
             more = data and end < split.stop and not too_long
             following = super()._lines(split, end, len(data)) if more else b""
-            if not following and not too_long and data.count(34) % 2 == 0:
+            if not following and not too_long and is_closed(data):
                 return data
             if not following:
                 # The quote is never closed: the line it is in stands alone, and is broken.
@@ -198,10 +210,11 @@ class _Dialect:
 
     def frame(self, data: bytes) -> pl.DataFrame:
         """Raises pa.ArrowInvalid if a row does not fit."""
-        if not data.strip(b"\r\n") and len(self.schema) > 1:
+        # Not `strip`, which copies all of it.
+        if not data.lstrip(b"\r\n") and len(self.schema) > 1:
             return pl.DataFrame(schema=self.schema)
         table = arrow_csv.read_csv(
-            io.BytesIO(data),
+            pa.BufferReader(data),
             read_options=arrow_csv.ReadOptions(
                 use_threads=False, block_size=len(data) + 1, column_names=list(self.schema)
             ),
@@ -262,7 +275,7 @@ class _CsvReader(LinesReader):
                 position, data = len(names), data[len(names) :]
         if not data:
             return pl.DataFrame(schema=self._dialect.schema)
-        if data.count(34) % 2 == 0:
+        if is_closed(data):
             try:
                 return self._dialect.frame(data)
             except pa.ArrowInvalid:
@@ -283,7 +296,7 @@ class _CsvReader(LinesReader):
     def _sound_rows(self, path: str, position: int, data: bytes) -> list[pl.DataFrame]:
         """The rows that fit, in pieces: halves, until a piece fits or is a single row."""
         try:
-            if data.count(34) % 2:
+            if not is_closed(data):
                 raise pa.ArrowInvalid("a quote is opened and not closed")
             return [self._dialect.frame(data)]
         except pa.ArrowInvalid as error:

@@ -24,7 +24,7 @@ def encode(batch: Batch) -> bytes:
     """The batch as bytes that can follow those of the batch before."""
     if isinstance(batch, pl.DataFrame):
         buffer = io.BytesIO()
-        batch.write_ipc(buffer)
+        batch.clone().write_ipc(buffer)
         kind, payload = COLUMNS, buffer.getvalue()
     else:
         kind, payload = RECORDS, _pickled(batch)

@@ -16,6 +16,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from everstream.errors import UserError
 from everstream.state import folders
+from everstream.state.bucket import PROTOCOLS
 
 MAGIC = frozenset("*?[")
 """Characters that make a path a pattern."""
@@ -26,6 +27,12 @@ def filesystem_of(
 ) -> tuple[Any, str]:
     """The filesystem a path or URL lives on, and its absolute path there."""
     url = os.fspath(path)
+    scheme = fsspec.utils.get_protocol(url)
+    if scheme in PROTOCOLS:
+        from everstream.connectors.bucket_files import BucketFiles
+
+        bucket = BucketFiles(scheme, **dict(options or {}))
+        return bucket, bucket._strip_protocol(url)
     try:
         fs, inside = fsspec.core.url_to_fs(url, **dict(options or {}))
     except ImportError as error:

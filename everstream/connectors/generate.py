@@ -1,8 +1,6 @@
 """Sources that make their records: ranges, lists, vectorised functions and generators.
 
-All but generators cut the stream into blocks that the shards take in turn: block 0 to shard 0,
-block 1 to shard 1 and so on. Block and stride are part of the offset, so a later change of the
-batch size does not move them.
+All but generators cut the stream into blocks that the shards take in turn: see `blocks`.
 """
 
 import inspect
@@ -13,56 +11,16 @@ from typing import Any, overload
 
 import polars as pl
 
+from everstream.connectors.blocks import BlockOffset, BlockReader, respread_blocks
 from everstream.connectors.checks import at_least_one
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.source import END, EndOfStream, Reader, Source
 from everstream.pipeline.types import Row, T, U
-from everstream.state.saved import Saved
 
 ROWS_PER_BATCH = 65_536
 OBJECTS_PER_BATCH = 4_096
 LONGEST_WAIT_S = 0.05
-
-
-@dataclass(frozen=True)
-class BlockOffset(Saved, word="block-offset"):
-    """The next block starts at record `start`, has `block` records; the one after is `stride` on."""
-
-    start: int
-    block: int
-    stride: int
-
-
-class _BlockReader(Reader):
-    def __init__(
-        self, make: Callable[[int, int], Batch], total: int | None, offset: BlockOffset
-    ) -> None:
-        self._make = make
-        self._total = total
-        self.seek(offset)
-
-    @property
-    def offset(self) -> BlockOffset:
-        return BlockOffset(self._start, self._block, self._stride)
-
-    def seek(self, offset: BlockOffset) -> None:
-        self._start, self._block, self._stride = offset.start, offset.block, offset.stride
-
-    def read(self) -> Batch | EndOfStream | None:
-        start = self._start
-        stop = start + self._block
-        if self._total is not None:
-            stop = min(stop, self._total)
-        if start >= stop:
-            return END
-        batch = self._make(start, stop)
-        if len(batch) != stop - start:
-            raise UserError(
-                f"make({start}, {stop}) must give {stop - start} records but gave {len(batch)}."
-            )
-        self._start += self._stride
-        return batch
 
 
 class FromFunction(Source[T]):
@@ -113,7 +71,10 @@ class FromFunction(Source[T]):
 
     def open(self, shard: int, shards: int) -> Reader:
         offset = BlockOffset(shard * self._batch, self._batch, shards * self._batch)
-        return _BlockReader(self._make, self._total, offset)
+        return BlockReader(self._make, self._total, offset)
+
+    def respread(self, offsets: Sequence[BlockOffset], shards: int) -> Sequence[BlockOffset]:
+        return respread_blocks(offsets, shards, self._total)
 
     def total_records(self) -> int | None:
         return self._total
@@ -250,6 +211,17 @@ class FromGenerator(Source[T]):
             )
         where = (shard, shards) if self._sharded else ()
         return _GeneratorReader(self._function, where, self._batch, self._wait_s, self._clock)
+
+    def respread(self, offsets: Sequence[int], shards: int) -> Sequence[int]:
+        if shards == len(offsets):
+            return offsets
+        name = _name(self._function)
+        raise UserError(
+            f"FromGenerator cannot go from {len(offsets)} shard(s) to {shards}: '{name}' itself "
+            "shares out its records by shard and shards, so nobody can tell which of them are "
+            "left. Keep the number of shards of this source, or write it as es.FromFunction, whose "
+            "records are counted over all shards."
+        )
 
 
 def _name(function: Callable[..., Any]) -> str:

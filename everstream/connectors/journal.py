@@ -7,7 +7,7 @@ journal can bring back what the other side will not send again.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from everstream.connectors.files import filesystem_of, is_local, make_folders, place_of
@@ -79,6 +79,16 @@ class Journal(Source[T]):
             begin()  # which refuses, and says why
             raise UserError(f"this feed can have at most {self.max_shards} shard(s).")
         return _JournalReader(log, begin, self._restarts, self._keeps_all)
+
+    def respread(self, offsets: Sequence[int], shards: int) -> Sequence[int]:
+        if shards == len(offsets):
+            return offsets
+        raise UserError(
+            f"a Journal cannot go from {len(offsets)} shard(s) to {shards}: each of them has logged "
+            f"into a folder of its own in '{self._folder}', and only a shard of that number goes on "
+            "with its part of the feed. Keep the number of shards of this source; what comes after "
+            "it can have another."
+        )
 
     def check(self) -> None:
         if self._feed.replayable:  # one that is not says in its check that it needs a journal

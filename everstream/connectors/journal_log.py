@@ -39,6 +39,7 @@ from everstream.state.saved import dumps
 HEADER_BYTES = 16
 """Checksum, kind, length of the notes, length of the batch: 4 bytes each."""
 BATCH, ENDED = 1, 2
+"""A frame of another kind was written by a newer Everstream."""
 
 
 @dataclass(frozen=True, order=True)
@@ -193,8 +194,16 @@ class Log:
                 raise self.damaged(
                     f"'{segment}', byte {position}: the checksum of frame {number} does not match"
                 )
+            self._check_kind(data, position, number)
             yield _decoded(data, position, end, number)
             position, number = end, number + 1
+
+    def _check_kind(self, data: bytes, position: int, number: int) -> None:
+        if _numbers(data, position)[1] not in (BATCH, ENDED):
+            raise ConnectorError(
+                f"frame {number} of the journal '{self.folder}' is of a kind that this Everstream "
+                "does not know: it was written by a newer one. Use that one."
+            )
 
     def append(self, file: Appending, data: bytes) -> None:
         try:

@@ -15,16 +15,16 @@ import polars as pl
 
 from everstream.connectors.both_ways import FilesBothWays
 from everstream.connectors.checks import at_least_one
+from everstream.connectors.json_encoding import JsonEncoder
 from everstream.connectors.lines import BrokenLine, LinesReader, split_lines
 from everstream.connectors.parts import PartFolder, PartWriter
-from everstream.connectors.splits import Chunk, ChunkReader, LinesOffset
+from everstream.connectors.ranges import LinesOffset
+from everstream.connectors.splits import Chunk, ChunkReader
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.rejects import OnError
 from everstream.pipeline.sink import SinkShard, Writer
 from everstream.pipeline.source import Reader
-
-_JSON: Any = {"allow_nan": False, "separators": (",", ":")}
 
 
 class JsonLines(FilesBothWays[Any]):
@@ -77,6 +77,10 @@ class JsonLines(FilesBothWays[Any]):
         if not self._columns:
             return _JsonReader(chunks, self.on_error)
         return _ColumnsReader(chunks, self.on_error, self._schema or self._inferred_schema())
+
+    @property
+    def _smallest_split_bytes(self) -> int:
+        return self._batch_bytes
 
     def _inferred_schema(self) -> pl.Schema:
         """The schema of the first lines; the same for every shard, whichever splits it has."""
@@ -185,76 +189,7 @@ class _ColumnsReader(_JsonReader):
 class _JsonWriter(PartWriter):
     def __init__(self, folder: PartFolder, who: SinkShard) -> None:
         super().__init__(folder, who)
-        self._operator = who.operator
-        self._encode_lines = msgspec.json.Encoder(enc_hook=_plain).encode_lines
-        self._readable = json.JSONEncoder(**_JSON, ensure_ascii=False).encode
-        self._ascii = json.JSONEncoder(**_JSON).encode
+        self._encoder = JsonEncoder(who.operator)
 
     def encode(self, batch: Batch) -> bytes:
-        if isinstance(batch, pl.DataFrame):
-            return self._encode_columns(batch)
-        try:
-            encoded: bytes = self._encode_lines(batch)
-        except (TypeError, ValueError, RecursionError):
-            return b"".join([self._encode_carefully(record) for record in batch])
-        return encoded if b"null" not in encoded else self._without_losses(batch, encoded)
-
-    def _without_losses(self, batch: list[Any], encoded: bytes) -> bytes:
-        """The same lines, once it is known that what is null in them was None: NaN is null, too."""
-        lines = encoded.splitlines(keepends=True)
-        for number, line in enumerate(lines):
-            if b"null" in line:
-                lines[number] = self._encode_carefully(batch[number])
-        return b"".join(lines)
-
-    def _encode_carefully(self, record: Any) -> bytes:
-        try:
-            plain = msgspec.to_builtins(record, enc_hook=_plain)
-            try:
-                return f"{self._readable(plain)}\n".encode()
-            except UnicodeEncodeError:
-                # Half a surrogate pair has no UTF-8 form, but JSON can escape it.
-                return f"{self._ascii(plain)}\n".encode()
-        except (TypeError, ValueError, RecursionError) as error:
-            raise UserError(
-                f"operator '{self._operator}': a record cannot be written as JSON: {error}\n"
-                f"  record: {_shown(record)}\n"
-                "Turn it into dicts, lists, str, int, float, bool or None with a map before "
-                "the sink: .item() for numpy values, None for NaN."
-            ) from None
-
-    def _encode_columns(self, batch: pl.DataFrame) -> bytes:
-        for name, kind in batch.schema.items():
-            if _holds(kind, (pl.Binary, pl.Object)):
-                raise UserError(
-                    f"operator '{self._operator}': column '{name}' of type {kind} has no JSON "
-                    "form. Turn it into text or numbers first, "
-                    f"for example .with_columns(pl.col('{name}').bin.encode('base64'))."
-                )
-        buffer = io.BytesIO()
-        batch.write_ndjson(buffer)
-        return buffer.getvalue()
-
-
-def _shown(record: Any) -> str:
-    try:
-        return repr(record)[:200]
-    except RecursionError:
-        return f"a {type(record).__name__} that is nested too deeply"
-
-
-def _plain(value: Any) -> Any:
-    """A value of a class that is made from one that has a JSON form."""
-    for kind in (str, int, float):
-        if isinstance(value, kind):
-            return kind(value)
-    raise TypeError(f"Object of type {type(value).__name__} has no JSON form")
-
-
-def _holds(kind: pl.DataType, refused: tuple[Any, ...]) -> bool:
-    """Whether a column type is, or has inside it, one of these."""
-    if isinstance(kind, pl.Struct):
-        return any(_holds(field.dtype, refused) for field in kind.fields)  # type: ignore[arg-type]
-    if isinstance(kind, pl.List | pl.Array):
-        return _holds(kind.inner, refused)  # type: ignore[arg-type]
-    return kind in refused
+        return self._encoder.encode(batch)

@@ -15,7 +15,7 @@ from typing import Any, Literal, Self, TypeAlias, get_args, overload
 import numpy as np
 import polars as pl
 
-from everstream.connectors.rates import Floats, Pieces, Rate, Sampled, Walk, Wave
+from everstream.connectors.rates import Floats, Pieces, Rate, Sampled, Steady, Walk, Wave
 from everstream.errors import UserError
 from everstream.pipeline.checkpointing import seconds
 
@@ -76,7 +76,7 @@ class Load:
             raise UserError(
                 f"the rate must be a positive number of records per second, not {pattern}."
             )
-        self._rate = Pieces([0.0, 1.0], [pattern], [pattern], repeats=False)
+        self._rate = Steady(float(pattern))
         self.text = f"{pattern:.12g}"
 
     @classmethod

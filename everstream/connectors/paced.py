@@ -9,7 +9,7 @@ too; only on another machine, or after it was booted, the wall clocks must do.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,15 +18,16 @@ import polars as pl
 
 from everstream.connectors.checks import at_least_one
 from everstream.connectors.load import Load, load_of
+from everstream.connectors.paced_offsets import Begun, PacedOffset, respread_paced
 from everstream.connectors.timing import Timing
 from everstream.connectors.wrapping import Wrapping
 from everstream.connectors.wrapping_reader import WrappingReader
+from everstream.errors import ConnectorError
 from everstream.pipeline.batch import Batch, columns_of
 from everstream.pipeline.batching import WRITTEN
 from everstream.pipeline.rejects import Rejected
 from everstream.pipeline.source import EndOfStream, LoadSeen, Reader, Source
 from everstream.pipeline.types import T
-from everstream.state.saved import Saved
 
 SMALLEST_FRAME_S = 0.001
 """At high rates records are given in frames at least this far apart, not one by one."""
@@ -38,26 +39,6 @@ LATE_S = 0.05
 """Without catching up: what could not be given so long after it was due was held up."""
 ALMOST_NOW_S = 0.05
 """For what was due so lately the rate counts as steady since then."""
-
-
-@dataclass(frozen=True)
-class PacedOffset(Saved, word="paced-offset"):
-    """`given` records were given since `start_s`: all before `inner`, and `skip` from there on."""
-
-    start_s: float
-    given: int
-    inner: Any
-    skip: int
-    steady_s: float | None = None
-    """The start by the steady clock `clock`, if that has a name."""
-    clock: str = ""
-    shift: float = 0.0
-    """So many records of the load do not count: they were forfeited, or less than none: are owed."""
-    forfeited: float = 0.0
-    load: str | None = None
-    """The load if it was changed while running, in the words of `Load.parse`."""
-    version: int = 0
-    """Of the settings that the load was changed by."""
 
 
 class Paced(Wrapping[T]):
@@ -114,14 +95,20 @@ class Paced(Wrapping[T]):
     def tunable(self) -> dict[str, str]:
         return {**self._source.tunable(), "pattern": self._load.text or repr(self._load)}
 
-    def describe_offsets(self) -> dict[str, Any]:
-        return {**super().describe_offsets(), "of": self._source.describe_offsets()}
+    def column_names(self) -> list[str] | None:
+        names = super().column_names()
+        if names is None or self._due_column is None or self._due_column in names:
+            return names
+        return [*names, self._due_column]
 
     def open(self, shard: int, shards: int) -> Reader:
         inner = self._source.open(shard, shards)
         share = _Share(self._load, shards)
-        timing = Timing(self._clock)
-        return _PacedReader(inner, share, timing, self._batch, self._due_column, self._catch_up)
+        pace = _Pace(self._batch, self._due_column, self._catch_up)
+        return _PacedReader(inner, share, Timing(self._clock), pace, self._source.open)
+
+    def respread(self, offsets: Sequence[PacedOffset], shards: int) -> Sequence[PacedOffset]:
+        return respread_paced(offsets, shards, self._load, self._source.respread)
 
 
 @dataclass(frozen=True)
@@ -144,22 +131,36 @@ class _Share:
         return self.load.due_s(np.maximum(numbers * self.shards, 0.0))
 
 
+@dataclass(frozen=True)
+class _Pace:
+    """How records are given, as the user has asked for."""
+
+    batch: int
+    due_column: str | None
+    catch_up: bool
+
+
 class _PacedReader(WrappingReader):
     def __init__(
         self,
         inner: Reader,
         share: _Share,
         timing: Timing,
-        batch: int,
-        due_column: str | None,
-        catch_up: bool,
+        pace: _Pace,
+        open_as: Callable[[int, int], Reader],
     ) -> None:
+        """open_as: a reader of the source for another of its shards."""
         super().__init__(inner)
         self._written = self._share = share
         self._timing = timing
-        self._batch = batch
-        self._due_column = due_column
-        self._catch_up = catch_up
+        self._batch = pace.batch
+        self._due_column = pace.due_column
+        self._catch_up = pace.catch_up
+        self._open_as = open_as
+        self._earlier: Reader | None = None
+        """Reads a batch that an earlier shard had begun."""
+        self._clocks: tuple[Callable[[], float], Callable[[], float]] | None = None
+        self._after: Any = None
         self._offset = PacedOffset(0.0, 0, inner.offset, 0)
         self._begin()
         self._held: Batch = []
@@ -189,14 +190,33 @@ class _PacedReader(WrappingReader):
 
     def keep_time(self, wall_s: Callable[[], float], steady_s: Callable[[], float]) -> None:
         super().keep_time(wall_s, steady_s)
+        self._clocks = (wall_s, steady_s)
         if self._timing.use(wall_s, steady_s):
             self._begin()
 
+    def inner_offset(self, offset: PacedOffset) -> Any:
+        return offset.inner
+
+    @property
+    def holds(self) -> bool:
+        return len(self._held) > 0 or self._earlier is not None
+
     def forget(self, offset: PacedOffset) -> None:
-        self._inner.forget(offset.inner)
+        if offset.forgets:
+            super().forget(offset)
+
+    def close(self) -> None:
+        self._close_earlier()
+        super().close()
+
+    def _close_earlier(self) -> None:
+        if self._earlier is not None:
+            self._earlier.close()
+            self._earlier = None
 
     def seek(self, offset: PacedOffset) -> None:
-        self._inner.seek(offset.inner)
+        self._close_earlier()
+        super().seek(offset)
         tuned = offset.load
         self._share = self._written if tuned is None else self._shared(Load.parse(tuned))
         # What was given had been due.
@@ -218,13 +238,20 @@ class _PacedReader(WrappingReader):
         at_s = self._timing.passed_s()
         self._inner_is_idle = False
         while not len(self._held):
+            if self._offset.begun:
+                if not self._read_earlier(self._offset.begun[0]):
+                    return None
+                continue
             more = self._inner.read()
             self._held_rejected += self._inner.take_rejected()
             if more is None or isinstance(more, EndOfStream):
                 if self._held_rejected and not self._to_skip:
                     self._inner_was_given(self._offset.given)
                 self._inner_is_idle = more is None
+                if not self._inner_is_idle and not self._offset.ended:
+                    self._offset = replace(self._offset, ended=True)
                 return more
+            self._after = self._inner.offset
             self._held = more[self._to_skip :]
             self._to_skip = max(self._to_skip - len(more), 0)
             if not self._to_skip and not len(self._held):
@@ -241,9 +268,31 @@ class _PacedReader(WrappingReader):
             return None
         return self._give(count, at_s)
 
+    def _read_earlier(self, begun: Begun) -> bool:
+        """Take up the rest of a batch that an earlier shard had begun; whether anything came."""
+        if self._earlier is None:
+            self._earlier = self._open_as(begun.shard, begun.shards)
+            if self._clocks is not None:
+                self._earlier.keep_time(*self._clocks)
+            self._earlier.seek(begun.inner)
+            self._to_skip = begun.skip
+        more = self._earlier.read()
+        self._held_rejected += self._earlier.take_rejected()
+        if isinstance(more, EndOfStream):
+            raise ConnectorError(
+                f"the source does not give again what it gave before: {begun.count} records of a "
+                "batch are missing. Put back what it reads from, or start over with --fresh, which "
+                "deletes the output."
+            )
+        self._inner_is_idle = more is None
+        if more is not None:
+            self._held = more[self._to_skip :][: begun.count]
+            self._to_skip = max(self._to_skip - len(more), 0)
+        return more is not None
+
     def ready_in_s(self) -> float:
         if self._inner_is_idle:
-            return self._inner.ready_in_s()
+            return (self._earlier or self._inner).ready_in_s()
         at_s = self._timing.passed_s()
         next_frame_s = self._last_frame_s + SMALLEST_FRAME_S
         if next_frame_s > at_s and self._owed(next_frame_s) >= 1:
@@ -283,7 +332,23 @@ class _PacedReader(WrappingReader):
 
     def _inner_was_given(self, given: int) -> None:
         """All that was read from the source has been given on."""
-        self._offset = replace(self._offset, given=given, inner=self._inner.offset, skip=0)
+        self._offset = replace(
+            self._offset, given=given, inner=self._inner.offset, skip=0, held=None, after=None
+        )
+        self._give_rejected()
+
+    def _earlier_was_given(self, given: int, count: int) -> None:
+        """So many records of a batch that an earlier shard had begun have been given on."""
+        first, *others = self._offset.begun
+        first = replace(first, skip=first.skip + count, count=first.count - count)
+        begun = (first, *others) if first.count else tuple(others)
+        self._offset = replace(self._offset, given=given, begun=begun)
+        if not first.count:
+            self._give_rejected()
+            self._close_earlier()
+            self._to_skip = 0
+
+    def _give_rejected(self) -> None:
         self._rejected += self._held_rejected
         self._held_rejected = []
 
@@ -309,9 +374,13 @@ class _PacedReader(WrappingReader):
         if self._due_column is not None:
             frame = self._with_due(frame, self._due_column)
         given = self._offset.given + len(frame)
-        if len(self._held):
-            skip = self._offset.skip + len(frame)
-            self._offset = replace(self._offset, given=given, skip=skip)
+        if self._offset.begun:
+            self._earlier_was_given(given, len(frame))
+        elif len(self._held):
+            skip, held = self._offset.skip + len(frame), len(self._held)
+            self._offset = replace(
+                self._offset, given=given, skip=skip, held=held, after=self._after
+            )
         else:
             self._inner_was_given(given)
         self._last_frame_s = at_s
@@ -331,4 +400,6 @@ class _PacedReader(WrappingReader):
         numbers = np.arange(1, len(frame) + 1) + (self._offset.given + self._offset.shift)
         due_us = (self._offset.start_s + self._share.all_due_s(numbers)) * 1e6
         column = pl.Series(name, due_us.astype(np.int64))
-        return columns_of(frame, "Paced(due=...)").with_columns(column)
+        rows = columns_of(frame, "Paced(due=...)")
+        # The same; but `with_columns` takes longer than all else that is done for a small frame.
+        return rows.with_columns(column) if name in rows.columns else rows.hstack([column])

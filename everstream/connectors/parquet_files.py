@@ -21,7 +21,8 @@ from everstream.connectors.file_reader import FileReader
 from everstream.connectors.frames import Columns
 from everstream.connectors.parquet_parts import ParquetWriter
 from everstream.connectors.parts import PartFolder
-from everstream.connectors.splits import Follower, LinesOffset, Split
+from everstream.connectors.ranges import LinesOffset, Split
+from everstream.connectors.splits import Follower
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.rejects import OnError, Rejected
@@ -86,6 +87,10 @@ class Parquet(FilesBothWays[Row]):
         files = _Files(self._fs, self._columns)
         follower = self._files.follower(shard, shards)
         return _ParquetReader(files, offset, schema, self._batch_rows, self.on_error, follower)
+
+    @property
+    def _smallest_split_bytes(self) -> int:
+        return SMALLEST_SPLIT_BYTES
 
     def _first_schema(self) -> pl.Schema:
         """The columns of the first file that can be read."""
@@ -260,7 +265,7 @@ class _ParquetReader(FileReader):
             self._leave_out(split.path, error, sum(group.rows for group in groups))
             self._offset = self._offset.next_split()
             return None
-        position = self._offset.position
+        position = self._offset.place
         left = [g for g in groups if position is None or g.first_row + g.rows > position]
         if not left:
             self._offset = self._offset.next_split()

@@ -5,7 +5,7 @@ the command that installs it.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import polars as pl
@@ -14,6 +14,8 @@ from everstream.errors import ConnectorError, EverstreamError, UserError
 from everstream.extras import extra
 
 CONNECT_TIMEOUT_S = 10
+ROWS_AT_ONCE = 16_384
+"""The server takes some while the next ones become text."""
 
 
 def driver() -> Any:
@@ -114,6 +116,29 @@ def sql_kind(kind: pl.DataType) -> str:
     if kind.is_nested():
         return "jsonb"
     return _SQL_KINDS.get(kind.base_type(), "text")
+
+
+def sql_csv(frame: pl.DataFrame) -> Iterator[str] | None:
+    """The rows as COPY reads them in format csv, some at a time; None if their text is not sure.
+
+    Texts are quoted and NULLs are not, which is how COPY tells an empty text from none. A line of
+    nothing but a backslash and a dot ends what it reads, even within quotes.
+    """
+    if not all(map(_has_plain_text, frame.dtypes)):
+        return None
+    ends = frame.select(pl.col(pl.String).str.contains(r"(^|[\r\n])\\\.").any())
+    if ends.width and any(ends.row(0)):
+        return None
+    return (
+        piece.write_csv(include_header=False, quote_style="non_numeric")
+        for piece in frame.iter_slices(ROWS_AT_ONCE)
+    )
+
+
+def _has_plain_text(kind: pl.DataType) -> bool:
+    if isinstance(kind, pl.Datetime):
+        return kind.time_unit != "ns"
+    return kind.is_numeric() or kind in (pl.String, pl.Boolean, pl.Date)
 
 
 def sql_rows(frame: pl.DataFrame) -> list[tuple[Any, ...]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from everstream.connectors.postgres import connect, driver, explained, sql_kind, sql_rows
+from everstream.connectors.postgres import connect, driver, explained, sql_csv, sql_kind, sql_rows
 from everstream.connectors.sql import TOKEN, Database, Session, quoted, quoted_column, upsert_sql
 from everstream.connectors.tables import TableSink
 
@@ -87,6 +87,14 @@ class _PostgresSession(Session):
 
     def insert(self, table: str, frame: pl.DataFrame, token: int) -> None:
         names = ", ".join([*map(quoted_column, frame.columns), TOKEN])
+        text = sql_csv(frame.with_columns(pl.lit(token, pl.Int64).alias(TOKEN)))
+        if text is not None:
+            with self._cursor.copy(
+                f"COPY {quoted(table)} ({names}) FROM STDIN (FORMAT csv)"
+            ) as copy:
+                for piece in text:
+                    copy.write(piece)
+            return
         with self._cursor.copy(f"COPY {quoted(table)} ({names}) FROM STDIN") as copy:
             for row in sql_rows(frame):
                 copy.write_row((*row, token))

@@ -7,6 +7,7 @@ once before it is an error, since reading again from the offset does no harm.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
 
 import polars as pl
@@ -64,6 +65,11 @@ class PostgresTable(Source[Row]):
     def open(self, shard: int, shards: int) -> Reader:
         ranges = self._ranges if self._ranges is not None else self._cut()
         return _RangesReader(_Client(self._rows), KeyOffset(ranges[shard::shards]))
+
+    def respread(self, offsets: "Sequence[KeyOffset]", shards: int) -> "Sequence[KeyOffset]":
+        turns = zip_longest(*(offset.left() for offset in offsets))
+        ranges = [keys for turn in turns for keys in turn if keys is not None]
+        return [KeyOffset(tuple(ranges[shard::shards])) for shard in range(shards)]
 
     def _cut(self) -> "tuple[_KeyRange, ...]":
         rows, client = self._rows, _Client(self._rows)
@@ -188,6 +194,13 @@ class KeyOffset(Saved, word="key-offset"):
     ranges: tuple[_KeyRange, ...]
     index: int = 0
     last: Any = None
+
+    def left(self) -> list[_KeyRange]:
+        """The ranges from here on; of the one being read, the keys above the last."""
+        ranges = list(self.ranges[self.index :])
+        if ranges and self.last is not None:
+            ranges[0] = _KeyRange(self.last, ranges[0].high)
+        return ranges
 
 
 class _Client:

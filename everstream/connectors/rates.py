@@ -38,6 +38,22 @@ class Rate(ABC):
         """
 
 
+class Steady(Rate):
+    """Always the same: what most loads are, and a source asks several times for each frame."""
+
+    def __init__(self, per_s: float) -> None:
+        self._per_s = per_s
+
+    def rate(self, at_s: Floats) -> Floats:
+        return np.full_like(at_s, self._per_s)
+
+    def items(self, at_s: Floats) -> Floats:
+        return self._per_s * at_s
+
+    def due_s(self, numbers: Floats, until_s: float = np.inf) -> Floats:
+        return np.maximum(numbers, 0.0) / self._per_s
+
+
 class Pieces(Rate):
     """A line in pieces, from `left` to `right` between each two of the times.
 

@@ -10,6 +10,7 @@ same ones, whatever the DataFrame would give by then.
 
 import os
 import uuid
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from everstream.connectors.files import filesystem_of, is_local, make_folders
@@ -76,6 +77,11 @@ class SparkDataFrame(Source[Row]):
         if self._files is None:
             raise UserError("SparkDataFrame has not been started: run it in a pipeline.")
         return self._files.open(shard, shards)
+
+    def respread(self, offsets: Sequence[Any], shards: int) -> Sequence[Any]:
+        if self._files is None:
+            raise UserError("SparkDataFrame has not been started: run it in a pipeline.")
+        return self._files.respread(offsets, shards)
 
     def _write(self, url: str) -> None:
         if self._frame is None:

@@ -8,24 +8,27 @@ query lies in the store beside the batches, so both are moved, kept and deleted 
 """
 
 import logging
-import os
-import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-import polars as pl
-import pyarrow as pa
-from pyarrow import parquet
-
-from everstream.connectors.files import filesystem_of, is_local, make_folders, names_in
+from everstream.connectors.files import filesystem_of, is_local, make_folders
 from everstream.connectors.parts import owner_of
+from everstream.connectors.spark_landed import (
+    ENDED,
+    FAILED,
+    LANDED,
+    Landed,
+    LandedReader,
+    StreamOffset,
+    batch_in,
+    respread_landed,
+)
 from everstream.connectors.spark_watch import FAILURES_IN_A_ROW, Watch
 from everstream.errors import ConnectorError, UserError, said
-from everstream.pipeline.batch import Batch
 from everstream.pipeline.checkpointing import seconds
-from everstream.pipeline.source import END, EndOfStream, Reader, Source
+from everstream.pipeline.source import Reader, Source
 from everstream.pipeline.types import Row
 
 if TYPE_CHECKING:
@@ -33,15 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-LANDED: Final = "_SUCCESS"
-"""Spark writes this file when all others of a batch are whole."""
-ENDED: Final = "ended"
-"""Says how many batches there were, once there will be no more."""
-FAILED: Final = "failed"
-"""Says why the query has ended before its time."""
-LOOK_EVERY_S: Final = 0.05
 _QUERIES: Final = "org.apache.spark.sql.execution.streaming"
-_PART = re.compile(r"part-(\d+)-.*\.parquet")
 
 
 class SparkStream(Source[Row]):
@@ -108,7 +103,12 @@ class SparkStream(Source[Row]):
     def open(self, shard: int, shards: int) -> Reader:
         if self._folder is None:
             raise UserError("SparkStream has not been started: run it in a pipeline.")
-        return _LandedReader(self._folder, shard, shards)
+        return LandedReader(self._folder, shard, shards)
+
+    def respread(self, offsets: Sequence[Any], shards: int) -> Sequence[StreamOffset]:
+        if self._folder is None:
+            raise UserError("SparkStream has not been started: run it in a pipeline.")
+        return respread_landed(Landed(self._folder), offsets, shards)
 
 
 def _trigger(every: str | float | None, available_now: bool) -> dict[str, Any]:
@@ -165,8 +165,8 @@ class _Landing:
         with self._at_work:
             if self._stopping.is_set():
                 raise _Refused("the run is over; Spark gives this batch to the next one")
-            if not self._fs.exists(f"{_batch(self._path, number)}/{LANDED}"):
-                rows.write.mode("overwrite").parquet(_batch(self._url, number))
+            if not self._fs.exists(f"{batch_in(self._path, number)}/{LANDED}"):
+                rows.write.mode("overwrite").parquet(batch_in(self._url, number))
 
     def _wait(self) -> None:
         assert self._query is not None and self._watch is not None
@@ -211,103 +211,3 @@ def _hushed(context: "SparkContext") -> Iterator[None]:
 
 def _is_not_a_refusal(record: logging.LogRecord) -> bool:
     return record.exc_info is None or not isinstance(record.exc_info[1], _Refused)
-
-
-def _batch(path: str, number: int) -> str:
-    return f"{path}/batches/{number:08d}"
-
-
-class _LandedReader(Reader):
-    """Reads its share of the batches in order: the files of every so many partitions."""
-
-    def __init__(self, folder: str, shard: int, shards: int) -> None:
-        self._fs, self._path = filesystem_of(folder)
-        self._shard = shard
-        self._shards = shards
-        self._at = (0, 0, 0)
-        """Batch, file and row group that come next."""
-        self._mine: tuple[int, list[str]] | None = None
-        self._open: tuple[str, Any, parquet.ParquetFile] | None = None
-        self._forgotten = 0
-
-    @property
-    def offset(self) -> tuple[int, int, int]:
-        return self._at
-
-    def seek(self, offset: tuple[int, int, int]) -> None:
-        self._at = offset
-
-    def ready_in_s(self) -> float:
-        return LOOK_EVERY_S
-
-    def read(self) -> Batch | EndOfStream | None:
-        while True:
-            batch, file, group = self._at
-            files = self._files(batch)
-            if files is None:
-                return self._nothing_more(batch)
-            if file >= len(files):
-                self._at = (batch + 1, 0, 0)
-                continue
-            rows = self._group(f"{_batch(self._path, batch)}/{files[file]}", group)
-            self._at = (batch, file, group + 1) if rows is not None else (batch, file + 1, 0)
-            if rows is not None and len(rows):
-                return rows
-
-    def forget(self, offset: tuple[int, int, int]) -> None:
-        for number in range(self._forgotten, offset[0]):
-            for name in self._names(number):
-                self._fs.rm(f"{_batch(self._path, number)}/{name}")
-        self._forgotten = offset[0]
-
-    def close(self) -> None:
-        if self._open is not None:
-            self._open[1].close()
-            self._open = None
-
-    def _files(self, number: int) -> list[str] | None:
-        """This shard's files of a batch; None if it has not landed."""
-        if self._mine is None or self._mine[0] != number:
-            folder = _batch(self._path, number)
-            self._fs.invalidate_cache(folder)
-            if not self._fs.exists(f"{folder}/{LANDED}"):
-                return None
-            self._mine = (number, self._names(number))
-        return self._mine[1]
-
-    def _names(self, number: int) -> list[str]:
-        found = (
-            (name, _PART.fullmatch(name)) for name in names_in(self._fs, _batch(self._path, number))
-        )
-        return [name for name, part in found if part and int(part[1]) % self._shards == self._shard]
-
-    def _nothing_more(self, batch: int) -> EndOfStream | None:
-        """No further batch is there: for now, or for ever."""
-        self._fs.invalidate_cache(self._path)
-        there = names_in(self._fs, self._path)
-        if FAILED in there:
-            reason = self._fs.cat_file(f"{self._path}/{FAILED}").decode(errors="replace")
-            raise ConnectorError(
-                f"the streaming query that feeds this pipeline has failed: {reason}. Mend that "
-                "and run again: the next run goes on from the last checkpoint."
-            )
-        if ENDED in there and batch >= int(self._fs.cat_file(f"{self._path}/{ENDED}")):
-            return END
-        return None
-
-    def _group(self, path: str, number: int) -> pl.DataFrame | None:
-        """A row group; None if the file has no such."""
-        try:
-            if self._open is None or self._open[0] != path:
-                self.close()
-                file = self._fs.open(path, "rb")
-                self._open = (path, file, parquet.ParquetFile(file))
-            whole = self._open[2]
-            if number >= whole.metadata.num_row_groups:
-                return None
-            return pl.DataFrame(pl.from_arrow(whole.read_row_group(number, use_threads=False)))
-        except (OSError, pa.ArrowException) as error:
-            raise ConnectorError(
-                f"cannot read '{os.fspath(path)}', which Spark had written: {error}. Put the file "
-                "back from a copy, or start over with --fresh, which deletes the output."
-            ) from error

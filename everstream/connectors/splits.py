@@ -7,7 +7,6 @@ are read up to the size they had when they were listed: what is appended later i
 that come later are seen only by a source that follows; each of them is read by one shard.
 """
 
-import heapq
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,42 +15,10 @@ from typing import Any
 from everstream.connectors.compressed import ENDLESS, Unpacked, codec_of
 from everstream.connectors.files import is_pattern, place_of
 from everstream.connectors.parts import PENDING
+from everstream.connectors.ranges import LinesOffset, Split, deal
 from everstream.errors import ConnectorError, UserError
-from everstream.state.saved import Saved
 
-LARGEST_SPLIT_BYTES = 64 << 20
-SPLITS_PER_SHARD = 4
 UNREADABLE = (".xz", ".zip")
-
-
-@dataclass(frozen=True)
-class Split(Saved, word="file-range"):
-    """A byte range of one file, and the size of the whole file when it was listed.
-
-    The range of a compressed file counts the bytes it holds, its size those it has.
-    """
-
-    path: str
-    start: int
-    stop: int
-    file_bytes: int
-
-
-@dataclass(frozen=True)
-class LinesOffset(Saved, word="files-offset"):
-    """A shard's splits, which of them is being read, and where in it the next line starts.
-
-    `position` is None while that split has not been begun. `seen` are the files that a source
-    that follows need not take up any more: those it began with, and this shard's own since.
-    """
-
-    splits: tuple[Split, ...]
-    index: int = 0
-    position: int | None = None
-    seen: frozenset[str] | None = None
-
-    def next_split(self) -> "LinesOffset":
-        return replace(self, index=self.index + 1, position=None)
 
 
 @dataclass(frozen=True)
@@ -83,30 +50,6 @@ def list_files(fs: Any, path: str) -> list[tuple[str, int]]:
     else:
         files = []
     return sorted((entry["name"], entry["size"]) for entry in files if entry["type"] == "file")
-
-
-def deal(
-    files: Sequence[tuple[str, int]], shards: int, smallest_bytes: int
-) -> list[tuple[Split, ...]]:
-    """Cut the files into ranges; each next range goes to the shard with the fewest bytes yet."""
-    total_bytes = sum(size for _, size in files)
-    wanted = -(-total_bytes // (shards * SPLITS_PER_SHARD))
-    split_bytes = max(smallest_bytes, min(wanted, LARGEST_SPLIT_BYTES))
-    hands: list[list[Split]] = [[] for _ in range(shards)]
-    loads = [(0, shard) for shard in range(shards)]
-    for path, size in files:
-        if size and codec_of(path):
-            load, shard = heapq.heappop(loads)
-            hands[shard].append(Split(path, 0, ENDLESS, size))
-            heapq.heappush(loads, (load + size, shard))
-            continue
-        pieces = -(-size // split_bytes)
-        for piece in range(pieces):
-            start, stop = size * piece // pieces, size * (piece + 1) // pieces
-            load, shard = heapq.heappop(loads)
-            hands[shard].append(Split(path, start, stop, size))
-            heapq.heappush(loads, (load + stop - start, shard))
-    return [tuple(hand) for hand in hands]
 
 
 @dataclass(frozen=True)
@@ -181,7 +124,7 @@ class ChunkReader:
             offset = self.follower.extended(offset)
         while offset.index < len(offset.splits) and left > 0:
             split = offset.splits[offset.index]
-            position = offset.position
+            position = offset.place
             if position is None:
                 position = self._first_line(split)
             if position < split.stop:

@@ -2,12 +2,13 @@
 
 import codecs
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from everstream.connectors.checks import at_least_one
 from everstream.connectors.files import filesystem_of
 from everstream.connectors.lines import BrokenLine, LinesReader, split_lines
+from everstream.connectors.ranges import LinesOffset, respread_splits
 from everstream.connectors.splits import Chunk, ChunkReader, FileSet
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch
@@ -60,6 +61,9 @@ class TextLines(Source[str]):
     def open(self, shard: int, shards: int) -> Reader:
         chunks = self._files.reader(shard, shards, self._batch_bytes)
         return _TextReader(chunks, self.on_error, self._encoding)
+
+    def respread(self, offsets: Sequence[LinesOffset], shards: int) -> Sequence[LinesOffset]:
+        return respread_splits(offsets, shards, self._batch_bytes)
 
     def check(self) -> None:
         self._files.check()

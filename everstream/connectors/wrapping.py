@@ -1,5 +1,7 @@
 """What a source shares with the one it wraps: all but how its records are given."""
 
+from typing import Any
+
 from everstream.pipeline.source import Source
 from everstream.pipeline.types import T
 
@@ -12,6 +14,8 @@ class Wrapping(Source[T]):
         self.max_shards = source.max_shards
         self.on_error = source.on_error
         self.own_slots = source.own_slots
+        self.event_time = source.event_time
+        self.replayable = source.replayable
 
     def total_records(self) -> int | None:
         return self._source.total_records()
@@ -21,6 +25,12 @@ class Wrapping(Source[T]):
 
     def check(self) -> None:
         self._source.check()
+
+    def describe_offsets(self) -> dict[str, Any]:
+        return {**super().describe_offsets(), "of": self._source.describe_offsets()}
+
+    def column_names(self) -> list[str] | None:
+        return self._source.column_names()
 
     def before_run(self, pipeline: str, operator: str, store: str, resuming: bool) -> None:
         self._source.before_run(pipeline, operator, store, resuming)

@@ -1,16 +1,45 @@
 """What a reader shares with the one it wraps: all but how records are given."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from everstream.pipeline.rejects import Rejected
 from everstream.pipeline.source import LoadSeen, Reader
+from everstream.pipeline.times import NO_WATERMARK
 
 
 class WrappingReader(Reader):
-    """Passes on what `inner` is told and says; offsets, and what is read, are the wrapping one's own."""
+    """Passes on what `inner` is told and says; what is read, and when, is the wrapping one's own."""
 
     def __init__(self, inner: Reader) -> None:
         self._inner = inner
+        self._promised = NO_WATERMARK
+
+    @abstractmethod
+    def inner_offset(self, offset: Any) -> Any:
+        """Where `inner` has to stand for this one to stand at its `offset`."""
+
+    @property
+    @abstractmethod
+    def holds(self) -> bool:
+        """Whether records that `inner` has given still wait here."""
+
+    def seek(self, offset: Any) -> None:
+        self._inner.seek(self.inner_offset(offset))
+        self._promised = NO_WATERMARK
+
+    def stable(self, offset: Any) -> None:
+        self._inner.stable(self.inner_offset(offset))
+
+    def forget(self, offset: Any) -> None:
+        self._inner.forget(self.inner_offset(offset))
+
+    def watermark(self) -> int:
+        """What `inner` promises counts only when all it has given was passed on."""
+        if not self.holds:
+            self._promised = self._inner.watermark()
+        return self._promised
 
     def fence(self, generation: int) -> None:
         self._inner.fence(generation)

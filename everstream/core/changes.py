@@ -6,21 +6,21 @@ that somebody else would, is never passed over in silence. A user who means it s
 carries state over to another name, `dropped` leaves it behind.
 """
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
-from everstream.core.checkpoint_record import CheckpointRecord, LogKind
-from everstream.core.ids import ShardId
-from everstream.core.manifest import EpochManifest, check_fits
+from everstream.core.aliasing import aliased, without
+from everstream.core.carrying import Carried, alike, carried, changed_in, on_their_way
+from everstream.core.checkpoint_record import LogKind
+from everstream.core.manifest import EpochManifest, check_fits, shard_counts
 from everstream.core.plan import Plan
+from everstream.core.respreading import as_it_was, check_can_move, is_settled, moved, respread
 from everstream.errors import UserError
 from everstream.pipeline.describing import Description
 from everstream.pipeline.graph import Kind
-
-_CHANNEL = re.compile(r"(\d+)/(.+):(\d+)->(.+):(\d+)")
-V = TypeVar("V")
+from everstream.pipeline.operator import Operator
 
 
 @dataclass(frozen=True)
@@ -92,13 +92,13 @@ class Wishes:
         if not moved and not left:
             return manifest
         aliases = {**moved, **dict.fromkeys(left, "")}
-        records = [_aliased(r, aliases, manifest.log) for r in manifest.records.values()]
+        records = [aliased(r, aliases, manifest.log) for r in manifest.records.values()]
         about = manifest.described
         return replace(
             manifest,
             records={record.shard: record for record in records},
             shard_counts={moved.get(n, n): count for n, count in manifest.shard_counts.items()},
-            described=None if about is None else _without(about, aliases),
+            described=None if about is None else without(about, aliases),
         )
 
 
@@ -126,6 +126,17 @@ class GoingOn:
     rewritten: bool = False
     """The newest is not the one in the store: it is to be written again before anything else."""
     notes: tuple[str, ...] = ()
+    settles: Plan | None = None
+    """Records are on their way, and the numbers of shards have changed: what the run begins with, to
+    come to a standstill first."""
+    before: Mapping[str, Description] = field(default_factory=dict)
+    """Operator -> how its state was described, where that has changed and it goes on."""
+
+    def tell(self, plan: Plan) -> None:
+        """Let the operators know what they go on from."""
+        for name, node in plan.graph.nodes.items():
+            if isinstance(node.what, Operator):
+                node.what.goes_on_from(self.before.get(name))
 
 
 def going_on(
@@ -140,15 +151,51 @@ def going_on(
     newest = earlier[0]
     if newest.final:
         check_fits(newest, plan, log)
-        return GoingOn(list(earlier))
+        if not moved(newest, plan):
+            return GoingOn([newest, *fallbacks(earlier, plan, log)])
+        if any(record.parts for record in newest.records.values()):
+            before = as_it_was(newest, plan)
+            return GoingOn([newest, *fallbacks(earlier, before, log)], settles=before)
+        return GoingOn([respread(newest, plan), *fallbacks(earlier, plan, log)], rewritten=True)
     wishes.check(newest, plan)
     adapted = wishes.applied(newest)
-    check_fits(adapted, plan, log)
+    changed = moved(adapted, plan)
+    before = as_it_was(adapted, plan) if changed else plan
+    check_fits(adapted, before, log)
+    begins = plan if is_settled(adapted) else before
     found = differences(adapted, plan, wishes)
     if found:
         raise UserError(refusal(found))
-    older = [manifest for manifest in earlier[1:] if _fits(manifest, plan, log)]
-    return GoingOn([adapted, *older], adapted is not newest, tuple(_notes(newest, plan, wishes)))
+    notes = [*_notes(newest, plan, wishes), *_respreading(adapted, plan, begins is not plan)]
+    described = {name: (adapted.described or {})[name] for name in changed_in(adapted, plan)}
+    if changed:
+        _check_one_change(changed, described, plan)
+        check_can_move(adapted, plan)
+    if changed and begins is plan:
+        adapted = respread(adapted, plan)
+    older = [m for m in fallbacks(earlier, begins, log) if alike(m, adapted, plan)]
+    settles = None if begins is plan else begins
+    return GoingOn([adapted, *older], adapted is not newest, tuple(notes), settles, described)
+
+
+def _check_one_change(
+    moving: Mapping[str, int], described: Mapping[str, Description], plan: Plan
+) -> None:
+    for name in sorted(moving.keys() & described.keys()):
+        raise UserError(
+            f"'{name}' has changed, and is to go on with {shard_counts(plan)[name]} shard(s) instead "
+            f"of {moving[name]}. One after the other: say shards={moving[name]}, run it until its next "
+            "checkpoint, and change the shards then (everstream scale does, while it runs)."
+        )
+
+
+def _respreading(manifest: EpochManifest, plan: Plan, settles: bool) -> Iterator[str]:
+    now = shard_counts(plan)
+    for name, before in moved(manifest, plan).items():
+        if before != now[name]:
+            yield f"'{name}' goes on with {now[name]} shard(s) instead of {before}"
+    if settles:
+        yield "what is on its way in the checkpoint arrives first, among the shards as they were"
 
 
 def refusal(found: Sequence[Difference]) -> str:
@@ -171,11 +218,23 @@ def differences(
         now = plan.described.get(name)
         if now is None:
             found.append(_gone(name, before, manifest, plan))
-        elif now != before:
+        elif (how := carried(before, now)) is None:
             found.append(_changed(name, before, now))
+        elif how.parts and on_their_way(manifest):
+            found.append(_late(name, how))
         else:
             found += _ambiguous(name, now, manifest, plan)
     return found
+
+
+def _late(name: str, how: Carried) -> Difference:
+    return Difference(
+        name,
+        f"has changed ({'; '.join(how.says)}), and the checkpoint holds rows on their way that were "
+        "made for it as it was",
+        "Go on with the pipeline as it was, and stop it under aligned checkpoints first; or "
+        f"drop_state=['{name}'] (--drop-state {name}) lets it begin with nothing.",
+    )
 
 
 def _gone(name: str, before: Description, manifest: EpochManifest, plan: Plan) -> Difference:
@@ -250,18 +309,39 @@ def _notes(manifest: EpochManifest, plan: Plan, wishes: Wishes) -> Iterator[str]
             yield f"'{new}' goes on with the state of '{old}'"
         else:
             yield f"the checkpoint has no '{old}' any more: there is nothing to rename"
+    for name, how in changed_in(wishes.applied(manifest), plan).items():
+        if wishes.renamed.get(name) != name:
+            yield from (f"'{name}': {text}" for text in how.says)
     for name in sorted(wishes.dropped):
         begins = f"the state of '{name}' is dropped"
         yield f"{begins}: it begins with nothing" if name in plan.graph.nodes else begins
 
 
+def fallbacks(
+    earlier: Sequence[EpochManifest], plan: Plan, log: LogKind
+) -> Iterator[EpochManifest]:
+    """Where to go back to, of those before the newest, if that cannot be restored.
+
+    Whoever goes back over other numbers of shards takes back what these have shown, too.
+    """
+    newest = earlier[0]
+    for manifest in earlier[1:]:
+        most = {n: max(newest.ever(n), manifest.ever(n)) for n in manifest.shard_counts}
+        alone = all(manifest.ever(name) == most[name] for name in most)
+        if alone and _fits(manifest, plan, log):
+            yield manifest
+        elif is_settled(manifest) and manifest.log == log and not differences(manifest, plan):
+            with suppress(UserError):
+                yield respread(replace(manifest, most_shards=most), plan)
+
+
 def _fits(manifest: EpochManifest, plan: Plan, log: LogKind) -> bool:
-    """Whether one can fall back to this older manifest; it gets no wishes."""
+    """Whether one can go on from this older manifest; it gets no wishes."""
     try:
         check_fits(manifest, plan, log)
     except UserError:
         return False
-    return not differences(manifest, plan)
+    return not moved(manifest, plan) and not differences(manifest, plan)
 
 
 def _known(manifest: EpochManifest) -> set[str]:
@@ -288,73 +368,14 @@ def _shown(value: Any) -> str:
     return "nothing" if value is None else repr(value)
 
 
-def _without(values: Mapping[str, V], aliases: Mapping[str, str]) -> dict[str, V]:
-    """By their names now, without what was dropped."""
-    return {aliases.get(n, n): value for n, value in values.items() if aliases.get(n) != ""}
-
-
-def _aliased(
-    record: CheckpointRecord, aliases: Mapping[str, str], log: LogKind
-) -> CheckpointRecord:
-    if not aliases.keys() & set(record.operators):
-        return _renamed_channels(record, aliases, log)
-    own = dict(record.aliases)
-    for name in record.operators:
-        if name in aliases:
-            saved = next((old for old, new in own.items() if new == name), name)
-            own[saved] = aliases[name]
-    head = aliases.get(record.shard.operator) or record.shard.operator
-    keeps = record.keeps
-    changed = replace(
-        record,
-        shard=ShardId(head, record.shard.number),
-        operators=tuple(aliases.get(name) or name for name in record.operators),
-        keeps=None if keeps is None else tuple(_without(dict.fromkeys(keeps), aliases)),
-        aliases=own,
-        counts=_without(record.counts, aliases),
-        skipped=_without(record.skipped, aliases),
-    )
-    return _renamed_channels(changed, aliases, log)
-
-
-def _renamed_channels(
-    record: CheckpointRecord, aliases: Mapping[str, str], log: LogKind
-) -> CheckpointRecord:
-    """Channels by the names of their ends now.
-
-    Not where frames lie in the checkpoint, which are found by the names from then: `check_fits`
-    refuses a pipeline whose channels have other names.
-    """
-    if record.holds_frames or log != "none":
-        return record
-
-    def now(channel: str) -> str:
-        match = _CHANNEL.fullmatch(channel)
-        if match is None:
-            return channel
-        edge, sender, s, receiver, r = match.groups()
-        ends = [aliases.get(name) or name for name in (sender, receiver)]
-        return f"{edge}/{ends[0]}:{s}->{ends[1]}:{r}"
-
-    return replace(
-        record,
-        received=_by(now, record.received),
-        sent=_by(now, record.sent),
-        ended=tuple(map(now, record.ended)),
-        watermarks=_by(now, record.watermarks),
-    )
-
-
-def _by(name: Callable[[str], str], values: Mapping[str, int]) -> dict[str, int]:
-    return {name(key): value for key, value in values.items()}
-
-
 def fates(manifest: EpochManifest, plan: Plan, wishes: Wishes = NO_WISHES) -> dict[str, str]:
     """Operator -> what would become of its state, in words: those of the pipeline, then others."""
     adapted = wishes.applied(manifest)
     kept, known = _keeping(adapted), _known(manifest)
     wrong = {found.operator: found for found in differences(adapted, plan, wishes)}
     before = {new: old for old, new in wishes.renamed.items() if old != new and old in known}
+    other, now = moved(adapted, plan), shard_counts(plan)
+    changed = changed_in(adapted, plan)
     said: dict[str, str] = {}
     for name in plan.graph.nodes:
         if name in wrong:
@@ -362,9 +383,11 @@ def fates(manifest: EpochManifest, plan: Plan, wishes: Wishes = NO_WISHES) -> di
         elif name in wishes.dropped:
             said[name] = "begins with nothing: its state is dropped"
         elif name in kept:
-            said[name] = (
-                f"goes on with the state of '{before[name]}'" if name in before else "goes on"
-            )
+            going = f"goes on with the state of '{before[name]}'" if name in before else "goes on"
+            same = name not in changed or wishes.renamed.get(name) == name
+            said[name] = "; ".join([going, *(() if same else changed[name].says)])
+            if name in other and other[name] != now[name]:
+                said[name] += f", spread over {now[name]} shard(s) instead of {other[name]}"
         elif name in plan.described:
             said[name] = "nothing saved so far" if name in known else "new: begins with nothing"
         else:

@@ -7,6 +7,9 @@ from typing import Any, Literal, TypeAlias
 from everstream.core.ids import NO_CHECKPOINT, CheckpointNumber, ShardId
 from everstream.state.objects import ObjectRef
 
+DEAD_LETTERS = "/dead-letters"
+"""Ends the name under which an operator's dead letters are saved."""
+
 LogKind: TypeAlias = Literal["none", "durable", "memory"]
 """Where senders keep what they sent."""
 
@@ -36,6 +39,8 @@ class CheckpointRecord:
     operators: tuple[str, ...]
     objects: tuple[ObjectRef, ...] = ()
     """The chain of objects that restores it, the full one first."""
+    files: tuple[ObjectRef, ...] = ()
+    """What those objects name: the files of state that is kept on disk."""
     keeps: tuple[str, ...] | None = None
     """Operators that have something in them: state, an offset, transactions. None: not known."""
     aliases: dict[str, str] = field(default_factory=dict)
@@ -73,8 +78,19 @@ class CheckpointRecord:
     """Operator -> records left out because of an error, of those that left any out."""
     variables: dict[str, Any] = field(default_factory=dict)
     """The protocol's own."""
+    parts: tuple["CheckpointRecord", ...] = ()
+    """What earlier shards had saved, of which this one takes its share: the number of shards was
+    changed since. Then it has no objects of its own."""
+    shards: int = 0
+    """Of such a part: how many shards there were."""
+    key_groups: int | None = None
+    """Of such a part: in how many groups keys were spread; None for as many as there were shards."""
+    most_shards: dict[str, int] = field(default_factory=dict)
+    """If it has parts: operator -> how many shards it has ever had, all of which may have output."""
     lost_frames: int = 0
     """Frames sent to this shard that nobody could send again."""
+    aligned_s: float = 0.0
+    """From the first input that showed the marker to the last; aligned, they are held meanwhile."""
     capture_s: float = 0.0
     upload_s: float = 0.0
     size_bytes: int = 0
@@ -82,10 +98,20 @@ class CheckpointRecord:
     @property
     def all_objects(self) -> tuple[ObjectRef, ...]:
         """Everything in the store that it takes to go back to this checkpoint."""
-        return (*self.objects, *self.carried, *(segment.ref for segment in self.log))
+        logs = (segment.ref for segment in self.log)
+        of_parts = (ref for part in self.parts for ref in part.all_objects)
+        return (*self.objects, *self.files, *self.carried, *logs, *of_parts)
+
+    @property
+    def restore_bytes(self) -> int:
+        """What it takes to have its state again."""
+        own = sum(ref.size_bytes for ref in (*self.objects, *self.files))
+        return own + sum(part.restore_bytes for part in self.parts)
 
     def owner(self, saved: str) -> str | None:
         """Who owns what the objects keep under this name; None if nobody does any more."""
+        if self.aliases.get(saved) == "":
+            return None
         operator, slash, rest = saved.partition("/")
         if operator not in self.aliases:
             return saved
@@ -98,8 +124,10 @@ class CheckpointRecord:
             **vars(self),
             "shard": str(self.shard),
             "objects": [ref.to_json() for ref in self.objects],
+            "files": [ref.to_json() for ref in self.files],
             "carried": [ref.to_json() for ref in self.carried],
             "log": [segment.to_json() for segment in self.log],
+            "parts": [part.to_json() for part in self.parts],
         }
 
     @classmethod
@@ -114,10 +142,12 @@ class CheckpointRecord:
                 "shard": ShardId.parse(body["shard"]),
                 "operators": tuple(body["operators"]),
                 "objects": tuple(ObjectRef(**ref) for ref in body["objects"]),
+                "files": tuple(ObjectRef(**ref) for ref in body.get("files", ())),
                 "carried": tuple(ObjectRef(**ref) for ref in body.get("carried", ())),
                 "ended": tuple(body["ended"]),
                 "keeps": None if body.get("keeps") is None else tuple(body["keeps"]),
                 "log": tuple(LogSegment.from_json(segment) for segment in body["log"]),
+                "parts": tuple(cls.from_json(part) for part in body.get("parts", ())),
                 "uncommitted": waiting
                 and {sink: tuple(numbers) for sink, numbers in waiting.items()},
                 "counts": {name: tuple(pair) for name, pair in body["counts"].items()},

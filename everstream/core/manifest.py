@@ -8,14 +8,16 @@ from everstream.core.checkpoint_record import CheckpointRecord, LogKind
 from everstream.core.ids import ChannelId, Epoch, ShardId
 from everstream.core.plan import Plan
 from everstream.core.registry import PROTOCOLS, either
-from everstream.errors import StoreError, UserError
+from everstream.errors import UserError
 from everstream.pipeline.describing import Description
 from everstream.pipeline.graph import Kind
 from everstream.pipeline.sink import Delivery, Sink
+from everstream.state.formats import check_format
 from everstream.state.manifests import standing
 
-FORMAT = 2
-"""Of manifests. 1: without descriptions of operators, and without this number."""
+FORMAT = 3
+"""Of manifests. 1: without descriptions of operators, and without this number. 2: keys are in as many
+groups as their operator has shards."""
 KEPT_MANIFESTS = 3
 """How many a store keeps: if the newest cannot be restored, there are others."""
 
@@ -39,6 +41,10 @@ class EpochManifest:
     """Where what was on its way between these checkpoints is to be found."""
     described: dict[str, Description] | None = None
     """Operator -> what its saved state belongs to; None in manifests of the first format."""
+    key_groups: int | None = None
+    """In how many groups keys are spread; None, as in older formats: as many as there are shards."""
+    most_shards: dict[str, int] = field(default_factory=dict)
+    """Operator -> how many shards it has ever had in this store, of those that had other numbers."""
     returns: tuple[int, ...] = ()
     """The epochs this store ever went back to, in order: whatever newer ones had shown before was
     taken back. For those who read the output as it comes."""
@@ -49,7 +55,19 @@ class EpochManifest:
 
     def gone_back_to(self, older: "EpochManifest") -> "EpochManifest":
         """An older manifest as it is written again, as the newest, to go back from this one."""
-        return replace(older, returns=(*self.returns, older.epoch))
+        most = {
+            n: max(self.ever(n), older.ever(n)) for n in {*self.most_shards, *older.most_shards}
+        }
+        return replace(older, returns=(*self.returns, older.epoch), most_shards=most)
+
+    @property
+    def was_gone_back_to(self) -> bool:
+        """What came after it was given up, and somebody may still have to take it back."""
+        return self.returns[-1:] == (self.epoch,)
+
+    def ever(self, operator: str) -> int:
+        """How many shards an operator has ever had."""
+        return max(self.most_shards.get(operator, 0), self.shard_counts.get(operator, 0))
 
     def to_json(self) -> dict[str, Any]:
         objects = {ref.name: ref for r in self.records.values() for ref in r.all_objects}
@@ -64,6 +82,8 @@ class EpochManifest:
             "shard_counts": self.shard_counts,
             "log": self.log,
             "described": self.described,
+            "key_groups": self.key_groups,
+            "most_shards": self.most_shards,
             "returns": list(self.returns),
             "records": [record.to_json() for record in self.records.values()],
             "objects": [ref.to_json() for ref in objects.values()],
@@ -71,12 +91,8 @@ class EpochManifest:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> "EpochManifest":
-        if body.get("format", 1) > FORMAT:
-            raise StoreError(
-                f"the store's manifest of epoch {body.get('epoch')} has format {body['format']}, "
-                f"and this Everstream reads up to format {FORMAT}: it was written by a newer one. "
-                "Use that one, or give this run another store."
-            )
+        what = f"the store's manifest of epoch {body.get('epoch')}"
+        check_format(what, body.get("format", 1), FORMAT)
         records = [CheckpointRecord.from_json(record) for record in body["records"]]
         return cls(
             epoch=Epoch(body["epoch"]),
@@ -89,6 +105,8 @@ class EpochManifest:
             written_at=body.get("written_at"),
             log=body.get("log", "none"),
             described=body.get("described"),
+            key_groups=body.get("key_groups"),
+            most_shards=body.get("most_shards", {}),
             returns=tuple(body.get("returns", ())),
         )
 
@@ -119,14 +137,6 @@ def check_fits(manifest: EpochManifest, plan: Plan, log: LogKind = "none") -> No
             f"'{plan.graph.name}'. Use another --store, or --fresh, which deletes "
             "them and their output."
         )
-    now = shard_counts(plan)
-    for operator, before in manifest.shard_counts.items():
-        if operator in now and now[operator] != before:
-            raise UserError(
-                f"operator '{operator}' was checkpointed with {before} shard(s) and now has "
-                f"{now[operator]}. Set shards={before} to go on from the checkpoint, or use "
-                "--fresh to start over, which deletes the output."
-            )
     if manifest.final:
         return
     if manifest.log != log:
@@ -153,7 +163,7 @@ def _check_channels(manifest: EpochManifest, plan: Plan) -> None:
         return {str(channel) for channel in channels}
 
     for shard, record in manifest.records.items():
-        if not record.holds_frames and manifest.log == "none":
+        if record.parts or not (record.holds_frames or manifest.log != "none"):
             continue
         known = shard in plan.inputs and plan.chains[shard.operator].operators == record.operators
         if (

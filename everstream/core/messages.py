@@ -85,6 +85,15 @@ class Stable:
     received: dict[str, int] = field(default_factory=dict)
 
 
+EVERYBODY = -1
+"""Not the shards of one cycle, but all there are."""
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Read nothing more, and let timers rest: what is on its way is to arrive. Until going back."""
+
+
 @dataclass(frozen=True)
 class Probe:
     """Shards on this cycle: is there anything left to do?"""
@@ -107,7 +116,16 @@ class Shutdown:
 
 
 Command: TypeAlias = (
-    Restore | Halt | Recover | Resume | StartCheckpoint | Stable | Probe | EndLoop | Shutdown
+    Restore
+    | Halt
+    | Recover
+    | Resume
+    | StartCheckpoint
+    | Stable
+    | Pause
+    | Probe
+    | EndLoop
+    | Shutdown
 )
 """Everything a coordinator can tell a host and its shards."""
 
@@ -148,6 +166,7 @@ class Census:
 
     shard: ShardId
     generation: Generation
+    cycle: int
     round: int
     passive: bool
     """Everything from outside the cycle has ended, and nothing waits here."""

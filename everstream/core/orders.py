@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from everstream.core.ids import HostId
+from everstream.core.ids import HostId, TaskNumber
 from everstream.core.manifest import EpochManifest
 from everstream.core.messages import Command
 from everstream.errors import EverstreamError
@@ -32,6 +32,8 @@ PHASE_MOVES: dict[Phase, set[Phase]] = {
 class Outcome(Enum):
     FINISHED = "finished"
     STOPPED = "stopped"
+    SETTLED = "settled"
+    """Stopped, with nothing on its way, for the same hosts to go on with other shards."""
     FAILED = "failed"
 
 
@@ -60,6 +62,21 @@ class SendTo:
 
 
 @dataclass(frozen=True)
+class Place:
+    """This process takes this place: what is sent to the host goes there from now on."""
+
+    process: TaskNumber
+    host: HostId
+
+
+@dataclass(frozen=True)
+class Dismiss:
+    """This process has no place, and will need none: it may go."""
+
+    process: TaskNumber
+
+
+@dataclass(frozen=True)
 class WriteManifest:
     manifest: EpochManifest
 
@@ -83,7 +100,9 @@ class Note:
 
     text: str
     warning: bool = False
+    given_up: int | None = None
+    """The checkpoint that will not be had, if this is about one."""
 
 
-Order: TypeAlias = SendTo | WriteManifest | Discard | EndRun | Note
+Order: TypeAlias = SendTo | Place | Dismiss | WriteManifest | Discard | EndRun | Note
 """Everything a coordinator can order; an engine carries out every one."""

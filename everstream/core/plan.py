@@ -4,8 +4,8 @@ Operators joined by a plain edge between equal shard counts are fused into a cha
 runs them all, no channel between. A chain is named by its first operator.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from everstream.core.ids import ChannelId, HostId, ShardId
@@ -13,6 +13,7 @@ from everstream.core.recovery_line import Link, cycles
 from everstream.errors import UserError
 from everstream.pipeline.describing import Description, described
 from everstream.pipeline.graph import Broadcast, Edge, Graph, Kind, OnDemand
+from everstream.pipeline.keys import KEY_GROUPS
 from everstream.pipeline.operator import Operator
 from everstream.pipeline.stream import Pipeline, planned_shards
 from everstream.pipeline.validate import validate
@@ -47,6 +48,10 @@ class Plan:
     links: list[Link] = field(default_factory=list)
     cycles: list[tuple[ShardId, ...]] = field(default_factory=list)
     """The strongly connected components of the shards that hold a cycle."""
+    key_groups: int | None = KEY_GROUPS
+    """How many groups keys are spread in; None: as many as the shards of their operator."""
+    written: Graph | None = None
+    """The graph as the user wrote it: not all of its operators say how many shards they have."""
 
     def __post_init__(self) -> None:
         self.inputs = {shard: [] for shard in self.shards}
@@ -139,15 +144,40 @@ class Plan:
         return found
 
 
-def spread(plan: Plan, hosts: int) -> Plan:
-    """The same plan over another number of hosts; nothing is checked again."""
+def spread(plan: Plan, hosts: int, at_least: int = 0) -> Plan:
+    """The same plan over another number of hosts; nothing is checked again.
+
+    at_least: so many there are, even if some of them have no shards until there are more.
+    """
     placed = place(list(plan.chains.values()), hosts)
-    return Plan(plan.graph, plan.chains, plan.shards, plan.channels, placed)
+    return replace(plan, hosts=[*placed, *([] for _ in range(at_least - len(placed)))])
 
 
-def make_plan(pipeline: Pipeline, hosts: int) -> Plan:
-    """Check the pipeline, fuse what can be fused and spread the shards over at most `hosts`."""
-    graph = planned_shards(pipeline.graph)
+def rescaled(plan: Plan, shards: Mapping[str, int], key_groups: int | None) -> Plan:
+    """The same pipeline, on equally many hosts, with these numbers of shards.
+
+    Operators that do not say how many shards they have follow those before them.
+    """
+    assert plan.written is not None
+    hosts = len(plan.hosts)
+    return spread(_planned(plan.written, hosts, shards, key_groups), hosts, at_least=hosts)
+
+
+def make_plan(
+    pipeline: Pipeline,
+    hosts: int,
+    shards: Mapping[str, int] | None = None,
+    key_groups: int | None = KEY_GROUPS,
+) -> Plan:
+    """Check the pipeline, fuse what can be fused and spread the shards over at most `hosts`.
+
+    shards: for these operators another number than the pipeline says.
+    """
+    return _planned(pipeline.graph, hosts, shards or {}, key_groups)
+
+
+def _planned(written: Graph, hosts: int, wanted: Mapping[str, int], key_groups: int | None) -> Plan:
+    graph = planned_shards(written, wanted, key_groups)
     validate(graph)
     chains = _fuse(graph)
     chain_of = {name: chain for chain in chains.values() for name in chain.operators}
@@ -159,7 +189,8 @@ def make_plan(pipeline: Pipeline, hosts: int) -> Plan:
         for s in range(chain_of[edge.sender].shards)
         for r in range(chain_of[edge.receiver].shards)
     ]
-    return Plan(graph, chains, shards, channels, place(list(chains.values()), hosts))
+    placed = place(list(chains.values()), hosts)
+    return Plan(graph, chains, shards, channels, placed, key_groups=key_groups, written=written)
 
 
 def _fuse(graph: Graph) -> dict[str, Chain]:

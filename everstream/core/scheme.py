@@ -36,10 +36,14 @@ class Scheme:
         policy: Policy,
         generation: Generation,
         manifests: Sequence[EpochManifest] = (),
+        before: Coordinator | None = None,
     ) -> Coordinator:
-        """With logs those go back who must; without, everybody."""
+        """With logs those go back who must; without, everybody.
+
+        before: the one that has settled the same run with other shards.
+        """
         keeper = EpochKeeper if self.log == "none" else partial(LineKeeper, log=self.log)
-        return Coordinator(plan, policy, generation, manifests, keeper)
+        return Coordinator(plan, policy, generation, manifests, keeper, before)
 
     def check(self, plan: Plan) -> None:
         """Raise a GraphError if this pipeline cannot be checkpointed so."""

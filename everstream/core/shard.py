@@ -113,6 +113,8 @@ class Shard:
         self._order = sorted(inputs, key=lambda channel: channel not in self._feedback)
         self._loops_ended = False
         self._final_failed = False
+        self._paused = False
+        """Nothing more is to be read, and no timer called, until it goes back."""
         self._turn = 0
         self._records: tuple[CheckpointRecord, ...] = ()
         self._early: list[Frame] = []
@@ -142,6 +144,10 @@ class Shard:
         return self._status is Status.RUNNING and not self._halted
 
     @property
+    def paused(self) -> bool:
+        return self._paused
+
+    @property
     def last_number(self) -> CheckpointNumber:
         """The newest checkpoint that it took or went back to."""
         return self._last_number
@@ -160,6 +166,15 @@ class Shard:
         """Rises whenever the shard at either end of the channel goes back."""
         return self._channels.generation_of(channel)
 
+    @property
+    def frames_waiting(self) -> int:
+        return sum(map(len, self._inboxes.values()))
+
+    @property
+    def awaits_markers(self) -> bool:
+        """Some inputs have shown the marker of an epoch, and others have not."""
+        return self._protocol.awaits_markers
+
     def waiting(self) -> Iterator[Frame]:
         """The frames at the inputs that have not been delivered."""
         return chain.from_iterable(self._inboxes.values())
@@ -175,6 +190,7 @@ class Shard:
         return Census(
             self.id,
             self._generation,
+            probe.cycle,
             probe.round,
             passive=not busy and self._status in (Status.RUNNING, Status.ENDED),
             sent=channels.sent_to(cycle),
@@ -242,6 +258,7 @@ class Shard:
         self._last_number = number
         self._halted = False
         self._final_failed = False
+        self._paused = False
         self._records = records
         self._early = []
         for inbox in self._inboxes.values():
@@ -343,6 +360,9 @@ class Shard:
         if self._status is not Status.RUNNING or self._halted:
             return []
         return self._perform(self._protocol.on_tick(now_s))
+
+    def on_pause(self) -> None:
+        self._paused = True
 
     def on_loop_ended(self) -> list[Instruction]:
         """Nothing moves on this shard's cycle any more: its feedback inputs have ended."""

@@ -13,10 +13,10 @@ from typing import Any
 
 from everstream.connectors import collect, dead_letters
 from everstream.connectors.parts import PartFolder, PartName, owner_of
+from everstream.core.checkpoint_record import DEAD_LETTERS
 from everstream.core.manifest import EpochManifest
 from everstream.datasource.asked import Asked
 from everstream.errors import StoreError, UserError
-from everstream.runtime.saved_stages import DEAD_LETTERS
 from everstream.state.manifests import standing
 from everstream.state.store import CheckpointStore, Manifest
 
@@ -71,10 +71,12 @@ class Committed:
 
     def newest(self) -> Position:
         """The newest epoch of which everything is committed; the start if there is none."""
+        later: dict[str, int] = {}
         for entry in standing(self._found):
             manifest = EpochManifest.from_json(entry.body)
             if self._is_committed(entry, manifest):
-                return self._position(entry, manifest)
+                return self._position(entry, manifest, later)
+            later.update(self._checkpoints(manifest))
         return START
 
     def check(self, position: Position) -> None:
@@ -163,9 +165,13 @@ class Committed:
         )
 
     def _waiting(self, manifest: EpochManifest) -> Iterable[Part]:
-        """The output that was still to be committed when this epoch was saved."""
+        """The output that was still to be committed when this epoch was saved.
+
+        Each under the number of the shard that has prepared it: whoever inherits that keeps it.
+        """
         suffix = DEAD_LETTERS if self._asked.what == "dead_letters" else ""
-        for record in manifest.records.values():
+        records = [part for r in manifest.records.values() for part in r.parts or (r,)]
+        for record in records:
             for saved, numbers in (record.uncommitted or {}).items():
                 operator = (record.owner(saved) or "").removesuffix(suffix)
                 if operator not in self.operators or saved.endswith(DEAD_LETTERS) != bool(suffix):
@@ -174,14 +180,31 @@ class Committed:
                 for number in numbers:
                     yield Part(operator, PartName(owner, record.shard.number, number))
 
-    def _position(self, entry: Manifest, manifest: EpochManifest) -> Position:
-        shards = {
+    def _position(
+        self, entry: Manifest, manifest: EpochManifest, later: Mapping[str, int]
+    ) -> Position:
+        shards = {**self._of_earlier_shards(later), **self._checkpoints(manifest)}
+        return Position(manifest.epoch, entry.slot, dict(sorted(shards.items())), manifest.returns)
+
+    def _checkpoints(self, manifest: EpochManifest) -> dict[str, int]:
+        return {
             f"{operator}:{record.shard.number}": int(record.number)
             for record in manifest.records.values()
             for operator in record.operators
             if operator in self.operators
         }
-        return Position(manifest.epoch, entry.slot, dict(sorted(shards.items())), manifest.returns)
+
+    def _of_earlier_shards(self, later: Mapping[str, int]) -> dict[str, int]:
+        """How far those came whose number is no longer in use: their output stays.
+
+        A number that an epoch has taken up again, `later`, has output of that epoch, too.
+        """
+        reached: dict[str, int] = {}
+        for part in self._parts:
+            checkpoint = part.name.checkpoint
+            if part.shard not in later or checkpoint < later[part.shard]:
+                reached[part.shard] = max(checkpoint, reached.get(part.shard, 0))
+        return reached
 
 
 def outputs_of(manifest: EpochManifest, store: str) -> list[str]:

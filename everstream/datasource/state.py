@@ -21,6 +21,7 @@ from everstream.datasource.fitting import ROWS_PER_BATCH, rows
 from everstream.errors import CorruptObject, StoreError
 from everstream.inspection.checkpoints import choose, survey_of
 from everstream.inspection.operator_state import require_operator, saved_in
+from everstream.state.objects import ObjectRef
 from everstream.state.store import CheckpointStore, Manifest
 
 COLUMNS: Final = "operator string, shard int, state string, key string, value string, epoch long"
@@ -35,7 +36,7 @@ class SavedShard(InputPartition):
     record: dict[str, Any]
     epoch: int
     slot: int
-    objects: list[bytes] | None
+    objects: dict[ObjectRef, bytes] | None
 
 
 class StateReader(DataSourceReader):
@@ -52,7 +53,7 @@ class StateReader(DataSourceReader):
             entry = choose(survey, self._asked.epoch)
             manifest = EpochManifest.from_json(entry.body)
             records = self._records(manifest)
-            size_bytes = sum(ref.size_bytes for record in records for ref in record.objects)
+            size_bytes = sum(record.restore_bytes for record in records)
             travels = size_bytes <= TRAVELS_BYTES
             try:
                 return [
@@ -60,7 +61,7 @@ class StateReader(DataSourceReader):
                         record.to_json(),
                         manifest.epoch,
                         entry.slot,
-                        [store.get(ref) for ref in record.objects] if travels else None,
+                        _all_of(store, record) if travels else None,
                     )
                     for record in records
                 ]
@@ -83,8 +84,12 @@ class StateReader(DataSourceReader):
         objects = partition.objects
         if objects is None:
             objects = _fetched(self._asked.open(), record, partition)
-        operator = self._asked.operator
-        saved = (row for row in saved_in(record, objects) if operator in (None, row[0]))
+        operator, found = self._asked.operator, objects
+
+        def load(refs: Sequence[ObjectRef]) -> list[bytes]:
+            return [found[ref] for ref in refs]
+
+        saved = (row for row in saved_in(record, load) if operator in (None, row[0]))
         while chunk := list(islice(saved, ROWS_PER_BATCH)):
             owners, names, keys, values = zip(*chunk, strict=True)
             yield from rows(
@@ -100,9 +105,15 @@ class StateReader(DataSourceReader):
             )
 
 
-def _fetched(store: CheckpointStore, record: CheckpointRecord, shard: SavedShard) -> list[bytes]:
+def _all_of(store: CheckpointStore, record: CheckpointRecord) -> dict[ObjectRef, bytes]:
+    return {ref: store.get(ref) for ref in (*record.objects, *record.files)}
+
+
+def _fetched(
+    store: CheckpointStore, record: CheckpointRecord, shard: SavedShard
+) -> dict[ObjectRef, bytes]:
     try:
-        return [store.get(ref) for ref in record.objects]
+        return _all_of(store, record)
     except CorruptObject as error:
         if store.still_has(Manifest(shard.slot, 0, {})):
             raise

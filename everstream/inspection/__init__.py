@@ -12,15 +12,25 @@ from everstream.inspection.checkpoints import (
     open_store,
     repair,
 )
+from everstream.inspection.editing import SavepointEdit, StateEdit, edit_savepoint
 from everstream.inspection.operator_state import known_operators, read_state, state_of
-from everstream.inspection.rewind import check_rewind, rewind
+from everstream.inspection.rewind import (
+    check_rewind,
+    check_rewind_to_savepoint,
+    rewind,
+    rewind_to_savepoint,
+)
 from everstream.inspection.tables import read_tables
 
 __all__ = [
     "Checkpoint",
     "Overview",
+    "SavepointEdit",
+    "StateEdit",
     "Status",
     "check_rewind",
+    "check_rewind_to_savepoint",
+    "edit_savepoint",
     "known_operators",
     "look",
     "open_store",
@@ -28,5 +38,6 @@ __all__ = [
     "read_tables",
     "repair",
     "rewind",
+    "rewind_to_savepoint",
     "state_of",
 ]

@@ -63,7 +63,7 @@ class Checkpoint:
     def restore_bytes(self) -> int:
         """How much a restore reads: with increments that is more than the epoch itself wrote."""
         records = self.manifest.records.values() if self.manifest is not None else ()
-        return sum(ref.size_bytes for record in records for ref in record.objects)
+        return sum(record.restore_bytes for record in records)
 
     def to_json(self) -> dict[str, Any]:
         row: dict[str, Any] = {
@@ -88,8 +88,8 @@ class Checkpoint:
                     "shard": str(record.shard),
                     "operators": list(record.operators),
                     "size_bytes": record.size_bytes,
-                    "restore_bytes": sum(ref.size_bytes for ref in record.objects),
-                    "objects": len(record.objects),
+                    "restore_bytes": record.restore_bytes,
+                    "objects": len(record.objects) + len(record.files),
                     "capture_s": record.capture_s,
                     "upload_s": record.upload_s,
                     "final": record.final,

@@ -6,7 +6,8 @@ shows is what a run would go on with.
 
 import datetime
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, overload
 
 import polars as pl
@@ -15,6 +16,8 @@ from everstream.core.checkpoint_record import CheckpointRecord
 from everstream.core.manifest import EpochManifest
 from everstream.errors import CorruptObject, UserError
 from everstream.inspection.checkpoints import choose, open_store, survey_of
+from everstream.state.migrating import Outdated
+from everstream.state.objects import ObjectRef
 from everstream.state.snapshot import ShardState
 from everstream.state.store import CheckpointStore
 
@@ -112,23 +115,28 @@ def known_operators(manifest: EpochManifest) -> list[str]:
 def _rows(
     store: CheckpointStore, record: CheckpointRecord, operator: str
 ) -> Iterator[tuple[int, str, Any, Any]]:
-    for owner, *row in saved_in(record, [store.get(ref) for ref in record.objects]):
+    for owner, *row in saved_in(record, partial(load_from, store)):
         if owner == operator:
             name, key, value = row
             yield record.shard.number, name, key, value
 
 
+def load_from(store: CheckpointStore, refs: Sequence[ObjectRef]) -> list[bytes]:
+    """These objects, checked."""
+    return [store.get(ref) for ref in refs]
+
+
 def saved_in(
-    record: CheckpointRecord, objects: Sequence[bytes]
+    record: CheckpointRecord, load: Callable[[Sequence[ObjectRef]], list[bytes]]
 ) -> Iterator[tuple[str, str, Any, Any]]:
     """Operator, name of the state, key and value of all that a shard had saved.
 
-    objects: what the store holds under the names in the record, in their order.
+    load: gives what the store holds under the names in the record.
     """
     if not record.objects:
         return
     state = ShardState()
-    extras = state.restore(objects, record.objects)
+    extras = state.restore(load(record.objects), record.objects, load)
     for saved, extra in extras.items():
         owner = record.owner(saved)
         if owner not in record.operators:
@@ -137,11 +145,11 @@ def saved_in(
             yield owner, OFFSET, None, extra["offset"]
         for transaction in extra.get("transactions", ()):
             yield owner, PENDING, transaction.checkpoint, transaction
-    for (saved, name), entries in state.entries().items():
+    for (saved, name), pairs in state.pairs().items():
         owner = record.owner(saved)
         if owner in record.operators:
-            for key, value in entries.items():
-                yield owner, name, key, value
+            for key, value in pairs:
+                yield owner, name, key, value.value if isinstance(value, Outdated) else value
 
 
 def _table(rows: Sequence[tuple[int, str, Any, Any]]) -> pl.DataFrame:

@@ -11,6 +11,7 @@ from everstream.core.manifest import EpochManifest, still_valid
 from everstream.errors import StoreError, UserError
 from everstream.inspection.checkpoints import problems_of, survey_of
 from everstream.state.landing import Wait, pause
+from everstream.state.savepoints import objects_in, put_back, savepoint
 from everstream.state.store import CheckpointStore
 
 
@@ -52,6 +53,54 @@ def rewind(
     lease = store.acquire_lease(owner)
     # Again, because a live driver may have pruned it before it was fenced.
     target, current = check_rewind(store, to)
+    manifest = replace(current.gone_back_to(target), written_at=now)
+    store.append_manifest(lease, manifest.to_json(), wait)
+    store.remove_given_up()
+    return manifest
+
+
+def check_rewind_to_savepoint(
+    store: CheckpointStore, name: str
+) -> tuple[EpochManifest, EpochManifest]:
+    """The checkpoint of a savepoint and the current one; raises if one cannot go back to it.
+
+    What a store shows has one history. A savepoint is in it as long as nobody went back to before it.
+    """
+    kept = savepoint(store, name)
+    for _ in objects_in(store, kept):
+        pass
+    target = EpochManifest.from_json(kept.body)
+    survey, _ = survey_of(store)
+    fork = f"Start another store from it: --from STORE@{name}."
+    if kept.slot is None:
+        raise UserError(f"savepoint '{name}' was imported: this store never was there. {fork}")
+    if not survey.manifests:
+        raise UserError(f"the store has been started afresh since savepoint '{name}'. {fork}")
+    current = EpochManifest.from_json(survey.manifests[0].body)
+    since = current.returns[len(target.returns) :]
+    if (
+        store.fresh_slot() > kept.slot
+        or current.returns[: len(target.returns)] != target.returns
+        or min(since, default=target.epoch) < target.epoch
+        or current.epoch < target.epoch
+    ):
+        raise UserError(
+            f"savepoint '{name}' (epoch {target.epoch}) is not in the past of epoch {current.epoch}: "
+            f"the store went back behind it, and its output was taken back. {fork}"
+        )
+    if (current.epoch, current.returns) == (target.epoch, target.returns) and not kept.edited:
+        raise UserError(f"savepoint '{name}' is epoch {target.epoch}, the current one already.")
+    return target, current
+
+
+def rewind_to_savepoint(
+    store: CheckpointStore, name: str, *, owner: str, now: float, wait: Wait = pause
+) -> EpochManifest:
+    """Make the checkpoint of a savepoint the current one; otherwise as `rewind`."""
+    check_rewind_to_savepoint(store, name)
+    lease = store.acquire_lease(owner)
+    target, current = check_rewind_to_savepoint(store, name)
+    put_back(store, savepoint(store, name), store)
     manifest = replace(current.gone_back_to(target), written_at=now)
     store.append_manifest(lease, manifest.to_json(), wait)
     store.remove_given_up()

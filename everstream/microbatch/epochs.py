@@ -59,6 +59,9 @@ class Watcher:
     def note(self, text: str, warning: bool) -> None:
         """Something a user should know."""
 
+    def given_up(self, epoch: int, reason: str) -> None:
+        """An epoch was run and cannot be had: it is run again."""
+
     def killed(self) -> Collection[ShardId]:
         """The shards whose process was killed on purpose in the last job."""
         return ()
@@ -158,7 +161,8 @@ class Epochs:
                 self._fall_back(reason)
                 self.open()
             case Unsaved(reason=reason):
-                self._again(f"epoch {order.epoch} given up: it could not be saved: {reason}")
+                text = f"epoch {order.epoch} given up: it could not be saved: {reason}"
+                self._again(text, order.epoch)
                 self.sleep(RETRY_S)
             case Disagreement(reason=reason):
                 self._again(f"epoch {order.epoch} is run again: {reason}")
@@ -210,7 +214,7 @@ class Epochs:
         except LeaseLost:
             raise
         except StoreError as error:
-            self._again(f"epoch {order.epoch} given up: {error}")
+            self._again(f"epoch {order.epoch} given up: {error}", order.epoch)
             self.sleep(RETRY_S)
             return False
         before = self.stable
@@ -244,6 +248,8 @@ class Epochs:
             began_s=self._epoch_began_s,
             duration_s=self.clock_s() - self._epoch_began_s,
             shard_counts=shard_counts(plan),
+            key_groups=plan.key_groups,
+            most_shards=self.newest.most_shards if self.newest is not None else {},
             written_at=self.wall_s(),
             described=plan.described,
             returns=self.newest.returns if self.newest is not None else (),
@@ -264,8 +270,10 @@ class Epochs:
         except Exception as error:  # whatever it is, the next epoch can be run
             self.watcher.note(f"older checkpoints could not be removed: {said(error)}", True)
 
-    def _again(self, reason: str) -> None:
+    def _again(self, reason: str, given_up: int | None = None) -> None:
         self.watcher.note(reason, True)
+        if given_up is not None:
+            self.watcher.given_up(given_up, reason)
         self._failed(reason)
 
     def _failed(self, reason: str) -> None:

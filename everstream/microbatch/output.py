@@ -4,9 +4,11 @@ A task that did so could delete what its twin has just prepared. Tasks only prep
 their transactions come here with the reports and are committed once the manifest is in the store.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
+from everstream.core.checkpoint_record import DEAD_LETTERS, CheckpointRecord
 from everstream.core.ids import Epoch, Generation, ShardId
 from everstream.core.manifest import EpochManifest, records_for
 from everstream.core.permits import permit
@@ -15,7 +17,6 @@ from everstream.core.points import Point
 from everstream.microbatch.orders import ShardReport
 from everstream.pipeline.graph import Kind
 from everstream.pipeline.sink import Sink, SinkShard, Writer
-from everstream.runtime.saved_stages import DEAD_LETTERS
 from everstream.state.snapshot import extras_in
 from everstream.state.store import CheckpointStore
 
@@ -38,11 +39,23 @@ class Output:
         self.close()
         stable = permit(manifest.epoch if manifest is not None else 0)
         for shard in self._plan.sink_shards():
-            saved = {} if manifest is None else self._saved(shard, manifest)
+            records = [] if manifest is None else records_for(self._plan, manifest.records)[shard]
+            saved = {
+                (r.shard.number, stage): x for r in _parts(records) for stage, x in self._saved(r)
+            }
             for stage, sink in self._sinks(shard):
-                writer = sink.open(self._who(shard, stage, generation))
-                self._writers[shard, stage] = writer
-                writer.recover(saved.get(stage, {}).get("transactions", ()), stable)
+                who = self._who(shard, stage, generation)
+                for number, shards in self._vanished(shard, stage, records):
+                    earlier = sink.open(replace(who, shard=number, shards=shards))
+                    try:
+                        earlier.recover(
+                            saved.get((number, stage), {}).get("transactions", ()), stable
+                        )
+                    finally:
+                        earlier.close()
+                writer = self._writers[shard, stage] = sink.open(who)
+                own = saved.get((shard.number, stage), {})
+                writer.recover(own.get("transactions", ()), stable)
 
     def commit(
         self, epoch: Epoch, reports: Iterable[ShardReport], reached: Callable[[Point], None]
@@ -60,16 +73,23 @@ class Output:
             writer.close()
         self._writers = {}
 
-    def _saved(self, shard: ShardId, manifest: EpochManifest) -> dict[str, Any]:
+    def _saved(self, record: CheckpointRecord) -> Iterator[tuple[str, Any]]:
         """What the checkpoint of a shard keeps besides its state, by stage."""
-        saved: dict[str, Any] = {}
-        for record in records_for(self._plan, manifest.records)[shard]:
-            newest = record.objects[-1]
+        for newest in record.objects[-1:]:
             for name, extra in extras_in(self._store.get(newest), newest.name).items():
                 owner = record.owner(name)
                 if owner is not None:
-                    saved[owner] = extra
-        return saved
+                    yield owner, extra
+
+    def _vanished(
+        self, shard: ShardId, stage: str, records: Iterable[CheckpointRecord]
+    ) -> Iterator[tuple[int, int]]:
+        """Numbers of earlier shards of a sink whose place this one takes, with how many there were."""
+        operator, now = stage.removesuffix(DEAD_LETTERS), self._plan.chains[shard.operator].shards
+        most = max((record.most_shards.get(operator, 0) for record in records), default=0)
+        for number in range(most):
+            if number % now == shard.number and number != shard.number:
+                yield number, most
 
     def _sinks(self, shard: ShardId) -> Iterable[tuple[str, Sink]]:
         for name in self._plan.chains[shard.operator].operators:
@@ -85,3 +105,9 @@ class Output:
         shards = self._plan.chains[shard.operator].shards
         name = self._plan.graph.name
         return SinkShard(name, operator, shard.number, shards, generation, self._store_url)
+
+
+def _parts(records: Iterable[CheckpointRecord]) -> Iterator[CheckpointRecord]:
+    """The records themselves, or what they are shares of."""
+    for record in records:
+        yield from record.parts or (record,)

@@ -30,6 +30,7 @@ class TaskPort:
     ) -> None:
         self.store = store
         self.store_url = store_url
+        self.scratch = ""
         self.clock_s = clock_s
         self.wall_s = wall_s
         self.reached = reached

@@ -25,6 +25,7 @@ from everstream.microbatch.spark_job import SparkJobs
 from everstream.pipeline.checkpointing import Coordinated
 from everstream.pipeline.graph import Kind
 from everstream.pipeline.operator import Operator
+from everstream.pipeline.placing import any_on_disk
 from everstream.pipeline.tuning import tunable_in
 from everstream.spark.asking import Asking
 from everstream.spark.config import RunConfig
@@ -32,6 +33,7 @@ from everstream.spark.control import Control, in_words
 from everstream.spark.listener import Snapshot
 from everstream.spark.opening import OpenStore
 from everstream.spark.signals import stopping_on_signals
+from everstream.state.blobs import Blobs
 
 DEFAULT_EVERY_S = 1.0
 """How long an epoch should take if nobody says: it is also how long a result takes to show."""
@@ -47,6 +49,18 @@ def check(config: RunConfig, plan: Plan) -> None:
             "nothing is on its way then that another protocol could treat otherwise. Say "
             'checkpoint=es.Coordinated(every="1s") (--checkpoint aligned), or engine="tasks".'
         )
+    if config.host_memory_bytes is not None:
+        raise UserError(
+            'host_memory= is for engine="tasks"; with engine="microbatch" shards are in whichever '
+            "worker Spark gives them. Leave it out, and set spark.executor.pyspark.memory."
+        )
+    kept = any_on_disk(plan.graph)
+    if kept is not None:
+        raise UserError(
+            f"'{kept}' keeps its state on disk, which needs a process that stays there: with "
+            'engine="microbatch" Spark may run a shard anywhere in each epoch. Leave state="disk" '
+            'out, or use engine="tasks".'
+        )
     if config.always_tcp:
         raise UserError(
             'transport="tcp" is for engine="tasks"; with engine="microbatch" Spark carries the '
@@ -56,6 +70,11 @@ def check(config: RunConfig, plan: Plan) -> None:
         raise UserError(
             'workers= is for engine="tasks"; with engine="microbatch" an epoch has as many tasks as '
             "the pipeline has shards, and Spark runs as many at once as it has slots. Leave it out."
+        )
+    if config.spares:
+        raise UserError(
+            'spares= is for engine="tasks"; with engine="microbatch" no process stays whose place a '
+            "spare could take: Spark runs a task again that has died. Leave it out."
         )
     if config.monitor is not None:
         raise UserError(
@@ -135,6 +154,11 @@ class MicroBatches(Watcher):
         """The epoch that has in it all that was done up to now, once stable. From any thread."""
         return self._asking.ask()
 
+    @property
+    def blobs(self) -> Blobs:
+        """Where the checkpoints are."""
+        return self.opened.store.blobs
+
     def tune(self, wishes: Mapping[str, str]) -> None:
         """Change settings from the next epoch on. From any thread."""
         if self._control is not None:
@@ -143,6 +167,25 @@ class MicroBatches(Watcher):
             self.note(
                 "nothing in this pipeline can be tuned: it has no paced source or batch", True
             )
+
+    def set_interval(self, every_s: float) -> Future[str]:
+        """Epochs are to take so long, from the next one on. From any thread."""
+        self.epochs.sizing.every_s = every_s
+        self.listener.interval(every_s)
+        return _at_once(f"epochs of {every_s:g} s from the next one on, as asked for")
+
+    def scale(self, shards: Mapping[str, int]) -> Future[str]:
+        raise UserError(
+            'with engine="microbatch" numbers of shards are changed between two runs: stop it, and '
+            "say other shards=... in the program."
+        )
+
+    def kill_host(self, host: int) -> Future[str]:
+        """There is none that stays."""
+        raise UserError(
+            'engine="microbatch" has no hosts that stay, whose process could be killed now: use '
+            "kill= (--kill OPERATOR@WHEN)."
+        )
 
     def to_the_end(self) -> Outcome:
         self._look()
@@ -235,6 +278,9 @@ class MicroBatches(Watcher):
         self.notes.append(text)
         self.listener.note(text, warning)
 
+    def given_up(self, epoch: int, reason: str) -> None:
+        self.listener.given_up(epoch, reason)
+
     def killed(self) -> Collection[ShardId]:
         return self._kills.killed
 
@@ -250,6 +296,12 @@ class MicroBatches(Watcher):
 
     def reached(self, point: Point) -> None:
         self._kills.reached(point)
+
+
+def _at_once(text: str) -> Future[str]:
+    done: Future[str] = Future()
+    done.set_result(text)
+    return done
 
 
 def _sizing(config: RunConfig, plan: Plan) -> Sizing:

@@ -21,7 +21,7 @@ from everstream.microbatch.orders import Order, ShardReport
 from everstream.microbatch.rows import Row, report_in
 from everstream.microbatch.spark_task import Arriving, Ending, Leaving, Stage, Starting
 from everstream.spark.context import slots_of_an_executor
-from everstream.spark.gone import NO_ANSWER, is_gone
+from everstream.spark.gone import NO_ANSWER, is_gone, noticing_the_end
 
 
 class SparkJobs:
@@ -55,7 +55,8 @@ class SparkJobs:
         self._maker = LineageMaker(context, widths, slots_of_an_executor(context), self._plan)
 
     def run(self, order: Order) -> list[ShardReport]:
-        self._context.setJobGroup(self._group, self._description(order), True)
+        with noticing_the_end(self._context):
+            self._context.setJobGroup(self._group, self._description(order), True)
         try:
             with seeing_the_midst(self._context, self._group, self._in_midst):
                 socket = self._maker.collected(self._lineage(order))

@@ -30,6 +30,7 @@ from everstream.microbatch.rows import (
     position_in,
     report_row,
 )
+from everstream.runtime.measuring import read_meter
 from everstream.state.store import CheckpointStore
 
 
@@ -147,7 +148,7 @@ class Task:
             read=processed if resident.is_source else 0,
             processed=processed,
             took_s=self.around.clock_s() - began_s,
-            forfeited=resident.runner.chain.read_meter().forfeited,
+            forfeited=read_meter(resident.runner).forfeited,
             wishes=tuple(resident.runner.chain.take_tuning()),
         )
         yield self._report(done)

@@ -16,6 +16,7 @@ from typing import Self
 
 import polars as pl
 
+from everstream.core.histogram import Histogram, merged
 from everstream.core.meter import Meter
 from everstream.errors import UserError
 from everstream.monitoring.machine import Cells, Machine
@@ -25,6 +26,7 @@ from everstream.pipeline.checkpointing import seconds
 DEFAULT_PERIOD = "100ms"
 SHORTEST_S = 0.05
 SHORTEST_WINDOW_S = 0.25
+QUANTILES = (50, 95, 99)
 KEPT_ROWS = 100_000
 """The newest that stay in memory; a file has all."""
 
@@ -36,6 +38,7 @@ class _Sums:
     records: int
     timed: int
     waited_s: float
+    latency: Histogram
 
 
 class Monitor:
@@ -43,8 +46,8 @@ class Monitor:
 
     Each row has the time, the machine's CPU and memory, those of this process and all it has
     started, and of the work that is done: records per second and latency, on average since the
-    first record and just now (over the last `window`, at least 250 ms), the rate that paced sources
-    are to give, how many records they are behind, and the mean size of the batches at the sinks.
+    first record and just now (over the last `window`, at least 250 ms), the median, 95th and 99th
+    percentile of the latencies just now, the rate that paced sources are to give, how many records they are behind, and the mean size of the batches at the sinks.
     `file` is a `.csv`, written as it goes, or a `.parquet`.
 
     Give it to a run, `pipeline.run(monitor=es.Monitor("100ms", file="run.csv"))`, and read it from
@@ -97,6 +100,7 @@ class Monitor:
             if latency_s is not None:
                 self._own.timed += records
                 self._own.waited_s += records * latency_s
+                self._own.latency.setdefault("", Histogram()).add(latency_s, records)
 
     def aim(self, frequency: float, behind: float = 0.0) -> None:
         """What the program is to give per second just now, and how many records it is behind."""
@@ -111,6 +115,8 @@ class Monitor:
             if before is not None and sums.records < before.records:  # a new process counts anew
                 for name in ("batches", "records", "timed", "waited_s"):
                     setattr(self._gone, name, getattr(self._gone, name) + getattr(before, name))
+                for sink, histogram in before.latency.items():
+                    self._gone.latency.setdefault(sink, Histogram()).merge(histogram)
             self._parts[part] = replace(sums)
 
     # The thread.
@@ -120,7 +126,7 @@ class Monitor:
         if self._thread is not None:
             raise UserError("this monitor has been used; make a new one for each run.")
         self._began_s = self._clock()
-        self._window.append(_Sums(self._began_s, 0, 0, 0, 0.0))
+        self._window.append(_Sums(self._began_s, 0, 0, 0, 0.0, Histogram()))
         self._thread = threading.Thread(target=self._run, name="everstream-monitor", daemon=True)
         self._thread.start()
 
@@ -194,6 +200,7 @@ class Monitor:
                 sum(meter.records for meter in meters),
                 sum(meter.timed for meter in meters),
                 sum(meter.waited_s for meter in meters),
+                merged(one for meter in meters for one in meter.latency.values()),
             )
             target = sum(meter.target_per_s for meter in meters)
             behind = sum(meter.behind for meter in meters)
@@ -205,6 +212,7 @@ class Monitor:
             self._window.popleft()
         before = self._window[0] if self._window else sums
         self._window.append(sums)
+        latest = sums.latency.since(before.latency)
         running_s = now_s - self._first_s if self._first_s is not None else 0.0
         return {
             "records": sums.records,
@@ -214,11 +222,19 @@ class Monitor:
             "latency_instant_ms": _ratio(
                 1e3 * (sums.waited_s - before.waited_s), sums.timed - before.timed, 4
             ),
+            **{
+                f"latency_p{percent}_ms": _ms(latest.quantile(percent / 100))
+                for percent in QUANTILES
+            },
             "target_frequency": round(target, 6) if target else None,
             "behind": round(behind, 1),
             "forfeited": round(forfeited, 1),
             "batch_size": _ratio(sums.records - before.records, sums.batches - before.batches, 2),
         }
+
+
+def _ms(taken_s: float | None) -> float | None:
+    return None if taken_s is None else round(1e3 * taken_s, 4)
 
 
 def _ratio(part: float, whole: float, digits: int) -> float | None:

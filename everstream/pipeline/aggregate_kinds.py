@@ -55,6 +55,10 @@ class Aggregate(ABC):
     def result(self, name: str) -> pl.Expr:
         """What is read off merged parts."""
 
+    @abstractmethod
+    def nothing(self, name: str) -> list[pl.Expr]:
+        """Its parts where no record has come, for rows from before this aggregate was there."""
+
     def settle(self, grouped: pl.DataFrame, name: str, of_records: bool) -> pl.DataFrame:
         """What Polars cannot do for a group, done in Python on the grouped rows."""
         return grouped
@@ -83,6 +87,9 @@ class Simple(Aggregate):
 
     def part_names(self, name: str) -> list[str]:
         return [f"{name}.{part}" for part in self.hows]
+
+    def nothing(self, name: str) -> list[pl.Expr]:
+        return [pl.lit(0, pl.Int64) if how == "add" else pl.lit(None) for how in self.hows.values()]
 
     def merging(self, name: str) -> list[pl.Expr]:
         merge = {"add": pl.Expr.sum, "min": pl.Expr.min, "max": pl.Expr.max}
@@ -202,6 +209,9 @@ class TopK(InPython):
         rows = pl.struct(self.column, *self.others).filter(pl.col(self.column).is_not_null())
         return [Part(f"{name}.top", self._top(rows), "python")]
 
+    def nothing(self, name: str) -> list[pl.Expr]:
+        return [pl.lit([], pl.List(pl.Null))]
+
     def merging(self, name: str) -> list[pl.Expr]:
         column = pl.col(f"{name}.top")
         return [self._top(column.explode(empty_as_null=False)).alias(f"{name}.top")]
@@ -240,6 +250,9 @@ class Custom(InPython):
         columns = [column for column in frame.columns if not column.startswith("__")]
         return [Part(f"{name}.value", pl.struct(columns), "python")]
 
+    def nothing(self, name: str) -> list[pl.Expr]:
+        return [pl.lit(dumps(self.init()), pl.Binary)]
+
     def merging(self, name: str) -> list[pl.Expr]:
         return [pl.col(f"{name}.value")]
 
@@ -270,6 +283,24 @@ class Custom(InPython):
         for part in parts[1:]:
             value = self.merge(value, pickle.loads(part))
         return dumps(value) if len(parts) > 1 else parts[0]
+
+
+_PARTS: Mapping[str, Sequence[str]] = {
+    "count": ("n",),
+    "sum": ("sum",),
+    "average": ("sum", "n"),
+    "min": ("min", "n"),
+    "max": ("max", "n"),
+    "top": ("top",),
+    "custom": ("value",),
+}
+
+
+def parts_described(text: str) -> list[str]:
+    """The columns that an aggregate keeps which was described so: `total=sum(price)`."""
+    name, _, what = text.partition("=")
+    kind = "top" if what.startswith("top_") else what.partition("(")[0]
+    return [f"{name}.{part}" for part in _PARTS[kind]]
 
 
 def _expr(column: Column) -> pl.Expr:

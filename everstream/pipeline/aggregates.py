@@ -14,6 +14,7 @@ from everstream.pipeline.aggregate_kinds import (
     Extreme,
     Sum,
     TopK,
+    parts_described,
 )
 from everstream.pipeline.types import Column
 
@@ -63,6 +64,21 @@ class Aggregates:
         for name, one in self.named.items():
             merged = one.finish(merged, name)
         return merged.select(*keep, *(one.result(name) for name, one in self.named.items()))
+
+    def fitted(self, parts: pl.DataFrame, before: Sequence[str]) -> pl.DataFrame:
+        """Rows of parts of the aggregates that were described so, as rows of these.
+
+        What only those had goes; what is new is as if no record had come.
+        """
+        others = {part for text in before for part in parts_described(text)} | {*self.part_names}
+        new = [
+            part.alias(column)
+            for name, one in self.named.items()
+            for column, part in zip(one.part_names(name), one.nothing(name), strict=True)
+            if column not in parts.columns
+        ]
+        keys = [column for column in parts.columns if column not in others]
+        return parts.with_columns(*new).select(*keys, *self.part_names)
 
     def _settled(self, grouped: pl.DataFrame, of_records: bool) -> pl.DataFrame:
         for name, one in self.named.items():

@@ -13,6 +13,7 @@ from everstream.errors import UserError
 from everstream.pipeline.batch import Batch, records_of
 from everstream.pipeline.checkpointing import seconds
 from everstream.pipeline.operator import Context, Operator
+from everstream.pipeline.spreading import CONTEXT_STATE, Entries, Place, merged
 
 OFF = "off"
 WRITTEN = "written"
@@ -51,6 +52,12 @@ class Batches(Operator):
         self._within_s = within_s
         self._emit_full(ctx)
         self._wait(ctx)
+
+    def respread(
+        self, parts: Mapping[int, Mapping[str, Entries]], place: Place
+    ) -> dict[str, dict[Any, Any]]:
+        mine = {n: kept.get(CONTEXT_STATE, {}) for n, kept in parts.items() if place.inherits(n)}
+        return {CONTEXT_STATE: {**merged(mine, _PENDING, _joined), **merged(mine, _SINCE, min)}}
 
     def on_start(self, ctx: Context) -> None:
         self._pending: list[Any] = list(ctx.state.get(_PENDING, ()))
@@ -118,3 +125,7 @@ class Batches(Operator):
     def _wait(self, ctx: Context) -> None:
         if self._pending and self._within_s is not None:
             ctx.call_at(self._deadline_s(ctx.now_s))
+
+
+def _joined(pending: list[list[Any]]) -> list[Any]:
+    return [record for records in pending for record in records]

@@ -13,6 +13,7 @@ from everstream.errors import UserError
 from everstream.pipeline.batch import Batch, columns_of, where
 from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.purity import all_plain, is_plain
+from everstream.pipeline.spreading import Spread
 
 Predicate: TypeAlias = Callable[[Any], object] | pl.Expr
 
@@ -129,6 +130,8 @@ class Select(Operator):
 class Fold(Operator):
     """Keeps one value per key; emits (key, value) whenever it changes."""
 
+    spread: Spread = "key"
+
     def __init__(self, init: Callable[[], Any], update: Callable[[Any, Any], Any]) -> None:
         self.init = init
         self.update = update
@@ -154,6 +157,8 @@ class Fold(Operator):
 
 class Reduce(Operator):
     """Joins the records of each key two by two; emits (key, value) whenever it changes."""
+
+    spread: Spread = "key"
 
     def __init__(self, function: Callable[[Any, Any], Any]) -> None:
         self.function = function

@@ -5,15 +5,28 @@ Once the chunks behind the first one of a group outgrow it, they are all joined 
 is moved a few times at most, and a checkpoint holds little more than what has come since the last.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import polars as pl
 
+from everstream.errors import InternalError
+from everstream.pipeline.operator import Context
+from everstream.pipeline.spreading import CONTEXT_STATE, Entries
 from everstream.state.keystore import KeyStore
 
 SMALL_ROWS = 16_384
 MOST_CHUNKS = 64
+_OVERDUE = "overdue"
+"""Rows that are to be emitted first of all, once."""
+
+
+def renamed_chunks(store: KeyStore[Any, Any], old: str, new: str) -> None:
+    """Have the chunks under one name under another, which has none."""
+    for key in store:
+        if isinstance(key, tuple) and key[0] == old:
+            store.put((new, *key[1:]), store[key])
+            store.delete(key)
 
 
 class Chunks:
@@ -38,6 +51,15 @@ class Chunks:
         for group, numbers in self._groups.items():
             numbers.sort()
             self._tails[group] = sum(len(self._chunk(group, n)) for n in numbers[1:])
+
+    def fit(self, change: Callable[[pl.DataFrame], pl.DataFrame]) -> None:
+        """Give each chunk other columns; its rows stay where they are."""
+        for group, numbers in self._groups.items():
+            for number in numbers:
+                before = self._chunk(group, number)
+                after = change(before)
+                if after.columns != before.columns:
+                    self._store.put((self._name, group, number), after)
 
     @property
     def groups(self) -> list[int]:
@@ -84,3 +106,40 @@ class Chunks:
     def _chunk(self, group: int, number: int) -> pl.DataFrame:
         chunk: pl.DataFrame = self._store[self._name, group, number]
         return chunk
+
+
+def respread_chunks(
+    parts: Iterable[Entries], name: str, owns: Callable[[pl.DataFrame], list[bool]]
+) -> dict[Any, pl.DataFrame]:
+    """The entries for those rows that one shard owns, of what several kept under this name."""
+    mine: dict[Any, pl.DataFrame] = {}
+    counts: dict[int, int] = {}
+    for entries in parts:
+        for key, rows in entries.items():
+            if not isinstance(key, tuple) or key[0] != name:
+                continue
+            owned = rows.filter(owns(rows))
+            if len(owned):
+                group = key[1]
+                mine[name, group, counts.setdefault(group, 0)] = owned
+                counts[group] += 1
+    return mine
+
+
+def kept_in(parts: Mapping[int, Mapping[str, Entries]]) -> dict[int, Entries]:
+    """What each earlier shard had in its `ctx.state`."""
+    return {number: states.get(CONTEXT_STATE, {}) for number, states in parts.items()}
+
+
+def overdue_in(rows: Sequence[pl.DataFrame], kept: Mapping[int, Entries]) -> dict[Any, Any]:
+    """An entry for rows that a new share has to emit, if there are any."""
+    if any(_OVERDUE in entries for entries in kept.values()):
+        raise InternalError("rows that were to be emitted at the start are still there")
+    return {_OVERDUE: list(rows)} if rows else {}
+
+
+def emit_overdue(ctx: Context) -> None:
+    """Emit what such an entry holds."""
+    for rows in ctx.state.get(_OVERDUE, ()):
+        ctx.emit_batch(rows)
+    ctx.state.delete(_OVERDUE)

@@ -5,7 +5,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from everstream.pipeline.keys import Keying
-from everstream.pipeline.operator import OUT, Operator
+from everstream.pipeline.operator import OUT, Operator, StateKind
 from everstream.pipeline.rejects import OnError
 from everstream.pipeline.sink import Sink
 from everstream.pipeline.source import Source
@@ -55,6 +55,8 @@ class Node:
     """Where records go that were left out, if they are to be kept."""
     named: bool = True
     """Its name was given, not made up from what it is and numbered."""
+    state: StateKind | None = None
+    """Where its state is kept, if it was said."""
 
 
 @dataclass(frozen=True)

@@ -8,23 +8,26 @@ join puts out the pairs of a window when it is over, an interval join each pair 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch, columns_of
-from everstream.pipeline.chunks import Chunks
+from everstream.pipeline.chunks import Chunks, emit_overdue, kept_in, overdue_in, respread_chunks
 from everstream.pipeline.graph import ByKey, Edge, Kind
 from everstream.pipeline.keys import Keying
 from everstream.pipeline.local_parts import LATE
 from everstream.pipeline.operator import OUT, Context, Operator
+from everstream.pipeline.spreading import CONTEXT_STATE, Entries, Place, merged
 from everstream.pipeline.stream_base import Options
 from everstream.pipeline.times import NO_WATERMARK, US_PER, TimeOf, in_seconds, microseconds
 from everstream.pipeline.types import Row
 from everstream.pipeline.window_aggregates import END, START
 from everstream.pipeline.windows import Duration, Sliding
+from everstream.state.keystore import KeyStore
 
 if TYPE_CHECKING:
     from everstream.pipeline.stream import Stream
@@ -47,6 +50,15 @@ class _Join(Operator, ABC):
 
     def on_start(self, ctx: Context) -> None:
         self.sides = {side: Chunks(ctx.state, side) for side in (LEFT, RIGHT)}
+
+    def respread(
+        self, parts: Mapping[int, Mapping[str, Entries]], place: Place
+    ) -> dict[str, dict[Any, Any]]:
+        kept = kept_in(parts)
+        mine: dict[Any, Any] = merged(kept, _ZONE, _first)
+        for side in (LEFT, RIGHT):
+            mine |= respread_chunks(kept.values(), side, partial(place.owns_rows, side=side))
+        return {CONTEXT_STATE: mine}
 
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         frame = columns_of(batch, ctx.operator)
@@ -101,6 +113,22 @@ class WindowJoin(_Join):
     def on_start(self, ctx: Context) -> None:
         super().on_start(ctx)
         self.fired: int = ctx.state.get(_FIRED, NO_WATERMARK)
+        emit_overdue(ctx)
+
+    def respread(
+        self, parts: Mapping[int, Mapping[str, Entries]], place: Place
+    ) -> dict[str, dict[Any, Any]]:
+        """What one part has fired the others fire, too: nothing that is still to come is older."""
+        kept = kept_in(parts)
+        mine = super().respread(parts, place)[CONTEXT_STATE] | merged(kept, _FIRED, max)
+        late: list[pl.DataFrame] = []
+        for number, entries in kept.items():
+            own = KeyStore[Any, Any]()
+            own.load(super().respread({number: parts[number]}, place)[CONTEXT_STATE])
+            sides = {side: Chunks(own, side) for side in (LEFT, RIGHT)}
+            fired = entries.get(_FIRED, NO_WATERMARK)
+            late += self._fired(sides, fired, mine.get(_FIRED, NO_WATERMARK), own.get(_ZONE))
+        return {CONTEXT_STATE: mine | overdue_in(late, kept)}
 
     def passed(self, side: str, watermark: int) -> int:
         every, size = self.window.every_us, self.window.size_us
@@ -110,24 +138,29 @@ class WindowJoin(_Join):
         self.put_away(side, rows, self.window.pane_us)
 
     def on_watermark(self, watermark: int, ctx: Context) -> None:
-        left, right = self.sides[LEFT], self.sides[RIGHT]
-        starts = {
-            start
-            for pane in left.groups
-            for start in self.window.starts(pane, self.fired, watermark)
-            if any(other in right for other in self.window.panes(start))
-        }
-        for start in sorted(starts):
-            panes = self.window.panes(start)
-            pairs = self.joined(left.read(panes), right.read(panes))
-            ctx.emit_batch(self._dated(pairs, start, ctx.state.get(_ZONE)))
-        if starts:
+        for pairs in self._fired(self.sides, self.fired, watermark, ctx.state.get(_ZONE)):
+            ctx.emit_batch(pairs)
             self.fired = watermark
             ctx.state.put(_FIRED, watermark)
         for side in self.sides.values():
             for pane in side.groups:
                 if self.window.last_end(pane) <= watermark:
                     side.drop(pane)
+
+    def _fired(
+        self, sides: Mapping[str, Chunks], after: int, watermark: int, zone: str | None
+    ) -> Iterator[pl.DataFrame]:
+        """The pairs of each window that ends behind `after` and is over now."""
+        left, right = sides[LEFT], sides[RIGHT]
+        starts = {
+            start
+            for pane in left.groups
+            for start in self.window.starts(pane, after, watermark)
+            if any(other in right for other in self.window.panes(start))
+        }
+        for start in sorted(starts):
+            panes = self.window.panes(start)
+            yield self._dated(self.joined(left.read(panes), right.read(panes)), start, zone)
 
     def _dated(self, pairs: pl.DataFrame, start: int, zone: str | None) -> pl.DataFrame:
         """With the window's times given as those of the left side are."""
@@ -185,6 +218,10 @@ class IntervalJoin(_Join):
             for group in chunks.groups:
                 if group + self.width_us <= keep[side]:
                     chunks.drop(group)
+
+
+def _first(values: list[Any]) -> Any:
+    return values[0]
 
 
 def window_join(

@@ -10,6 +10,7 @@ from everstream.pipeline import builtin
 from everstream.pipeline.aggregate_kinds import Aggregate
 from everstream.pipeline.aggregates import Aggregates
 from everstream.pipeline.graph import ByKey
+from everstream.pipeline.operator import StateKind
 from everstream.pipeline.rejects import OnError
 from everstream.pipeline.renamed import deprecated, warn
 from everstream.pipeline.running import running_aggregates
@@ -40,8 +41,11 @@ class KeyedStream(Stream[T], Generic[K, T]):
         name: str | None = None,
         shards: int | None = None,
         on_error: OnError = "fail",
+        state: StateKind | None = None,
     ) -> Stream[tuple[K, V]]:
         """Per key: value = update(value, record), starting from init(). Emits (key, value).
+
+        With state="disk" there may be more keys than fit into memory.
 
         >>> words = es.Pipeline("counts").source(es.FromList(["to", "be", "to"]))
         >>> keyed = words.key_by(lambda word: word)
@@ -49,7 +53,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
         >>> counts.collect().run().collected()
         [('to', 1), ('be', 1), ('to', 2)]
         """
-        return self._folded("fold", init, update, Options(name, shards, on_error))
+        return self._folded("fold", init, update, Options(name, shards, on_error, state))
 
     def reduce(
         self,
@@ -58,6 +62,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
         name: str | None = None,
         shards: int | None = None,
         on_error: OnError = "fail",
+        state: StateKind | None = None,
     ) -> Stream[tuple[K, T]]:
         """Per key: value = function(value, record), starting from the first record.
 
@@ -67,7 +72,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
         [(1, 1), (0, 2), (1, 4), (0, 6), (1, 9)]
         """
         operator = builtin.Reduce(function_for("reduce", function))
-        return self._then("reduce", operator, Options(name, shards, on_error))
+        return self._then("reduce", operator, Options(name, shards, on_error, state))
 
     @overload
     def aggregate(

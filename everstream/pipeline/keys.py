@@ -1,7 +1,9 @@
 """Keys: which shard a record belongs to, the same on every machine and in every process.
 
 Python's own hash changes from process to process, and Polars' from version to version, so both
-would scatter a key's records over shards after a restart. These hashes never change.
+would scatter a key's records over shards after a restart. These hashes never change. A hash gives
+the group of a key, of which there are always as many, and the group its shard: so a key's place
+among other shards, when their number changes, can be told from the key alone.
 """
 
 import zlib
@@ -18,6 +20,9 @@ from everstream.pipeline.text_hash import crc32_column
 Hashes: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 KeySelector: TypeAlias = Callable[[Any], Hashable] | str | pl.Expr
 
+KEY_GROUPS = 128
+"""Groups of keys, unless a store has others: the most shards that keys can be spread over."""
+
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _NULL = np.uint64(3)
@@ -26,6 +31,8 @@ _FEW_TEXTS = 512
 """Up to here looking up each text costs less than setting up to hash them at once."""
 _MANY_TEXTS = 16_384
 """Up to here looking up each text costs less than finding the distinct ones."""
+_SMALL_FRAME = 16_384
+"""Values in a frame, up to which filtering its columns one by one is the faster way."""
 _TEXT_CODES: dict[Any, int] = {}
 
 
@@ -59,13 +66,15 @@ def stable_hash(key: Any) -> int:
 class Keying:
     """A key selector: from batches to keys, and from batches to one part per shard."""
 
-    def __init__(self, selector: KeySelector) -> None:
+    def __init__(self, selector: KeySelector, groups: int | None = KEY_GROUPS) -> None:
+        """groups: None for as many as there are shards, which older stores have."""
         self.selector = selector
+        self.groups = groups
         self._cache: dict[int, dict[Any, int]] = {}
         """Number of shards -> key -> shard: one keyed stream may feed several operators."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (Keying, (self.selector,))
+        return (Keying, (self.selector, self.groups))
 
     @property
     def on_columns(self) -> bool:
@@ -84,30 +93,32 @@ class Keying:
     def key_column(self, batch: Batch) -> pl.Series:
         """The keys as one Polars column."""
         frame = columns_of(batch, "key_by")
-        expression = pl.col(self.selector) if isinstance(self.selector, str) else self.selector
-        selected = frame.select(expression)  # type: ignore[arg-type]
-        return selected.to_series()
+        if isinstance(self.selector, str):
+            if self.selector in frame.columns:
+                return frame.get_column(self.selector)
+            return frame.select(
+                pl.col(self.selector)
+            ).to_series()  # a pattern of names, or an error
+        return frame.select(self.selector).to_series()  # type: ignore[arg-type]
 
     def split(self, batch: Batch, shards: int) -> list[tuple[int, Batch]]:
         """The batch cut into parts, one for each shard that gets any, order kept."""
         if shards == 1:
             return [(0, batch)]
+        if not self.on_columns and not isinstance(batch, pl.DataFrame):
+            return self._split_objects(batch, shards)
+        frame = columns_of(batch, "key_by")
+        places = self.places(frame, shards)
+        present = np.unique(places).tolist()
+        if len(present) == 1:
+            return [(present[0], frame)]
+        return [(shard, _filtered(frame, places == shard)) for shard in present]
+
+    def places(self, frame: pl.DataFrame, shards: int) -> Hashes:
+        """The shard of each row."""
         if self.on_columns:
-            frame = columns_of(batch, "key_by")
-            places = hash_column(self.key_column(frame)) % np.uint64(shards)
-            parts: list[tuple[int, Batch]] = []
-            for shard in range(shards):
-                chosen = frame.filter(pl.Series(places == shard))
-                if chosen.height:
-                    parts.append((shard, chosen))
-            return parts
-        if isinstance(batch, pl.DataFrame):
-            shard_of = np.array(self._places(records_of(batch), shards))
-            return [
-                (shard, batch.filter(pl.Series(shard_of == shard)))
-                for shard in np.unique(shard_of).tolist()
-            ]
-        return self._split_objects(batch, shards)
+            return self._spread(hash_column(self.key_column(frame)), shards)
+        return np.array(self._places(records_of(frame), shards), dtype=np.uint64)
 
     def _split_objects(self, batch: list[Any], shards: int) -> list[tuple[int, Batch]]:
         parts: list[list[Any]] = [[] for _ in range(shards)]
@@ -128,13 +139,31 @@ class Keying:
             places.append(self._shard_of(key, shards) if shard is None else shard)
         return places
 
+    def shards_of(self, keys: Sequence[Any], shards: int) -> Hashes:
+        """The shard of each of these keys, which are as `keys` gives them."""
+        hashes = hash_keys(keys) if self.on_columns else np.array([*map(stable_hash, keys)])
+        return self._spread(hashes.astype(np.uint64), shards)
+
+    def _spread(self, hashes: Hashes, shards: int) -> Hashes:
+        groups = self.groups or shards
+        grouped = hashes if groups % shards == 0 else hashes % np.uint64(groups)
+        return np.asarray(grouped % np.uint64(shards), dtype=np.uint64)
+
     def _shard_of(self, key: Any, shards: int) -> int:
-        shard = stable_hash(key) % shards
+        shard = stable_hash(key) % (self.groups or shards) % shards
         cache = self._cache.setdefault(shards, {})
         if len(cache) >= _CACHE_LIMIT:
             cache.clear()
         cache[key] = shard
         return shard
+
+
+def _filtered(frame: pl.DataFrame, mask: Any) -> pl.DataFrame:
+    """These rows. Going through Polars' planner takes longer than filtering a small frame does."""
+    chosen = pl.Series(mask)
+    if frame.height * frame.width > _SMALL_FRAME:
+        return frame.filter(chosen)
+    return pl.DataFrame([column.filter(chosen) for column in frame.get_columns()])
 
 
 def _as_tuple(key: Any) -> Any:
@@ -157,10 +186,34 @@ def hash_column(column: pl.Series) -> Hashes:
     return np.where(column.is_null().to_numpy(), _NULL, code) if column.null_count() else code
 
 
+def hash_keys(keys: Sequence[Any]) -> Hashes:
+    """What `hash_column` gives for a column of these values, which `Keying.keys` has made of one."""
+    hashes = np.empty(len(keys), dtype=np.uint64)
+    kinds: dict[Any, list[int]] = {}
+    for position, key in enumerate(keys):
+        kinds.setdefault((len(key), tuple) if type(key) is tuple else type(key), []).append(
+            position
+        )
+    for kind, positions in kinds.items():
+        alike = [keys[position] for position in positions]
+        if isinstance(kind, tuple):
+            code = np.zeros(len(alike), dtype=np.uint64)
+            for field in zip(*alike, strict=True):
+                code = _mix(code ^ hash_keys(field))
+            hashes[positions] = code
+        else:
+            hashes[positions] = hash_column(pl.Series(alike))
+    return hashes
+
+
 def _codes(column: pl.Series) -> Hashes:
     kind = column.dtype
     if kind == pl.Null:
         return np.zeros(len(column), dtype=np.uint64)
+    if kind == pl.Int64 and not column.null_count():
+        return column.to_numpy().view(np.uint64)
+    if isinstance(kind, pl.Datetime | pl.Duration):
+        column = column.dt.cast_time_unit("us")  # as Python has them
     if kind.is_integer() or kind == pl.Boolean or kind.is_temporal():
         values = column.to_physical().cast(pl.Int64, wrap_numerical=True)
         return values.fill_null(0).to_numpy().view(np.uint64)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import length_hint
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 import polars as pl
 
@@ -18,16 +18,23 @@ from everstream.errors import EverstreamError, UserError
 from everstream.pipeline.batch import Batch, joined, records_of
 from everstream.pipeline.keys import Keying
 from everstream.pipeline.rejects import OnError, Rejected, describe
+from everstream.pipeline.spreading import CONTEXT_STATE, Entries, Place, Spread, spread_entries
 from everstream.pipeline.times import NO_WATERMARK
 from everstream.state.keystore import KeyStore
+from everstream.state.migrating import FIRST_VERSION, Migration
 
 V = TypeVar("V")
+StateKind: TypeAlias = Literal["memory", "disk"]
+"""Where state is kept."""
 OUT = "out"
 """The name of the port that records leave by unless another is named."""
 
 
 class Keyed(Generic[V]):
     """Declares keyed state on an Operator class: one value per key, kept across crashes.
+
+    With state="disk" it may have more keys than fit into memory (docs/state.md). What the class says
+    counts before what `process(..., state=)` and the run say.
 
     >>> class Total(es.Operator):
     ...     total = es.Keyed(init=int)
@@ -37,10 +44,31 @@ class Keyed(Generic[V]):
     >>> keyed = es.Pipeline("totals").source(es.Range(4)).key_by(lambda n: n % 2)
     >>> keyed.process(Total()).collect().run().collected()
     [(0, 0), (1, 1), (0, 2), (1, 4)]
+
+    When values change their form, say a new version, and how one of an earlier version becomes
+    one of it: `es.Keyed(init=dict, version=2, migrate=lambda value, version: {"total": value})`,
+    or step by step, `migrate={1: from_1_to_2, 2: from_2_to_3}`. Values in a checkpoint are
+    migrated when they are first touched, and saved as new from then on.
     """
 
-    def __init__(self, init: Callable[[], V] | None = None) -> None:
+    def __init__(
+        self,
+        init: Callable[[], V] | None = None,
+        *,
+        version: int = FIRST_VERSION,
+        migrate: Callable[[Any, int], V] | Mapping[int, Callable[[Any], Any]] | None = None,
+        spread: Spread = "key",
+        state: StateKind | None = None,
+    ) -> None:
+        """spread: what becomes of it when the number of shards changes; "key" if its keys are those
+        of the records, "split", "union" or "broadcast" if they are others. state: where it is kept,
+        "memory" or "disk"; None: as the operator, or the run, says."""
+        if state not in (None, "memory", "disk"):
+            raise UserError(f"es.Keyed: state={state!r}: say 'memory' or 'disk'.")
         self.init = init
+        self.migration = Migration(version, migrate)
+        self.spread: Spread = spread
+        self.state = state
         self.name = ""
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -290,8 +318,14 @@ class Operator:
     """Whether its batches must come as its source gave them, however long they take."""
     record_by_record = False
     """Whether `process_batch` gives the same wherever a batch begins and ends."""
+    spread: Spread | None = None
+    """What becomes of `ctx.state` when the number of shards changes: "key" if its keys are those of
+    the records; "split": each entry goes to one shard; "union": all entries go to every shard;
+    "broadcast": all shards have the same. None: then the number cannot change once it has entries."""
     announces_watermarks = False
     """Whether those behind get the watermark of `ctx.advance_watermark`, not that of the input."""
+    why_in_memory: str | None = None
+    """Why its state cannot be kept on disk; None if it can."""
 
     def process(self, record: Any, ctx: Context) -> None:
         """Handle one record."""
@@ -323,8 +357,38 @@ class Operator:
         """
         if self.repeatable or self.pure:
             return None
-        fields = {name: declared.kind for name, declared in declared_state(type(self)).items()}
-        return {"operator": type(self).__name__, **({"keyed": fields} if fields else {})}
+        declared = declared_state(type(self))
+        about: dict[str, Any] = {"operator": type(self).__name__}
+        if declared:
+            about["keyed"] = {name: one.kind for name, one in declared.items()}
+        versions = {name: one.migration.version for name, one in declared.items()}
+        later = {name: number for name, number in versions.items() if number > FIRST_VERSION}
+        return {**about, **({"versions": later} if later else {})}
+
+    def goes_on_from(self, before: dict[str, Any] | None) -> None:
+        """What `describe_state` said when my state was saved, if it was something else than now.
+
+        Called before each run; a difference is there only where a rule carries the state over.
+        """
+
+    def respread(
+        self, parts: Mapping[int, Mapping[str, Entries]], place: Place
+    ) -> dict[str, dict[Any, Any]]:
+        """The share of this place in what the shards before it kept, when their number has changed.
+
+        `parts`: for each earlier shard the entries of every state by its name, of `ctx.state` under
+        "ctx.state". As given here: as `spread`, of the class and of each `es.Keyed`, says.
+        """
+        spreads: dict[str, Spread | None] = {
+            name: declared.spread for name, declared in declared_state(type(self)).items()
+        }
+        spreads[CONTEXT_STATE] = self.spread
+        return {
+            name: spread_entries(
+                spreads.get(name), {n: kept.get(name, {}) for n, kept in parts.items()}, place, name
+            )
+            for name in dict.fromkeys(name for kept in parts.values() for name in kept)
+        }
 
     def on_start(self, ctx: Context) -> None:
         """Before the first record of each generation, after state was restored."""
@@ -402,11 +466,12 @@ def process_tolerantly(operator: Operator, batch: Batch, ctx: Context) -> None:
 
 
 def bind_state(
-    operator: Operator, keystore: Callable[[str, Callable[[], Any] | None], KeyStore[Any, Any]]
+    operator: Operator,
+    keystore: Callable[[str, Callable[[], Any] | None, Migration], KeyStore[Any, Any]],
 ) -> None:
-    """Give an operator's declared state its key stores: keystore(name, init) makes or finds one."""
+    """Give an operator's declared state its key stores: keystore makes or finds one by its name."""
     operator.__dict__["_keyed"] = {
-        name: keystore(name, declared.init)
+        name: keystore(name, declared.init, declared.migration)
         for name, declared in declared_state(type(operator)).items()
     }
 

@@ -13,7 +13,7 @@ from everstream.pipeline.batch import Batch
 from everstream.pipeline.batching import Batches
 from everstream.pipeline.checkpointing import seconds
 from everstream.pipeline.names import base_name
-from everstream.pipeline.operator import Operator
+from everstream.pipeline.operator import Operator, StateKind
 from everstream.pipeline.rejects import OnError
 from everstream.pipeline.stream_base import Options, StreamBase, function_for, predicate_for
 from everstream.pipeline.times import Unit
@@ -189,10 +189,12 @@ class RecordMethods(StreamBase[T]):
         shards: int | None = None,
         on_error: OnError = "fail",
         ordered: bool = False,
+        state: StateKind | None = None,
     ) -> Stream:
         """Add an operator of your own: an instance of a subclass of es.Operator.
 
-        Ordered: it has one shard, and gets records in the order the source gave them.
+        Ordered: it has one shard, and gets records in the order the source gave them. With
+        state="disk" its state may be larger than memory (docs/state.md).
 
         >>> class Countdown(es.Operator):
         ...     def process(self, record, ctx):
@@ -209,7 +211,7 @@ class RecordMethods(StreamBase[T]):
             )
         if ordered:
             shards = 1 if shards is None else shards
-        options = Options(name, shards, on_error)
+        options = Options(name, shards, on_error, state)
         return self._then(base_name(operator), operator, options, ordered)
 
     def transact(

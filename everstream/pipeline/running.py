@@ -7,6 +7,7 @@ those pages whose slots have changed, and nothing is done per record or per key.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -16,9 +17,11 @@ from everstream.errors import UserError
 from everstream.pipeline.aggregate_kinds import Aggregate, Count, InPython, Simple
 from everstream.pipeline.aggregates import Aggregates
 from everstream.pipeline.batch import Batch, columns_of
+from everstream.pipeline.chunks import kept_in
 from everstream.pipeline.keys import Keying
 from everstream.pipeline.local_parts import LocalParts, key_frame, records_frame
 from everstream.pipeline.operator import Context, Operator
+from everstream.pipeline.spreading import CONTEXT_STATE, Entries, Place
 from everstream.pipeline.stream_base import Options, StreamBase
 from everstream.pipeline.types import Row
 from everstream.state.keystore import KeyStore
@@ -79,23 +82,31 @@ class Accumulator:
     def __init__(self, store: KeyStore[Any, Any], name: str, how: str) -> None:
         self._store = store
         self._name = name
-        self._how = how
+        self.how = how
         pages = sorted(key[1] for key in store if key[0] == name)
         saved = [store.entries[name, page] for page in pages]
         self.values: Array = np.concatenate(saved) if saved else np.empty(0, np.int64)
         self._pages = len(pages)
         self._share(0)
 
+    def begin(self, slots: int) -> None:
+        """There are so many slots from before this number was kept: nothing has come for them."""
+        if self._pages == 0 and slots:
+            self._grow(-(-slots // PAGE) * PAGE, np.dtype(np.int64))
+            self._pages = -(-slots // PAGE)
+            self._share(0)
+            self._store.touch((self._name, page) for page in range(self._pages))
+
     def update(self, slots: Array, column: pl.Series) -> None:
         """Take in one value for each of these slots, which may repeat."""
         values = self._ready(slots, column)
-        _MEET[self._how].at(self.values, slots, values)
+        _MEET[self.how].at(self.values, slots, values)
         self._touch(slots)
 
     def run(self, slots: Array, column: pl.Series, last: Array) -> Array:
         """Each row's value met with what its slot had; the rows at `last` become the slots'."""
         values = self._ready(slots, column)
-        met: Array = _MEET[self._how](self.values[slots], values)
+        met: Array = _MEET[self.how](self.values[slots], values)
         self.values[slots[last]] = met[last]
         self._touch(slots)
         return met
@@ -117,7 +128,7 @@ class Accumulator:
         values = numbers.to_numpy().astype(kind) if not numbers.null_count() else None
         if values is None:
             mask = numbers.is_null().to_numpy()
-            values = np.where(mask, _neutral(self._how, kind), numbers.fill_null(0).to_numpy())
+            values = np.where(mask, _neutral(self.how, kind), numbers.fill_null(0).to_numpy())
             values = values.astype(kind)
         pages = int(slots.max()) // PAGE + 1
         if pages * PAGE > len(self.values) or kind != self.values.dtype:
@@ -130,14 +141,14 @@ class Accumulator:
     def _grow(self, size: int, kind: np.dtype[Any]) -> None:
         # Room for as much again, so that growing costs little per key in the long run.
         size = max(size, len(self.values) if size <= len(self.values) else 2 * len(self.values))
-        room: Array = np.full(size, _neutral(self._how, kind), kind)
+        room: Array = np.full(size, _neutral(self.how, kind), kind)
         used = self._pages * PAGE
         kept = self.values[:used]
         changed = used > 0 and kind != self.values.dtype
-        neutral = kept == _neutral(self._how, self.values.dtype) if changed else None
+        neutral = kept == _neutral(self.how, self.values.dtype) if changed else None
         room[:used] = kept
         if neutral is not None:
-            room[:used][neutral] = _neutral(self._how, kind)
+            room[:used][neutral] = _neutral(self.how, kind)
         self.values = room
         self._share(0)
         if changed:
@@ -156,6 +167,8 @@ class Accumulator:
 class _Running(Operator):
     """State of aggregates per key."""
 
+    why_in_memory = "running aggregates are arrays over all keys, which a batch changes at once"
+
     def __init__(self, aggregates: Aggregates) -> None:
         self.aggregates = aggregates
 
@@ -163,13 +176,54 @@ class _Running(Operator):
         return {"operator": "aggregates", "aggregates": self.aggregates.describe()}
 
     def on_start(self, ctx: Context) -> None:
-        self.slots = Slots(ctx.state)
+        kept = {"keys", *self.aggregates.part_names}
+        for key in ctx.state:
+            if key[0] not in kept:  # of an aggregate that was taken out
+                ctx.state.delete(key)
+        self._open(ctx.state)
+
+    def _open(self, store: KeyStore[Any, Any]) -> None:
+        self.slots = Slots(store)
         self.accumulators = {
-            f"{name}.{part}": Accumulator(ctx.state, f"{name}.{part}", how)
+            f"{name}.{part}": Accumulator(store, f"{name}.{part}", how)
             for name, one in self.aggregates.named.items()
             if isinstance(one, Simple)
             for part, how in one.hows.items()
         }
+        for accumulator in self.accumulators.values():
+            accumulator.begin(len(self.slots))
+
+    def respread(
+        self, parts: Mapping[int, Mapping[str, Entries]], place: Place
+    ) -> dict[str, dict[Any, Any]]:
+        store = KeyStore[Any, Any]()
+        self._open(store)
+        for entries in kept_in(parts).values():
+            pages = sorted(key[1] for key in entries if key[0] == "keys")
+            if not pages:
+                continue
+            keys = pl.concat([entries["keys", page] for page in pages], how="vertical_relaxed")
+            theirs = np.flatnonzero(self.owned(keys, place))
+            if len(theirs):
+                self._take_over(entries, theirs, self.slots.of(keys[theirs]), store)
+        return {CONTEXT_STATE: store.look()}
+
+    def owned(self, keys: pl.DataFrame, place: Place) -> list[bool]:
+        """The rows that come to this place."""
+        return place.owns_rows(keys)
+
+    def _take_over(
+        self, entries: Entries, theirs: Array, ours: Array, store: KeyStore[Any, Any]
+    ) -> None:
+        """What an earlier shard had in some of its slots is in these slots of ours now."""
+        for name, accumulator in self.accumulators.items():
+            accumulator.update(ours, saved_values(entries, name, accumulator.how)[theirs])
+        for name, one in self.aggregates.named.items():
+            if isinstance(one, InPython):
+                (column,) = one.part_names(name)
+                for slot, other in zip(ours.tolist(), theirs.tolist(), strict=True):
+                    if (column, other) in entries:
+                        store.put((column, slot), entries[column, other])
 
 
 class RunningChanges(_Running):
@@ -212,6 +266,17 @@ class RunningChanges(_Running):
 
 class RunningRecords(_Running):
     """Emits each record with the aggregates up to it."""
+
+    def owned(self, keys: pl.DataFrame, place: Place) -> list[bool]:
+        keying = place.keying[""]
+        if not keying.on_columns and keys.columns[0] == "key_0":
+            return place.owns(keys.rows())
+        if keying.on_columns and keys.width == 1 and ".as_struct(" in str(keying.selector):
+            raise UserError(
+                f"operator '{place.operator}' is keyed by a struct of one column, and cannot get "
+                "another number of shards: give key_by the column itself."
+            )
+        return place.owns(_tuples(keys))
 
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         frame = records_frame(batch, ctx)
@@ -292,6 +357,14 @@ def _neutral(how: str, kind: np.dtype[Any]) -> Any:
         return np.inf if how == "min" else -np.inf
     limits = np.iinfo(kind)
     return limits.max if how == "min" else limits.min
+
+
+def saved_values(entries: Entries, name: str, how: str) -> pl.Series:
+    """What an accumulator of this name had saved, slot by slot; null where nothing had come."""
+    pages = sorted(key[1] for key in entries if key[0] == name)
+    values: Array = np.concatenate([entries[name, page] for page in pages])
+    untouched = values == _neutral(how, values.dtype)
+    return pl.Series(values).set(pl.Series(untouched), None)
 
 
 def _tuples(keys: pl.DataFrame) -> list[Any]:

@@ -177,6 +177,18 @@ class Sink(ABC):
         """
         return None
 
+    def aside(self, label: str) -> "Sink | None":
+        """The same sink with a place of its own beside the real one, for an audit.
+
+        `label` is made of letters, digits and hyphens, and part of the place's name. The place is
+        made when it is needed, `results` gives what was committed there, and `clear_aside` removes
+        it. None, as given here, for a sink that has no such place.
+        """
+        return None
+
+    def clear_aside(self, pipeline: str, operator: str) -> None:
+        """Remove the place that `aside` has chosen, and all that is in it."""
+
     def results(self, pipeline: str, operator: str, store: str) -> list[Batch] | None:
         """What was committed, for sinks whose output goes back to the caller; else None."""
         return None

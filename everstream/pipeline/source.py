@@ -7,12 +7,14 @@ offset must hold all that is needed to go on (also which files belong to this sh
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
+from everstream.errors import UserError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.rejects import OnError, Rejected
+from everstream.pipeline.times import NO_WATERMARK, TimeOf
 from everstream.pipeline.types import T
 
 
@@ -96,6 +98,17 @@ class Reader(ABC):
         """
         return []
 
+    def watermark(self) -> int:
+        """After a `read`, given as a whole: later records have at least this time, or are late.
+
+        In microseconds, as the source's `event_time` reads it; also asked for after a `read` that
+        returned None. As given here: nothing is promised.
+        """
+        return NO_WATERMARK
+
+    def stable(self, offset: Any) -> None:
+        """What lies before this offset was read for good: no failure will have it read again."""
+
     def forget(self, offset: Any) -> None:
         """Nobody will ever seek an offset before this one: what lies there may be removed."""
 
@@ -120,6 +133,8 @@ class Source(ABC, Generic[T]):
     """What happens to input that cannot be parsed."""
     exact_batches: bool = False
     """Whether reading again at an offset gives the very same batch, not only the same records."""
+    event_time: TimeOf | None = None
+    """Where its records have their time, if its readers tell with `watermark` how far it has come."""
     own_slots: int = 0
     """How many of Spark's slots its own work needs while the run goes on: no host gets these."""
     replayable: bool = True
@@ -147,6 +162,21 @@ class Source(ABC, Generic[T]):
         folder, table or address is read. As given here: the class.
         """
         return {"source": type(self).__name__}
+
+    def respread(self, offsets: Sequence[Any], shards: int) -> Sequence[Any]:
+        """Offsets for so many shards, which together go on where those at these offsets stopped.
+
+        One offset was last reported by each of the earlier shards, in their order, also by those
+        that had nothing more. Whatever none of them has given is given by one of the new shards, and
+        nothing else. Every new shard works this out by itself, so the same offsets give the same
+        answer everywhere. As given here: the number of shards cannot change.
+        """
+        if shards == len(offsets):
+            return offsets
+        raise UserError(
+            f"{type(self).__name__} cannot be spread over {shards} shard(s) instead of "
+            f"{len(offsets)}: it does not say how (Source.respread). Keep the number of shards."
+        )
 
     def column_names(self) -> list[str] | None:
         """The columns of its rows, once it was checked; None if it does not know, or has none."""

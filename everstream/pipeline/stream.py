@@ -10,11 +10,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from everstream.errors import GraphError, UserError
+from everstream.pipeline.autoscale import AutoScale
 from everstream.pipeline.checkpointing import Checkpointing, Coordinated, Engine
 from everstream.pipeline.flow_methods import FlowMethods
-from everstream.pipeline.graph import Graph, Kind, Node
+from everstream.pipeline.graph import ByKey, Edge, Graph, Kind, Node
+from everstream.pipeline.keys import KEY_GROUPS, Keying
 from everstream.pipeline.names import base_name, is_usable
-from everstream.pipeline.operator import OUT, Operator
+from everstream.pipeline.operator import OUT, Operator, StateKind
 from everstream.pipeline.record_methods import RecordMethods
 from everstream.pipeline.rejects import OnError
 from everstream.pipeline.sink import Sink
@@ -74,9 +76,14 @@ class Pipeline:
         renamed: Mapping[str, str] | None = None,
         drop_state: Collection[str] = (),
         take_over: bool = False,
+        start_from: str | None = None,
         master: str = "local[*]",
         spark: SparkSession | None = None,
         workers: int | None = None,
+        spares: int = 0,
+        autoscale: AutoScale | None = None,
+        max_shards: int | None = None,
+        standby: bool | str | float = False,
         max_restarts: int = 3,
         restart_window: str | float = "10m",
         timeout: str | float | None = None,
@@ -85,11 +92,16 @@ class Pipeline:
         listener: Listener | None = None,
         progress: bool | None = None,
         heartbeat_timeout: str | float = "10s",
+        pack_after: str | float = "30s",
         slow_after: str | float = "10s",
         checkpoint_timeout: str | float = "10m",
         transport: str = "auto",
         store_key: str | os.PathLike[str] | None = None,
         monitor: Monitor | str | None = None,
+        history: bool = True,
+        ui: bool | str = False,
+        state: StateKind | None = None,
+        host_memory: str | int | None = None,
     ) -> RunResult:
         """Run on Spark until the sources end or somebody stops it; `start` does not wait for that.
 
@@ -101,11 +113,19 @@ class Pipeline:
             from the last one. Without a store a temporary folder is used and nothing is kept.
         fresh: delete earlier checkpoints and output, start from nothing.
         take_over: run on this store even if another run is using it, which then ends.
+        start_from: "STORE@NAME", a savepoint that a run in a store without checkpoints begins with.
         renamed: operators that have another name than in the checkpoint, {"old": "new"}; an
             operator given to itself goes on with its state though it has changed.
         drop_state: operators that begin with nothing while the others go on from the checkpoint.
         master, spark: a Spark master, or a session you already have.
         workers: how many hosts (Spark tasks) to spread the shards over; default: all slots.
+        spares: so many further Spark tasks stand by, with everything loaded but the state; one
+            takes the place of a host that dies at once.
+        autoscale: an es.AutoScale: the run changes numbers of shards by itself.
+        max_shards: the most shards an operator behind key_by can ever have in this store: into so
+            many groups keys are spread; default 128.
+        standby: wait until whoever runs on this store ends badly or falls silent, and take over;
+            "2s" says how long a silence that is.
         max_restarts: how many failures within restart_window are too many.
         timeout: stop with a checkpoint after so long; without one, and saying so, if it cannot be had.
         until: stop with a checkpoint when this function of the run's es.Snapshot says so.
@@ -115,6 +135,8 @@ class Pipeline:
         progress: show on standard error how the run goes; default: unless there is a listener, or
             EVERSTREAM_PROGRESS is 0.
         heartbeat_timeout: a host that is silent for so long is taken for dead.
+        pack_after: a host that does not come back for so long leaves its shards to the others, until
+            there is room again.
         slow_after: say so when a checkpoint, a restore or the store takes longer than this.
         checkpoint_timeout: give up a checkpoint that is not complete after so long, and start the next.
             The last one of a run is waited for three times as long; then the run fails.
@@ -122,6 +144,13 @@ class Pipeline:
         store_key: the file with the key that signs the store; default: the one that
             EVERSTREAM_STORE_KEY_FILE names, or none.
         monitor: an es.Monitor, or how often one is to sample, "100ms"; see `result.monitored`.
+        history: keep in the store what happened, at most 16 MB of it, for `everstream ui`.
+        ui: serve a page of this run while it goes on, True: on loopback, or "HOST:PORT". Its link is
+            printed on standard error, with the token that actions need (docs/monitoring.md).
+        state: "disk" keeps the state of operators that have not said otherwise on the local disk,
+            where it may be larger than memory (docs/state.md).
+        host_memory: what the process of a host may have, "2g". Near it the host takes nothing in until
+            it has less; at it the run fails and says whose state it is.
 
         >>> pipeline = es.Pipeline("ten").source(es.Range(10)).collect()
         >>> result = pipeline.run(checkpoint=es.Coordinated(every="5s"), store="checkpoints/")
@@ -139,9 +168,14 @@ class Pipeline:
             renamed=renamed,
             drop_state=drop_state,
             take_over=take_over,
+            start_from=start_from,
             master=master,
             spark=spark,
             workers=workers,
+            spares=spares,
+            autoscale=autoscale,
+            max_shards=max_shards,
+            standby=standby,
             max_restarts=max_restarts,
             restart_window=restart_window,
             timeout=timeout,
@@ -150,11 +184,16 @@ class Pipeline:
             listener=listener,
             progress=progress,
             heartbeat_timeout=heartbeat_timeout,
+            pack_after=pack_after,
             slow_after=slow_after,
             checkpoint_timeout=checkpoint_timeout,
             transport=transport,
             store_key=store_key,
             monitor=monitor,
+            history=history,
+            ui=ui,
+            state=state,
+            host_memory=host_memory,
         )
 
     def start(
@@ -167,9 +206,14 @@ class Pipeline:
         renamed: Mapping[str, str] | None = None,
         drop_state: Collection[str] = (),
         take_over: bool = False,
+        start_from: str | None = None,
         master: str = "local[*]",
         spark: SparkSession | None = None,
         workers: int | None = None,
+        spares: int = 0,
+        autoscale: AutoScale | None = None,
+        max_shards: int | None = None,
+        standby: bool | str | float = False,
         max_restarts: int = 3,
         restart_window: str | float = "10m",
         timeout: str | float | None = None,
@@ -178,11 +222,16 @@ class Pipeline:
         listener: Listener | None = None,
         progress: bool | None = None,
         heartbeat_timeout: str | float = "10s",
+        pack_after: str | float = "30s",
         slow_after: str | float = "10s",
         checkpoint_timeout: str | float = "10m",
         transport: str = "auto",
         store_key: str | os.PathLike[str] | None = None,
         monitor: Monitor | str | None = None,
+        history: bool = True,
+        ui: bool | str = False,
+        state: StateKind | None = None,
+        host_memory: str | int | None = None,
     ) -> RunHandle:
         """Run on Spark in the background: the handle of the run, at once.
 
@@ -205,9 +254,14 @@ class Pipeline:
             renamed=renamed,
             drop_state=drop_state,
             take_over=take_over,
+            start_from=start_from,
             master=master,
             spark=spark,
             workers=workers,
+            spares=spares,
+            autoscale=autoscale,
+            max_shards=max_shards,
+            standby=standby,
             max_restarts=max_restarts,
             restart_window=restart_window,
             timeout=timeout,
@@ -216,11 +270,16 @@ class Pipeline:
             listener=listener,
             progress=progress,
             heartbeat_timeout=heartbeat_timeout,
+            pack_after=pack_after,
             slow_after=slow_after,
             checkpoint_timeout=checkpoint_timeout,
             transport=transport,
             store_key=store_key,
             monitor=monitor,
+            history=history,
+            ui=ui,
+            state=state,
+            host_memory=host_memory,
         )
 
     def with_nodes(self, nodes: Mapping[str, Node]) -> Self:
@@ -302,11 +361,28 @@ class NoKey(GraphError, AttributeError):
     """A method was asked for that only a keyed stream has."""
 
 
-def planned_shards(graph: Graph) -> Graph:
-    """A copy of the graph in which every operator has its number of shards."""
-    planned = Graph(graph.name, {name: replace(n) for name, n in graph.nodes.items()}, graph.edges)
+def planned_shards(
+    graph: Graph, shards: Mapping[str, int] | None = None, key_groups: int | None = KEY_GROUPS
+) -> Graph:
+    """A copy of the graph in which every operator has its number of shards.
+
+    shards: for these operators another one than their stream says. key_groups: see `Keying`.
+    """
+    wanted = shards or {}
+    nodes = {n: replace(node, shards=wanted.get(n, node.shards)) for n, node in graph.nodes.items()}
+    planned = Graph(graph.name, nodes, _grouped(graph.edges, key_groups))
     for node in planned.upstream_first():
         if planned.nodes[node.name].shards is None:
             feeding = [planned.nodes[e.sender].shards or 1 for e in planned.inputs(node.name)]
             planned.nodes[node.name].shards = max(feeding, default=1)
     return planned
+
+
+def _grouped(edges: Sequence[Edge], key_groups: int | None) -> list[Edge]:
+    """The edges with keys in so many groups; edges of one `key_by` still share it."""
+    routings = {
+        id(edge.routing): ByKey(Keying(edge.routing.keying.selector, key_groups))
+        for edge in edges
+        if isinstance(edge.routing, ByKey)
+    }
+    return [replace(edge, routing=routings.get(id(edge.routing), edge.routing)) for edge in edges]

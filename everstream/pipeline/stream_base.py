@@ -9,7 +9,8 @@ import polars as pl
 
 from everstream.errors import UserError
 from everstream.pipeline.graph import Edge, Kind, Node, OnDemand, Routing
-from everstream.pipeline.operator import OUT, Operator
+from everstream.pipeline.operator import OUT, Operator, StateKind
+from everstream.pipeline.placing import checked_state
 from everstream.pipeline.rejects import OnError, checked
 from everstream.pipeline.sink import Sink
 from everstream.pipeline.types import T
@@ -25,6 +26,7 @@ class Options:
     name: str | None = None
     shards: int | None = None
     on_error: OnError = "fail"
+    state: StateKind | None = None
 
 
 class StreamBase(Generic[T]):
@@ -67,6 +69,7 @@ class StreamBase(Generic[T]):
     ) -> Node:
         on_error = checked(options.on_error, f"{base}()")
         node = self.pipeline._add(options.name, base, kind, what, options.shards, on_error, ordered)
+        node.state = checked_state(options.state, f"{base}()")
         for sender, port in self._origins:
             self.pipeline.graph.edges.append(Edge(sender, node.name, self._routing, port))
         return node

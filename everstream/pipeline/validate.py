@@ -6,6 +6,7 @@ from everstream.errors import GraphError
 from everstream.pipeline.columns import check_columns
 from everstream.pipeline.graph import Broadcast, ByKey, Edge, Graph, Kind, Node, OnDemand
 from everstream.pipeline.operator import Operator
+from everstream.pipeline.placing import check_placing
 from everstream.pipeline.sink import Sink
 from everstream.pipeline.source import Source
 
@@ -31,6 +32,7 @@ def validate(graph: Graph) -> None:
         _check_shards(node)
         _check_key(graph, node)
         _check_methods(node)
+        check_placing(node)
         if node.ordered:
             _check_order(graph, node)
     for node in graph.nodes.values():
@@ -69,6 +71,13 @@ def _check_key(graph: Graph, node: Node) -> None:
     keyings: dict[str, set[int]] = {}
     for edge in graph.inputs(node.name):
         if isinstance(edge.routing, ByKey):
+            groups = edge.routing.keying.groups
+            if groups is not None and (node.shards or 1) > groups:
+                raise GraphError(
+                    node.name,
+                    f"{node.shards} shards are more than the {groups} groups that keys are in",
+                    f"Say at most shards={groups}, or begin with more groups (max_shards=...).",
+                )
             keyings.setdefault(edge.side, set()).add(id(edge.routing))
     if any(len(of_one_side) > 1 for of_one_side in keyings.values()):
         raise GraphError(

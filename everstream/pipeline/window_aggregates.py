@@ -4,21 +4,35 @@ Rows of parts are kept pane by pane. When the watermark passes the end of a wind
 its panes are merged per key and the results go out; a pane is dropped with its last window.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import polars as pl
 
 from everstream.pipeline.aggregates import Aggregates
 from everstream.pipeline.batch import Batch, columns_of
-from everstream.pipeline.chunks import Chunks
+from everstream.pipeline.chunks import (
+    Chunks,
+    emit_overdue,
+    kept_in,
+    overdue_in,
+    renamed_chunks,
+    respread_chunks,
+)
 from everstream.pipeline.local_parts import LAST, PANE, stretches
 from everstream.pipeline.operator import Context, Operator
+from everstream.pipeline.spreading import CONTEXT_STATE, Entries, Place, merged
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK, US_PER, Unit, in_seconds
 from everstream.pipeline.windows import Session, Sliding
+from everstream.state.keystore import KeyStore
 
 START, END = "window_start", "window_end"
 _FIRED = "fired"
+_PANES = "pane"
+_EARLIER = "pane of "
+"""Goes before the rule of windows that were open when another rule came."""
+_RULE = "rule"
+"""Where the rule of what is kept stands, once there was another."""
 _TOUCHED = "__touched"
 
 
@@ -28,9 +42,37 @@ class _Aggregating(Operator):
     def __init__(self, aggregates: Aggregates, unit: Unit) -> None:
         self.aggregates = aggregates
         self.unit: Unit = unit
+        self.before: dict[str, Any] | None = None
 
     def describe_state(self) -> dict[str, Any]:
         return {"operator": "window", "aggregates": self.aggregates.describe()}
+
+    def goes_on_from(self, before: dict[str, Any] | None) -> None:
+        self.before = before
+
+    def rule_before(self, ctx: Context, now: str) -> str:
+        """The rule that what is kept was kept under; from here on it is the one of now."""
+        told = now if self.before is None else self.before["window"]
+        before: str = ctx.state.get(_RULE, told)
+        if before != now or (told != now and _RULE not in ctx.state):
+            ctx.state.put(_RULE, now)
+        return before
+
+    def fit(self, chunks: Chunks) -> None:
+        """Bring rows from before aggregates came or went into the form of now."""
+        if self.before is not None:
+            had = self.before["aggregates"]
+            chunks.fit(lambda parts: self.aggregates.fitted(parts, had))
+
+    def respread(
+        self, parts: Mapping[int, Mapping[str, Entries]], place: Place
+    ) -> dict[str, dict[Any, Any]]:
+        kept = kept_in(parts)
+        names = {key[0] for entries in kept.values() for key in entries if isinstance(key, tuple)}
+        mine: dict[Any, Any] = merged(kept, _RULE, min)
+        for name in sorted(names):
+            mine |= respread_chunks(kept.values(), name, place.owns_rows)
+        return {CONTEXT_STATE: mine}
 
     def keys_of(self, parts: pl.DataFrame) -> list[str]:
         other = {PANE, LAST, *self.aggregates.part_names}
@@ -61,10 +103,38 @@ class PaneAggregates(_Aggregating):
         return {**super().describe_state(), "window": self.window.describe()}
 
     def on_start(self, ctx: Context) -> None:
-        self.panes = Chunks(ctx.state, "pane", self._compacted)
+        now = self.window.describe()
+        before = self.rule_before(ctx, now)
+        if before != now:
+            renamed_chunks(ctx.state, _PANES, f"{_EARLIER}{before}")
+            renamed_chunks(ctx.state, f"{_EARLIER}{now}", _PANES)
+        self.panes = Chunks(ctx.state, _PANES, self._compacted)
+        self.rules = [(self.window, self.panes), *self._earlier(ctx.state)]
+        """How windows are made, and what is kept for them: the rule of now first."""
+        for _, panes in self.rules:
+            self.fit(panes)
         self.fired: int = ctx.state.get(_FIRED, NO_WATERMARK)
         """Windows that end up to here have been emitted."""
         self.boundary: int | None = None
+        emit_overdue(ctx)
+
+    def respread(
+        self, parts: Mapping[int, Mapping[str, Entries]], place: Place
+    ) -> dict[str, dict[Any, Any]]:
+        """What one part has fired the others fire, too: nothing that is still to come is older."""
+        kept = kept_in(parts)
+        mine = super().respread(parts, place)[CONTEXT_STATE] | merged(kept, _FIRED, max)
+        fired = mine.get(_FIRED, NO_WATERMARK)
+        overdue: list[pl.DataFrame] = []
+        for number, entries in kept.items():
+            own = KeyStore[Any, Any]()
+            own.load(super().respread({number: parts[number]}, place)[CONTEXT_STATE])
+            panes, after = Chunks(own, _PANES, self._compacted), entries.get(_FIRED, NO_WATERMARK)
+            for window, kept_panes in [(self.window, panes), *self._earlier(own)]:
+                starts = _over(window, kept_panes, after, fired)
+                if starts:
+                    overdue.append(self._window_results(window, kept_panes, starts))
+        return {CONTEXT_STATE: mine | overdue_in(overdue, kept)}
 
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         self.add(columns_of(batch, ctx.operator), ctx)
@@ -82,22 +152,33 @@ class PaneAggregates(_Aggregating):
 
     def on_watermark(self, watermark: int, ctx: Context) -> None:
         boundary = (watermark - self.window.size_us) // self.window.every_us
-        if boundary == self.boundary and not self.allowed_us:
+        if boundary == self.boundary and not self.allowed_us and len(self.rules) == 1:
             return
         self.boundary = boundary
-        starts = {
-            start
-            for pane in self.panes.groups
-            for start in self.window.starts(pane, self.fired, watermark)
-        }
-        if starts:
-            ctx.emit_batch(self._window_results(sorted(starts)))
-        if starts or self.allowed_us:
+        over = [_over(window, panes, self.fired, watermark) for window, panes in self.rules]
+        for starts, (window, panes) in zip(over, self.rules, strict=True):
+            if starts:
+                ctx.emit_batch(self._window_results(window, panes, starts))
+        if any(over) or self.allowed_us:
             self.fired = watermark
             ctx.state.put(_FIRED, watermark)
-        for pane in self.panes.groups:
-            if self.window.last_end(pane) + self.allowed_us <= watermark:
-                self.panes.drop(pane)
+        for window, panes in self.rules:
+            for pane in panes.groups:
+                if window.last_end(pane) + self.allowed_us <= watermark:
+                    panes.drop(pane)
+        self.rules[1:] = [rule for rule in self.rules[1:] if rule[1]]
+
+    def _earlier(self, store: KeyStore[Any, Any]) -> list[tuple[Sliding, Chunks]]:
+        """Windows that were begun under other rules, and are finished under those."""
+        names = dict.fromkeys(key[0] for key in store if isinstance(key, tuple))
+        return [
+            (
+                Sliding.described(name.removeprefix(_EARLIER)),
+                Chunks(store, name, self._compacted),
+            )
+            for name in names
+            if name.startswith(_EARLIER)
+        ]
 
     def _emit_again(self, parts: pl.DataFrame, panes: pl.Series, ctx: Context) -> None:
         keys = self.keys_of(parts)
@@ -105,20 +186,24 @@ class PaneAggregates(_Aggregating):
             changed = parts.filter(panes == pane).select(keys).unique() if keys else None
             over = self.fired - self.allowed_us
             for start in self.window.starts(pane, over, self.fired):
-                ctx.emit_batch(self._window_results([start], changed))
+                ctx.emit_batch(self._window_results(self.window, self.panes, [start], changed))
 
     def _window_results(
-        self, starts: Iterable[int], only: pl.DataFrame | None = None
+        self,
+        window: Sliding,
+        panes: Chunks,
+        starts: Iterable[int],
+        only: pl.DataFrame | None = None,
     ) -> pl.DataFrame:
         windows: list[pl.DataFrame] = []
         for start in starts:
-            parts = self.panes.read(self.window.panes(start))
+            parts = panes.read(window.panes(start))
             if only is not None:
                 parts = parts.join(only, on=only.columns, how="semi", nulls_equal=True)
             kind = parts.get_column(PANE).dtype
             windows.append(parts.with_columns(pl.lit(start, pl.Int64).cast(kind).alias(PANE)))
         together = pl.concat(windows, how="vertical_relaxed")
-        size = _span(self.window.size_us, together.get_column(PANE).dtype)
+        size = _span(window.size_us, together.get_column(PANE).dtype)
         return self.results(self._compacted(together), pl.col(PANE) + size)
 
     def _compacted(self, parts: pl.DataFrame) -> pl.DataFrame:
@@ -143,7 +228,8 @@ class ProcessingTimeAggregates(PaneAggregates):
         now = max(int(ctx.now_s * 1e6), self.fired)
         pane = pl.lit(now - now % self.window.pane_us, pl.Int64)
         parts = columns_of(batch, ctx.operator)
-        self.add(parts.with_columns(pane.cast(pl.Datetime("us", "UTC")).alias(PANE)), ctx)
+        dated = parts.with_columns(pane.cast(pl.Datetime("us", "UTC")).alias(PANE))
+        self.add(dated.select(*self.keys_of(dated), PANE, *self.aggregates.part_names), ctx)
         self._ask_for_timer(ctx)
 
     def on_watermark(self, watermark: int, ctx: Context) -> None:
@@ -156,8 +242,9 @@ class ProcessingTimeAggregates(PaneAggregates):
         self._ask_for_timer(ctx)
 
     def _ask_for_timer(self, ctx: Context) -> None:
-        for pane in self.panes.groups[:1]:
-            ctx.call_at((self.window.starts(pane, self.fired)[0] + self.window.size_us) / 1e6)
+        for window, panes in self.rules:
+            for pane in panes.groups[:1]:
+                ctx.call_at((window.starts(pane, self.fired)[0] + window.size_us) / 1e6)
 
 
 class SessionAggregates(_Aggregating):
@@ -172,10 +259,20 @@ class SessionAggregates(_Aggregating):
         self.allowed_us = allowed_us
 
     def describe_state(self) -> dict[str, Any]:
-        return {**super().describe_state(), "window": f"a gap of {in_seconds(self.gap_us)}"}
+        return {**super().describe_state(), "window": self._rule}
+
+    @property
+    def _rule(self) -> str:
+        return f"a gap of {in_seconds(self.gap_us)}"
 
     def on_start(self, ctx: Context) -> None:
         self.ends = Chunks(ctx.state, "session")
+        self.fit(self.ends)
+        if self.rule_before(ctx, self._rule) != self._rule and self.ends:
+            everything = self.ends.read(self.ends.groups)
+            for group in self.ends.groups:
+                self.ends.drop(group)
+            self._keep(everything)
 
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         self._keep(columns_of(batch, ctx.operator))
@@ -218,6 +315,12 @@ class SessionAggregates(_Aggregating):
         numbered = parts.with_columns(stretches(parts.select(keys), first, last + self.gap_us))
         of_each = [*(pl.col(key).first() for key in keys), pl.col(PANE).min(), pl.col(LAST).max()]
         return self.aggregates.merged(numbered, ["__stretch"], of_each).drop("__stretch")
+
+
+def _over(window: Sliding, panes: Chunks, after: int, watermark: int) -> list[int]:
+    """The starts of the windows that end behind `after` and are over now."""
+    groups = panes.groups
+    return sorted({start for pane in groups for start in window.starts(pane, after, watermark)})
 
 
 def _span(duration_us: int, kind: pl.DataType) -> Any:

@@ -15,6 +15,7 @@ from everstream.pipeline.graph import ByKey, Edge, Graph, Kind, OnDemand, Routin
 from everstream.pipeline.local_parts import LAST, LATE, PANE, LocalParts, keyed_by_columns
 from everstream.pipeline.operator import OUT, Operator
 from everstream.pipeline.rejects import OnError
+from everstream.pipeline.source import Source
 from everstream.pipeline.stream_base import Options, StreamBase
 from everstream.pipeline.times import TimeOf
 from everstream.pipeline.types import Row
@@ -160,15 +161,17 @@ def time_of(graph: Graph, origins: list[tuple[str, str]]) -> TimeOf | None:
             found.append(node.what.time)
         elif isinstance(node.what, ProcessingTimeAggregates):
             return None
+        elif node.kind is Kind.SOURCE:
+            if not isinstance(node.what, Source) or node.what.event_time is None:
+                return None
+            found.append(node.what.event_time)
         elif isinstance(node.what, PaneAggregates | SessionAggregates) and port == OUT:
             found.append(LastInstant(END, node.what.unit))
-        elif node.kind is not Kind.SOURCE:
+        else:
             above: list[Edge] = [edge for edge in graph.inputs(name) if not edge.feedback]
             further = time_of(graph, [(edge.sender, edge.port) for edge in above])
             if further is None:
                 return None
             found.append(further)
-        else:
-            return None
     alike = {(time.unit, str(time.what)) for time in found}
     return found[0] if len(alike) == 1 else None

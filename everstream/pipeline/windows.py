@@ -60,6 +60,12 @@ class Sliding:
         """As text, the same for the same windows however they were given."""
         return f"{in_seconds(self.size_us)} every {in_seconds(self.every_us)}"
 
+    @classmethod
+    def described(cls, text: str) -> "Sliding":
+        """The windows of which `describe` said this."""
+        size, every = text.split(" every ")
+        return cls(size.replace(" ", ""), every.replace(" ", ""))
+
     def panes(self, start: int) -> range:
         """The panes of the window that starts here."""
         return range(start, start + self.size_us, self.pane_us)

@@ -12,6 +12,7 @@ from typing import Any
 
 import cloudpickle
 
+from everstream.core.checkpoint_record import DEAD_LETTERS
 from everstream.core.ids import ShardId
 from everstream.core.meter import Meter
 from everstream.core.plan import Plan
@@ -19,20 +20,19 @@ from everstream.errors import EverstreamError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.clocks import ForwardClock
 from everstream.pipeline.graph import ByKey, Kind
+from everstream.pipeline.local_parts import LATE
 from everstream.pipeline.operator import Context, Moment, bind_state, process_tolerantly
-from everstream.pipeline.sink import Permit, SinkShard
-from everstream.pipeline.source import NO_LOAD, EndOfStream
+from everstream.pipeline.sink import Permit, Sink, SinkShard
+from everstream.pipeline.source import EndOfStream
+from everstream.pipeline.spreading import CONTEXT_STATE
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
 from everstream.pipeline.tuning import Settings, Tuning, merged, tunable_in
 from everstream.runtime.explaining import explained
 from everstream.runtime.outlets import Outlet
 from everstream.runtime.rest import Rest
-from everstream.runtime.saved_stages import DEAD_LETTERS, SavedStages
+from everstream.runtime.saved_stages import SavedStages
 from everstream.runtime.stage import Stage
 from everstream.state.snapshot import ShardState
-
-CONTEXT_STATE = "ctx.state"
-"""Where `ctx.state` is kept; with a dot, so that no declared `Keyed` can have this name."""
 
 
 class ChainStages(SavedStages):
@@ -48,8 +48,12 @@ class ChainStages(SavedStages):
         steady_s: Callable[[], float] | None = None,
         *,
         recovers: bool = True,
+        times: bool = True,
     ) -> None:
-        """recovers: sinks are put right here; otherwise by the driver, before this chain is built."""
+        """recovers: sinks are put right here; otherwise by the driver, before this chain is built.
+
+        times: it is measured how long records take to a sink.
+        """
         self.plan = plan
         self.shard = shard
         self.outlets = outlets
@@ -59,6 +63,7 @@ class ChainStages(SavedStages):
         self.now_s = ForwardClock(lambda: self.clock_s())
         """Processing time: it does not even go back with a generation."""
         self._recovers = recovers
+        self._times = times
         self.stages: dict[str, Stage] = {}
         self.moment = Moment()
         self.tuning = Tuning()
@@ -122,6 +127,7 @@ class ChainStages(SavedStages):
                 stage.rest = Rest(extra.get("rest"))
             elif kind is Kind.SINK:
                 who = SinkShard(graph.name, name, self.shard.number, shards, generation, store)
+                self._put_inherited_right(what, who, extra, permit)
                 stage.writer = what.open(who)
                 stage.writer.keep_moment(self.moment)
                 self._put_right(stage, extra, permit)
@@ -132,10 +138,12 @@ class ChainStages(SavedStages):
             dead_letters = graph.nodes[name].dead_letters
             if dead_letters is not None:
                 who = SinkShard(graph.name, name, self.shard.number, shards, generation, store)
+                saved = extras.get(name + DEAD_LETTERS, {})
+                self._put_inherited_right(dead_letters, who, saved, permit)
                 writer = dead_letters.open(who)
                 hidden = Stage(name + DEAD_LETTERS, ctx, number, writer=writer)
                 self.stages[hidden.name] = stage.dead_letters = hidden
-                self._put_right(hidden, extras.get(hidden.name, {}), permit)
+                self._put_right(hidden, saved, permit)
         self._unfinished = bool(self.head.rest)
         self._link()
         for stage in self.stages.values():
@@ -147,6 +155,18 @@ class ChainStages(SavedStages):
         if self._recovers:
             assert sink.writer is not None
             sink.hold(sink.writer.recover(saved.get("transactions", ()), permit))
+
+    def _put_inherited_right(
+        self, sink: Sink, who: SinkShard, saved: Mapping[str, Any], permit: Permit
+    ) -> None:
+        """Shards that are no more have output, too: it is put right in their name."""
+        for inherited in saved.get("inherited", ()) if self._recovers else ():
+            earlier = replace(who, shard=inherited.shard, shards=inherited.shards)
+            writer = sink.open(earlier)
+            try:
+                writer.recover(inherited.transactions, permit)
+            finally:
+                writer.close()
 
     def _link(self) -> None:
         for number, edge in enumerate(self.plan.graph.edges):
@@ -244,6 +264,18 @@ class ChainStages(SavedStages):
         self._forward(self.head, "out", batch)
         if began and last:
             self._pass_watermarks()
+        if last:
+            self.advance_source()
+
+    def advance_source(self) -> bool:
+        """Pass on how far event time has come at the source, all of whose records are through."""
+        reader = self.head.reader
+        assert reader is not None
+        watermark = reader.watermark()
+        if watermark <= self.head.ctx.watermark:
+            return False
+        self._advance(self.head, watermark)
+        return True
 
     def finish(self) -> None:
         """No more input: upstream first, so that last records still pass those behind."""
@@ -261,7 +293,8 @@ class ChainStages(SavedStages):
         if stage.writer is not None:
             stage.writer.write(batch)
             stage.records_out += len(batch)
-            self.meter.wrote(len(batch), self.moment.born_s, self.clock_s())
+            if self._times:
+                self.meter.wrote(stage.name, len(batch), self.moment.born_s, self.clock_s())
             return
         assert stage.operator is not None
         if stage.ctx.on_error == "fail":
@@ -313,6 +346,7 @@ class ChainStages(SavedStages):
         if rejected and stage.dead_letters is not None:
             assert stage.dead_letters.writer is not None
             stage.dead_letters.writer.write(list(rejected))
+            self.meter.lost(stage.name, dead_letters=sum(one.records for one in rejected))
 
     def _forward_emitted(self, stage: Stage) -> None:
         for port, batch in stage.ctx.take_emitted():
@@ -320,22 +354,13 @@ class ChainStages(SavedStages):
 
     def _forward(self, stage: Stage, port: str, batch: Batch) -> None:
         stage.records_out += len(batch)
+        if port == LATE:
+            self.meter.lost(stage.name, late=len(batch))
         for target in stage.targets.get(port, ()):
             if isinstance(target, Stage):
                 self._process(target, batch)
             else:
                 target.collect(batch)
-
-    def read_meter(self) -> Meter:
-        """What was measured here so far, with how the source keeps up with its load."""
-        reader = self.head.reader if self.stages else None
-        load = reader.load() if reader is not None else NO_LOAD
-        return replace(
-            self.meter,
-            target_per_s=load.target_per_s,
-            behind=load.behind,
-            forfeited=load.forfeited,
-        )
 
     # Ends.
 

@@ -18,6 +18,23 @@ from everstream.state.store import ObjectRef
 
 
 @dataclass
+class Persisting:
+    """A transaction that is to become durable: with the first upload that comes to it, and only once.
+
+    The next checkpoint may be taken before it is known that the last one was saved. By the time it
+    is uploaded itself, the transactions of that one may be committed, and gone from where they were.
+    """
+
+    transaction: Transaction
+    done: bool = False
+
+    def perform(self) -> None:
+        if not self.done:
+            self.transaction.persist()
+            self.done = True
+
+
+@dataclass
 class Upload:
     """A captured checkpoint on its way to the store. Made here, performed in the background."""
 
@@ -25,7 +42,7 @@ class Upload:
     generation: Generation
     record: CheckpointRecord
     capture: StateCapture
-    transactions: list[Transaction]
+    transactions: list[Persisting]
     segments: Sequence[Segment] = ()
     """What the shard has sent up to this checkpoint: durable before it, or it counts for nothing."""
 
@@ -45,6 +62,7 @@ class Upload:
         """Store everything that makes up this checkpoint; the object of the state comes last."""
         for segment in self.segments:
             segment.save(put)
+        self.capture.save_files(put, self.name.removesuffix(".ckpt"))
         return put(self.name, self.prepare_in_pieces(reached))
 
     def prepare(self, reached: Callable[[ShardId, Point], None]) -> bytes:
@@ -54,7 +72,7 @@ class Upload:
     def prepare_in_pieces(self, reached: Callable[[ShardId, Point], None]) -> tuple[bytes, ...]:
         """The same, without copying large values."""
         for transaction in self.transactions:
-            transaction.persist()
+            transaction.perform()
         data = self.capture.encode_in_pieces()
         reached(self.shard, Point.IN_SNAPSHOT)
         return data

@@ -18,11 +18,15 @@ from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import ChannelId, Generation, ShardId
 from everstream.errors import CorruptObject
 from everstream.runtime.payload import BatchPayload
+from everstream.state.formats import check_format
 from everstream.state.objects import Data, ObjectRef
 
 SEGMENT_BYTES: Final = 16 << 20
 """A segment of this size is written without waiting for the next checkpoint."""
-_MAGIC: Final = b"EVERLOG1"
+_MAGIC: Final = b"EVERLOG"
+FORMAT: Final = 1
+"""A digit behind the magic."""
+_START: Final = _MAGIC + str(FORMAT).encode()
 _COUNT = struct.Struct("<I")
 _FRAME = struct.Struct("<IBQQIqIQ")
 _NO_PAYLOAD: Final = (1 << 64) - 1
@@ -51,6 +55,10 @@ class Segment:
 
 class MessageLog(Protocol):
     """What a runner needs of a log."""
+
+    @property
+    def size_bytes(self) -> int | None:
+        """Of all that it keeps; None if nobody knows."""
 
     def append(self, frame: Frame) -> None:
         """This frame is being sent."""
@@ -92,6 +100,10 @@ class DurableLog:
         self._made = 0
         self._sealed: list[Segment] = []
         self._open = self._segment()
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self._sealed) + self._open.size_bytes
 
     def append(self, frame: Frame) -> None:
         segment = self._open
@@ -156,6 +168,9 @@ class DurableLog:
 class MemoryLog:
     """In this process alone."""
 
+    size_bytes = None
+    """Frames to shards of the same process are never encoded."""
+
     def __init__(self, channels: Sequence[ChannelId]) -> None:
         self.frames: dict[ChannelId, list[Frame]] = {channel: [] for channel in channels}
 
@@ -214,7 +229,7 @@ def log_of(
 def encode_segment(frames: Sequence[Frame], channels: Sequence[ChannelId]) -> tuple[bytes, ...]:
     """Headers first, then each payload on a boundary of its own; the payloads are not copied."""
     number = {channel: index for index, channel in enumerate(channels)}
-    head = [_MAGIC, _COUNT.pack(len(frames))]
+    head = [_START, _COUNT.pack(len(frames))]
     for frame in frames:
         size = _NO_PAYLOAD if frame.payload is None else len(frame.payload.encoded)
         head.append(
@@ -243,8 +258,10 @@ def encode_segment(frames: Sequence[Frame], channels: Sequence[ChannelId]) -> tu
 
 def decode_segment(data: bytes, channels: Sequence[ChannelId]) -> Iterator[Frame]:
     """The frames of a segment; their generation is left to whoever sends them again."""
-    if data[: len(_MAGIC)] != _MAGIC:
+    digit = data[len(_MAGIC) : len(_START)]
+    if data[: len(_MAGIC)] != _MAGIC or not digit.isdigit():
         raise CorruptObject("a segment of a message log does not start like one.")
+    check_format("a segment of a message log", int(digit), FORMAT)
     try:
         found, at = _decode_headers(data, channels)
     except (struct.error, IndexError, ValueError) as error:
@@ -265,8 +282,8 @@ def _decode_headers(
     data: bytes, channels: Sequence[ChannelId]
 ) -> tuple[list[tuple[Frame, int]], int]:
     """Each frame without its payload, the payload's size, and where the first payload may start."""
-    (count,) = _COUNT.unpack_from(data, len(_MAGIC))
-    at = len(_MAGIC) + _COUNT.size
+    (count,) = _COUNT.unpack_from(data, len(_START))
+    at = len(_START) + _COUNT.size
     found: list[tuple[Frame, int]] = []
     for _ in range(count):
         channel, kind, sequence, number, records, watermark, riding, size = _FRAME.unpack_from(

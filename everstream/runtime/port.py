@@ -41,6 +41,8 @@ class Port(Protocol):
 
     store_url: str
     """Where the run's store is, for sinks that keep their output beside the checkpoints."""
+    scratch: str
+    """A folder of this run on the local disk, for state that is kept there."""
 
     def clock_s(self) -> float:
         """A clock that never goes back, for durations and timers."""

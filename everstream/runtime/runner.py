@@ -6,10 +6,11 @@ and threads and the simulator with virtual time.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, assert_never
 
 from everstream.core.checkpoint_record import CheckpointRecord
-from everstream.core.frames import Frame
+from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import NO_CHECKPOINT, ChannelId, CheckpointNumber, Generation, ShardId
 from everstream.core.instructions import (
     Advance,
@@ -30,9 +31,11 @@ from everstream.core.instructions import (
     Tell,
 )
 from everstream.core.messages import (
+    EVERYBODY,
     Command,
     EndLoop,
     Halt,
+    Pause,
     Probe,
     Progress,
     Recover,
@@ -49,17 +52,20 @@ from everstream.core.protocols.base import Place, Queues
 from everstream.core.scheme import Scheme
 from everstream.core.shard import Shard
 from everstream.core.status import Status
-from everstream.errors import CorruptObject, EnvironmentFault, said
+from everstream.errors import CorruptObject, EnvironmentFault, EverstreamError, said
+from everstream.pipeline.placing import key_group, on_disk
 from everstream.pipeline.sink import Permit
 from everstream.pipeline.tuning import Tuning
 from everstream.runtime.chain import ChainStages
 from everstream.runtime.jobs import CommitJob, Upload
+from everstream.runtime.measuring import Alignment, NoUse, TimeUse, read_meter
 from everstream.runtime.outlets import make_outlets
 from everstream.runtime.pace import Pace
 from everstream.runtime.port import Port
 from everstream.runtime.sent_frames import SentFrames
 from everstream.runtime.snapshots import Snapshots
 from everstream.runtime.steps import ShardSteps
+from everstream.state.disk_keystore import DiskSpace
 from everstream.state.snapshot import ShardState
 from everstream.state.store import ObjectRef
 
@@ -76,11 +82,16 @@ class ShardRunner(ShardSteps):
         pace: Pace | None = None,
         *,
         recovers: bool = True,
+        measures: bool = True,
     ) -> None:
-        """recovers: its sinks are put right when it restores; otherwise the driver has done it."""
+        """recovers: its sinks are put right when it restores; otherwise the driver has done it.
+
+        measures: it says what it has measured of itself.
+        """
         inputs, outputs = plan.inputs[id], plan.outputs[id]
         self.cycle = plan.cycle_of(id)
         self._cycle_number = plan.cycles.index(self.cycle) if self.cycle else None
+        self._everybody = frozenset(plan.shards)
         operators = plan.chains[id.operator].operators
         ordered = any(plan.graph.nodes[name].ordered for name in operators)
         cuts = plan.may_cut(id)
@@ -104,9 +115,18 @@ class ShardRunner(ShardSteps):
         self.outlets = make_outlets(plan, self.shard, port.send, self.sent.append)
         for outlet in self.outlets.values():
             outlet.reset()
-        state = ShardState()
+        state = ShardState(
+            DiskSpace(f"{port.scratch}/{id.operator}-{id.number}", key_group, on_disk(plan.graph))
+        )
         self.chain = ChainStages(
-            plan, id, self.outlets, state, port.wall_s, port.clock_s, recovers=recovers
+            plan,
+            id,
+            self.outlets,
+            state,
+            port.wall_s,
+            port.clock_s,
+            recovers=recovers,
+            times=measures,
         )
         self._handed_over = NO_CHECKPOINT
         self._snapshots = Snapshots(inputs, self.chain, state, self.outlets, self.sent, port)
@@ -116,6 +136,11 @@ class ShardRunner(ShardSteps):
         """Records that reached this shard in this process: what `--kill ...@10000` counts."""
         self.dropped = 0
         """Frames of zombies that were dropped."""
+        self.use = TimeUse() if measures else NoUse()
+        self._measures = measures
+        self.took_s = 0.0
+        """The last step."""
+        self._alignment = Alignment()
         self._untold: Tuning | None = None
         """Settings that the operators have not been told of."""
         self._end_unsaved = False
@@ -135,6 +160,8 @@ class ShardRunner(ShardSteps):
                 self._on_recover(command)
             case Resume():
                 self._on_resume(command)
+            case Pause():
+                self.shard.on_pause()
             case Probe():
                 self._on_probe(command)
             case EndLoop(cycle=cycle):
@@ -176,9 +203,11 @@ class ShardRunner(ShardSteps):
 
     def _on_probe(self, command: Probe) -> None:
         """Is anything left to do here, seen from the other shards of the cycle?"""
-        if command.cycle == self._cycle_number:
+        cycle = self._everybody if command.cycle == EVERYBODY else self.cycle
+        if command.cycle in (EVERYBODY, self._cycle_number):
             waits = not all(outlet.idle for outlet in self.outlets.values())
-            self.port.tell(self.shard.census(command, self.cycle, waits))
+            waits |= self.chain.started and bool(self.chain.head.rest)
+            self.port.tell(self.shard.census(command, cycle, waits))
 
     def _on_stable(self, command: Stable) -> None:
         self.sent.prune(command.received)
@@ -194,10 +223,15 @@ class ShardRunner(ShardSteps):
             self._perform(self.shard.on_tick(now_s))
 
     def on_frame(self, frame: Frame) -> None:
-        if self.shard.accepts(frame):
-            self._perform(self.shard.on_frame(frame))
-        else:
+        if not self.shard.accepts(frame):
             self.dropped += 1
+            self.chain.meter.suppressed += frame.records
+            return
+        self._perform(self.shard.on_frame(frame))
+        if frame.kind is FrameKind.MARKER:
+            self._alignment.came = True
+            if self.shard.awaits_markers:
+                self._alignment.look(True, self.port.clock_s())
 
     def on_grant(
         self, channel: ChannelId, generation: Generation, frames: int, most: int = 0
@@ -231,11 +265,12 @@ class ShardRunner(ShardSteps):
                 self.shard.on_upload_failed(upload.generation, upload.record, said(error))
             )
         else:
-            sink = self.chain.sink_of(upload.transactions)
+            sink = self.chain.sink_of([waiting.transaction for waiting in upload.transactions])
             self._perform(self.shard.on_failure(self.chain.explain(error, sink)))
 
     def on_commit_done(self, job: CommitJob) -> None:
         if job.generation == self.shard.generation:
+            self.chain.meter.commits += len(job.transactions)
             if job.transactions:
                 self.port.reached(self.shard.id, Point.AFTER_COMMIT)
             self.chain.mark_committed(job.permit)
@@ -248,10 +283,28 @@ class ShardRunner(ShardSteps):
             sink = self.chain.sink_of(job.transactions)
             self._perform(self.shard.on_failure(self.chain.explain(error, sink)))
 
+    def fail(self, error: EverstreamError) -> None:
+        """The engine cannot go on with this shard; the same would come of the same work again."""
+        error.will_recur = True
+        self._perform(self.shard.on_failure(error))
+
     # Work.
 
     def step(self) -> bool:
         """Do the next piece of work; False if there was none."""
+        began_s = self.port.clock_s()
+        stepped = self._step()
+        ended_s = self.port.clock_s()
+        self.took_s = ended_s - began_s
+        if stepped:
+            self.use.stepped(began_s, ended_s)
+        else:
+            self.use.rests(began_s, blocked=False)
+        if self._alignment.came:
+            self._alignment.look(self.shard.awaits_markers, ended_s)
+        return stepped
+
+    def _step(self) -> bool:
         if self._untold is not None:
             self._guarded(self._tune)
             return True
@@ -285,7 +338,7 @@ class ShardRunner(ShardSteps):
             self.chain.counts,
             ended,
             self.shard.lost_frames,
-            self.chain.read_meter(),
+            read_meter(self) if self._measures else None,
             self.shard.last_number,
             self._handed_over,
         )
@@ -308,7 +361,7 @@ class ShardRunner(ShardSteps):
                 case RecordArrival(frame=frame):
                     self._snapshots.add(frame)
                 case CloseCapture():
-                    self._snapshots.close()
+                    self._snapshots.close(self._alignment.over(self.port.clock_s()))
                     self._upload()
                 case EmitMarkers(epoch=epoch, overtaking=overtaking):
                     for outlet in self.outlets.values():
@@ -362,6 +415,9 @@ class ShardRunner(ShardSteps):
 
     def _capture(self, record: CheckpointRecord, queues: Queues) -> None:
         self.port.reached(self.shard.id, Point.BEFORE_SNAPSHOT)
+        aligned_s = self._alignment.over(self.port.clock_s())
+        if queues != "both":  # that one stays open until the last marker
+            record = replace(record, aligned_s=aligned_s)
         self._snapshots.take(record, queues, self.shard.generation, self.shard.waiting())
         self._upload()
 
@@ -373,6 +429,7 @@ class ShardRunner(ShardSteps):
     def _open_again(self) -> None:
         """Everybody is back: send those who have gone back what they have not seen."""
         for channel, again in self.sent.asked():
+            self.chain.meter.replayed += sum(frame.records for frame in again)
             self.outlets[channel.edge].open(channel, again)
 
     def _commit(self, permit: Permit) -> None:
@@ -389,6 +446,7 @@ class ShardRunner(ShardSteps):
         began_s = self.port.clock_s()
         self.ready_at_s = 0.0
         self._end_unsaved = False
+        self._alignment = Alignment()
         try:
             waiting = self._snapshots.restore(order)
         except CorruptObject as error:

@@ -7,17 +7,16 @@ prepared, durable or committed: a sink's transactions stay here until their perm
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
+from everstream.core.checkpoint_record import DEAD_LETTERS
 from everstream.core.ids import ShardId
 from everstream.core.plan import Plan
 from everstream.errors import UserError
 from everstream.pipeline.sink import Permit, Transaction
 from everstream.pipeline.times import NO_WATERMARK
 from everstream.runtime.channel_state import CHANNELS
+from everstream.runtime.jobs import Persisting
 from everstream.runtime.stage import Stage
 from everstream.state.snapshot import ShardState
-
-DEAD_LETTERS = "/dead-letters"
-"""Ends the name of the hidden stage that keeps an operator's dead letters."""
 
 
 class WritableNumber(Protocol):
@@ -61,6 +60,7 @@ class SavedStages:
                 transaction = stage.writer.prepare(checkpoint)
                 if transaction is not None:
                     stage.pending.append(transaction)
+                    stage.unpersisted.append(Persisting(transaction))
                 if stage.pending:
                     extras[stage.name] = {"transactions": tuple(stage.pending)}
             if stage.name not in self.operators:
@@ -76,24 +76,16 @@ class SavedStages:
 
     def keeping(self, extras: Mapping[str, Any]) -> list[str]:
         """The operators that would lose something without the state and these extras."""
-        full = {operator for (operator, _), store in self.state.entries().items() if store}
+        full = self.state.full()
         for name, extra in extras.items():
             if name != CHANNELS and extra.keys() & {"offset", "transactions"}:
                 full.add(name.removesuffix(DEAD_LETTERS))
         return [name for name in self.operators if name in full]
 
-    def unpersisted(self) -> list[Transaction]:
-        return [
-            transaction
-            for stage in self.stages.values()
-            for transaction in stage.pending
-            if transaction.checkpoint not in stage.persisted
-        ]
-
-    def mark_persisted(self, transactions: Sequence[Transaction]) -> None:
-        done = {id(transaction) for transaction in transactions}
+    def unpersisted(self) -> list[Persisting]:
         for stage in self.stages.values():
-            stage.persisted |= {t.checkpoint for t in stage.pending if id(t) in done}
+            stage.unpersisted = [waiting for waiting in stage.unpersisted if not waiting.done]
+        return [waiting for stage in self.stages.values() for waiting in stage.unpersisted]
 
     def committable(self, permit: Permit) -> list[Transaction]:
         return [
@@ -112,7 +104,6 @@ class SavedStages:
     def mark_committed(self, permit: Permit) -> None:
         for stage in self.stages.values():
             stage.pending = [t for t in stage.pending if t.checkpoint > permit.checkpoint]
-            stage.persisted = {number for number in stage.persisted if number > permit.checkpoint}
             stage.note_stable(permit.checkpoint)
 
     def call_hook(self, hook: str, checkpoint: int) -> None:

@@ -38,6 +38,11 @@ class SentFrames:
         """What is sent there again then."""
 
     @property
+    def size_bytes(self) -> int | None:
+        """Of all that the log keeps."""
+        return 0 if self.log is None else self.log.size_bytes
+
+    @property
     def append(self) -> Callable[[Frame], None] | None:
         """What an outlet tells of every frame it sends."""
         return None if self.log is None else self._append

@@ -82,7 +82,7 @@ class Snapshots:
             skipped=self._chain.skipped,
             keeps=tuple(self._chain.keeping(extras)),
             uncommitted=uncommitted_in(extras),
-            holds_frames=queues != "none",
+            holds_frames=bool(channels) or queues == "both",
             capture_s=self._port.clock_s() - began_s,
         )
         transactions, segments = self._chain.unpersisted(), self._sent.seal()
@@ -111,22 +111,23 @@ class Snapshots:
         assert self._open is not None
         self._open[1].add(frame)
 
-    def close(self) -> None:
-        """No more frames belong to the open checkpoint."""
+    def close(self, aligned_s: float) -> None:
+        """No more frames belong to the open checkpoint, which stayed open for so long."""
         assert self._open is not None
-        (upload, _), self._open = self._open, None
+        (upload, channels), self._open = self._open, None
+        upload.record = replace(upload.record, aligned_s=aligned_s, holds_frames=bool(channels))
         self._closed.append(upload)
 
     def saved(self, upload: Upload, ref: ObjectRef, upload_s: float) -> CheckpointRecord:
         """A checkpoint is durable: its record, with all it takes to go back to it."""
         chain = self._state.mark_durable(upload.capture, ref)
-        self._chain.mark_persisted(upload.transactions)
         return replace(
             upload.record,
             objects=chain,
+            files=upload.capture.files,
             log=tuple(LogSegment(s.ref, s.last) for s in upload.segments if s.ref is not None),
             upload_s=upload_s,
-            size_bytes=ref.size_bytes,
+            size_bytes=ref.size_bytes + upload.capture.new_bytes,
         )
 
     def lost(self, upload: Upload) -> None:

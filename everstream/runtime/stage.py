@@ -9,8 +9,18 @@ from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.sink import Transaction, Writer
 from everstream.pipeline.source import Reader
 from everstream.pipeline.times import NO_WATERMARK
+from everstream.runtime.jobs import Persisting
 from everstream.runtime.outlets import Outlet
 from everstream.runtime.rest import Rest
+
+
+@dataclass(frozen=True)
+class Inherited:
+    """Output of an earlier shard of a sink, when there were so many, for one that takes its place."""
+
+    shard: int
+    shards: int
+    transactions: Sequence[Transaction]
 
 
 @dataclass
@@ -29,8 +39,8 @@ class Stage:
     records_out: int = 0
     pending: list[Transaction] = field(default_factory=list)
     """Transactions that are prepared and not known to be committed."""
-    persisted: set[int] = field(default_factory=set)
-    """The checkpoints among them whose records are known to be durable."""
+    unpersisted: list[Persisting] = field(default_factory=list)
+    """Those whose records may not be durable yet."""
     offsets: list[tuple[int, Any]] = field(default_factory=list)
     """A source's: checkpoint, offset, of those that may become stable."""
     stable_offsets: list[Any] = field(default_factory=list)
@@ -48,6 +58,7 @@ class Stage:
             return
         self.offsets = [kept for kept in self.offsets if kept[0] > checkpoint]
         self.stable_offsets.append(stable[-1])
+        self.reader.stable(stable[-1])
         if len(self.stable_offsets) > KEPT_MANIFESTS:
             del self.stable_offsets[:-KEPT_MANIFESTS]
             self.reader.forget(self.stable_offsets[0])
@@ -55,4 +66,4 @@ class Stage:
     def hold(self, transactions: Sequence[Transaction]) -> None:
         """These were restored and wait for their permit; they are durable."""
         self.pending = list(transactions)
-        self.persisted = {transaction.checkpoint for transaction in transactions}
+        self.unpersisted = []

@@ -7,6 +7,7 @@ from typing import Any
 from everstream.core.checkpoint_record import CheckpointRecord
 from everstream.runtime.chain import ChainStages
 from everstream.runtime.channel_state import CHANNELS
+from everstream.runtime.respread_loading import load_share
 from everstream.state.objects import ObjectRef
 from everstream.state.snapshot import ShardState
 
@@ -23,19 +24,22 @@ def load_state(
     gathered, by their names, from the records they were in; the next capture is full then.
     """
     operators = chain.operators
+    if len(records) == 1 and records[0].parts:
+        return load_share(state, chain, records[0], load)
     if len(records) == 1 and records[0].operators == operators and not records[0].aliases:
         objects = records[0].objects
-        return state.restore(load(objects), objects)
+        return state.restore(load(objects), objects, load)
     state.reset()
     extras: dict[str, Any] = {}
     for record in records:
-        other = ShardState()
-        found = other.restore(load(record.objects), record.objects)
+        owner = partial(_owner_among, record, operators)
+        other = state.beside(owner)
+        found = other.restore(load(record.objects), record.objects, load)
         owned = {record.owner(name): value for name, value in found.items()}
         extras |= {name: owned[name] for name in chain.saved_names() if name in owned}
         if CHANNELS in found and record.operators == operators:
             extras[CHANNELS] = found[CHANNELS]
-        state.adopt(other, partial(_owner_among, record, operators))
+        state.adopt(other, owner)
     return extras
 
 

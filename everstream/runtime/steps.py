@@ -15,6 +15,7 @@ from everstream.core.shard import Shard
 from everstream.pipeline.source import EndOfStream
 from everstream.pipeline.tuning import Tuning
 from everstream.runtime.chain import ChainStages
+from everstream.runtime.measuring import TimeUse
 from everstream.runtime.outlets import Outlet
 from everstream.runtime.pace import UNLIMITED, Pace
 from everstream.runtime.port import Port
@@ -33,6 +34,7 @@ class ShardSteps(ABC):
     pace: Pace
     ready_at_s: float
     processed: int
+    use: TimeUse
     _wishes: bool
     _untold: Tuning | None
 
@@ -41,14 +43,32 @@ class ShardSteps(ABC):
 
     def can_step(self, now_s: float) -> bool:
         """There may be work, and room for its output."""
-        if not self.shard.works or not (now_s >= self.ready_at_s or self._timer_due()):
+        return self._is_ready(now_s) and self._has_room()
+
+    def may_step(self, now_s: float) -> bool:
+        """The same, and if it cannot it is noted what it waits for."""
+        if not self._is_ready(now_s):
+            self.use.rests(now_s, blocked=False)
+        elif not self._has_room():
+            self.use.rests(now_s, blocked=True)
+        else:
+            return True
+        return False
+
+    def _is_ready(self, now_s: float) -> bool:
+        if not self.shard.works:
             return False
+        if self.shard.paused and self.chain.head.reader is not None:
+            return bool(self.chain.head.rest)
+        return now_s >= self.ready_at_s or self._timer_due()
+
+    def _has_room(self) -> bool:
         return all(outlet.idle or outlet.feedback for outlet in self.outlets.values())
 
     def timer_in_s(self) -> float:
         """How long until an operator can be called that wants to be; for ever if none does."""
         timer_at_s = self.chain.timer_at_s
-        if timer_at_s == math.inf or not self.can_step(math.inf):
+        if timer_at_s == math.inf or self.shard.paused or not self.can_step(math.inf):
             return math.inf
         return timer_at_s - self.chain.now_s()
 
@@ -101,7 +121,8 @@ class ShardSteps(ABC):
 
     def _timer_due(self) -> bool:
         timer_at_s = self.chain.timer_at_s
-        return timer_at_s != math.inf and timer_at_s <= self.chain.now_s()
+        due = timer_at_s != math.inf and timer_at_s <= self.chain.now_s()
+        return due and not self.shard.paused
 
     def _call_timers(self) -> None:
         self.chain.call_timers(self.chain.now_s())
@@ -127,6 +148,8 @@ class ShardSteps(ABC):
         batch = self.chain.read()
         if batch is None:
             self.ready_at_s = self.port.clock_s() + head.reader.ready_in_s()
+            if self.chain.advance_source():
+                self._flush_outside_step()
         elif isinstance(batch, EndOfStream):
             self._perform(self.shard.on_source_ended())
         else:

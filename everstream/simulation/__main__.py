@@ -1,5 +1,6 @@
 """Replays one simulated run: `python -m everstream.simulation SEED [--protocol NAME] [--trace]`."""
 
+from dataclasses import replace
 from typing import Annotated, get_args
 
 import typer
@@ -24,6 +25,10 @@ def replay(
     protocol: Annotated[str, typer.Option(help=f"One of {', '.join(PROTOCOLS)}.")] = "aligned",
     log: Annotated[str, typer.Option(help="Where logs are kept: durable or memory.")] = "durable",
     cycles: Annotated[bool, typer.Option(help="A shape with a feedback edge.")] = False,
+    spares: Annotated[int, typer.Option(min=0, help="Processes that stand by.")] = 0,
+    takeovers: Annotated[
+        int, typer.Option(min=0, help="A standby takes over at most so often.")
+    ] = 0,
     storm: Annotated[
         bool,
         typer.Option(help="Everything goes wrong at once, as in `everstream simulate faults`."),
@@ -45,9 +50,9 @@ def replay(
         scheme = scheme_for(protocol, seed, log=log)  # type: ignore[arg-type]
     except UserError as error:
         raise typer.BadParameter(error.message) from error
-    chosen = (STORM if storm else Faults()) if faults else NO_FAULTS
+    chosen = replace((STORM if storm else Faults()) if faults else NO_FAULTS, takeovers=takeovers)
     shape = shape_for(seed, cycles=cycles or (storm and has_cycle(protocol, seed)), clocks=storm)
-    world = World(seed, shape, chosen, scheme, policy_for(protocol))
+    world = World(seed, shape, chosen, scheme, policy_for(protocol), spares=spares)
     try:
         scheme.check(world.plan)
     except GraphError as error:

@@ -50,8 +50,12 @@ class Faults:
     """The clock of one machine, or of all, is set, back or forth."""
     operator_errors: int = 0
     sink_errors: int = 0
+    rescales: int = 0
+    """Operators get other numbers of shards, while everything goes on."""
     rotten_outputs: int = 0
     """Prepared output that is damaged, or vanishes, while it waits."""
+    takeovers: int = 0
+    """A standby takes over, while the driver it takes over from lives on for a while."""
     until_s: float = 0.5
     """Later only ambushes strike: from then on the run must make progress."""
 
@@ -72,7 +76,9 @@ class Faults:
             (self.clock_jumps, "jump_clock"),
             (self.operator_errors, "fail_operator"),
             (self.sink_errors, "fail_sink"),
+            (self.rescales, "rescale"),
             (self.rotten_outputs, "rot_output"),
+            (self.takeovers, "take_over"),
         ):
             for _ in range(chance.randint(0, count) if count else 0):
                 yield chance.uniform(0, self.until_s), fault
@@ -85,6 +91,9 @@ class Faults:
 
 
 NO_FAULTS = Faults(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+
+RESCALES = Faults(rescales=6, host_kills=2, ambushes=1)
+"""Whatever else goes wrong, the numbers of shards change, too."""
 
 STORM = Faults(
     rotten_objects=3,

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from everstream.core.frames import Frame, FrameKind
-from everstream.core.ids import ChannelId, HostId, ShardId
+from everstream.core.ids import ChannelId, HostId, ShardId, TaskNumber
 from everstream.core.messages import Command, Report, Resume, ShardFailed, Shutdown
 from everstream.core.points import Point
 from everstream.core.scheme import Scheme
@@ -63,21 +63,25 @@ class TroubledRunner(ShardRunner):
 
 
 class SimulatedHost:
-    """One attempt of one Spark task."""
+    """One attempt of one Spark task; it has shards from when it is given the place of a host."""
 
     store_url = "simulated://"
 
     def __init__(
         self,
         world: "World",
-        id: HostId,
+        number: TaskNumber,
         attempt: int,
         driver: "SimulatedDriver",
         scheme: Scheme,
     ) -> None:
         self.world = world
-        self.id = id
+        self.scratch = world.scratch
+        self.number = number
+        self.id: HostId | None = None
+        """Its place; None while it stands by."""
         self.attempt = attempt
+        self.scheme = scheme
         self.driver = driver
         """Whom this host belongs to; to later drivers it is a zombie."""
         self.alive = True
@@ -86,10 +90,8 @@ class SimulatedHost:
         self.busy_until_s = 0.0
         """A step of slow operators goes on until then, and nothing interrupts it."""
         self.writing: dict[int, Upload] = {}
-        plan = world.plan
-        self.runners = {
-            s: TroubledRunner(plan, s, scheme, self, world.pace()) for s in plan.hosts[id]
-        }
+        self.plan = driver.coordinator.plan
+        self.runners: dict[ShardId, TroubledRunner] = {}
         self.peers: dict[HostId, SimulatedHost] = {}
         self.links: dict[SimulatedHost, Link] = {}
         self.to_driver = Link(world, world.driver_link_s)
@@ -98,13 +100,20 @@ class SimulatedHost:
         if scheme.log != "none":
             self._tick()
 
+    def take_place(self, host: HostId) -> None:
+        """From now on it is this host."""
+        plan, self.id = self.plan, host
+        for shard in plan.hosts[host]:
+            pace = self.world.pace()
+            self.runners[shard] = TroubledRunner(plan, shard, self.scheme, self, pace)
+
     # What the runners need.
 
     def clock_s(self) -> float:
         return self.world.scheduler.now_s + self.world.outside.worked_s
 
     def wall_s(self) -> float:
-        return self.world.wall_s(self.id) + self.world.outside.worked_s
+        return self.world.wall_s(self.number) + self.world.outside.worked_s
 
     def send(self, frame: Frame) -> None:
         if self.world.watchers:
@@ -113,7 +122,7 @@ class SimulatedHost:
         if frame.payload is not None:
             frame.payload = BatchPayload(encoded=frame.payload.encoded)
         self._carry(
-            self.world.plan.host_of[frame.channel.receiver],
+            self.plan.host_of[frame.channel.receiver],
             lambda peer: peer.receive(frame),
         )
 
@@ -121,7 +130,7 @@ class SimulatedHost:
         shard = self.runners[channel.receiver].shard
         generation = shard.generation_of(channel)
         self._carry(
-            self.world.plan.host_of[channel.sender],
+            self.plan.host_of[channel.sender],
             lambda peer: peer.runners[channel.sender].on_grant(channel, generation, frames, most),
         )
 
@@ -190,7 +199,7 @@ class SimulatedHost:
 
     def _event(self, text: str) -> None:
         if self.world.watchers:
-            zombie = "" if self.world.hosts.get(self.id) is self else " (zombie)"
+            zombie = "" if self.world.hosts.get(self.number) is self else " (zombie)"
             self.world.event(text + zombie)
 
     def _each(self, do: Callable[[ShardRunner], None]) -> None:
@@ -269,7 +278,7 @@ class SimulatedHost:
         if not self.alive:
             return
         now_s = self.world.scheduler.now_s
-        ready = [runner for runner in self.runners.values() if runner.can_step(now_s)]
+        ready = [runner for runner in self.runners.values() if runner.may_step(now_s)]
         self.world.scheduler.random.shuffle(ready)
         worked = next((runner for runner in ready if runner.step()), None)
         saving = [runner for runner in self.runners.values() if runner.saving]
@@ -279,9 +288,11 @@ class SimulatedHost:
             self._step_soon()
         elif worked is None:
             self._asleep = True
-            waits_s = [runner.timer_in_s() for runner in self.runners.values()]
+            waits_s = (runner.timer_in_s() for runner in self.runners.values())
             readies_s = (runner.ready_at_s - now_s for runner in self.runners.values())
-            wake_in_s = min(*waits_s, *(ready_s for ready_s in readies_s if ready_s > 0), math.inf)
+            wake_in_s = min(
+                [*waits_s, *(ready_s for ready_s in readies_s if ready_s > 0), math.inf]
+            )
             if wake_in_s != math.inf:
                 self.world.scheduler.after(max(0.0, wake_in_s), self._wake)
         else:

@@ -1,7 +1,7 @@
 """What befalls the processes of a simulated run: kills, zombies, power cuts, clocks that are set,
 and code of users that raises whatever it likes."""
 
-from everstream.core.ids import HostId
+from everstream.core.ids import TaskNumber
 from everstream.simulation.checks import Answers
 from everstream.simulation.disk import SimulatedDisk
 from everstream.simulation.driver import SimulatedDriver
@@ -22,15 +22,19 @@ class ProcessMishaps(Happenings):
     driver: SimulatedDriver
     outside: Outside
     answers: Answers
-    hosts: dict[HostId, SimulatedHost]
     everybody: list[SimulatedHost]
     """All hosts that were ever started."""
-    clock_ahead_s: dict[HostId, float]
-    """Host -> how far the clock of its machine is ahead of the time."""
+    clock_ahead_s: dict[TaskNumber, float]
+    """Process -> how far the clock of its machine is ahead of the time."""
     operator_trouble: list[str]
 
     def new_driver(self) -> SimulatedDriver:
-        """The next driver, which has not taken over yet; the one before is dead."""
+        """The next driver, which has not taken over yet; the one before is dead, or does not count."""
+        raise NotImplementedError
+
+    @property
+    def hosts(self) -> dict[TaskNumber, SimulatedHost]:
+        """The living attempts of the driver that counts."""
         raise NotImplementedError
 
     def _choose_host(self, id: int | None) -> SimulatedHost | None:
@@ -40,7 +44,7 @@ class ProcessMishaps(Happenings):
     def kill_host(self, id: int | None = None) -> None:
         host = self._choose_host(id)
         if host is not None:
-            self.fault(f"kill host {host.id}")
+            self.fault(f"kill {_name(host)}")
             host.die()
             self._replace(host, "killed")
 
@@ -48,30 +52,42 @@ class ProcessMishaps(Happenings):
         """Silent for too long: replaced, but it lives on as a zombie for a while."""
         host = self._choose_host(id)
         if host is not None:
-            self.fault(f"host {host.id} is thought dead")
+            self.fault(f"{_name(host)} is thought dead")
             self.after(0.2, host.die)
             self._replace(host, "silent")
 
     def _replace(self, host: SimulatedHost, how: str) -> None:
-        self.driver.start_host(host.id)
+        self.driver.start_host(host.number)
         if self.scheduler.random.random() < 0.7:
             # Otherwise the driver learns of it only when the next attempt says hello.
-            self.driver.on_host_lost(host.id, how)
+            self.driver.on_host_lost(host.number, how)
 
     def kill_driver(self) -> None:
         if self.outcome is not None:
             return
         self.fault("kill the driver")
+        self.driver.alive = False
         for host in self.hosts.values():
             # Hosts notice after a while; until then they are zombies.
             self.after(0.05, host.die)
         self.after(0.02, self.new_driver().take_over)
+
+    def take_over(self) -> None:
+        """A standby takes over from a driver that only seemed dead, and goes on until it learns it."""
+        if self.outcome is not None:
+            return
+        self.fault("a standby takes over")
+        zombies = dict(self.hosts)
+        self.after(0.02, self.new_driver().take_over)
+        for host in zombies.values():
+            self.after(0.5, host.die)  # their driver may never be told, if it has nothing to write
 
     def cut_power(self) -> None:
         """Of the machine where everything runs: nobody lives on, not even as a zombie."""
         if self.outcome is not None:
             return
         self.fault("the power is cut")
+        self.driver.alive = False
         for host in self.everybody:
             if host.alive:
                 host.die()
@@ -81,7 +97,7 @@ class ProcessMishaps(Happenings):
         self.outside.lose_unsynced()
         self.after(0.1, self.new_driver().take_over)
 
-    def wall_s(self, machine: HostId) -> float:
+    def wall_s(self, machine: TaskNumber) -> float:
         """What the clock of this host's machine shows."""
         return SECONDS_SINCE_1970 + self.scheduler.now_s + self.clock_ahead_s[machine]
 
@@ -117,3 +133,7 @@ class ProcessMishaps(Happenings):
             chosen = self.scheduler.random.choice(waiting)
             self.fault(f"rot output {chosen}")
             self.outside.rot(chosen)
+
+
+def _name(host: SimulatedHost) -> str:
+    return f"the spare {host.number}" if host.id is None else f"host {host.id}"

@@ -120,6 +120,7 @@ class OutsideTransaction(Transaction):
         self.checkpoint = checkpoint
         self.records: list[Any] | None = records
         self.checksum = _checksum(records)
+        self.shown = False
 
     def __getstate__(self) -> dict[str, Any]:
         """What a restored transaction knows: its name. The records must have been persisted."""
@@ -130,6 +131,8 @@ class OutsideTransaction(Transaction):
         return (self.who.operator, self.who.shard, self.checkpoint, self.who.generation)
 
     def persist(self) -> None:
+        if self.shown:  # a file that was renamed cannot be synced where it was
+            raise InternalError(f"transaction {self._key} was committed before it was persisted")
         outside = OutsideSink.worlds[self.world]
         outside.may_fail()
         if self.records is not None:
@@ -143,6 +146,7 @@ class OutsideTransaction(Transaction):
         outside = OutsideSink.worlds[self.world]
         outside.may_fail()
         name = self._key[:3]
+        self.shown = True
         if self._key in outside.waiting:
             records = outside.waiting[self._key]
             self.require_whole(records)

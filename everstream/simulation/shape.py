@@ -16,6 +16,8 @@ class Shape:
     build: Callable[[Pipeline, int], None]
     expected: Callable[[], dict[str, list[Any]]]
     ordered: bool = False
+    fixed: frozenset[str] = frozenset()
+    """Operators whose number of shards shows in the output."""
 
     def pipeline(self, world: int) -> Pipeline:
         pipeline = Pipeline(self.name)

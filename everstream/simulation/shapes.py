@@ -10,6 +10,7 @@ from everstream.connectors.generate import Range
 from everstream.pipeline.aggregates import count
 from everstream.pipeline.aggregates import sum as sum_of
 from everstream.pipeline.operator import Context, Keyed, Operator
+from everstream.pipeline.spreading import Spread
 from everstream.pipeline.stream import Pipeline, Stream
 from everstream.pipeline.windows import Tumbling
 from everstream.simulation.clock_shapes import alarms
@@ -87,6 +88,8 @@ def diamond(chance: random.Random) -> Shape:
 class Tally(Operator):
     """Counts per key in the plain key store."""
 
+    spread: Spread = "key"
+
     def process(self, record: Any, ctx: Context) -> None:
         count = ctx.state.get(ctx.key, 0) + 1
         ctx.state.put(ctx.key, count)
@@ -111,7 +114,7 @@ def many_sinks(chance: random.Random) -> Shape:
         pairs = [(0, i + 1) for i in range(n)] + [(1, i + 1) for i in range(m)]
         return {"copies": [x for x in range(n) for _ in range(3)], "pairs-out": pairs}
 
-    return Shape("many-sinks", hosts, build, expected)
+    return Shape("many-sinks", hosts, build, expected, fixed=frozenset({"copy", "copies"}))
 
 
 def ordered_farm(chance: random.Random) -> Shape:
@@ -123,7 +126,12 @@ def ordered_farm(chance: random.Random) -> Shape:
         farm.on_demand().sink(OutsideSink(world), name="out", ordered=True)
 
     return Shape(
-        "ordered-farm", hosts, build, lambda: {"out": [x for x in range(n) if x % 5]}, ordered=True
+        "ordered-farm",
+        hosts,
+        build,
+        lambda: {"out": [x for x in range(n) if x % 5]},
+        ordered=True,
+        fixed=frozenset({"numbers", "out"}),
     )
 
 
@@ -164,7 +172,9 @@ def windows(chance: random.Random) -> Shape:
         ]
         return {"out": out, "late": late}
 
-    return Shape("windows", hosts, build, expected)
+    return Shape(
+        "windows", hosts, build, expected, fixed=frozenset({"numbers", "time", "count-local"})
+    )
 
 
 def joined(chance: random.Random) -> Shape:
@@ -252,6 +262,8 @@ def uneven_join(chance: random.Random) -> Shape:
 
 class Hop(Operator):
     """Counts the visits of each key, and sends a record round as often as it wants."""
+
+    spread: Spread = "key"
 
     def process(self, record: tuple[int, int], ctx: Context) -> None:
         number, left = record

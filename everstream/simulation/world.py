@@ -11,12 +11,14 @@ from collections.abc import Callable, Mapping
 from itertools import count
 
 from everstream.core.coordinators.coordinator import Coordinator
-from everstream.core.ids import HostId
+from everstream.core.ids import TaskNumber
 from everstream.core.manifest import EpochManifest
 from everstream.core.orders import Outcome, Policy
-from everstream.core.plan import Plan, make_plan
+from everstream.core.plan import Plan, make_plan, rescaled
 from everstream.core.scheme import ALIGNED, Scheme
 from everstream.errors import InternalError
+from everstream.pipeline.operator import StateKind
+from everstream.pipeline.placing import placed
 from everstream.pipeline.tuning import Tuning, merged, resolved, tunable_in
 from everstream.runtime.pace import Pace
 from everstream.simulation.checks import Answers, Safety
@@ -53,7 +55,11 @@ class World(ProcessMishaps, StoreMishaps):
         scheme: Scheme = ALIGNED,
         policy: Policy | None = None,
         pace: Callable[[], Pace] = Pace,
+        spares: int = 0,
+        state: StateKind | None = None,
+        scratch: str = "",
     ) -> None:
+        """state, scratch: where operators keep their state, and the folder for it if on disk."""
         super().__init__(Scheduler(seed), History(seed, shape.name))
         chance = self.scheduler.random
         self.seed = seed
@@ -69,18 +75,25 @@ class World(ProcessMishaps, StoreMishaps):
             shape, self.outside, scheme.exactly_once or in_memory, may_lose=in_memory
         )
         self.answers = Answers()
-        self.plan: Plan = make_plan(shape.pipeline(seed), shape.hosts)
+        self.shape = shape
+        self.scratch = scratch
+        pipeline = shape.pipeline(seed)
+        placing = placed(pipeline.graph, state)
+        self.plan: Plan = make_plan(pipeline.with_nodes(placing), shape.hosts)
+        """What runs now."""
+        self.wanted = self.plan
+        """What somebody has asked for: the next driver knows it, too."""
         every_s = chance.choice((0.01, 0.05))
         self.policy = policy or Policy(
             every_s=every_s, max_restarts=1000, checkpoint_timeout_s=CHECKPOINT_TIMEOUT_S
         )
         self.tuning = Tuning()
-        self.hosts: dict[HostId, SimulatedHost] = {}
-        """The living attempts of the living driver; whoever is not in here is a zombie."""
+        self.spares = spares
         self.everybody: list[SimulatedHost] = []
-        self.attempts: Counter[HostId] = Counter()
-        self.clock_ahead_s = dict.fromkeys(map(HostId, range(len(self.plan.hosts))), 0.0)
-        self.outside.wall_s = lambda: self.wall_s(HostId(0))
+        self.attempts: Counter[TaskNumber] = Counter()
+        processes = map(TaskNumber, range(len(self.plan.hosts) + spares))
+        self.clock_ahead_s = dict.fromkeys(processes, 0.0)
+        self.outside.wall_s = lambda: self.wall_s(TaskNumber(0))
         self.operator_trouble: list[str] = []
         self.both_copies = faults.both_copies
         self.drivers = 0
@@ -92,6 +105,11 @@ class World(ProcessMishaps, StoreMishaps):
         for moment, number in faults.lying_in_ambush(chance):
             kill = self.kill_driver if moment == "late" else self.kill_host
             self.ambushes[moment, number] = kill
+
+    @property
+    def hosts(self) -> dict[TaskNumber, SimulatedHost]:
+        """The living attempts of the driver that counts; whoever is not in here is a zombie."""
+        return self.driver.hosts
 
     def run(self) -> History:
         """Until the run ends, one way or another."""
@@ -133,6 +151,18 @@ class World(ProcessMishaps, StoreMishaps):
             self.event("stop requested")
             self.driver.on_stop()
 
+    def rescale(self) -> None:
+        """Somebody wants other numbers of shards, while the run goes on."""
+        if self.outcome is not None or not self.driver.up or self.coordinator.is_settling:
+            return
+        chance = self.scheduler.random
+        names = [name for name in self.plan.graph.nodes if name not in self.shape.fixed]
+        chosen = {name: chance.randint(1, 4) for name in names if chance.random() < 0.5}
+        before = {n: self.plan.chains[c].shards for n, c in self.plan.chain_of.items()}
+        self.fault(f"rescale to {chosen}")
+        self.wanted = rescaled(self.plan, {**before, **chosen}, self.plan.key_groups)
+        self.driver.rescale(self.wanted)
+
     def resume(self) -> None:
         """Run again on the same store, after a run that has ended."""
         self.outcome = None
@@ -143,8 +173,7 @@ class World(ProcessMishaps, StoreMishaps):
         self.new_driver().take_over()
 
     def new_driver(self) -> SimulatedDriver:
-        """The next driver, which has not taken over yet; the one before is dead."""
-        self.hosts = {}
+        """The next driver, which has not taken over yet; the one before is dead, or does not count."""
         self.drivers += 1
         self.driver = SimulatedDriver(self, self.drivers)
         return self.driver

@@ -1,20 +1,22 @@
 """The hosts' processes as the driver knows them, and what it can tell of those that end or fall silent.
 
-Spark starts a task again when its process is gone, so a host has one attempt after the other; the
-newest that said hello counts. Where it shares our machine we hold a handle of its process, which
+Spark starts a task again when its process is gone, so a task has one attempt after the other; the
+newest that said hello counts. The coordinator says which of them has the place of which host. Where it shares our machine we hold a handle of its process, which
 becomes readable when it ends, and can look at it when nothing is heard of it.
 """
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import zmq
 
-from everstream.core.ids import HostId
+from everstream.core.ids import HostId, TaskNumber
+from everstream.core.measures import HostMeasures
 from everstream.core.plan import Plan
 from everstream.spark.last_words import Coroner
 from everstream.spark.life_sign import ASK, at_work, is_awake, read_stacks
+from everstream.spark.process_use import Used
 from everstream.spark.talk import Beat, Hello
 
 STACK_AFTER_S = 1.0
@@ -23,60 +25,116 @@ STACK_AFTER_S = 1.0
 
 @dataclass
 class Attempt:
-    """A host as we know it."""
+    """A process as we know it."""
 
     hello: Hello
     identity: bytes
     heard_s: float
+    host: HostId | None = None
+    """Its place; None while it stands by."""
     pidfd: int | None = None
-    peak_bytes: int = 0
-    """The most memory that it has said to have had."""
+    used: Used = field(default_factory=Used)
+    """What it has said to have used."""
     told_to_die: bool = False
     asked_again_s: float = 0.0
     """When a host that lives and says nothing is asked for its stacks again."""
 
 
 class Attempts:
-    """The newest attempt of each host that is there."""
+    """The newest attempt of each task that is there."""
 
     def __init__(
-        self, plan: Plan, machine: str, poller: zmq.Poller, on_trouble: Callable[[str], None]
+        self,
+        plan: Plan,
+        spares: int,
+        machine: str,
+        poller: zmq.Poller,
+        on_trouble: Callable[[str], None],
     ) -> None:
         """machine: ours; the poller gets the handles of the processes that run on it."""
-        self.newest: dict[HostId, int] = {}
-        """The newest attempt of each host that has said anything, even if it is gone."""
+        self.newest: dict[TaskNumber, int] = {}
+        """The newest attempt of each task that has said anything, even if it is gone."""
         self._plan = plan
+        self._spares = spares
         self._machine = machine
         self._poller = poller
         self._on_trouble = on_trouble
         self._coroner = Coroner(plan)
-        self._current: dict[HostId, Attempt] = {}
+        self._current: dict[TaskNumber, Attempt] = {}
+        self._placed: dict[HostId, Attempt] = {}
 
     @property
     def missing(self) -> int:
-        """How many hosts are not there."""
-        return len(self._plan.hosts) - len(self._current)
+        """How many hosts have no process."""
+        return len(self._plan.hosts) - len(self._placed)
+
+    @property
+    def all_here(self) -> bool:
+        """Every host has a process, and every spare is there."""
+        return len(self._current) == len(self._plan.hosts) + self._spares
 
     def identities(self) -> Iterator[bytes]:
         return (attempt.identity for attempt in self._current.values())
 
     def of(self, host: HostId) -> Attempt | None:
-        return self._current.get(host)
+        """The process that has this place."""
+        return self._placed.get(host)
 
-    def is_current(self, identity: bytes, host: HostId) -> bool:
-        return host in self._current and self._current[host].identity == identity
+    def process(self, number: TaskNumber) -> Attempt | None:
+        return self._current.get(number)
+
+    def place(self, number: TaskNumber, host: HostId) -> Attempt:
+        """This process has this place from now on."""
+        attempt = self._current[number]
+        attempt.host = host
+        self._placed[host] = attempt
+        return attempt
+
+    def replan(self, plan: Plan) -> None:
+        """Nobody has a place any more: all say hello again, with this plan."""
+        self._plan = plan
+        self._coroner = Coroner(plan)
+        for attempt in self._placed.values():
+            attempt.host = None
+        self._placed = {}
+
+    def is_placed(self, identity: bytes) -> bool:
+        """Whether whoever speaks has a place in the plan of now; earlier plans count no more."""
+        return any(attempt.identity == identity for attempt in self._placed.values())
+
+    @property
+    def present(self) -> int:
+        """Processes that are there, with a place or without."""
+        return len(self._current)
+
+    def is_current(self, identity: bytes, number: TaskNumber) -> bool:
+        return number in self._current and self._current[number].identity == identity
+
+    def measures(self) -> dict[HostId, HostMeasures]:
+        """What is known of their processes."""
+        return {
+            host: HostMeasures(
+                attempt.hello.machine,
+                attempt.hello.pid,
+                attempt.hello.attempt,
+                attempt.used.cpu_s,
+                attempt.used.memory_bytes,
+                attempt.used.peak_bytes,
+                attempt.used.collecting_s,
+            )
+            for host, attempt in self._placed.items()
+        }
 
     # What they say.
 
-    def heard(self, host: HostId, number: int) -> None:
-        """Attempt `number` of this host has been there."""
-        self.newest[host] = max(number, self.newest.get(host, 0))
+    def heard(self, number: TaskNumber, attempt: int) -> None:
+        """This attempt of this task has been there."""
+        self.newest[number] = max(attempt, self.newest.get(number, 0))
 
     def welcome(self, identity: bytes, hello: Hello, now_s: float) -> None:
-        """This attempt takes the place of any earlier one of its host."""
-        earlier = self._current.get(hello.host)
-        if earlier is not None:
-            self._let_go(earlier)
+        """This attempt comes after any earlier one of its task; it has no place yet."""
+        if hello.number in self._current:
+            self.forget(hello.number)
         attempt = Attempt(hello, identity, now_s)
         if hello.machine == self._machine and hasattr(os, "pidfd_open"):
             try:
@@ -84,61 +142,68 @@ class Attempts:
                 self._poller.register(attempt.pidfd, zmq.POLLIN)
             except OSError:
                 attempt.pidfd = None  # gone already, or not allowed: heartbeats will tell
-        self._current[hello.host] = attempt
-        self.heard(hello.host, hello.attempt)
+        self._current[hello.number] = attempt
+        self.heard(hello.number, hello.attempt)
 
     def beat(self, beat: Beat, now_s: float) -> None:
-        attempt = self._current.get(beat.host)
+        attempt = self._current.get(beat.number)
         if attempt is not None and attempt.hello.attempt == beat.attempt:
             attempt.heard_s = now_s
-            attempt.peak_bytes = beat.peak_bytes
+            attempt.used = beat.used
             attempt.asked_again_s = 0.0
 
     # How they end.
 
-    def ended(self, pidfd: int) -> list[tuple[HostId, str]]:
-        """Whose process has ended, when its handle has become readable, and how."""
+    def ended(self, pidfd: int) -> list[tuple[TaskNumber, str]]:
+        """Which process has ended, when its handle has become readable, and how."""
         return [
-            (host, self._how_it_ended(host, attempt, pidfd))
-            for host, attempt in self._current.items()
+            (number, self._how_it_ended(attempt, pidfd))
+            for number, attempt in self._current.items()
             if attempt.pidfd == pidfd
         ]
 
-    def _how_it_ended(self, host: HostId, attempt: Attempt, pidfd: int) -> str:
+    def _how_it_ended(self, attempt: Attempt, pidfd: int) -> str:
         if attempt.told_to_die:
             return "killed on purpose"
-        shards, hello = self._plan.hosts[host], attempt.hello
-        words = self._coroner.examine(hello.address, shards, hello.pid, pidfd, attempt.peak_bytes)
+        shards = [] if attempt.host is None else self._plan.hosts[attempt.host]
+        hello = attempt.hello
+        words = self._coroner.examine(
+            hello.address, shards, hello.pid, pidfd, attempt.used.peak_bytes
+        )
         return str(words)
 
-    def silent(self, limit_s: float, now_s: float) -> list[tuple[HostId, int]]:
-        """Hosts of which nothing is heard or seen any more, with Spark's ids of their tasks."""
+    def silent(self, limit_s: float, now_s: float) -> list[tuple[TaskNumber, int]]:
+        """Processes of which nothing is heard or seen any more, with Spark's ids of their tasks."""
         found = []
-        for host, attempt in self._current.items():
+        for number, attempt in self._current.items():
             if now_s - attempt.heard_s <= limit_s:
                 continue
             if attempt.pidfd is not None and is_awake(attempt.hello.pid):
-                self._say_what_keeps_it(host, attempt, now_s)
+                self._say_what_keeps_it(attempt, now_s)
             else:
-                found.append((host, attempt.hello.task))
+                found.append((number, attempt.hello.task))
         return found
 
-    def _say_what_keeps_it(self, host: HostId, attempt: Attempt, now_s: float) -> None:
+    def _say_what_keeps_it(self, attempt: Attempt, now_s: float) -> None:
         """Its process lives and says nothing: something holds Python's interpreter lock."""
         if now_s < attempt.asked_again_s:
             return
         if attempt.asked_again_s:
             what = at_work(read_stacks(attempt.hello.address))
+            who = "a spare" if attempt.host is None else f"host {attempt.host}"
             self._on_trouble(
-                f"host {host} has been silent for {now_s - attempt.heard_s:.3g} s, and its process "
+                f"{who} has been silent for {now_s - attempt.heard_s:.3g} s, and its process "
                 f"lives: it is left to finish what keeps it, {what or 'which nobody can see'}"
             )
         os.kill(attempt.hello.pid, ASK)
         attempt.asked_again_s = now_s + STACK_AFTER_S * (1 if not attempt.asked_again_s else 30)
 
-    def forget(self, host: HostId) -> None:
-        """This host is lost: it is not there until a new attempt says hello."""
-        self._let_go(self._current.pop(host))
+    def forget(self, number: TaskNumber) -> None:
+        """This process is lost: its task is not there until a new attempt says hello."""
+        attempt = self._current.pop(number)
+        if attempt.host is not None and self._placed.get(attempt.host) is attempt:
+            del self._placed[attempt.host]
+        self._let_go(attempt)
 
     def close(self) -> None:
         for attempt in self._current.values():

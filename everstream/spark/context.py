@@ -10,7 +10,8 @@ from importlib.resources import files
 
 from pyspark import SparkConf, SparkContext
 
-from everstream.errors import EnvironmentFault, UserError
+from everstream.errors import EnvironmentFault, SparkGone, UserError
+from everstream.spark.gone import killed_while_starting
 from everstream.spark.noise import quiet_start
 from everstream.spark.sharing import Share, refuse_other_master
 
@@ -76,6 +77,12 @@ def make_context(master: str, app_name: str, others: tuple[Share, ...] = ()) -> 
         with quiet_start():
             return SparkContext(conf=conf)
     except Exception as error:  # PySpark raises several unrelated classes here
+        ended_by = killed_while_starting(error)
+        if ended_by is not None:
+            raise SparkGone(
+                f"Spark's process was killed ({ended_by}) while it started on master '{master}'. If "
+                "nobody did it on purpose, the machine may have too little memory."
+            ) from error
         raise EnvironmentFault(
             f"Spark could not start on master '{master}': {error}. Check that it is running there."
         ) from error

@@ -13,7 +13,13 @@ from everstream.errors import EverstreamError
 from everstream.pipeline.graph import Graph
 from everstream.pipeline.tuning import Settings, Tuning, resolved, tunable_in
 from everstream.state.blobs import Blobs
-from everstream.state.control import Recorded, publish_tunable, read_settings, record_settings
+from everstream.state.control import (
+    Recorded,
+    Shards,
+    publish_tunable,
+    read_settings,
+    record_settings,
+)
 from everstream.state.store import CheckpointStore
 
 LOOK_EVERY_S = 0.3
@@ -32,8 +38,10 @@ class Control:
         self._every_s = REMOTE_EVERY_S if remote else LOOK_EVERY_S
         self._tunable = {name: dict(settings) for name, settings in tunable.items()}
         self._on_trouble = on_trouble
-        self._wishes: SimpleQueue[Mapping[str, str]] = SimpleQueue()
+        self._wishes: SimpleQueue[Mapping[str, str] | dict[str, Shards]] = SimpleQueue()
         self._news: SimpleQueue[Tuning | str] = SimpleQueue()
+        self.shards: dict[str, Shards] = {}
+        """Who is to have another number of shards, as far as the store was looked at."""
         self._known = 0
         self._said = ""
         self._wake = threading.Event()
@@ -54,6 +62,11 @@ class Control:
     def tune(self, wishes: Mapping[str, str]) -> None:
         """Record these, then have them take effect. Safe from any thread."""
         self._wishes.put(wishes)
+        self._wake.set()
+
+    def spread(self, shards: dict[str, Shards]) -> None:
+        """Record these, then let them be known. Safe from any thread."""
+        self._wishes.put(shards)
         self._wake.set()
 
     def news(self) -> Tuning | None:
@@ -91,12 +104,18 @@ class Control:
                 self._fulfil(self._wishes.get_nowait())
         self._found(read_settings(self._blobs))
 
-    def _fulfil(self, wishes: Mapping[str, str]) -> None:
-        self._found(record_settings(self._blobs, resolved(wishes, self._tunable)))
+    def _fulfil(self, wishes: Mapping[str, str] | dict[str, Shards]) -> None:
+        tuned = {name: said for name, said in wishes.items() if isinstance(said, str)}
+        spread = {name: said for name, said in wishes.items() if isinstance(said, Shards)}
+        changes = resolved(tuned, self._tunable) if tuned else {}
+        self._found(record_settings(self._blobs, changes, spread))
 
     def _found(self, recorded: Recorded) -> None:
         if recorded.version > self._known:
             self._known = recorded.version
+            self.shards = recorded.shards
+            if not recorded.settings:
+                return
             here = {n: said for n, said in recorded.settings.items() if n in self._tunable}
             self._news.put(Tuning(recorded.version, here))
             if gone := sorted(recorded.settings.keys() - here.keys()):
@@ -113,10 +132,8 @@ def in_words(settings: Settings) -> str:
 
 def control_of(
     graph: Graph, store: CheckpointStore, store_url: str, on_trouble: Callable[[str], None]
-) -> Control | None:
-    """The settings of a run of this pipeline; None if nothing in it can be tuned."""
+) -> Control:
+    """The settings of a run of this pipeline."""
     tunable = tunable_in(graph)
-    if not tunable:
-        return None
     remote = "://" in store_url and not store_url.startswith("file://")
     return Control(store.blobs, remote, tunable, on_trouble)

@@ -16,32 +16,39 @@ from dataclasses import dataclass
 import zmq
 from pyspark import SparkContext
 
+from everstream.core.autoscaling import Scaler
 from everstream.core.coordinators.coordinator import Coordinator
-from everstream.core.ids import HostId, ShardId
+from everstream.core.ids import HostId, ShardId, TaskNumber
 from everstream.core.manifest import EpochManifest
+from everstream.core.measures import Measures
 from everstream.core.messages import (
     CheckpointTaken,
     Committed,
     Progress,
     Report,
     Restored,
+    Shutdown,
     StartCheckpoint,
 )
 from everstream.core.meter import Meter
 from everstream.core.newest import Newest
 from everstream.core.orders import (
     Discard,
+    Dismiss,
     EndRun,
     Note,
     Order,
     Outcome,
     Phase,
+    Place,
     SendTo,
     WriteManifest,
 )
+from everstream.core.plan import Plan
 from everstream.core.points import Point
-from everstream.errors import EverstreamError
-from everstream.pipeline.tuning import Tuning
+from everstream.errors import EverstreamError, LeaseLost, UserError
+from everstream.pipeline.checkpointing import Coordinated
+from everstream.pipeline.tuning import Tuning, tunable_in
 from everstream.spark.asking import Asking
 from everstream.spark.attempts import Attempts
 from everstream.spark.config import RunConfig
@@ -52,9 +59,12 @@ from everstream.spark.gone import NO_ANSWER
 from everstream.spark.host import HostTask
 from everstream.spark.injection import Injector
 from everstream.spark.job import HostsJob
+from everstream.spark.kills import Kill
 from everstream.spark.listener import Snapshot
 from everstream.spark.manifest_writer import ManifestWriter
 from everstream.spark.operator_logs import Logged, pass_on
+from everstream.spark.replanning import Replanning
+from everstream.spark.rescaling import Rescaling
 from everstream.spark.scrubber import Scrubber
 from everstream.spark.stillborn import Births
 from everstream.spark.switchboard import Switchboard
@@ -65,15 +75,23 @@ from everstream.spark.talk import (
     KillFired,
     Nod,
     Noticed,
+    TakePlace,
     ToDriver,
     Tune,
     Unreachable,
     WantsTuning,
 )
+from everstream.spark.wishes import Wishes
+from everstream.state.blobs import Blobs
 from everstream.state.store import CheckpointStore, Lease
 
 POLL_MS = 10
+CALM_POLL_MS = 50
+"""While everybody works and no checkpoint is under way: less would only cost processor time."""
+CALM_FROM_S = 0.5
+"""Checkpoints that come more often than this are to come in time."""
 SNAPSHOT_EVERY_S = 0.1
+MEASURES_EVERY_S = 0.5
 START_PATIENCE_S = 30.0
 """How long hosts may take to start before we say what is missing."""
 
@@ -87,7 +105,7 @@ _REPORTED_AT: dict[type, Point] = {
 
 
 @dataclass
-class Driver:
+class Driver(Replanning):
     """Runs one pipeline to its end."""
 
     config: RunConfig
@@ -99,11 +117,17 @@ class Driver:
     task: Callable[[Address, Ticket], HostTask]
     """Makes the host task once it is known where we listen."""
     store_url: str = ""
+    replaced: Callable[[], LeaseLost | None] = lambda: None
+    """What is known of another driver that has taken over."""
+    next_plan: Plan | None = None
+    """What the run goes on with as soon as nothing is on its way any more."""
 
     def __post_init__(self) -> None:
         self.poller = zmq.Poller()
         plan = self.coordinator.plan
-        self.attempts = Attempts(plan, self.doors.machine, self.poller, self._warn)
+        self.attempts = Attempts(
+            plan, self.config.spares, self.doors.machine, self.poller, self._warn
+        )
         self.end: EndRun | None = None
         self.written: Newest[EpochManifest] = Newest()
         self.notes: Newest[str] = Newest()
@@ -130,13 +154,24 @@ class Driver:
         )
         self.meters: dict[ShardId, Meter] = {}
         """What each shard has measured of itself, as it last said."""
+        self.counts: dict[ShardId, dict[str, tuple[int, int]]] = {}
+        self._measures_due_s = 0.0
         self.tuning = Tuning()
         """The settings that were changed, as all hosts know them."""
         self.settings = control_of(plan.graph, self.store, self.store_url, self._warn)
+        self.rescaling = Rescaling(self.config, plan, self.next_plan, self.settings)
+        autoscale = self.config.autoscale
+        self.scaler = None if autoscale is None else Scaler(autoscale)
+        self.plan_number = 0
+        self._pickled_plan = b""
         self._heed_settings()
+        self._hosts = len(plan.hosts)
+        self._missing_since_s: float | None = None
+        self._settles = False
         self._said_of_peer_s: dict[HostId, float] = {}
         self._stop_reason: str | None = None
         self._asking = Asking()
+        self._wishes = Wishes()
         self._patience_s = time.monotonic() + START_PATIENCE_S
 
     @property
@@ -151,15 +186,57 @@ class Driver:
         """The epoch that has in it all that was done up to now, once stable. From any thread."""
         return self._asking.ask()
 
+    @property
+    def blobs(self) -> Blobs:
+        """Where the checkpoints are."""
+        return self.store.blobs
+
     def tune(self, wishes: Mapping[str, str]) -> None:
         """Change settings while the run goes on, `batch` or `NAME.batch` -> value. From any thread."""
-        if self.settings is not None:
+        if tunable_in(self.coordinator.plan.graph):
             self.settings.tune(wishes)
         else:
             self._warn("nothing in this pipeline can be tuned: it has no paced source or batch")
 
+    def scale(self, shards: Mapping[str, int]) -> Future[str]:
+        """Other numbers of shards while the run goes on: what was done, once it is. From any thread."""
+        return self.rescaling.ask(shards, self.coordinator.plan)
+
+    def set_interval(self, every_s: float) -> Future[str]:
+        """Another time between two epochs, from now on. From any thread."""
+        return self._wishes.ask(lambda: self._set_interval(every_s))
+
+    def kill_host(self, host: int) -> Future[str]:
+        """SIGKILL for the process of a host, as `kill=` asks for one. From any thread."""
+        return self._wishes.ask(lambda: self._kill_host(HostId(host)))
+
+    def _set_interval(self, every_s: float) -> str:
+        if not isinstance(self.config.checkpoint, Coordinated):
+            raise UserError(
+                "the interval cannot be changed while this runs: under this protocol each shard has "
+                "a timer of its own. Stop, and run again with another --every."
+            )
+        self.pace = None  # whoever sets it by hand wants just that
+        self.coordinator.set_interval(every_s)
+        self.listener.interval(every_s)
+        text = f"checkpoints every {every_s:g} s from now on, as asked for"
+        self._note(text, False)
+        return text
+
+    def _kill_host(self, host: HostId) -> str:
+        plan = self.coordinator.plan
+        if not 0 <= host < len(plan.hosts):
+            raise UserError(f"there is no host {host}; there are 0 to {len(plan.hosts) - 1}.")
+        if self.attempts.of(host) is None or self.running_s is None:
+            raise UserError(f"host {host} is not there just now: it cannot be killed.")
+        if not plan.hosts[host]:
+            raise UserError(f"host {host} has no shards: nothing would be seen of its death.")
+        shard = plan.hosts[host][0]
+        self.injector.add(Kill(shard.operator, shard.number, after_s=0.0))
+        return f"host {host} is about to be killed"
+
     def _heed_settings(self) -> None:
-        news = self.settings.news() if self.settings is not None else None
+        news = self.settings.news()
         if news is not None:
             self.tuning = news
             self._note(f"tuned: {in_words(news.settings)}", False)
@@ -173,7 +250,7 @@ class Driver:
         self.gate = Gate(
             self.doors,
             Admission(self.doors.keys, self.config.store_key),
-            lambda host, task: self.job.is_running(host, task),
+            lambda number, task: self.job.is_running(number, task),
         )
         self.poller.register(self.gate.socket, zmq.POLLIN)
         group = f"everstream-{uuid.uuid4().hex}"  # no other run of this process has it
@@ -182,23 +259,23 @@ class Driver:
             self.context,
             group=group,
             description=f"everstream {plan.graph.name}",
-            hosts=len(plan.hosts),
+            processes=len(plan.hosts) + self.config.spares,
             task=self.task(self.switchboard.address, self.gate.ticket),
         )
         self.writer.start()
         self.scrubber.start()
-        if self.settings is not None:
-            self.settings.start()
+        self.settings.start()
         self.job.start()
         try:
             self._loop()
         finally:
             finished = self.end is not None and self.end.outcome is Outcome.FINISHED
             self._asking.end(self.coordinator.stable_epoch if finished else None)
+            self._wishes.end()
             self.writer.stop()
             self.scrubber.stop()
-            if self.settings is not None:
-                self.settings.stop()
+            self.settings.stop()
+            self.rescaling.end()
             self.job.leave(told=self.end is not None)
             self._hear_last_logs()
             self.attempts.close()
@@ -212,18 +289,19 @@ class Driver:
         snapshot_due_s = 0.0
         stopped = False
         while self.end is None:
-            events = self.poller.poll(POLL_MS)
+            events = self.poller.poll(self._poll_ms())
             now_s = time.monotonic()
             for waited, _ in events:
                 if waited is self.gate.socket:
                     for text in self.gate.answer():
                         self._warn(text)
                 elif waited is not self.switchboard.socket:
-                    for host, how in self.attempts.ended(int(waited)):
-                        self._lose(host, how, now_s)
+                    for number, how in self.attempts.ended(int(waited)):
+                        self._lose(number, how, now_s)
             self._drain(now_s)
             self.writer.deliver()
             self._watch_hosts(now_s)
+            self._wishes.fulfil()
             self._kill_in_time(now_s)
             if self._out_of_time(now_s - began_s):
                 self._stop_reason = self._stop_reason or f"{self.config.timeout_s:g} s have passed"
@@ -234,6 +312,8 @@ class Driver:
                 self._asking.begin()
                 self._obey(self.coordinator.on_asked(now_s))
                 self._answer()
+            if (lost := self.replaced()) is not None:
+                self._obey(self.coordinator.on_replaced(lost))
             self._obey(self.coordinator.on_tick(now_s))
             if self.job.ended and self.end is None:
                 raise self.job.failure()
@@ -243,14 +323,23 @@ class Driver:
         self.ended_s = time.monotonic()
         self.listener.progress(self._snapshot())
 
+    def _poll_ms(self) -> int:
+        """Messages of hosts wake us; how long to wait for all else."""
+        calm = self.coordinator.is_calm(CALM_FROM_S) and not self.config.kills
+        return CALM_POLL_MS if calm else POLL_MS
+
     def _out_of_time(self, passed_s: float) -> bool:
         return self.config.timeout_s is not None and passed_s > self.config.timeout_s
 
     def _look_around(self, now_s: float) -> None:
         """What is done now and then: tell how far we are, and see whether that is enough."""
         self._heed_settings()
+        self._rescale(now_s)
         snapshot = self._snapshot()
         self.listener.progress(snapshot)
+        if now_s >= self._measures_due_s:
+            self._measures_due_s = now_s + MEASURES_EVERY_S
+            self.listener.measured(self._measures())
         for text in self.scrubber.found():
             self._warn(text)
         if self.pace is not None:
@@ -268,7 +357,7 @@ class Driver:
         """What operators logged while the run ended; nothing else that is said now matters."""
         while (heard := self.switchboard.next()) is not None:
             if isinstance(heard[1], Logged):
-                pass_on(heard[1])
+                pass_on(heard[1], self.coordinator.plan.graph.name)
 
     def _handle(self, identity: bytes, message: ToDriver, now_s: float) -> None:
         match message:
@@ -293,16 +382,16 @@ class Driver:
             case Noticed(host=host, text=text):
                 self._warn(f"host {host}: {text}")
             case Logged():
-                pass_on(message)
-            case HostBroke(host=host, attempt=number, error=error):
-                self.attempts.heard(host, number)
-                if self.attempts.is_current(identity, host):
+                pass_on(message, self.coordinator.plan.graph.name)
+            case HostBroke(number=number, attempt=attempted, error=error):
+                self.attempts.heard(number, attempted)
+                if self.attempts.is_current(identity, number):
                     self._warn(str(error))
-                    self._lose(host, "broke", now_s)
+                    self._lose(number, "broke", now_s)
                 else:
-                    self._obey(self.coordinator.on_start_failed(host, error, now_s))
+                    self._obey(self.coordinator.on_start_failed(number, error, now_s))
             case _:
-                if identity in self.attempts.identities():
+                if self.attempts.is_placed(identity):
                     self._measure(message)
                     self._obey(self.coordinator.on_report(message, now_s))
                     if type(message) in _REPORTED_AT:
@@ -313,28 +402,39 @@ class Driver:
     def _measure(self, report: Report) -> None:
         if isinstance(report, Progress) and report.meter is not None:
             self.meters[report.shard] = report.meter
+            self.counts[report.shard] = report.counts
             if self.config.monitor is not None:
                 self.config.monitor.heard(report.shard, report.meter)
 
     def _welcome(self, identity: bytes, hello: Hello, now_s: float) -> None:
         self.attempts.welcome(identity, hello, now_s)
-        for order in self.injector.for_new_host(hello.host):
-            self.switchboard.tell(identity, order)
+        if self.coordinator.is_settled:
+            return  # who comes between two plans is given the next one with all others
+        if hello.plan != self.plan_number:
+            self._tell_plan(identity)
+            return
+        self._obey(self.coordinator.on_process_joined(hello.number, hello.address, now_s))
+
+    def _place(self, order: Place) -> None:
+        identity = self.attempts.place(order.process, order.host).identity
+        self.switchboard.tell(identity, TakePlace(order.host))
+        for kill in self.injector.for_new_host(order.host):
+            self.switchboard.tell(identity, kill)
         if self.tuning.version:
             self.switchboard.tell(identity, Tune(self.tuning))
-        self._obey(self.coordinator.on_host_joined(hello.host, hello.address, now_s))
 
     # Hosts that die.
 
     def _watch_hosts(self, now_s: float) -> None:
         limit_s = self.config.heartbeat_timeout_s
-        for host, task in self.attempts.silent(limit_s, now_s):
-            self._lose(host, f"silent for {limit_s:g} s", now_s)
+        for number, task in self.attempts.silent(limit_s, now_s):
+            self._lose(number, f"silent for {limit_s:g} s", now_s)
             # Spark does not know; it starts the task again once it was told to kill it.
             with suppress(*NO_ANSWER):  # then it is gone, which ends the job
                 self.context._jsc.sc().killTaskAttempt(task, True, "silent")
         missing = self.attempts.missing
-        if missing:
+        self._pack(missing, now_s)
+        if not self.attempts.all_here:
             self._look_for_stillborn(now_s)
         if missing and now_s > self._patience_s and not self.job.ended:
             self._patience_s = now_s + START_PATIENCE_S
@@ -345,13 +445,13 @@ class Driver:
 
     def _look_for_stillborn(self, now_s: float) -> None:
         for lost in self.births.failed(self.attempts.newest, now_s):
-            self.attempts.heard(lost.host, lost.attempt)
-            self._obey(self.coordinator.on_start_failed(lost.host, lost.error, now_s))
+            self.attempts.heard(lost.number, lost.attempt)
+            self._obey(self.coordinator.on_start_failed(lost.number, lost.error, now_s))
 
-    def _lose(self, host: HostId, how: str, now_s: float) -> None:
-        self.attempts.forget(host)
+    def _lose(self, number: TaskNumber, how: str, now_s: float) -> None:
+        self.attempts.forget(number)
         self._patience_s = now_s + START_PATIENCE_S
-        self._obey(self.coordinator.on_host_lost(host, how, now_s))
+        self._obey(self.coordinator.on_process_lost(number, how, now_s))
 
     def _kill_in_time(self, now_s: float) -> None:
         if self.running_s is None:
@@ -371,13 +471,22 @@ class Driver:
                         self.injector.reached(Point.BEFORE_SNAPSHOT)
                     if (attempt := self.attempts.of(host)) is not None:
                         self.switchboard.tell(attempt.identity, command)
+                case Place():
+                    self._place(order)
+                case Dismiss(process=number):
+                    if (attempt := self.attempts.process(number)) is not None:
+                        self.switchboard.tell(attempt.identity, Shutdown())
                 case WriteManifest(manifest=manifest):
                     self.injector.reached(Point.AFTER_SNAPSHOT)
                     self.writer.put(manifest)
                 case Discard():
                     self.writer.put(order)
-                case Note(text=text, warning=warning):
+                case Note(text=text, warning=warning, given_up=number):
                     self._note(text, warning)
+                    if number is not None:
+                        self.listener.given_up(number, text)
+                case EndRun(outcome=Outcome.SETTLED):
+                    self.writer.put(self.rescaling.settled(self.coordinator))
                 case EndRun():
                     self.end = order
 
@@ -399,9 +508,14 @@ class Driver:
             coordinator.recoveries,
         )
 
+    def _measures(self) -> Measures:
+        return Measures(time.time(), dict(self.meters), dict(self.counts), self.attempts.measures())
+
     def _manifest_done(self, manifest: EpochManifest, error: EverstreamError | None) -> None:
         now_s = time.monotonic()
-        if error is None:
+        if manifest is self.rescaling.writing:
+            self._go_on_with_other_shards(error)
+        elif error is None:
             self.injector.reached(Point.AFTER_PREPARE)
             self.written.append(manifest)
             self.listener.epoch(manifest)
@@ -419,4 +533,5 @@ class Driver:
     def _note_pace(self, reason: str | None) -> None:
         if reason is not None and self.pace is not None:
             self.coordinator.set_interval(self.pace.every_s)
+            self.listener.interval(self.pace.every_s)
             self._note(reason, False)

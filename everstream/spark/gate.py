@@ -19,7 +19,7 @@ from typing import Any
 
 import zmq
 
-from everstream.core.ids import HostId
+from everstream.core.ids import TaskNumber
 from everstream.errors import EnvironmentFault
 from everstream.spark.endpoints import Address, Doors, RunKeys, connected_to, this_machine
 from everstream.state.signing import StoreKey
@@ -72,9 +72,9 @@ class Gate:
     """The driver's side: lets each task in once."""
 
     def __init__(
-        self, doors: Doors, admission: Admission, is_running: Callable[[HostId, int], bool]
+        self, doors: Doors, admission: Admission, is_running: Callable[[TaskNumber, int], bool]
     ) -> None:
-        """is_running: whether Spark has started this task for this host, and it has not ended."""
+        """is_running: whether Spark has started this task as the one with this number, and it has not ended."""
         self._keys = RunKeys.make()
         self._is_running = is_running
         self._admission = admission
@@ -109,27 +109,27 @@ class Gate:
         """Why this knock is refused; if it is not, the ticket of its task is used up."""
         if len(parts) != 1 or len(parts[0]) != _KNOCK.size:
             return "what came is no knock"
-        host, task, proof = _KNOCK.unpack(parts[0].bytes)
+        number, task, proof = _KNOCK.unpack(parts[0].bytes)
         key = _key_of(parts[0])
-        if not hmac.compare_digest(proof, _proof(self.ticket, host, task, key)):
+        if not hmac.compare_digest(proof, _proof(self.ticket, number, task, key)):
             return "the ticket is not of this run"
         if key and self._used.get(task) == key:
             return None  # a host that has not got our answer; nobody else has its keys
         if task in self._used:
             return f"the ticket of task {task} of Spark was used before. {_READ}"
-        if not self._is_running(HostId(host), task):
-            return f"Spark runs no task {task} for host {host}. {_READ}"
+        if not self._is_running(TaskNumber(number), task):
+            return f"Spark runs no task {task} for host {number}. {_READ}"
         self._used[task] = key
         return None
 
 
 def let_in(
-    ticket: Ticket, host: HostId, task: int, *, always_tcp: bool, patience_s: float
+    ticket: Ticket, number: TaskNumber, task: int, *, always_tcp: bool, patience_s: float
 ) -> Admission:
     """The host's side: knock, and wait for the keys."""
     target = ticket.gate.seen_from("" if always_tcp else this_machine())
     own = RunKeys.make() if target.startswith("tcp") else None
-    knock = _KNOCK.pack(host, task, _proof(ticket, host, task, own.public if own else b""))
+    knock = _KNOCK.pack(number, task, _proof(ticket, number, task, own.public if own else b""))
     answer, parent = None, os.getppid()
     until_s = time.monotonic() + max(patience_s, PATIENCE_S)
     # A unix socket loses nothing. A network can: knock again, over a connection of its own.
@@ -137,11 +137,11 @@ def let_in(
         answer = _answer_to(knock, target, ticket.gate_key, own)
     if answer is None:
         raise EnvironmentFault(
-            f"host {host} knocked at {target} and the driver did not answer: check that the "
+            f"host {number} knocked at {target} and the driver did not answer: check that the "
             "machines of the workers can reach the driver's machine at every port"
         )
     if answer[:1] != b"1":
-        raise EnvironmentFault(f"the driver did not let host {host} in: {answer[1:].decode()}")
+        raise EnvironmentFault(f"the driver did not let host {number} in: {answer[1:].decode()}")
     return Admission.from_bytes(answer[1:])
 
 
@@ -159,9 +159,9 @@ def _answer_to(knock: bytes, target: str, gate_key: bytes, own: RunKeys | None) 
         context.term()
 
 
-def _proof(ticket: Ticket, host: int, task: int, key: bytes) -> bytes:
+def _proof(ticket: Ticket, number: int, task: int, key: bytes) -> bytes:
     """Shows that whoever has the key that this connection is encrypted with knows the word."""
-    said = b"|".join([_MEANING, str(host).encode(), str(task).encode(), key, ticket.gate_key])
+    said = b"|".join([_MEANING, str(number).encode(), str(task).encode(), key, ticket.gate_key])
     return hmac.digest(ticket.word, said, "sha256")
 
 

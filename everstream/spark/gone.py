@@ -1,10 +1,22 @@
 """Spark's own process can end at any moment: how that looks to whoever asks it something then."""
 
+import signal
+import subprocess
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
+from everstream.errors import SparkGone
+
 NO_ANSWER = (Py4JError, OSError, EOFError)
 """A connection that broke is py4j's error; a new one that is refused, or ends at once, is not."""
+BY_SIGNAL = 128
+"""A shell that started a process which was killed ends with this and the number of the signal."""
+LAST_BREATH_S = 1.0
+"""A connection can break a moment before its process has ended."""
 
 
 def is_gone(context: SparkContext) -> bool:
@@ -13,3 +25,38 @@ def is_gone(context: SparkContext) -> bool:
         return bool(context._jsc.sc().isStopped())
     except NO_ANSWER:
         return True
+
+
+@contextmanager
+def noticing_the_end(context: SparkContext) -> Iterator[None]:
+    """Whoever asks Spark something in here learns that it has ended, if that is why none answered."""
+    try:
+        yield
+    except NO_ANSWER as error:
+        if not is_gone(context):
+            raise
+        raise SparkGone(f"Spark has ended: {error}") from error
+
+
+def killed_while_starting(error: BaseException) -> str | None:
+    """The signal that ended Spark's process before it could be used, if that is what went wrong.
+
+    PySpark tells only that the process is gone. How it ended is known to the process object, which
+    PySpark keeps to itself until all is well: it is found where the error came from.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    known = [frame.f_locals.get("proc") for frame in frames]
+    known.append(getattr(SparkContext._gateway, "proc", None))
+    for java in known:
+        if isinstance(java, subprocess.Popen):
+            return _signal_of(java)
+    return None
+
+
+def _signal_of(process: "subprocess.Popen[bytes]") -> str | None:
+    try:
+        code = process.wait(timeout=LAST_BREATH_S)
+    except subprocess.TimeoutExpired:
+        return None
+    number = -code if code < 0 else code - BY_SIGNAL
+    return signal.Signals(number).name if number in set(signal.Signals) else None

@@ -8,23 +8,35 @@ is there.
 import atexit
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
+from dataclasses import replace
 from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from everstream.connectors.load import Load
 from everstream.core.ids import NO_EPOCH
 from everstream.core.orders import Phase
 from everstream.errors import RunFailed, UserError
+from everstream.history.entries import Entry
+from everstream.history.live import Live
 from everstream.pipeline.checkpointing import seconds
 from everstream.pipeline.graph import Graph
 from everstream.pipeline.tuning import resolved, tunable_in
 from everstream.spark.listener import Listener, Snapshot
+from everstream.spark.notebook import run_html
 from everstream.spark.result import RunResult
 from everstream.spark.signals import stopping_on_signals
+from everstream.state.blobs import Blobs
+from everstream.state.savepoints import Savepoint, checked_name, take_savepoint
+from everstream.state.store import CheckpointStore
 
+if TYPE_CHECKING:
+    from everstream.spark.config import Turn
+
+NO_CHECKPOINTS = "this run takes no checkpoints: start it with checkpoint=es.Coordinated()."
 NOT_STARTED = Snapshot(Phase.GATHERING, 0, 0, {}, NO_EPOCH, [])
 
 
@@ -36,6 +48,15 @@ class Steered(Protocol):
     def tune(self, wishes: Mapping[str, str]) -> None: ...
 
     def ask_checkpoint(self) -> Future[int]: ...
+
+    def set_interval(self, every_s: float) -> Future[str]: ...
+
+    def kill_host(self, host: int) -> Future[str]: ...
+
+    def scale(self, shards: Mapping[str, int]) -> Future[str]: ...
+
+    @property
+    def blobs(self) -> Blobs: ...
 
 
 class RunHandle:
@@ -50,10 +71,16 @@ class RunHandle:
     """
 
     def __init__(
-        self, graph: Graph, takes_checkpoints: bool, perform: Callable[["RunHandle"], RunResult]
+        self,
+        graph: Graph,
+        takes_checkpoints: bool,
+        perform: Callable[["RunHandle"], RunResult],
+        *,
+        keeps_store: bool = False,
     ) -> None:
         self._graph = graph
         self._takes_checkpoints = takes_checkpoints
+        self._keeps_store = keeps_store
         self._perform = perform
         self._lock = threading.Lock()
         self._driver: Steered | None = None
@@ -61,12 +88,18 @@ class RunHandle:
         self._wishes: list[Mapping[str, str]] = []
         self._asked: list[Future[int]] = []
         self._seen = NOT_STARTED
+        self.live = Live()
+        """What is known of the run, for those who show it."""
+        self.page: str | None = None
+        """The link to the page of the run, with the token for actions, while it is served (`ui=`)."""
         self._ended = threading.Event()
         self._result: RunResult | None = None
         self._error: BaseException | None = None
         self._waited_for = False
         self.in_background = False
         """Whether it has a thread of its own."""
+        self._command: str | None = None
+        self._goes_on = False
 
     @property
     def name(self) -> str:
@@ -110,9 +143,7 @@ class RunHandle:
         timeout: raise a TimeoutError after so long; the checkpoint is not given up.
         """
         if not self._takes_checkpoints:
-            raise UserError(
-                "this run takes no checkpoints: start it with checkpoint=es.Coordinated()."
-            )
+            raise UserError(NO_CHECKPOINTS)
         with self._lock:
             if self._driver is None and not self.ended:
                 asked: Future[int] = Future()
@@ -125,6 +156,58 @@ class RunHandle:
             return asked.result(None if timeout is None else seconds(timeout))
         except NotYet:
             raise TimeoutError(f"the checkpoint was not stable after {timeout}") from None
+
+    def set_interval(self, every: str | float) -> None:
+        """Change the time between two epochs while the run goes on; the next run has its own again.
+
+        every: "5s", or seconds. Where each shard has a timer of its own there is nothing to change.
+        """
+        every_s = seconds(every)
+        if not every_s > 0:
+            raise UserError(f"every={every!r}: the time must be positive, as in every='10s'.")
+        if not self._takes_checkpoints:
+            raise UserError(NO_CHECKPOINTS)
+        self._running().set_interval(every_s).result()
+
+    def kill_host(self, host: int) -> None:
+        """Kill the process of a host with SIGKILL, to see the run recover: what `kill=` does, now.
+
+        host: its number, as in `metrics()["hosts"]`.
+        """
+        self._running().kill_host(host).result()
+
+    def scale(self, shards: Mapping[str, int], timeout: str | float | None = None) -> None:
+        """Change numbers of shards while the run goes on, as `everstream scale` does.
+
+        shards: {"count": 4}. Comes back when the new shards are at work; the next run has them, too.
+        timeout: raise a TimeoutError after so long; the change is not given up.
+        """
+        asked = self._running().scale(shards)
+        try:
+            asked.result(None if timeout is None else seconds(timeout))
+        except NotYet:
+            raise TimeoutError(f"the new shards were not at work after {timeout}") from None
+
+    def metrics(self) -> dict[str, Any]:
+        """All that is measured of the run: operators, shards, hosts, checkpoints, failures.
+
+        The same as the page of `everstream run --ui` shows and `/api/view` gives; figures that are
+        not known are None. `polars.DataFrame(run.metrics()["shards"])` makes a table of one part.
+        """
+        return self.live.view()
+
+    def savepoint(self, name: str, timeout: str | float | None = None) -> Savepoint:
+        """Take a checkpoint now and keep it under this name, until somebody deletes it.
+
+        A later run goes back to it (`everstream rewind STORE --to NAME`), or begins with it in a store
+        of its own (`start_from="STORE@NAME"`).
+        """
+        checked_name(name)
+        if not self._keeps_store:
+            raise UserError("this run keeps nothing when it ends: start it with store='folder'.")
+        epoch = self.checkpoint(timeout)
+        assert self._driver is not None
+        return take_savepoint(CheckpointStore(self._driver.blobs), name, time.time(), epoch)
 
     def tune(
         self,
@@ -184,6 +267,17 @@ class RunHandle:
     def __repr__(self) -> str:
         return f"<run of '{self.name}': {'ended' if self.ended else self._seen.phase.value}>"
 
+    def _repr_html_(self) -> str:
+        """How a notebook shows it: as it is now."""
+        view = self.metrics()
+        return run_html({**view, "pipeline": view["pipeline"] or self.name})
+
+    def _running(self) -> Steered:
+        with self._lock:
+            if self._driver is None or self.ended:
+                raise UserError("the run has not begun, or has ended: this needs one that goes on.")
+            return self._driver
+
     # For those who perform the run.
 
     @property
@@ -196,6 +290,19 @@ class RunHandle:
         self._stop_reason = reason
         if self._driver is not None:
             self._driver.request_stop(reason)
+
+    def is_driver_of(self, command: str, goes_on: bool) -> None:
+        """A monitor has started this process for that command.
+
+        goes_on: another driver of it, which has died, had the store before.
+        """
+        self._command, self._goes_on = command, goes_on
+
+    def belongs_to(self, turn: "Turn") -> "Turn":
+        """The same, for the command that this is a driver of."""
+        if self._command is None:
+            return turn
+        return replace(turn, command=self._command, goes_on=self._goes_on)
 
     def attach(self, driver: Steered) -> None:
         """The run has a driver now: what was wished until then is told to it."""
@@ -265,6 +372,9 @@ class Seeing(Listener):
 
     def progress(self, snapshot: Snapshot) -> None:
         self._handle._seen = snapshot
+
+    def recorded(self, entry: Entry) -> None:
+        self._handle.live.take(entry)
 
 
 def _answering(asked: Future[int]) -> Callable[[Future[int]], None]:

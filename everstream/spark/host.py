@@ -8,7 +8,6 @@ telling the driver that we live, and ends the process if the driver or our paren
 import os
 import pickle
 import signal
-import socket
 import sys
 import threading
 import time
@@ -18,11 +17,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import cloudpickle
 import zmq
 
 from everstream.core.frames import Frame
-from everstream.core.ids import ChannelId, HostId, ShardId
+from everstream.core.ids import ChannelId, HostId, ShardId, TaskNumber
 from everstream.core.messages import (
     CheckpointTaken,
     Command,
@@ -39,30 +37,30 @@ from everstream.errors import (
     EverstreamError,
     FramesLost,
     InternalError,
-    UserError,
 )
 from everstream.runtime.jobs import CommitJob, Upload
 from everstream.runtime.message_log import Segment
-from everstream.runtime.payload import warm_up
 from everstream.runtime.runner import ShardRunner
 from everstream.spark.background import Background
-from everstream.spark.endpoints import Address, Doors, address_towards, in_parts
-from everstream.spark.gate import Ticket, let_in
+from everstream.spark.endpoints import Address, in_parts
+from everstream.spark.gate import Ticket
 from everstream.spark.grants import Grants
-from everstream.spark.life_sign import LifeSign
-from everstream.spark.links import Peers, Watch
+from everstream.spark.links import Peers
+from everstream.spark.memory_watch import MemoryWatch
 from everstream.spark.operator_logs import LogCollector
 from everstream.spark.parcels import TURN_S, Parcels
-from everstream.spark.sleep import sleep_ms
+from everstream.spark.process import HostProcess
+from everstream.spark.sleep import Bed, sleep_s
 from everstream.spark.talk import (
-    Hello,
     HostBroke,
     KillAfter,
     KillAt,
     KillFired,
     KillNow,
+    NewPlan,
     Nod,
     Noticed,
+    TakePlace,
     ToDriver,
     ToHost,
     Tune,
@@ -70,10 +68,12 @@ from everstream.spark.talk import (
 )
 from everstream.spark.whereabouts import Whereabouts
 from everstream.spark.wire import Credit, Wire
-from everstream.state.store import CheckpointStore, ObjectRef
+from everstream.state.store import ObjectRef
 
 PROGRESS_EVERY_S = 0.1
 """Or more often, if a monitor samples more often."""
+IDLE_PROGRESS_EVERY_S = 0.5
+"""Of a shard with nothing to do; often enough for those who take differences twice a second."""
 LARGE_BYTES = 65_536
 """From this size on ZeroMQ sends a payload without copying it."""
 
@@ -93,6 +93,14 @@ class HostTask:
     driver_timeout_s: float
     slow_after_s: float
     progress_every_s: float = PROGRESS_EVERY_S
+    measures: bool = True
+    """Whether shards and hosts say what they have measured of themselves."""
+    near: str | None = None
+    """Names the folder on each machine where copies of snapshots are; None: there is none."""
+    host_memory_bytes: int | None = None
+    """What a host may have of its own; None: as much as the system gives."""
+    scratch: str = ""
+    """Where state is kept on the local disk of each machine."""
     python_path: list[str] = field(default_factory=list)
     log_levels: dict[str, int] = field(default_factory=dict)
 
@@ -102,44 +110,44 @@ class HostTask:
 
         context = TaskContext.get()
         assert context is not None
-        host = Host(self, HostId(partition), context.attemptNumber(), context.taskAttemptId())
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's business
+        sys.path.extend(path for path in self.python_path if path not in sys.path)
+        process = HostProcess(
+            self, TaskNumber(partition), context.attemptNumber(), context.taskAttemptId()
+        )
         try:
-            host.run()
+            while (place := process.wait_for_place()) is not None:
+                host = Host(self, process, place)
+                try:
+                    host.run()
+                finally:
+                    host.close()
+                if host.next_plan is None:
+                    break
+                process.replan(host.next_plan)
+            process.forget_copies()
         finally:
-            host.close()
+            process.close()
         yield partition
 
 
 class Host:
     """Performs for its runners."""
 
-    def __init__(self, task: HostTask, id: HostId, attempt: int, task_id: int) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's business
-        sys.path.extend(path for path in task.python_path if path not in sys.path)
+    def __init__(self, task: HostTask, process: HostProcess, id: HostId) -> None:
         self.id = id
-        self.attempt = attempt
+        self.process = process
         self.store_url = task.store_url
-        interface = None
-        if task.over_tcp:
-            interface = address_towards(task.driver.host)
-        admission = let_in(
-            task.ticket,
-            id,
-            task_id,
-            always_tcp=task.always_tcp,
-            patience_s=task.driver_timeout_s,
-        )
-        self.store = CheckpointStore.at(task.store_url, admission.store_key)
-        self.store.on_damage = lambda text: self._say(Noticed(id, text))
-        self.doors = Doors(
-            admission.keys, interface, always_tcp=task.always_tcp, silence_s=task.driver_timeout_s
-        )
-        identity = f"{id}/{attempt}".encode()
-        self.to_driver = Watch(self.doors, zmq.DEALER, task.driver, identity)
-        self.control = self.to_driver.socket
-        self.plan: Plan = self._load_plan(task.pickled_plan)
+        self.scratch = task.scratch
+        self.store = process.store
+        process.note_damage(id)
+        self.doors = process.doors
+        self.to_driver = process.to_driver
+        self.control = process.control
+        self.inbox = process.inbox
+        self.life = process.life
+        self.plan: Plan = process.plan
         self.wire = Wire(self.plan.channels)
-        self.inbox, self.address = self.doors.listen(zmq.PULL, "inbox")
         self.background = Background(self.store, self.reached)
         self.peers = Peers(self.doors, id, task.slow_after_s)
         self.parcels = Parcels(self.peers.post)
@@ -148,38 +156,33 @@ class Host:
         """When the runners were last asked to step."""
         self.local_work: deque[Any] = deque()
         self.runners = {
-            shard: ShardRunner(self.plan, shard, task.scheme, self) for shard in self.plan.hosts[id]
+            shard: ShardRunner(self.plan, shard, task.scheme, self, measures=task.measures)
+            for shard in self.plan.hosts[id]
         }
+        self.measures = task.measures
         shards = self.plan.hosts[id]
         self.whereabouts = Whereabouts(self.doors.folder, self.plan, shards)
         for shard, runner in self.runners.items():
             runner.chain.place = self.whereabouts.of(shard)
         self.logs = LogCollector(id, self.whereabouts, task.log_levels)
+        self.memory: MemoryWatch | None = None
+        if task.host_memory_bytes is not None:
+            self.memory = MemoryWatch(
+                task.host_memory_bytes,
+                self.runners.values(),
+                self._takes_in,
+                lambda text: self._say(Noticed(id, text)),
+            )
         self.kills: list[KillAfter] = []
         self.kills_at: list[KillAt] = []
         self.times_at: Counter[tuple[ShardId, Point]] = Counter()
         self.running = True
+        self.next_plan: NewPlan | None = None
+        """What this process goes on with, as another host."""
         self.progress_every_s = task.progress_every_s
         self.progress_due_s = 0.0
-        self.life = LifeSign(self.doors, task.driver, task.driver_timeout_s, id, attempt)
-        hello = Hello(id, attempt, task_id, os.getpid(), self.doors.machine, self.address)
-        self._say(hello)
-        warm_up()  # while the driver and the other hosts get ready
-
-    def _load_plan(self, pickled: bytes) -> Plan:
-        """The pipeline; what it needs may be missing on this machine."""
-        try:
-            plan: Plan = cloudpickle.loads(pickled)
-        except Exception as error:  # unpickling runs whatever the user's modules do
-            problem = UserError(
-                f"the pipeline cannot be loaded on {socket.gethostname()}: {error!r}. Modules it "
-                "uses must be installed there, or be sent along with Spark's --py-files."
-            )
-            self._say(HostBroke(self.id, self.attempt, problem))
-            self.to_driver.close(linger_ms=1000)
-            self.doors.close()
-            raise problem from error
-        return plan
+        self._told: dict[ShardId, tuple[Any, float]] = {}
+        """What was last told of each shard's progress, and when."""
 
     # What the runners need.
 
@@ -194,6 +197,9 @@ class Host:
         if host == self.id:
             self.local_work.append(frame)
             return
+        if self.measures and frame.payload is not None:
+            meter = self.runners[frame.channel.sender].chain.meter
+            meter.bytes_out += len(frame.payload.encoded)
         header, *payload = self.wire.frame_to_parts(frame)
         if not payload:
             self.parcels.add(host, header)
@@ -250,19 +256,18 @@ class Host:
                 text = "".join(traceback.format_exception(error))
                 broken = InternalError(f"host {self.id} broke: {text}", story=story)
             self._say_what_was_logged()
-            self._say(HostBroke(self.id, self.attempt, broken))  # type: ignore[arg-type]
+            process = self.process
+            self._say(HostBroke(process.number, process.attempt, broken))  # type: ignore[arg-type]
             self.to_driver.close(linger_ms=1000)
             raise
 
     def _loop(self) -> None:
-        poller = zmq.Poller()
-        for waited in (self.control, self.inbox, self.background.wake_fd):
-            poller.register(waited, zmq.POLLIN)
+        bed = Bed((self.control, self.inbox, self.background.wake_fd))
         busy = False
         runners, most_s = self.runners.values(), self.progress_every_s
         while self.running:
-            wait_ms = 0 if busy else sleep_ms(runners, self.asked_s, self.clock_s(), most_s)
-            ready = dict(poller.poll(wait_ms))
+            wait_s = 0.0 if busy else sleep_s(runners, self.asked_s, self.clock_s(), most_s)
+            ready = bed.wait(wait_s)
             if self.control in ready:
                 self._drain_control()
             if self.inbox in ready:
@@ -285,11 +290,12 @@ class Host:
         busy = False
         for position, (shard, runner) in enumerate(self.runners.items()):
             self.whereabouts.enter(position)
-            if runner.can_step(now_s):
+            if self.memory is not None and self.memory.holds(runner):
+                runner.use.rests(now_s, blocked=True)
+            elif runner.may_step(now_s):
                 self.parcels.before_step(shard)
-                began_s = self.clock_s()
                 stepped = runner.step()
-                self.parcels.after_step(shard, self.clock_s() - began_s)
+                self.parcels.after_step(shard, runner.took_s)
                 busy |= stepped
                 if stepped and self.kills:
                     self._kill_when_due(shard, runner)
@@ -297,6 +303,11 @@ class Host:
                 runner.save_slice()
                 busy = True
         return busy or bool(self.local_work)
+
+    def _takes_in(self, runner: ShardRunner) -> bool:
+        """Whether a shard reads a source, or has an input from another host."""
+        inputs = self.plan.inputs[runner.shard.id]
+        return not inputs or any(self.plan.host_of[one.sender] != self.id for one in inputs)
 
     def _drain_inbox(self) -> None:
         while True:
@@ -311,6 +322,9 @@ class Host:
                 if isinstance(item, Frame):
                     small = len(parts) == 1 or item is not items[-1]
                     self.grants.saw(item.channel, small)
+                    if self.measures and item.payload is not None:
+                        meter = self.runners[item.channel.receiver].chain.meter
+                        meter.bytes_in += len(item.payload.encoded)
                 self._take_in(item)
 
     def _drain_local(self) -> None:
@@ -333,10 +347,9 @@ class Host:
     def _drain_control(self) -> None:
         while True:
             try:
-                message = pickle.loads(self.control.recv(zmq.DONTWAIT))
+                message = self.process.hear()
             except zmq.Again:
                 return
-            self.life.heard_s = time.monotonic()
             self._obey(message)
 
     def _obey(self, message: ToHost) -> None:
@@ -349,6 +362,11 @@ class Host:
                 self._die(kill)
             case Nod():
                 pass
+            case NewPlan():
+                self._command(Shutdown())
+                self.next_plan = message
+            case TakePlace(host=host):
+                raise InternalError(f"host {self.id} was told to be host {host}")
             case Tune(tuning=tuning):
                 for runner in self.runners.values():
                     runner.on_tune(tuning)
@@ -370,11 +388,24 @@ class Host:
         if now_s >= self.progress_due_s:
             self.progress_due_s = now_s + self.progress_every_s
             for runner in self.runners.values():
-                self._say(runner.progress())
+                if self._has_news(runner, now_s):
+                    self._say(runner.progress())
                 for wishes in runner.chain.take_tuning():
                     self._say(WantsTuning(wishes))
             self._say_what_was_logged()
             self._check_links(now_s)
+            if self.memory is not None:
+                self.memory.look(now_s)
+
+    def _has_news(self, runner: ShardRunner, now_s: float) -> bool:
+        """Whether a shard has done anything since it was last told of; if not, not so often."""
+        shard = runner.shard
+        now = (runner.processed, shard.status, shard.generation, shard.last_number)
+        before, told_s = self._told.get(shard.id, (None, 0.0))
+        if now == before and now_s < told_s + IDLE_PROGRESS_EVERY_S:
+            return False
+        self._told[shard.id] = (now, now_s)
+        return True
 
     def _check_links(self, now_s: float) -> None:
         self.to_driver.look(now_s)
@@ -391,7 +422,7 @@ class Host:
             self._say(logged)
 
     def _say(self, message: ToDriver) -> None:
-        self.control.send_multipart(in_parts(pickle.dumps(message, protocol=5)))
+        self.process.say(message)
 
     # Kills we were asked for.
 
@@ -424,10 +455,9 @@ class Host:
         os.kill(os.getpid(), signal.SIGKILL)
 
     def close(self) -> None:
+        if not self.running:  # whoever comes after a failure has a use for what is on disk
+            for runner in self.runners.values():
+                runner.chain.state.close()
         self.logs.close()
-        self.life.stop()
         self.background.close()
         self.peers.close()
-        self.to_driver.close(linger_ms=1000)
-        self.inbox.close()
-        self.doors.close()

@@ -17,7 +17,7 @@ class Injector:
     """Hands each kill to the host it is meant for; the driver's own it carries out itself."""
 
     def __init__(self, kills: Sequence[Kill], plan: Plan, listener: Listener) -> None:
-        self.kills = kills
+        self.kills = list(kills)
         self.plan = plan
         self.listener = listener
         self._done: set[int] = set()
@@ -47,6 +47,10 @@ class Injector:
             if _is_due(kill, running_s) and number not in self._asked:
                 yield self.plan.host_of[kill.target(self.plan)], KillNow(number)
 
+    def add(self, kill: Kill) -> None:
+        """One more, asked for while the run goes on."""
+        self.kills.append(kill)
+
     def asked(self, host: HostId, number: int) -> None:
         """A host was told to die now: not again."""
         self._asked[number] = host
@@ -69,8 +73,13 @@ class Injector:
         return [
             (number, kill)
             for number, kill in enumerate(self.kills)
-            if number not in self._done and not kill.of_driver(self.plan)
+            if number not in self._done and not kill.of_driver(self.plan) and self._has_target(kill)
         ]
+
+    def _has_target(self, kill: Kill) -> bool:
+        """Shards may be fewer than when it was asked for."""
+        chain = self.plan.chains[self.plan.chain_of[kill.operator]]
+        return kill.shard < chain.shards
 
     def _die(self, kill: Kill) -> None:
         self.listener.killing(kill)

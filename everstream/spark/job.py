@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark import SparkContext
 
-from everstream.core.ids import HostId
+from everstream.core.ids import TaskNumber
 from everstream.errors import EnvironmentFault, RunFailed
 from everstream.spark.gone import NO_ANSWER
 
@@ -17,20 +17,20 @@ GROUP = "spark.jobGroup.id"
 
 
 class HostsJob:
-    """Runs one task for each host."""
+    """Runs one task for each host, and for each spare."""
 
     def __init__(
         self,
         context: SparkContext,
         group: str,
         description: str,
-        hosts: int,
+        processes: int,
         task: Callable[[int, Iterable[int]], Iterator[int]],
     ) -> None:
         self._context = context
         self._group = group
         self._description = description
-        self._hosts = hosts
+        self._processes = processes
         self._task = task
         self._scheduled: Any = None
         """Spark's own map of the tasks that run; asking the way to it takes longer than looking."""
@@ -45,18 +45,18 @@ class HostsJob:
     def ended(self) -> bool:
         return self._ended.is_set()
 
-    def is_running(self, host: HostId, task: int) -> bool:
-        """Whether Spark has started this task for this host; known before the task itself runs.
+    def is_running(self, number: TaskNumber, task: int) -> bool:
+        """Whether Spark has started this task as the one with this number; known before the task itself runs.
 
         Spark's scheduler has no public face. One that cannot be asked keeps nobody out: then a ticket
         is still good for one knock of each task only.
         """
         try:
-            return self._is_ours(host, task)
+            return self._is_ours(number, task)
         except NO_ANSWER:
             return True
 
-    def _is_ours(self, host: HostId, task: int) -> bool:
+    def _is_ours(self, number: TaskNumber, task: int) -> bool:
         if self._scheduled is None:
             scheduler = self._context._jsc.sc().taskScheduler()
             self._scheduled = scheduler.taskIdToTaskSetManager()
@@ -64,7 +64,9 @@ class HostsJob:
             if entry.getKey() == task:
                 tasks = entry.getValue()
                 group = tasks.taskSet().properties().get(GROUP)
-                return bool(group == self._group and tasks.taskInfos().apply(task).index() == host)
+                return bool(
+                    group == self._group and tasks.taskInfos().apply(task).index() == number
+                )
         return False
 
     def failure(self) -> RunFailed:
@@ -85,10 +87,11 @@ class HostsJob:
             self._thread.join(timeout=CANCEL_PATIENCE_S)
 
     def _run(self) -> None:
-        context, hosts = self._context, self._hosts
+        context, processes = self._context, self._processes
         try:
             context.setJobGroup(self._group, self._description, True)
-            context.parallelize(range(hosts), hosts).mapPartitionsWithIndex(self._task).collect()
+            tasks = context.parallelize(range(processes), processes)
+            tasks.mapPartitionsWithIndex(self._task).collect()
         except BaseException as error:  # py4j raises many kinds; the driver decides what it means
             self._error = error
         finally:

@@ -9,9 +9,7 @@ dies of one; who leaves by `os._exit` is noted there, too. The driver, on the sa
 import faulthandler
 import os
 import pickle
-import resource
 import signal
-import sys
 import threading
 import time
 import traceback
@@ -22,8 +20,9 @@ from typing import NoReturn
 
 import zmq
 
-from everstream.core.ids import HostId
+from everstream.core.ids import TaskNumber
 from everstream.spark.endpoints import Address, Doors
+from everstream.spark.process_use import ProcessUse, Used, peak_bytes
 from everstream.spark.talk import Beat
 
 BEAT_EVERY_S = 0.25
@@ -39,8 +38,16 @@ class LifeSign:
     """Tells the driver that this process lives; ends it if driver or parent are gone."""
 
     def __init__(
-        self, doors: Doors, driver: Address, timeout_s: float, id: HostId, attempt: int
+        self,
+        doors: Doors,
+        driver: Address,
+        timeout_s: float,
+        number: TaskNumber,
+        attempt: int,
+        *,
+        measures: bool = True,
     ) -> None:
+        """measures: what the process uses goes along."""
         self.heard_s = time.monotonic()
         self._parent = os.getppid()
         self._timeout_s = timeout_s
@@ -51,8 +58,9 @@ class LifeSign:
         self._leave = os._exit
         self._pid = os.getpid()
         os._exit = self._say_and_leave
-        beating = doors.connect(zmq.DEALER, driver, f"beat-{id}/{attempt}".encode())
-        beat = partial(Beat, id, attempt)
+        beating = doors.connect(zmq.DEALER, driver, f"beat-{number}/{attempt}".encode())
+        beat = partial(Beat, number, attempt)
+        self._use = ProcessUse() if measures else None
         self._thread = threading.Thread(
             target=self._loop, args=(beating, beat), name="everstream-life", daemon=True
         )
@@ -61,6 +69,8 @@ class LifeSign:
     def stop(self) -> None:
         self._stop.set()
         self._thread.join()
+        if self._use is not None:
+            self._use.close()
         os._exit = self._leave
         faulthandler.unregister(ASK)
         signal.signal(ASK, signal.SIG_IGN)
@@ -74,7 +84,7 @@ class LifeSign:
             faulthandler.dump_traceback(self._stacks, all_threads=False)
         self._leave(status)
 
-    def _loop(self, beating: "zmq.Socket[bytes]", beat: Callable[[int], Beat]) -> None:
+    def _loop(self, beating: "zmq.Socket[bytes]", beat: Callable[[Used], Beat]) -> None:
         try:
             self._beat_until_stopped(beating, beat)
         except BaseException:  # a host that cannot say that it lives is taken for dead: be it
@@ -82,11 +92,12 @@ class LifeSign:
             self._leave(1)
 
     def _beat_until_stopped(
-        self, beating: "zmq.Socket[bytes]", beat: Callable[[int], Beat]
+        self, beating: "zmq.Socket[bytes]", beat: Callable[[Used], Beat]
     ) -> None:
         beaten_s = time.monotonic()
         while not self._stop.wait(BEAT_EVERY_S):
-            beating.send(pickle.dumps(beat(_peak_bytes())))
+            used = Used(peak_bytes=peak_bytes()) if self._use is None else self._use.read()
+            beating.send(pickle.dumps(beat(used)))
             while beating.poll(0):
                 beating.recv()
                 self.heard_s = time.monotonic()
@@ -100,11 +111,6 @@ class LifeSign:
 
     def _silent(self) -> bool:
         return time.monotonic() - self.heard_s > self._timeout_s
-
-
-def _peak_bytes() -> int:
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 # The driver's side.

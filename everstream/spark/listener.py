@@ -4,8 +4,10 @@ from dataclasses import dataclass
 
 from everstream.core.coordinators.recovery_report import RecoveryReport
 from everstream.core.manifest import EpochManifest
+from everstream.core.measures import Measures
 from everstream.core.orders import Phase
 from everstream.core.plan import Plan
+from everstream.history.entries import Entry
 from everstream.spark.kills import Kill
 
 
@@ -47,11 +49,26 @@ class Listener:
     def progress(self, snapshot: Snapshot) -> None:
         """Several times a second."""
 
+    def measured(self, measures: Measures) -> None:
+        """What shards and hosts have measured of themselves, twice a second."""
+
     def note(self, text: str, warning: bool) -> None:
         """Something the user should know."""
 
     def epoch(self, manifest: EpochManifest) -> None:
         """An epoch has become stable."""
 
+    def rescaled(self, plan: Plan) -> None:
+        """The run goes on with other numbers of shards."""
+
+    def given_up(self, number: int, reason: str) -> None:
+        """A checkpoint could not be had: an epoch, or one that a shard took by itself."""
+
+    def interval(self, every_s: float) -> None:
+        """From now on there is so much time between two epochs."""
+
     def killing(self, kill: Kill) -> None:
         """A kill that was asked for is about to happen."""
+
+    def recorded(self, entry: Entry) -> None:
+        """An entry of the run's history: all of the above, as plain values."""

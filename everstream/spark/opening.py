@@ -8,16 +8,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from everstream.core.changes import going_on
+from everstream.core.forking import forked
 from everstream.core.manifest import EpochManifest
 from everstream.core.plan import Plan
-from everstream.errors import StoreError
+from everstream.errors import LeaseLost, StoreError
 from everstream.pipeline.describing import check_names
 from everstream.pipeline.graph import Graph, Kind
 from everstream.pipeline.sink import Sink
-from everstream.spark.config import RunConfig
+from everstream.spark.config import Origin, RunConfig
+from everstream.spark.rescaling import as_wanted
 from everstream.spark.scratch import make_folder
 from everstream.spark.waiting import said_when_slow
 from everstream.state.control import forget_settings
+from everstream.state.pulse import read_pulse
+from everstream.state.savepoints import put_back, savepoint
 from everstream.state.store import CheckpointStore, Lease
 
 
@@ -30,6 +34,10 @@ class OpenStore:
     lease: Lease
     earlier: list[EpochManifest]
     """The checkpoints to go on from, newest first; none if the run starts from nothing."""
+    plan: Plan
+    """What the run begins with."""
+    next_plan: Plan | None = None
+    """What it goes on with once nothing is on its way any more, if that is another one."""
 
     @property
     def finished(self) -> bool:
@@ -62,48 +70,92 @@ def store_folder(url: str | None) -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def open_store(config: RunConfig, plan: Plan, url: str) -> OpenStore:
-    """Take the lease and find the earlier checkpoints; without any, sinks start fresh as well."""
+def open_store(config: RunConfig, plan: Plan, url: str, taken: Lease | None = None) -> OpenStore:
+    """Take the lease and find the earlier checkpoints; without any, sinks start fresh as well.
+
+    taken: the lease, if it was taken already.
+    """
     store = CheckpointStore.at(url, config.store_key)
     listener, slow_after_s = config.listener, config.policy.slow_after_s
     with said_when_slow(listener, f"opening the store {url}", slow_after_s):
-        elsewhere = _holder_elsewhere(store)
+        elsewhere = _holder_elsewhere(store) if taken is None else None
         if elsewhere is not None:
             listener.note(
                 f"the store was last used by '{elsewhere}'; if that run is still going on, it can "
                 "make nothing stable any more and ends",
                 True,
             )
-        lease = store.acquire_lease(owner_of(plan.graph.name))
+        lease = taken or store.acquire_lease(owner_of(plan.graph.name), predecessor(store, config))
         if config.fresh:
             store.forget_all(lease)
             forget_settings(store.blobs)
         earlier = checkpoints_in(store)
         for skipped in store.skipped:
             listener.note(f"{skipped.path} is skipped: {skipped.reason}", True)
-        found = going_on(earlier, plan, config.scheme.log, config.wishes)
+        origin = config.start_from if not earlier else None
+        if config.start_from is not None and origin is None:
+            listener.note(f"the store goes on by itself, not from {config.start_from}", False)
+        begins = earlier if origin is None else [_fork(origin, config, plan)]
+        plan = as_wanted(plan, store, begins[0] if begins else None, config.key_groups)
+        found = going_on(begins, plan, config.scheme.log, config.wishes)
+        found.tell(plan)
         for text in found.notes:
             listener.note(text, False)
-        if found.rewritten:
-            # At once, so that what the user wished is done once, whatever happens from here on.
-            store.append_manifest(lease, found.manifests[0].to_json())
         if earlier:
             for name, sink in sinks_of(plan.graph):
                 sink.before_resume(plan.graph.name, name, url)
         else:
             _start_sinks_fresh(plan, url, config.fresh)
-    return OpenStore(url, store, lease, found.manifests)
+        if origin is not None:
+            listener.note(f"going on from {origin}, with output of its own", False)
+            other = CheckpointStore.at(origin.store, config.store_key)
+            put_back(other, savepoint(other, origin.name), store)
+        if found.rewritten or origin is not None:
+            # At once, so that what the user wished is done once, whatever happens from here on.
+            store.append_manifest(lease, found.manifests[0].to_json())
+    if found.settles is None:
+        return OpenStore(url, store, lease, found.manifests, plan)
+    return OpenStore(url, store, lease, found.manifests, found.settles, plan)
 
 
-def check_store(config: RunConfig, plan: Plan, url: str) -> None:
+def predecessor(store: CheckpointStore, config: RunConfig) -> int | None:
+    """The lease of the driver whose place we take, if our monitor says that there was one.
+
+    A standby may have been quicker: then the store is no longer this command's.
+    """
+    pulse = read_pulse(store.blobs) if config.turn.goes_on else None
+    if pulse is None:
+        return None
+    if pulse.command != config.turn.command:
+        raise LeaseLost(
+            f"'{pulse.owner}' has taken over this store with lease {pulse.lease} while the driver "
+            "was away: the pipeline goes on there, and this run ends."
+        )
+    return pulse.lease
+
+
+def check_store(config: RunConfig, plan: Plan, url: str) -> Plan:
     """Raise a UserError if this pipeline cannot go on from what is in the store; only reads.
+
+    The plan with what was asked for in the store.
 
     Before Spark starts, because that takes longer than to find out that it was for nothing.
     """
     check_names(plan.graph)
-    if not config.fresh:
-        store = CheckpointStore.at(url, config.store_key)
-        going_on(checkpoints_in(store), plan, config.scheme.log, config.wishes)
+    if config.fresh:
+        return plan
+    store = CheckpointStore.at(url, config.store_key)
+    earlier = checkpoints_in(store)
+    if config.start_from is not None and not earlier:
+        earlier = [_fork(config.start_from, config, plan)]
+    plan = as_wanted(plan, store, earlier[0] if earlier else None, config.key_groups)
+    going_on(earlier, plan, config.scheme.log, config.wishes)
+    return plan
+
+
+def _fork(origin: Origin, config: RunConfig, plan: Plan) -> EpochManifest:
+    other = CheckpointStore.at(origin.store, config.store_key)
+    return forked(EpochManifest.from_json(savepoint(other, origin.name).body), plan)
 
 
 def checkpoints_in(store: CheckpointStore) -> list[EpochManifest]:

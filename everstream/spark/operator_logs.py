@@ -10,6 +10,7 @@ import logging
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from everstream.core.ids import HostId
@@ -117,16 +118,20 @@ def _set(levels: dict[str, int]) -> None:
         logging.getLogger(name).setLevel(level)
 
 
-def pass_on(logged: Logged) -> None:
-    """Log here what was logged on a host; where nobody has set up logging, on standard error."""
+def pass_on(logged: Logged, pipeline: str = "") -> None:
+    """Log here what was logged on a host; where nobody has set up logging, on standard error.
+
+    Each record has `pipeline`, `operator`, `shard` ("count:1") and `host` as attributes.
+    """
+    where = {"pipeline": pipeline, "host": int(logged.host)}
     for line in logged.lines:
-        _log(line, f"[{line.shard or f'host {logged.host}'}] {line.text}")
+        _log(line, f"[{line.shard or f'host {logged.host}'}] {line.text}", where)
     if logged.dropped:
         text = f"[host {logged.host}] {logged.dropped} further log line(s) were left out"
-        _log(LogLine(__name__, logging.WARNING, text, time.time(), __file__, 0, None), text)
+        _log(LogLine(__name__, logging.WARNING, text, time.time(), __file__, 0, None), text, where)
 
 
-def _log(line: LogLine, text: str) -> None:
+def _log(line: LogLine, text: str, where: Mapping[str, object]) -> None:
     logger = logging.getLogger(line.logger)
     record = logging.LogRecord(
         line.logger, line.level, line.path, line.number, text, None, None, None
@@ -134,6 +139,8 @@ def _log(line: LogLine, text: str) -> None:
     record.created = line.at_s
     record.msecs = line.at_s % 1 * 1000
     record.shard = line.shard
+    record.operator = None if line.shard is None else line.shard.rpartition(":")[0]
+    record.__dict__.update(where)
     if logger.hasHandlers():
         logger.handle(record)
         return

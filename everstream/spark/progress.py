@@ -16,8 +16,10 @@ from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from everstream.core.manifest import EpochManifest
+from everstream.core.measures import Measures
 from everstream.core.orders import Phase
 from everstream.core.plan import Plan
+from everstream.history.entries import Entry
 from everstream.spark.kills import Kill
 from everstream.spark.listener import Listener, Snapshot
 
@@ -142,9 +144,17 @@ class Both(Listener):
         for listener in self._listeners:
             listener.started(plan, total_records)
 
+    def rescaled(self, plan: Plan) -> None:
+        for listener in self._listeners:
+            listener.rescaled(plan)
+
     def progress(self, snapshot: Snapshot) -> None:
         for listener in self._listeners:
             listener.progress(snapshot)
+
+    def measured(self, measures: Measures) -> None:
+        for listener in self._listeners:
+            listener.measured(measures)
 
     def note(self, text: str, warning: bool) -> None:
         for listener in self._listeners:
@@ -154,9 +164,21 @@ class Both(Listener):
         for listener in self._listeners:
             listener.epoch(manifest)
 
+    def given_up(self, number: int, reason: str) -> None:
+        for listener in self._listeners:
+            listener.given_up(number, reason)
+
+    def interval(self, every_s: float) -> None:
+        for listener in self._listeners:
+            listener.interval(every_s)
+
     def killing(self, kill: Kill) -> None:
         for listener in self._listeners:
             listener.killing(kill)
+
+    def recorded(self, entry: Entry) -> None:
+        for listener in self._listeners:
+            listener.recorded(entry)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from everstream.errors import UserError
 from everstream.pipeline.batch import Batch, records_of
 from everstream.pipeline.graph import Graph, Kind
 from everstream.pipeline.sink import Sink
+from everstream.spark.notebook import result_html
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -87,6 +88,21 @@ class RunResult:
     def records_out(self) -> int:
         """Records that came to the sinks, each counted once."""
         return sum(self.counts.get(name, (0, 0))[0] for name in self.sinks)
+
+    def _repr_html_(self) -> str:
+        """How a notebook shows it."""
+        return result_html(
+            self.pipeline,
+            self.outcome.value,
+            self.wall_s,
+            self.counts,
+            self.skipped,
+            self.checkpoints,
+            self.checkpoint_count,
+            self.recoveries,
+            self.recovery_count,
+            self.notes,
+        )
 
     def batches(self, name: str = "collect") -> list[Batch]:
         """What a collect sink gathered, as it came: lists of records, or DataFrames."""

@@ -21,13 +21,19 @@ from everstream.core.orders import Outcome
 from everstream.core.plan import Plan, make_plan, spread
 from everstream.errors import EnvironmentFault, RunFailed, StoreError, UserError
 from everstream.monitoring.monitor import Monitor
+from everstream.pipeline.autoscale import AutoScale
 from everstream.pipeline.checkpointing import Checkpointing, Coordinated, Engine
 from everstream.pipeline.graph import Kind
+from everstream.pipeline.keys import KEY_GROUPS
+from everstream.pipeline.operator import StateKind
+from everstream.pipeline.placing import any_on_disk, checked_state, placed
+from everstream.pipeline.sizes import size_bytes
 from everstream.pipeline.source import Source
 from everstream.pipeline.stream import Pipeline
 from everstream.runtime.sendable import check_sendable
 from everstream.spark import operator_logs
 from everstream.spark.config import (
+    Origin,
     RunConfig,
     always_tcp,
     key_file,
@@ -35,6 +41,7 @@ from everstream.spark.config import (
     policy_of,
     positive,
     store_url,
+    turn_of,
     wishes_of,
 )
 from everstream.spark.context import is_local
@@ -42,9 +49,12 @@ from everstream.spark.driver import Driver
 from everstream.spark.endpoints import Address, Doors, RunKeys, address_of
 from everstream.spark.gate import Ticket
 from everstream.spark.handle import RunHandle, Seeing
+from everstream.spark.heart import Heart, beating
 from everstream.spark.host import PROGRESS_EVERY_S, HostTask
 from everstream.spark.kills import Kill
 from everstream.spark.listener import Listener, Snapshot
+from everstream.spark.logs import Logging
+from everstream.spark.measuring import measures
 from everstream.spark.opening import (
     OpenStore,
     check_store,
@@ -52,14 +62,20 @@ from everstream.spark.opening import (
     owner_of,
     store_folder,
 )
+from everstream.spark.page import served
 from everstream.spark.progress import Both, watching
+from everstream.spark.recording import recording
 from everstream.spark.result import RunResult, result_of
 from everstream.spark.room import find_room
-from everstream.spark.scratch import sweep
+from everstream.spark.scratch import scratch_folder, sweep
 from everstream.spark.sharing import SHARES
 from everstream.spark.signals import stopping_on_signals
+from everstream.spark.standing_by import stood_by
 from everstream.state.holding import held
+from everstream.state.near import Near, helps
 from everstream.state.signing import StoreKey
+from everstream.state.store import Lease
+from everstream.state.table import require_engine
 
 DEFAULT = Coordinated()
 P = ParamSpec("P")
@@ -76,9 +92,14 @@ def launch(
     renamed: Mapping[str, str] | None = None,
     drop_state: Collection[str] = (),
     take_over: bool = False,
+    start_from: str | None = None,
     master: str = "local[*]",
     spark: SparkSession | None = None,
     workers: int | None = None,
+    spares: int = 0,
+    autoscale: AutoScale | None = None,
+    max_shards: int | None = None,
+    standby: bool | str | float = False,
     max_restarts: int = 3,
     restart_window: str | float = "10m",
     timeout: str | float | None = None,
@@ -87,11 +108,16 @@ def launch(
     listener: Listener | None = None,
     progress: bool | None = None,
     heartbeat_timeout: str | float = "10s",
+    pack_after: str | float = "30s",
     slow_after: str | float = "10s",
     checkpoint_timeout: str | float = "10m",
     transport: str = "auto",
     store_key: str | os.PathLike[str] | None = None,
     monitor: Monitor | str | None = None,
+    history: bool = True,
+    ui: bool | str = False,
+    state: StateKind | None = None,
+    host_memory: str | int | None = None,
 ) -> RunHandle:
     """A run of a pipeline on Spark until its sources end or it is stopped, about to begin.
 
@@ -105,10 +131,18 @@ def launch(
         the last one. Without a store a temporary folder is used and nothing is kept.
     fresh: delete earlier checkpoints and output, start from nothing.
     take_over: run on this store even if another run is using it, which then ends.
+    start_from: "STORE@NAME", a savepoint that a run in a store without checkpoints begins with.
     renamed: operators that have another name than in the checkpoint, {"old": "new"}.
     drop_state: operators that begin with nothing while the others go on from the checkpoint.
     master, spark: a Spark master, or a session you already have.
     workers: how many hosts (Spark tasks) to spread the shards over; default: all slots.
+    spares: so many further Spark tasks stand by, with everything loaded but the state; one takes
+        the place of a host that dies at once (docs/standby.md).
+    autoscale: an es.AutoScale: the run changes numbers of shards by itself.
+    max_shards: the most shards an operator behind key_by can ever have in this store: into so many
+        groups keys are spread; default 128.
+    standby: wait until whoever runs on this store ends badly or falls silent, and take over; "2s"
+        says how long a silence that is.
     max_restarts: how many failures within restart_window are too many.
     timeout: stop with a checkpoint after so long; without one, and saying so, if it cannot be had.
     until: stop with a checkpoint when this function of the run's Snapshot says so.
@@ -117,6 +151,8 @@ def launch(
     progress: show on standard error how the run goes; default: unless there is a listener, or
         EVERSTREAM_PROGRESS is 0.
     heartbeat_timeout: a host that is silent for so long is taken for dead.
+    pack_after: a host that does not come back for so long leaves its shards to the others, until there
+        is room again.
     slow_after: say so when a checkpoint, a restore or the store takes longer than this.
     checkpoint_timeout: give up a checkpoint that is not complete after so long, and start the next.
         The last one of a run is waited for three times as long; then the run fails.
@@ -124,6 +160,12 @@ def launch(
     store_key: the file with the key that signs the store, so that whoever else can write there cannot
         run code in here; default: the one that EVERSTREAM_STORE_KEY_FILE names, or none.
     monitor: an es.Monitor, or how often one is to sample, "100ms".
+    history: keep in the store what happened, bounded, for `everstream ui`.
+    ui: serve a page of this run while it goes on, on loopback or on "HOST:PORT"; its link is printed.
+    state: "disk" keeps the state of operators that have not said otherwise on the local disk, where it
+        may be larger than memory (docs/state.md).
+    host_memory: what the process of a host may have, "2g". Near it the host takes nothing in until it
+        has less; at it the run fails and says whose state it is.
     """
     began_s = time.monotonic()
     config = RunConfig(
@@ -133,6 +175,7 @@ def launch(
         fresh=fresh,
         wishes=wishes_of(renamed, drop_state),
         take_over=take_over,
+        start_from=Origin.parse(start_from, store_url(store)),
         master=master,
         spark=spark,
         workers=workers,
@@ -141,35 +184,65 @@ def launch(
         kills=parsed_kills(kill),
         listener=listener or Listener(),
         heartbeat_timeout_s=positive("heartbeat_timeout", heartbeat_timeout),
+        pack_after_s=positive("pack_after", pack_after),
         always_tcp=always_tcp(transport),
         store_key=None if store is None else StoreKey.given(store_key),
         monitor=Monitor(monitor) if isinstance(monitor, str) else monitor,
         key_file=key_file(store, store_key),
+        history=history,
+        spares=spares,
+        autoscale=autoscale,
+        key_groups=max_shards,
+        turn=turn_of(standby, store, fresh),
+        host_memory_bytes=None if host_memory is None else size_bytes("host_memory", host_memory),
     )
-    plan = make_plan(pipeline, workers or 1)  # wrong graphs fail here, before Spark starts
+    groups = KEY_GROUPS if max_shards is None else max_shards
+    placed_pipeline = pipeline.with_nodes(placed(pipeline.graph, checked_state(state, "run()")))
+    # Wrong graphs fail here, before Spark starts.
+    plan = make_plan(placed_pipeline, workers or 1, key_groups=groups)
+    if any_on_disk(plan.graph) is not None:
+        require_engine()
     config.check(plan)
     _check_engine(engine, config, plan)
     check_sendable(plan.graph)
     if config.store is not None:
-        check_store(config, plan, config.store)
+        plan = check_store(config, plan, config.store)
 
     def perform(handle: RunHandle) -> RunResult:
         with (
             watching(pipeline.name, listener, progress, live=not handle.in_background) as told,
             store_folder(config.store) as url,
-            held(url, owner_of(pipeline.name), take_over),
         ):
-            heard = replace(config, listener=Both(told, Seeing(handle)))
-            with SHARES.taking(
-                pipeline.graph, lambda others: find_room(heard, plan, engine, others)
-            ) as room:
-                spread_out = spread(plan, room.hosts)
-                run = _Run(heard, spread_out, room.context, began_s, engine, handle)
-                result = run.to_the_end(url)
+            logged = Both(told, Logging(pipeline.name))
+            turn = handle.belongs_to(config.turn)
+            heard = replace(config, listener=Both(logged, Seeing(handle)), turn=turn)
+            taken = stood_by(heard, plan, engine, url, lambda: handle.stop_requested)
+            if isinstance(taken, Outcome):
+                result = result_of(plan, url, taken, None, 0)
+                pipeline.ended(result)
+                return result
+            with (
+                held(url, owner_of(pipeline.name), take_over or taken is not None),
+                SHARES.taking(
+                    pipeline.graph, lambda others: find_room(heard, plan, engine, others)
+                ) as room,
+            ):
+                more = workers is not None or autoscale is not None
+                idle = room.hosts if more else 0  # for shards that come later
+                spread_out = spread(plan, room.hosts, at_least=idle)
+                with (
+                    served(handle, ui, url, config.key_file),
+                    recording(heard, engine, url, room.context) as recorded,
+                ):
+                    run = _Run(recorded.config, spread_out, room.context, began_s, engine, handle)
+                    result = run.to_the_end(url, taken)
+                    recorded.outcome = result.outcome.value
         pipeline.ended(result)
         return result
 
-    return RunHandle(plan.graph, checkpoint is not None, perform)
+    return RunHandle(
+        plan.graph, checkpoint is not None, perform, keeps_store=config.store is not None
+    )
 
 
 def _with(
@@ -202,8 +275,9 @@ class _Run:
     engine: Engine
     handle: RunHandle
 
-    def to_the_end(self, url: str) -> RunResult:
-        opened = open_store(self.config, self.plan, url)
+    def to_the_end(self, url: str, taken: Lease | None) -> RunResult:
+        opened = open_store(self.config, self.plan, url, taken)
+        self.plan = opened.plan
         newest = opened.newest
         if newest is not None and opened.finished:
             self.config.listener.note(
@@ -216,12 +290,15 @@ class _Run:
             last = "showing the last results of" if newest.final else "going on from"
             self.config.listener.note(f"{last} epoch {newest.epoch}", False)
         try:
-            return self._with_sources(opened)
+            with beating(opened, self.config, self.plan.graph.name) as heart:
+                result = self._with_sources(opened, heart)
+                heart.outcome = result.outcome
+                return result
         finally:
             for _, source in self._sources():
                 source.after_run()
 
-    def _with_sources(self, opened: OpenStore) -> RunResult:
+    def _with_sources(self, opened: OpenStore, heart: Heart) -> RunResult:
         for name, source in self._sources():
             source.before_run(self.plan.graph.name, name, opened.url, opened.newest is not None)
             missing = source.waits_for()
@@ -236,16 +313,21 @@ class _Run:
             first_generation(opened.lease.number),
             opened.earlier,
         )
-        driver, outcome = self._drive(opened, coordinator)
+        driver, outcome = self._drive(opened, coordinator, heart)
         if outcome is Outcome.FINISHED:
             with suppress(StoreError):  # then the next run shows the last results once more
                 opened.store.note_shown()
-        return self._result(opened, coordinator, driver, outcome)
+        return self._result(opened, driver, outcome)
 
     def _in_micro_batches(self, opened: OpenStore) -> RunResult:
         """One job after the other, instead of hosts that stay."""
         from everstream.microbatch.run import MicroBatches
 
+        if opened.next_plan is not None:
+            raise UserError(
+                "records are on their way in this checkpoint, and the numbers of shards have changed: "
+                'run it once with engine="tasks", which brings them home first.'
+            )
         run = MicroBatches(self.config, self.plan, self.context, opened)
         self.handle.attach(run)
         self.config.listener.started(self.plan, self._total_records())
@@ -274,9 +356,17 @@ class _Run:
             assert isinstance(node.what, Source)
             yield node.name, node.what
 
-    def _drive(self, opened: OpenStore, coordinator: Coordinator) -> tuple[Driver, Outcome]:
+    def _drive(
+        self, opened: OpenStore, coordinator: Coordinator, heart: Heart
+    ) -> tuple[Driver, Outcome]:
         """Have the hosts do the work; the driver when it is done, and how that ended."""
         sweep()
+        with scratch_folder() as scratch:
+            return self._drive_with(opened, coordinator, heart, scratch)
+
+    def _drive_with(
+        self, opened: OpenStore, coordinator: Coordinator, heart: Heart, scratch: str
+    ) -> tuple[Driver, Outcome]:
         doors = self._doors()
         driver = Driver(
             self.config,
@@ -285,8 +375,10 @@ class _Run:
             opened.store,
             opened.lease,
             doors,
-            lambda address, ticket: self._task(address, ticket, doors, opened.url),
+            lambda address, ticket: self._task(address, ticket, doors, opened.url, scratch),
             opened.url,
+            heart.replaced,
+            opened.next_plan,
         )
         self.handle.attach(driver)
         self.config.listener.started(self.plan, self._total_records())
@@ -295,6 +387,8 @@ class _Run:
                 end = driver.run()
         finally:
             doors.close()
+        if (near := self._near(opened.url)) is not None:
+            Near(near).remove()  # of a driver that was killed, the next one finds it
         if end.outcome is Outcome.FAILED:
             raise end.error or RunFailed("the run failed")
         return driver, end.outcome
@@ -323,7 +417,9 @@ class _Run:
             )
         return address
 
-    def _task(self, driver: Address, ticket: Ticket, doors: Doors, url: str) -> HostTask:
+    def _task(
+        self, driver: Address, ticket: Ticket, doors: Doors, url: str, scratch: str
+    ) -> HostTask:
         monitor = self.config.monitor
         return HostTask(
             pickled_plan=cloudpickle.dumps(self.plan),
@@ -331,22 +427,30 @@ class _Run:
             driver=driver,
             ticket=ticket,
             store_url=url,
+            scratch=scratch,
+            host_memory_bytes=self.config.host_memory_bytes,
             over_tcp=doors.interface is not None,
             always_tcp=self.config.always_tcp,
             driver_timeout_s=self.config.heartbeat_timeout_s,
             slow_after_s=self.config.policy.slow_after_s,
             log_levels=operator_logs.levels(),
+            measures=measures(),
             progress_every_s=min(PROGRESS_EVERY_S, monitor.every_s if monitor else math.inf),
+            near=self._near(url),
             python_path=[path for path in sys.path if path and os.path.isdir(path)],
         )
+
+    def _near(self, url: str) -> str | None:
+        """Drivers of one command find what the hosts of the one before them left on their machines."""
+        return f"{self.config.turn.command} {url}" if helps(url) else None
 
     def _total_records(self) -> int | None:
         totals = [source.total_records() for _, source in self._sources()]
         return None if any(total is None for total in totals) else sum(t or 0 for t in totals)
 
-    def _result(
-        self, opened: OpenStore, coordinator: Coordinator, driver: Driver, outcome: Outcome
-    ) -> RunResult:
+    def _result(self, opened: OpenStore, driver: Driver, outcome: Outcome) -> RunResult:
+        coordinator = driver.coordinator  # of the last plan
+        self.plan = coordinator.plan
         newest = coordinator.manifests[0] if coordinator.manifests else None
         resumed_from = opened.newest.epoch if opened.newest is not None else 0
         result = result_of(self.plan, opened.url, outcome, newest, resumed_from)

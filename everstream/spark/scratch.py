@@ -10,6 +10,8 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 LONGEST = 80
@@ -23,6 +25,16 @@ def make_folder() -> str:
     maker = _this_process()
     prefix = "everstream-" + ("-".join(map(str, maker)) + "-" if maker else "")
     return tempfile.mkdtemp(prefix=prefix, dir=_parent())
+
+
+@contextmanager
+def scratch_folder() -> Iterator[str]:
+    """One for hosts to keep state in; gone when the run is over."""
+    folder = make_folder()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # a host that was told to leave may be at it
 
 
 def _parent() -> Path:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pyspark import SparkContext
 
-from everstream.core.ids import HostId
+from everstream.core.ids import TaskNumber
 from everstream.errors import EnvironmentFault
 from everstream.spark.gone import NO_ANSWER
 
@@ -25,7 +25,7 @@ NO_PYTHON = re.compile(r'Cannot run program "([^"]*)"')
 class Stillborn:
     """A task that failed before its host had said hello."""
 
-    host: HostId
+    number: TaskNumber
     attempt: int
     error: EnvironmentFault
 
@@ -38,13 +38,13 @@ class Births:
         self._group = group
         self._due_s = 0.0
 
-    def failed(self, heard: Mapping[HostId, int], now_s: float) -> list[Stillborn]:
+    def failed(self, heard: Mapping[TaskNumber, int], now_s: float) -> list[Stillborn]:
         """Those that have failed; `heard` is the newest attempt of each host that we know of."""
         if now_s < self._due_s:
             return []
         self._due_s = now_s + LOOK_EVERY_S
         try:
-            return [lost for lost in self._failures() if lost.attempt > heard.get(lost.host, -1)]
+            return [lost for lost in self._failures() if lost.attempt > heard.get(lost.number, -1)]
         except NO_ANSWER:
             return []  # Spark is on its way out: the end of its job says more
 
@@ -75,7 +75,7 @@ class Births:
         machine = str(task.host())  # type: ignore[attr-defined]
         error = EnvironmentFault(reason(text, machine, str(self._context.pythonExec)))
         error.will_recur = bool(MISSING.search(text) or NO_PYTHON.search(text))
-        return Stillborn(HostId(task.index()), int(task.attempt()), error)  # type: ignore[attr-defined]
+        return Stillborn(TaskNumber(task.index()), int(task.attempt()), error)  # type: ignore[attr-defined]
 
 
 def reason(text: str, machine: str, python: str) -> str:

@@ -1,44 +1,47 @@
 """What the driver and a host say to each other besides what the core says."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from everstream.core.ids import HostId, ShardId
+from everstream.core.ids import HostId, ShardId, TaskNumber
 from everstream.core.messages import Command, Report
 from everstream.core.points import Point
 from everstream.errors import EverstreamError
 from everstream.pipeline.tuning import Tuning
 from everstream.spark.operator_logs import Logged
+from everstream.spark.process_use import Used
 
 
 @dataclass(frozen=True)
 class Hello:
-    """A host has started."""
+    """A process has started, which takes the place of a host or stands by."""
 
-    host: HostId
+    number: TaskNumber
     attempt: int
     task: int
     """Spark's id of this task attempt: the handle to have it killed."""
     pid: int
     machine: str
     address: Any
+    plan: int = 0
+    """The number of the plan it has."""
 
 
 @dataclass(frozen=True)
 class Beat:
     """I am alive. Sent by a thread of its own, whatever the host is busy with."""
 
-    host: HostId
+    number: TaskNumber
     attempt: int
-    peak_bytes: int = 0
-    """The most memory that this process has had."""
+    used: Used = field(default_factory=Used)
+    """What this process has used."""
 
 
 @dataclass(frozen=True)
 class HostBroke:
     """Something in the host itself went wrong; it will exit and be started again."""
 
-    host: HostId
+    number: TaskNumber
     attempt: int
     error: EverstreamError
 
@@ -58,6 +61,13 @@ class Noticed:
 
     host: HostId
     text: str
+
+
+@dataclass(frozen=True)
+class TakePlace:
+    """Process: from now on you are this host."""
+
+    host: HostId
 
 
 @dataclass(frozen=True)
@@ -95,6 +105,14 @@ class KillFired:
 
 
 @dataclass(frozen=True)
+class NewPlan:
+    """Process: forget the plan you have, whatever your place in it was, and say hello with this one."""
+
+    number: int
+    pickled: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
 class Nod:
     """Heard. Also the driver's own heartbeat."""
 
@@ -113,7 +131,7 @@ class WantsTuning:
     wishes: dict[str, str]
 
 
-ToHost: TypeAlias = Command | KillAfter | KillAt | KillNow | Nod | Tune
+ToHost: TypeAlias = Command | TakePlace | KillAfter | KillAt | KillNow | Nod | Tune | NewPlan
 """Everything a host hears from the driver."""
 
 ToDriver: TypeAlias = (

@@ -23,7 +23,10 @@ PROBES: Final = "probes"
 IN_PARTS_FROM_BYTES: Final = 16 << 20
 CLIENT: Final = {"connect_timeout": "10s", "timeout": "60s"}
 RETRIES: Final[Any] = {"max_retries": 6, "retry_timeout": timedelta(seconds=60)}
-ENDPOINTS: Final = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+ENDPOINTS: Final = (
+    *("AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    *("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT", "GOOGLE_BASE_URL"),
+)
 
 
 class Bucket:
@@ -83,12 +86,16 @@ class Bucket:
         self._obstore.put(self._store, path, data, mode="create", use_multipart=False)
 
 
+def plain_endpoint() -> bool:
+    """Whether the environment names an endpoint without TLS, as one on this machine is."""
+    return any(os.environ.get(name, "").startswith("http://") for name in ENDPOINTS)
+
+
 def _opened(url: str, options: dict[str, Any]) -> "ObjectStore":
     from obstore.exceptions import BaseError
     from obstore.store import from_url
 
-    plain = any(os.environ.get(name, "").startswith("http://") for name in ENDPOINTS)
-    client: Any = {**CLIENT, "allow_http": plain}
+    client: Any = {**CLIENT, "allow_http": plain_endpoint()}
     try:
         return from_url(url, client_options=client, retry_config=RETRIES, **options)
     except (BaseError, ValueError) as error:

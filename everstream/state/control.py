@@ -5,15 +5,18 @@ whoever may write into the store may do so. A run publishes beside them what it 
 """
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from everstream.errors import StoreError
 from everstream.state.blobs import Blobs
+from everstream.state.formats import check_format
 
 CONTROL: Final = "control/"
 TUNABLE: Final = f"{CONTROL}tunable.json"
 SLOTS: Final = f"{CONTROL}settings/"
+FORMAT: Final = 1
 KEPT = 3
 ATTEMPTS = 20
 
@@ -24,6 +27,17 @@ class Recorded:
 
     version: int = 0
     settings: dict[str, dict[str, str]] = field(default_factory=dict)
+    shards: dict[str, "Shards"] = field(default_factory=dict)
+    """Operators that are to have other numbers of shards."""
+
+
+@dataclass(frozen=True)
+class Shards:
+    """How many shards somebody wants an operator to have."""
+
+    wanted: int
+    written: int
+    """What its program said then: if that is changed, the program counts."""
 
 
 def read_settings(blobs: Blobs) -> Recorded:
@@ -34,7 +48,9 @@ def read_settings(blobs: Blobs) -> Recorded:
     newest = paths[-1]
     try:
         body: dict[str, Any] = json.loads(blobs.read(newest))
-        return Recorded(_number(newest), body["settings"])
+        check_format(f"{newest} in the store", body.get("format", 1), FORMAT)
+        shards = {name: Shards(**said) for name, said in body.get("shards", {}).items()}
+        return Recorded(_number(newest), body["settings"], shards)
     except FileNotFoundError:  # a newer one has replaced it
         return read_settings(blobs)
     except (ValueError, KeyError, TypeError) as error:
@@ -44,16 +60,22 @@ def read_settings(blobs: Blobs) -> Recorded:
         ) from None
 
 
-def record_settings(blobs: Blobs, more: dict[str, dict[str, str]]) -> Recorded:
+def record_settings(
+    blobs: Blobs,
+    more: Mapping[str, Mapping[str, str]],
+    shards: Mapping[str, Shards] | None = None,
+) -> Recorded:
     """Put these on top of what was set."""
     for _ in range(ATTEMPTS):
         before = read_settings(blobs)
         names = dict.fromkeys([*before.settings, *more])
         kept = before.settings
         settings = {name: {**kept.get(name, {}), **more.get(name, {})} for name in names}
-        after = Recorded(before.version + 1, settings)
+        after = Recorded(before.version + 1, settings, {**before.shards, **(shards or {})})
+        spread = {name: asdict(said) for name, said in after.shards.items()}
+        body = {"format": FORMAT, "settings": after.settings, "shards": spread}
         try:
-            blobs.create(_path(after.version), json.dumps({"settings": after.settings}).encode())
+            blobs.create(_path(after.version), json.dumps(body).encode())
         except FileExistsError:
             continue  # somebody else was quicker: on top of theirs
         for path in blobs.list(SLOTS)[:-KEPT]:
@@ -64,17 +86,22 @@ def record_settings(blobs: Blobs, more: dict[str, dict[str, str]]) -> Recorded:
 
 def publish_tunable(blobs: Blobs, tunable: dict[str, dict[str, str]]) -> None:
     """Let others know what can be tuned here."""
-    blobs.write(TUNABLE, json.dumps(tunable, indent=2).encode())
+    body = {"format": FORMAT, "tunable": tunable}
+    blobs.write(TUNABLE, json.dumps(body, indent=2).encode())
 
 
 def read_tunable(blobs: Blobs) -> dict[str, dict[str, str]] | None:
     """What the last run here has let be tuned; None if there was no run."""
     try:
-        tunable: dict[str, dict[str, str]] = json.loads(blobs.read(TUNABLE))
+        body: dict[str, Any] = json.loads(blobs.read(TUNABLE))
     except FileNotFoundError:
         return None
     except ValueError as error:
         raise StoreError(f"{TUNABLE} in the store cannot be read: {error}") from None
+    if not isinstance(body.get("format"), int):  # of the first releases, by operator
+        return body
+    check_format(f"{TUNABLE} in the store", body["format"], FORMAT)
+    tunable: dict[str, dict[str, str]] = body["tunable"]
     return tunable
 
 

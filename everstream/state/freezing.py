@@ -243,8 +243,13 @@ def _freeze_value(key: Any, value: Any, whose: str) -> Any:
 
 
 def _pickled(value: Any, key: Any, whose: str) -> Pickled:
+    return Pickled(pickled_value(value, key, whose))
+
+
+def pickled_value(value: Any, key: Any, whose: str) -> bytes:
+    """The bytes of one value, or a UserError that names its key."""
     try:
-        return Pickled(dumps(value))
+        return dumps(value)
     except _UNPICKLABLE as error:
         raise UserError(
             f"{whose}: the value under key {key!r} cannot be saved in a checkpoint ({error}). "

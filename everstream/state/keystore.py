@@ -15,44 +15,21 @@ very large one stands still meanwhile, under an overlay (`state/overlay.py`).
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from itertools import compress, islice
 from typing import Any, Generic, TypeVar, overload
 
+import polars as pl
+
+from everstream.errors import UserError
 from everstream.state.freezing import STEADY, all_steady, is_steady, types_within
+from everstream.state.key_changes import Changes
+from everstream.state.migrating import NEVER_CHANGED, Migration, Outdated
 from everstream.state.overlay import Overlay, depth, fold, pairs, times_held
 from everstream.state.slicing import Slices, StandingSlices, Watched
 
 K = TypeVar("K")
 V = TypeVar("V")
 D = TypeVar("D")
-
-
-@dataclass(slots=True)
-class Changes:
-    """What happened to a store between two captures. Dicts serve as sets that keep their order."""
-
-    dirty: dict[Any, None] = field(default_factory=dict)
-    """Keys whose values may have changed, or that are gone if the store has them no longer."""
-    deleted: dict[Any, None] = field(default_factory=dict)
-    """Keys that were deleted, perhaps to be put back at the end of the order."""
-    cleared: bool = False
-    """Everything before the other changes was thrown away."""
-
-    def __bool__(self) -> bool:
-        return bool(self.dirty or self.deleted or self.cleared)
-
-    def copy(self) -> "Changes":
-        return Changes(self.dirty.copy(), self.deleted.copy(), self.cleared)
-
-    def extend(self, later: "Changes") -> None:
-        """Take in what happened after."""
-        if later.cleared:
-            self.dirty, self.deleted, self.cleared = {}, {}, True
-        for key in later.deleted:
-            self.dirty.pop(key, None)
-        self.deleted.update(later.deleted)
-        self.dirty.update(later.dirty)
 
 
 class KeyStore(Generic[K, V]):
@@ -64,7 +41,19 @@ class KeyStore(Generic[K, V]):
     (1, 0, False)
     """
 
-    __slots__ = ("_bare", "_changes", "_dirty", "_entries", "_layers", "_slices", "_types", "init")
+    __slots__ = (
+        "_bare",
+        "_changes",
+        "_dirty",
+        "_entries",
+        "_layers",
+        "_migration",
+        "_outdated",
+        "_slices",
+        "_types",
+        "init",
+        "version",
+    )
 
     def __init__(self, init: Callable[[], V] | None = None) -> None:
         self.init = init
@@ -77,6 +66,11 @@ class KeyStore(Generic[K, V]):
         self._types: set[type] = set()
         """Of all values as of the last capture, and perhaps of some that are gone."""
         self._bare = False
+        self.version = NEVER_CHANGED.version
+        """Of all values that are not `Outdated`."""
+        self._migration = NEVER_CHANGED
+        self._outdated = False
+        """Whether some may be."""
 
     def put(self, key: K, value: V) -> None:
         """Remember this value under this key."""
@@ -95,6 +89,8 @@ class KeyStore(Generic[K, V]):
             return default
         if not STEADY[type(value)]:
             self._dirty[key] = None
+            if type(value) is Outdated:
+                return self._migrated(key, value)
         return value
 
     def contains(self, key: K) -> bool:
@@ -108,6 +104,7 @@ class KeyStore(Generic[K, V]):
 
     def items(self) -> list[tuple[K, V]]:
         """All keys with their values, as of now: the store may be changed while looping."""
+        self._migrate_all()
         items = list(pairs(self._entries))
         if not all_steady(types_within(self._entries.values())):
             unsteady = [key for key, value in items if not STEADY[type(value)]]
@@ -134,6 +131,8 @@ class KeyStore(Generic[K, V]):
             return value
         if not STEADY[type(value)]:
             self._dirty[key] = None
+            if type(value) is Outdated:
+                return self._migrated(key, value)
         return value
 
     def __setitem__(self, key: K, value: V) -> None:
@@ -171,10 +170,14 @@ class KeyStore(Generic[K, V]):
                 slices.finish()
             while self.layered:
                 self.fold(_standing)
+        self._migrate_all()
         return self._entries
 
     def changing(self, keys: Iterable[K]) -> dict[K, V]:
         """The raw dict, to change these keys and their values, and to let go of it thereafter."""
+        if self._outdated:
+            keys = list(keys)
+            self._migrate(key for key in keys if key in self._entries)
         self.touch(keys)
         return self._entries
 
@@ -182,11 +185,70 @@ class KeyStore(Generic[K, V]):
         """Mark keys that were changed through `entries`."""
         self._dirty.update(dict.fromkeys(keys))
 
+    def _migrated(self, key: K, old: Any) -> V:
+        """The value under a key that was marked as changed, as the program keeps it now."""
+        value: V = self._migration(old)
+        self._entries[key] = value
+        return value
+
+    def _migrate_all(self) -> None:
+        if self._outdated:
+            self._migrate(self.keys())
+            self._outdated = False
+
+    def _migrate(self, keys: Iterable[K]) -> None:
+        for key in keys:
+            value = self._entries[key]
+            if type(value) is Outdated:
+                self._dirty[key] = None
+                self._migrated(key, value)
+
     # What follows is for ShardState.
+
+    def declare(self, migration: Migration) -> bool:
+        """Keep values of this version from now on; whether there are any that must be migrated."""
+        if self.version > migration.version:
+            raise UserError(
+                f"the values in the checkpoint have version {self.version}, and the program keeps "
+                f"those of version {migration.version}: nobody can make older ones of them. Use the "
+                "program that wrote them, or go back to a checkpoint from before with `everstream "
+                "rewind`."
+            )
+        self._migration = migration
+        outdated = self.version < migration.version and bool(self._entries)
+        if outdated:
+            for key, value in list(pairs(self._entries)):
+                if type(value) is not Outdated:
+                    self._entries[key] = Outdated(value, self.version)  # type: ignore[assignment]
+            self._outdated = True
+        self.version = migration.version
+        return outdated
 
     def look(self) -> dict[K, V]:
         """The raw dict, for one who changes nothing and lets go of it."""
         return self._entries
+
+    def pairs(self) -> Iterable[tuple[K, V]]:
+        """All keys with their values, for one who changes nothing."""
+        return pairs(self._entries)
+
+    @property
+    def size_hint(self) -> int:
+        """About how many keys there are; costs nothing."""
+        return len(self._entries)
+
+    @property
+    def memory_hint(self) -> int:
+        """About what it takes in memory, from a few entries."""
+        some = list(islice(pairs(self._entries), _SAMPLED))
+        if not some:
+            return 0
+        sampled = sum(_about_bytes(key) + _about_bytes(value) for key, value in some)
+        return len(self._entries) * sampled // len(some)
+
+    def adopt(self, other: "KeyStore[K, V]") -> None:
+        """Hold what the other one holds, of whichever kind it is, with nothing changed since."""
+        self.load(dict(other.pairs()), other.version)
 
     @property
     def types(self) -> set[type]:
@@ -271,10 +333,12 @@ class KeyStore(Generic[K, V]):
                 self._start_changes(layer)
             return
 
-    def load(self, entries: dict[K, V]) -> None:
+    def load(self, entries: dict[K, V], version: int = NEVER_CHANGED.version) -> None:
         """Hold exactly these entries, with nothing changed since."""
         self._empty()
         self._entries.update(entries)
+        self.version = version
+        self._outdated = version > NEVER_CHANGED.version
         self._layers.clear()
         self._slices.clear()
         self._start_changes(Changes(dirty=self._shared_within()))
@@ -348,6 +412,18 @@ class KeyStore(Generic[K, V]):
         return within + sum(slices.holds(key, value) for slices in self._slices)
 
 
+def _about_bytes(value: Any) -> int:
+    """Of a value and what is in it, two levels deep."""
+    if isinstance(value, pl.DataFrame | pl.Series):
+        return int(value.estimated_size())
+    inner: Iterable[Any] = ()
+    if isinstance(value, list | tuple | set | frozenset):
+        inner = value
+    elif isinstance(value, dict):
+        inner = [*value, *value.values()]
+    return sys.getsizeof(value) + sum(map(sys.getsizeof, inner))
+
+
 def _standing() -> float:
     """A clock that ends nothing."""
     return 0.0
@@ -362,5 +438,7 @@ def _references_to_an_unheld_value() -> int:
 
 _UNHELD = _references_to_an_unheld_value()
 """By the store itself, and by a list of its values."""
+_SAMPLED = 100
+"""Entries that stand for all when their size is asked for."""
 _LOOKED_AT = 1 << 16
 """Between two lots of so many values other threads get a turn."""

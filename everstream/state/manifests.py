@@ -11,16 +11,20 @@ stay, too: each keeps a manifest that was given up from landing late in its slot
 import json
 import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
 from everstream.errors import LeaseLost, StoreError
 from everstream.state.blobs import Blobs
+from everstream.state.formats import check_format
 from everstream.state.objects import ObjectRef, checksum_of
 from everstream.state.signing import Forged, is_signed
 
 FOLDER: Final = "manifests/"
+FORMAT: Final = 1
+"""Of entries: what is around a manifest. Those of the first releases have no number."""
+KINDS: Final = frozenset({"lease", "checkpoint", "fresh", "void"})
 _KEYS: Final = (
     "A store is opened with the key it was made with, and one that was made without a key is opened "
     "without: give the right key file with --store-key (store_key=, EVERSTREAM_STORE_KEY_FILE), "
@@ -152,8 +156,10 @@ class ManifestLog:
             raise StoreError(f"{self._blobs!r} cannot be used: {found[-1].reason}. {_KEYS}")
         return found
 
-    def claim(self, kind: str, owner: str) -> Lease:
+    def claim(self, kind: str, owner: str, after: int | None = None) -> Lease:
         """Put a lease or a fresh start into the first free slot, after everything there is.
+
+        With `after`, only if the lease of this number is the newest: else LeaseLost says whose is.
 
         After an error it may turn up all the same, now or later. Then it is like one whose owner
         died at once: whoever held the lease before is fenced, and the next claim comes after it.
@@ -161,6 +167,8 @@ class ManifestLog:
         while True:
             entries = self.entries()
             slot = entries[-1].slot + 1 if entries else 1
+            if after is not None:
+                self._require_at_most(after, entries)
             # A corrupt entry may have been a lease whose number we cannot read.
             corrupt = sum(entry.kind == "corrupt" for entry in entries)
             number = max((entry.lease for entry in entries), default=0) + corrupt + 1
@@ -174,6 +182,11 @@ class ManifestLog:
             if self.slots()[-1] == slot:
                 self._newest_known[lease] = slot
                 return lease
+
+    def _require_at_most(self, number: int, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            if entry.lease > number:
+                raise self._lost(Lease(number, 0), entry)
 
     def next_slot(self, lease: Lease) -> int:
         """Where the next entry under this lease goes, unless somebody has taken over."""
@@ -249,12 +262,13 @@ class ManifestLog:
 
 def encoded(kind: str, lease: Lease, body: Any) -> bytes:
     """An entry: a JSON object whose first field is the checksum of the text of the second."""
-    text = json.dumps({"kind": kind, "lease": lease.number, "body": body}).encode()
+    fields = {"format": FORMAT, "kind": kind, "lease": lease.number, "body": body}
+    text = json.dumps(fields).encode()
     return b'{"checksum": "%s", "entry": %s}\n' % (checksum_of(text).encode(), text)
 
 
 def entry_of(slot: int, data: bytes) -> Entry:
-    """What these bytes say."""
+    """What these bytes say; a StoreError if only a newer Everstream can tell."""
     head = _CHECKSUM.match(data)
     if is_signed(data):
         return Entry(slot, "corrupt", reason=f"'{path_of(slot)}' is signed", distrusted=True)
@@ -264,4 +278,6 @@ def entry_of(slot: int, data: bytes) -> Entry:
     if checksum_of(text) != head[1].decode():
         return Entry(slot, "corrupt", reason="its checksum does not match")
     content = json.loads(text)
+    known = FORMAT if content["kind"] in KINDS else 0
+    check_format(f"'{path_of(slot)}' in the store", content.get("format", 1), known)
     return Entry(slot, content["kind"], content["lease"], content["body"])

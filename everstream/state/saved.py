@@ -24,19 +24,29 @@ from everstream.errors import InternalError
 
 PROTOCOL: Final = 5
 CLASSES: Final = {
-    "block-offset": "everstream.connectors.generate:BlockOffset",
+    "block-offset": "everstream.connectors.blocks:BlockOffset",
     "channel-state": "everstream.runtime.channel_state:ChannelState",
-    "file-range": "everstream.connectors.splits:Split",
-    "files-offset": "everstream.connectors.splits:LinesOffset",
+    "disk-state": "everstream.state.files:SavedFiles",
+    "file-range": "everstream.connectors.ranges:Split",
+    "files-offset": "everstream.connectors.ranges:LinesOffset",
+    "kafka-offset": "everstream.connectors.kafka_offsets:KafkaOffset",
+    "kafka-transaction": "everstream.connectors.kafka_sink:KafkaTransaction",
     "key-offset": "everstream.connectors.postgres_source:KeyOffset",
     "key-range": "everstream.connectors.postgres_source:_KeyRange",
-    "paced-offset": "everstream.connectors.paced:PacedOffset",
+    "lake-file": "everstream.connectors.lake:LakeFile",
+    "lake-offset": "everstream.connectors.lake_source:LakeOffset",
+    "lake-transaction": "everstream.connectors.lake_sink:LakeTransaction",
+    "outdated": "everstream.state.migrating:Outdated",
+    "paced-begun": "everstream.connectors.paced_offsets:Begun",
+    "paced-offset": "everstream.connectors.paced_offsets:PacedOffset",
     "part-name": "everstream.connectors.parts:PartName",
     "part-transaction": "everstream.connectors.parts:PartTransaction",
     "pending-name": "everstream.connectors.parts:PendingName",
     "rejected": "everstream.pipeline.rejects:Rejected",
     "sink-shard": "everstream.pipeline.sink:SinkShard",
+    "stream-offset": "everstream.connectors.spark_landed:StreamOffset",
     "table-transaction": "everstream.connectors.tables:TableTransaction",
+    "webhook-transaction": "everstream.connectors.webhook:WebhookTransaction",
 }
 """Word -> where the class stands today. Words are never taken out, nor given to another class."""
 
@@ -157,7 +167,9 @@ def _as_ever(value: Any) -> Reduced:
 def _frame(value: pl.DataFrame) -> Reduced:
     if pl.Object in value.dtypes:
         return _as_ever(value)
-    return frame, (value.write_ipc_stream(None).getvalue(),)
+    # While a frame is written it is locked, also for threads that hold Python's own lock and ask for
+    # its columns, and then nobody goes on. Nobody else has the clone, which shares the data.
+    return frame, (value.clone().write_ipc_stream(None).getvalue(),)
 
 
 def _series(value: pl.Series) -> Reduced:

@@ -22,6 +22,7 @@ from everstream.state.objects import Data, checksum_of, pieces_of
 KEY_FILE: Final = "EVERSTREAM_STORE_KEY_FILE"
 """The environment variable that names the key file where no option does."""
 SHORTEST: Final = 32
+_ANY_HEAD: Final = re.compile(rb"everstream signed (\d{1,4}) ")
 _HEAD: Final = re.compile(rb"everstream signed 1 ([0-9a-f]{16}) ([0-9a-f]{64})\n")
 HEAD_BYTES: Final = 102
 MAKE_ONE: Final = "Make one with: (umask 077; openssl rand -hex 32 > store.key)"
@@ -85,7 +86,12 @@ class StoreKey:
         """What was signed under this name, or Forged."""
         found = _HEAD.match(data)
         if found is None:
-            raise Forged(f"'{path}' is not signed")
+            other = _ANY_HEAD.match(data)
+            if other is None:
+                raise Forged(f"'{path}' is not signed")
+            # Nobody vouches for this number: it may be damage, and a copy may be whole.
+            number = other[1].decode()
+            raise Forged(f"'{path}' is signed in format {number}, perhaps by a newer Everstream")
         if found[1] not in self._words:
             raise Forged(f"'{path}' is signed with another key")
         content = data[HEAD_BYTES:]

@@ -6,19 +6,28 @@ on, and chains stay right however many uploads are under way and in whatever ord
 """
 
 import pickle
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
-from everstream.errors import CorruptObject, InternalError, StoreError, UserError
+from everstream.errors import CorruptObject, InternalError, UserError
+from everstream.state.disk_keystore import DiskKeyStore, DiskSpace
+from everstream.state.files import Frozen, Load, Put, SavedFiles, temporary_folder
+from everstream.state.formats import check_format
 from everstream.state.freezing import freeze, freeze_keys, pieces_after
 from everstream.state.keystore import KeyStore
+from everstream.state.migrating import FIRST_VERSION, Migration
 from everstream.state.objects import ObjectRef
 from everstream.state.slicing import Slices, StandingSlices, can_be_sliced, can_stand_still
 
 MAGIC: Final = b"EVERSNAP"
-VERSION: Final = 1
+VERSION: Final = 2
+"""1: all values are of the first version of the program, and it is not said."""
 _HEADER = MAGIC + bytes([VERSION])
+VERSIONS: Final = "/versions"
+"""Among the extras: store -> the version of its values, of those that have a later one. With a slash,
+so that no operator can have this name."""
 
 CHAIN_LIMIT: Final = 10
 """A restore never reads more objects than this for one shard."""
@@ -33,13 +42,17 @@ _Part: TypeAlias = tuple[Any, Any]
 """Of one store: the deleted keys and the changed entries; or None and all entries."""
 
 
+NO_VERSIONS: Final[Mapping[StoreId, int]] = {}
+
+
 class Capture:
     """The state of one instant, cut loose from the shard: later changes do not show in it.
 
-    `slices` are what is still to be saved of its large stores; without them it is whole.
+    `slices` are what is still to be saved of its large stores; without them it is whole. `frozen` are
+    its stores on disk, whose files go into the store before it is encoded.
     """
 
-    __slots__ = ("_content", "base", "kind", "lineage", "sequence", "slices")
+    __slots__ = ("_content", "base", "files", "frozen", "kind", "lineage", "sequence", "slices")
 
     def __init__(
         self,
@@ -49,6 +62,7 @@ class Capture:
         base: tuple[ObjectRef, ...],
         content: tuple[Kind, Mapping[str, Any], dict[StoreId, _Part]],
         slices: dict[StoreId, Slices],
+        frozen: dict[StoreId, Frozen],
     ) -> None:
         self.kind: Kind = kind
         self.sequence = sequence
@@ -56,6 +70,21 @@ class Capture:
         self.base = base
         self._content: tuple[Any, ...] | None = content
         self.slices = slices
+        self.frozen = frozen
+        self.files: tuple[ObjectRef, ...] = ()
+        """The objects of its files, once they are saved."""
+
+    @property
+    def new_bytes(self) -> int:
+        """Of files that were not in the store before."""
+        return sum(frozen.new_bytes for frozen in self.frozen.values())
+
+    def save_files(self, put: Put, prefix: str) -> None:
+        """Put the files of stores on disk into the store; from any thread, before `encode`."""
+        if self.frozen and self._content is not None:
+            saved = {i: frozen.save(put, prefix) for i, frozen in self.frozen.items()}
+            self._content[2].update({i: (None, part) for i, part in saved.items()})
+            self.files = tuple(ref for part in saved.values() for ref in part.files.values())
 
     @property
     def whole(self) -> bool:
@@ -89,10 +118,12 @@ class _Base:
     chain: tuple[ObjectRef, ...]
     full_size_bytes: int
     deltas_size_bytes: int
+    files_size_bytes: int
 
     @classmethod
-    def on(cls, sequence: int, chain: tuple[ObjectRef, ...]) -> "_Base":
-        return cls(sequence, chain, chain[0].size_bytes, sum(ref.size_bytes for ref in chain[1:]))
+    def on(cls, sequence: int, chain: tuple[ObjectRef, ...], files: Iterable[ObjectRef]) -> "_Base":
+        full, *deltas = (ref.size_bytes for ref in chain)
+        return cls(sequence, chain, full, sum(deltas), sum(ref.size_bytes for ref in files))
 
     def is_used_up(self, deltas_under_way: int) -> bool:
         return (
@@ -104,10 +135,12 @@ class _Base:
 class ShardState:
     """All state of one shard: the key stores of its operators, by operator and name.
 
-    Everything but `Capture.encode` belongs to the shard's own thread.
+    Everything but `Capture.encode` and `Capture.save_files` belongs to the shard's own thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, space: DiskSpace | None = None) -> None:
+        """space: where state is kept on disk, and which; without it all is in memory."""
+        self._space = space
         self._stores: dict[StoreId, KeyStore[Any, Any]] = {}
         self._base: _Base | None = None
         self._under_way: dict[int, Capture] = {}
@@ -120,15 +153,37 @@ class ShardState:
         self._lineage = 0
 
     def keystore(
-        self, operator: str, name: str, init: Callable[[], Any] | None = None
+        self,
+        operator: str,
+        name: str,
+        init: Callable[[], Any] | None = None,
+        migration: Migration | None = None,
     ) -> KeyStore[Any, Any]:
-        """The store of this operator with this name; always the same one, also after a restore."""
+        """The store of this operator with this name; always the same one, also after a restore.
+
+        With a migration, values of earlier versions are wrapped, and the next capture is full.
+        """
         store = self._stores.get((operator, name))
         if store is None:
-            store = self._stores[operator, name] = KeyStore(init)
+            store = self._stores[operator, name] = self._new_store(operator, name, init)
         elif init is not None:
             store.init = init
+        if migration is not None and store.declare(migration):
+            self._base = None
         return store
+
+    @property
+    def keys(self) -> int:
+        """In all stores together."""
+        return sum(store.size_hint for store in self._stores.values())
+
+    @property
+    def size_bytes(self) -> int | None:
+        """Of the objects that the newest durable capture is restored from; None if there is none."""
+        base = self._base
+        if base is None:
+            return None
+        return base.full_size_bytes + base.deltas_size_bytes + base.files_size_bytes
 
     def capture(self, extras: Mapping[str, Any], *, in_slices: bool = False) -> Capture:
         """Everything as it is now. `extras` (offsets, transactions) must not change in place.
@@ -140,7 +195,7 @@ class ShardState:
         ):
             self.save_slice(_standing)
         # Before there are parts that hold the same values.
-        held = {store_id: store.held_outside() for store_id, store in self._stores.items()}
+        held = {store_id: store.held_outside() for store_id, store in self._in_memory().items()}
         self._sequence += 1
         base = self._base
         deltas = sum(capture.kind == "delta" for capture in self._under_way.values())
@@ -151,12 +206,13 @@ class ShardState:
             kind = "delta"
             parts = self._changes(in_slices)
         slices = {i: part[1] for i, part in parts.items() if isinstance(part[1], Slices)}
+        frozen = self._freeze(parts)
         # Only when nothing above failed: an unpicklable value must not cost us what is dirty.
-        for store_id, store in self._stores.items():
+        for store_id, store in self._in_memory().items():
             store.close_layer(self._sequence, held[store_id], slices.get(store_id))
         chain = base.chain if base is not None and kind == "delta" else ()
-        content = (kind, dict(extras), parts)
-        capture = Capture(kind, self._sequence, self._lineage, chain, content, slices)
+        content = (kind, {**extras, **self._versions()}, parts)
+        capture = Capture(kind, self._sequence, self._lineage, chain, content, slices, frozen)
         self._under_way[self._sequence] = capture
         if not capture.whole:
             self._sliced.append(capture)
@@ -202,9 +258,12 @@ class ShardState:
         if base is not None and base.sequence > capture.sequence:
             return (*capture.base, ref)
         chain = (ref,) if capture.kind == "full" or base is None else (*base.chain, ref)
-        self._base = _Base.on(capture.sequence, chain)
+        self._base = _Base.on(capture.sequence, chain, capture.files)
         for store in self._stores.values():
             store.drop_layers(capture.sequence)
+        for store_id, frozen in capture.frozen.items():
+            if frozen.saved is not None:
+                self._on_disk()[store_id].shelve(frozen.saved)
         return chain
 
     def mark_failed(self, capture: Capture) -> None:
@@ -218,11 +277,18 @@ class ShardState:
                 self._stores[store_id].end_slices(slices)
         for store in self._stores.values():
             store.merge_layer(capture.sequence)
+        wanted = [frozen for other in self._under_way.values() for frozen in other.frozen.values()]
+        for store_id, frozen in capture.frozen.items():
+            if frozen not in wanted:
+                self._on_disk()[store_id].lose(frozen)
 
-    def restore(self, objects: Sequence[bytes], chain: Sequence[ObjectRef]) -> dict[str, Any]:
+    def restore(
+        self, objects: Sequence[bytes], chain: Sequence[ObjectRef], load: Load | None = None
+    ) -> dict[str, Any]:
         """Be what these snapshots say, in order, and give the extras of the last one.
 
-        Changes nothing if one of them cannot be read.
+        load: reads objects of the store, where state is kept on disk. Changes nothing if one of the
+        snapshots cannot be read.
         """
         if not objects or len(objects) != len(chain):
             raise InternalError(
@@ -237,39 +303,135 @@ class ShardState:
                 "full one they build on is missing. Recover from an older checkpoint."
             )
         entries: dict[StoreId, dict[Any, Any]] = {}
+        on_disk: dict[StoreId, SavedFiles] = {}
         for _, _, parts in decoded[fulls[-1] :]:
             for store_id, part in parts.items():
-                _apply(part, entries.setdefault(store_id, {}))
-        self._load(entries)
-        self._base = _Base.on(self._sequence, tuple(chain[fulls[-1] :]))
-        return decoded[-1][1]
+                on_disk.pop(store_id, None)
+                if isinstance(part[1], SavedFiles):
+                    entries.pop(store_id, None)
+                    on_disk[store_id] = part[1]
+                else:
+                    _apply(part, entries.setdefault(store_id, {}))
+        extras = dict(decoded[-1][1])
+        self._load(entries, on_disk, load, extras.pop(VERSIONS, {}))
+        files = [ref for saved in on_disk.values() for ref in saved.files.values()]
+        if all(store_id in self._on_disk() for store_id in on_disk):
+            self._base = _Base.on(self._sequence, tuple(chain[fulls[-1] :]), files)
+        else:
+            self._base = None  # kept in memory from now on: the next capture is full
+        return extras
 
-    def entries(self) -> dict[StoreId, dict[Any, Any]]:
+    def pairs(self) -> dict[StoreId, Iterable[tuple[Any, Any]]]:
         """Everything that is kept, by operator and name of the state; for looking at only."""
-        return {store_id: store.look() for store_id, store in self._stores.items()}
+        return {store_id: store.pairs() for store_id, store in self._stores.items()}
+
+    def full(self) -> set[str]:
+        """The operators that keep anything."""
+        return {operator for (operator, _), store in self._stores.items() if store}
+
+    def sizes(self) -> dict[str, tuple[int, int]]:
+        """Operator -> its keys, and about what they take in memory."""
+        found: dict[str, tuple[int, int]] = {}
+        for (operator, _), store in self._stores.items():
+            keys, about_bytes = found.get(operator, (0, 0))
+            found[operator] = (keys + store.size_hint, about_bytes + store.memory_hint)
+        return found
+
+    def close(self) -> None:
+        """Leave nothing on the local disk."""
+        for store in self._on_disk().values():
+            store.remove()
+
+    def beside(self, owner: Callable[[str], str | None]) -> "ShardState":
+        """One to read a snapshot into whose stores this one then adopts: those on disk as they are."""
+        space = self._space
+        if space is None:
+            return ShardState()
+
+        def on_disk(saved: str, name: str) -> bool:
+            operator = owner(saved)
+            return operator is not None and space.on_disk(operator, name)
+
+        return ShardState(replace(space, on_disk=on_disk))
 
     def adopt(self, other: "ShardState", owner: Callable[[str], str | None]) -> None:
         """Take over the other's stores that have an owner here; the next capture is full."""
         for (saved, name), store in other._stores.items():
             operator = owner(saved)
             if operator is not None:
-                self.keystore(operator, name).load(store.look())
+                self.keystore(operator, name).adopt(store)
         self._base = None
 
     def reset(self) -> None:
         """Empty every store and start over; the next capture is full."""
-        self._load({})
+        self._load({}, {}, None)
         self._base = None
 
-    def _load(self, entries: dict[StoreId, dict[Any, Any]]) -> None:
-        for store_id in entries:
+    def _versions(self) -> dict[str, Any]:
+        """What is said of versions, if there is anything to say."""
+        later = {i: s.version for i, s in self._stores.items() if s.version > FIRST_VERSION}
+        return {VERSIONS: later} if later else {}
+
+    def _load(
+        self,
+        entries: dict[StoreId, dict[Any, Any]],
+        on_disk: dict[StoreId, SavedFiles],
+        load: Load | None,
+        versions: Mapping[StoreId, int] = NO_VERSIONS,
+    ) -> None:
+        for store_id in {*entries, *on_disk, *versions}:
             self.keystore(*store_id)
+        # First what may fail.
+        opened = {i: self._opened(i, saved, load) for i, saved in on_disk.items()}
         for store_id, store in self._stores.items():
-            store.load(entries.get(store_id, {}))
+            if store_id not in opened:
+                store.load(entries.get(store_id, {}), versions.get(store_id, FIRST_VERSION))
+            elif opened[store_id] is not store:
+                store.adopt(opened[store_id])
+                opened[store_id].remove()
+            if store_id in opened:
+                store.version = versions.get(store_id, FIRST_VERSION)
         self._under_way.clear()
         self._sliced.clear()
         self._layered.clear()
         self._lineage += 1
+
+    def _opened(
+        self, store_id: StoreId, saved: SavedFiles, load: Load | None
+    ) -> DiskKeyStore[Any, Any]:
+        """A store with these files: the one that is kept on disk, or one to read from."""
+        if load is None:
+            raise InternalError(f"{_named(store_id)} is on disk, and nobody can read its files")
+        store = self._stores[store_id]
+        if not isinstance(store, DiskKeyStore):
+            store = DiskKeyStore(temporary_folder(), _no_group, _named(store_id))
+        store.open(saved, load)
+        return store
+
+    def _new_store(
+        self, operator: str, name: str, init: Callable[[], Any] | None
+    ) -> KeyStore[Any, Any]:
+        space = self._space
+        if space is None or not space.on_disk(operator, name):
+            return KeyStore(init)
+        return DiskKeyStore(Path(space.folder), space.group, _named((operator, name)), init)
+
+    def _in_memory(self) -> dict[StoreId, KeyStore[Any, Any]]:
+        return {i: s for i, s in self._stores.items() if not isinstance(s, DiskKeyStore)}
+
+    def _on_disk(self) -> dict[StoreId, DiskKeyStore[Any, Any]]:
+        return {i: s for i, s in self._stores.items() if isinstance(s, DiskKeyStore)}
+
+    def _freeze(self, parts: dict[StoreId, _Part]) -> dict[StoreId, Frozen]:
+        """The stores on disk as they are now. One without keys is saved as such."""
+        frozen: dict[StoreId, Frozen] = {}
+        for store_id, store in self._on_disk().items():
+            found = store.freeze()
+            if found is not None:
+                frozen[store_id] = found
+            else:
+                parts[store_id] = (None, {})
+        return frozen
 
     def _settle(self, capture: Capture) -> None:
         if self._under_way.pop(capture.sequence, None) is None:
@@ -280,14 +442,14 @@ class ShardState:
     def _everything(self, in_slices: bool) -> dict[StoreId, _Part]:
         return {
             store_id: (None, self._whole_store(store_id, store, in_slices))
-            for store_id, store in self._stores.items()
+            for store_id, store in self._in_memory().items()
             if store
         }
 
     def _changes(self, in_slices: bool) -> dict[StoreId, _Part]:
         return {
             store_id: self._changed_part(store_id, store, in_slices)
-            for store_id, store in self._stores.items()
+            for store_id, store in self._in_memory().items()
             if store.has_changes()
         }
 
@@ -319,6 +481,11 @@ def _cut_loose(
     return freeze(entries, _named(store_id))
 
 
+def _no_group(key: Any) -> int:
+    """For what is only read."""
+    return 0
+
+
 def _standing() -> float:
     """A clock that never ends a slice."""
     return 0.0
@@ -326,7 +493,8 @@ def _standing() -> float:
 
 def extras_in(data: bytes, name: str) -> dict[str, Any]:
     """The extras (offsets, transactions) of one snapshot, full or incremental."""
-    return _decode(data, name)[1]
+    extras = _decode(data, name)[1]
+    return {name: extra for name, extra in extras.items() if name != VERSIONS}
 
 
 def _named(store_id: StoreId) -> str:
@@ -346,12 +514,7 @@ def _apply(part: _Part, entries: dict[Any, Any]) -> None:
 def _decode(data: bytes, name: str) -> tuple[Kind, dict[str, Any], dict[StoreId, _Part]]:
     if data[: len(MAGIC)] != MAGIC or len(data) <= len(_HEADER):
         raise CorruptObject(f"'{name}' is not a snapshot of Everstream, or was cut short")
-    version = data[len(MAGIC)]
-    if version != VERSION:
-        raise StoreError(
-            f"'{name}' has snapshot format {version}; this Everstream reads format {VERSION}. "
-            "Use the version that wrote it, or start over with --fresh, which deletes the output."
-        )
+    check_format(f"the snapshot '{name}'", data[len(MAGIC)], VERSION)
     try:
         kind, extras, parts = pickle.loads(memoryview(data)[len(_HEADER) :])
     except (AttributeError, ImportError) as error:

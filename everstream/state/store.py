@@ -130,9 +130,12 @@ class CheckpointStore:
             return data, "its checksum does not match"
         return data, None
 
-    def acquire_lease(self, owner: str) -> Lease:
-        """Take over this store: from now on nobody who came before can add a manifest."""
-        self._lease = self._log.claim("lease", owner)
+    def acquire_lease(self, owner: str, after: int | None = None) -> Lease:
+        """Take over this store: from now on nobody who came before can add a manifest.
+
+        With `after`, only from the holder of this lease: if there is a newer one, LeaseLost.
+        """
+        self._lease = self._log.claim("lease", owner, after)
         return self._lease
 
     def landing(self, lease: Lease, body: dict[str, Any]) -> Landing:

@@ -29,6 +29,8 @@ class World:
     place: str
     batches: dict[int, Batch]
     scenario: str = ""
+    takes_back: bool = True
+    """Whether the sink can remove what it has shown."""
     writers: list[Writer] = field(default_factory=list)
 
     @property

@@ -1,14 +1,14 @@
 """The conformance suite for sources: what the engine relies on, as one function to call in a test.
 
 `check_source` reads a source with several shard counts, then reopens it at the offsets it has
-reported, as the engine does after a failure, and compares. It fails with an AssertionError that
-says which promise was broken.
+reported, as the engine does after a failure, and compares; then it goes on with other numbers of
+shards, as `respreading` tells. It fails with an AssertionError that says which promise was broken.
 """
 
 import pickle
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ import cloudpickle
 from everstream.errors import UserError
 from everstream.pipeline.batch import records_of
 from everstream.pipeline.source import EndOfStream, Reader, Source
+from everstream.testing.respreading import Stage, check_respreading
 
 OFFSETS_TRIED = 12
 
@@ -26,6 +27,8 @@ class _Reading:
     """What one reader gave: the records, and the offset after each number of records."""
 
     records: list[str] = field(default_factory=list)
+    lanes: list[Any] = field(default_factory=list)
+    """Which order each record is part of."""
     live_offsets: dict[int, Any] = field(default_factory=dict)
     saved_offsets: dict[int, bytes] = field(default_factory=dict)
     ended: bool = False
@@ -42,6 +45,7 @@ class _Suite:
     max_reads: int
     now: Callable[[], float]
     wait: Callable[[float], None]
+    lane: Callable[[Any], Any] | None = None
 
     def open(self, shard: int, shards: int) -> Reader:
         """A reader as a Spark task gets it: from a source that was checked, then pickled."""
@@ -62,9 +66,25 @@ class _Suite:
             if batch is None:
                 self.wait(reader.ready_in_s())
                 continue
-            reading.records += [repr(record) for record in records_of(batch)]
+            records = records_of(batch)
+            reading.records += map(repr, records)
+            reading.lanes += map(self.lane, records) if self.lane else [None] * len(records)
             reading.note(reader)
         return reading
+
+    def read_on(self, reader: Reader, batches: int | None) -> list[tuple[Any, str]]:
+        """So many batches, however often that means to ask; or all there are."""
+        found = list[tuple[Any, str]]()
+        for _ in range(self.max_reads):
+            if batches == 0:
+                break
+            read = self.drain(reader, max_reads=1)
+            found += zip(read.lanes, read.records, strict=True)
+            if read.ended:
+                break
+            if read.records and batches is not None:
+                batches -= 1
+        return found
 
     def check_reopening(self, shard: int, shards: int, whole: _Reading) -> None:
         counts = sorted(whole.saved_offsets)
@@ -80,34 +100,47 @@ class _Suite:
 
     def compare(self, whole: _Reading, count: int, again: _Reading, where: str) -> None:
         rest = whole.records[count:]
-        common = len(rest) if whole.ended else min(len(rest), len(again.records))
-        assert again.records[:common] == rest[:common], f"{where}: other records than before"
+        before = _in_lanes(rest, whole.lanes[count:])
+        self.compare_lanes(before, again, whole.ended, f"{where}: other records than before")
         if whole.ended and again.ended:
             assert len(again.records) == len(rest), f"{where}: more records than before"
         assert again.ended == whole.ended, f"{where}: the end is not where it was"
-        for after, offset in again.live_offsets.items():
+        for after, offset in again.live_offsets.items() if self.lane is None else ():
             if count + after in whole.live_offsets:
-                before = pickle.loads(whole.saved_offsets[count + after])
-                assert offset == before, f"{where}: offset {offset} where it was {before}"
+                was = pickle.loads(whole.saved_offsets[count + after])
+                assert offset == was, f"{where}: offset {offset} where it was {was}"
+
+    def compare_lanes(
+        self, before: Mapping[Any, Sequence[str]], again: _Reading, ended: bool, problem: str
+    ) -> None:
+        """The same order in each lane; as far as both go, if there is no end."""
+        found = _in_lanes(again.records, again.lanes)
+        for lane, records in before.items():
+            others = found.get(lane, [])
+            common = len(records) if ended else min(len(records), len(others))
+            assert others[:common] == records[:common], problem
 
     def check_steps(self, shard: int, shards: int, whole: _Reading) -> None:
         """A failure after every single batch still gives every record once."""
-        records: list[str] = []
+        together = _Reading()
         saved = whole.saved_offsets[0]
-        for _ in range(len(whole.saved_offsets)):
+        # Of lanes that are mixed anew the batches may be others, and more.
+        for _ in range(len(whole.saved_offsets) if self.lane is None else self.max_reads):
             reader = self.open(shard, shards)
             reader.seek(pickle.loads(saved))
             for _ in range(self.max_reads):  # an endless source may have nothing more for now
                 step = self.drain(reader, max_reads=1)
                 if step.records or step.ended:
                     break
-            records += step.records
+            together.records += step.records
+            together.lanes += step.lanes
             saved = pickle.dumps(reader.offset)
             reader.close()
-        common = len(whole.records) if whole.ended else min(len(records), len(whole.records))
-        assert records[:common] == whole.records[:common], (
-            f"shard {shard} of {shards}: records differ if it is reopened after every batch"
-        )
+            if step.ended or (not whole.ended and len(together.records) >= len(whole.records)):
+                break
+        problem = f"shard {shard} of {shards}: records differ if it is reopened after every batch"
+        before = _in_lanes(whole.records, whole.lanes)
+        self.compare_lanes(before, together, whole.ended, problem)
 
 
 def check_source(
@@ -117,18 +150,27 @@ def check_source(
     expected: Iterable[Any] | None = None,
     endless: bool = False,
     max_reads: int = 10_000,
+    lane: Callable[[Any], Any] | None = None,
     now: Callable[[], float] = time.time,
     wait: Callable[[float], None] = time.sleep,
+    respreads: bool | None = None,
 ) -> None:
     """Check that a source keeps the promises of `Source` and `Reader`.
 
     `make_source` makes the same source each time. `expected` are its records, in any order;
     rows as dicts. An `endless` source is read for `max_reads` reads. `now` and `wait` serve
     sources that wait: pass a test's own clock to lose no time. Records are compared by repr.
+
+    `lane` is for a source whose shards read several streams at once, each in order but mixed
+    anew each time: which stream a record is of. Without it, all records of a shard have one order.
+
+    A source may refuse another number of shards with a UserError; with `respreads=True` it must
+    not, with `respreads=False` it must.
     """
-    suite = _Suite(make_source, max_reads, now, wait)
+    suite = _Suite(make_source, max_reads, now, wait, lane)
     limit = make_source().max_shards
     alone: Counter[str] | None = None
+    orders: dict[Any, list[str]] = {}
     for count in shards:
         if limit is not None and count > limit:
             _check_refusal(suite, count)
@@ -144,6 +186,7 @@ def check_source(
             suite.check_reopening(shard, count, whole)
             suite.check_steps(shard, count, whole)
             together.update(whole.records)
+            orders |= _in_lanes(whole.records, whole.lanes)
         if not endless:
             wanted = Counter(map(repr, expected)) if expected is not None else alone or together
             _check_same(wanted, together, count)
@@ -151,6 +194,16 @@ def check_source(
         elif expected is not None:
             surplus = together - Counter(map(repr, expected))
             assert not surplus, f"{count} shards give too often: {_few(surplus)}"
+    records = Counter(map(repr, expected)) if expected is not None else alone
+    stage = Stage(make_source, suite.read_on, limit, respreads)
+    check_respreading(stage, records, orders if lane else {}, endless)
+
+
+def _in_lanes(records: Sequence[str], lanes: Sequence[Any]) -> dict[Any, list[str]]:
+    found: dict[Any, list[str]] = {}
+    for record, lane in zip(records, lanes, strict=True):
+        found.setdefault(lane, []).append(record)
+    return found
 
 
 def _check_same(wanted: Counter[str], found: Counter[str], shards: int) -> None:

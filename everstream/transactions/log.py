@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from everstream.transactions.errors import LogError
 from everstream.transactions.store import Store
 
 Columns = Mapping[str, npt.NDArray[Any]]
 
 _MAGIC = 0x45565458
+"""Its last byte is the format: those of later ones differ in that alone."""
 _HEADER = struct.Struct(
     "<IIQQQQQ"
 )  # magic, crc, length, first epoch, last epoch, first event, next
@@ -54,12 +56,16 @@ def decode(data: bytes | memoryview) -> Iterator[Block]:
     while at + _HEADER.size <= len(view):
         magic, crc, length, *numbers = _HEADER.unpack_from(view, at)
         end = at + _HEADER.size + length
-        if magic != _MAGIC or end > len(view):
+        if magic >> 8 != _MAGIC >> 8 or end > len(view):
             return
         payload = view[at + _HEADER.size : end]
         head = view[at + 8 : at + _HEADER.size]
         if zlib.crc32(payload, zlib.crc32(head)) != crc:
             return
+        if magic != _MAGIC:  # whole, and so no damage
+            raise LogError(
+                "the log holds blocks that a newer Everstream has written: recover with that one"
+            )
         first_epoch, last_epoch, first_event, next_event = numbers
         columns = _decode_columns(payload)
         yield Block(first_epoch, last_epoch, first_event, next_event, columns)

@@ -42,6 +42,9 @@ class Transact(Operator):
     """Runs a transaction per event, as if one by one; see `Stream.transact`."""
 
     max_shards = 1
+    why_in_memory = (
+        "the tables of transactions are columns in memory, which threads work on at once"
+    )
 
     def __init__(
         self,

@@ -8,7 +8,14 @@ import pytest
 
 import everstream as es
 from everstream.audit.held import Held
-from everstream.audit.rehearsal import Rehearsal, looks_at_batches, rehearsed
+from everstream.audit.rehearsal import (
+    Rehearsal,
+    clear,
+    collected,
+    looks_at_batches,
+    real_sinks,
+    rehearsed,
+)
 from everstream.connectors.collect import Collect
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.source import END, Reader
@@ -34,6 +41,43 @@ def test_without_a_gate_sources_are_as_they_were() -> None:
     pipeline = pipeline_into(es.JsonLines("never-written/"))
     copy = rehearsed(pipeline, Rehearsal())
     assert copy.graph.nodes["numbers"].what is pipeline.graph.nodes["numbers"].what
+
+
+class Shelf(es.Sink):
+    """Has a place of its own for everybody."""
+
+    def __init__(self, label: str = "real") -> None:
+        self.label = label
+        self.cleared: list[str] = []
+
+    def open(self, who: es.SinkShard) -> es.Writer:
+        raise AssertionError("nothing is written here")
+
+    def aside(self, label: str) -> "Shelf":
+        other = Shelf(label)
+        other.cleared = self.cleared
+        return other
+
+    def results(self, pipeline: str, operator: str, store: str) -> list[Any]:
+        return [[(self.label, operator)]]
+
+    def clear_aside(self, pipeline: str, operator: str) -> None:
+        self.cleared.append(self.label)
+
+
+def test_a_sink_that_can_write_aside_does_so_if_that_is_wanted(tmp_path: Path) -> None:
+    sink = Shelf()
+    pipeline = pipeline_into(sink)
+    assert isinstance(rehearsed(pipeline, Rehearsal()).graph.nodes["out"].what, Collect)
+    copy = rehearsed(pipeline, Rehearsal(aside="first"))
+    assert real_sinks(pipeline.graph) == ["out"]
+    assert real_sinks(pipeline_into(es.JsonLines("never-written/")).graph) == []
+    second = Rehearsal(aside="second")
+    assert collected(copy.graph, tmp_path, second) == {"out": [("second", "out")]}
+    clear(copy.graph, second)
+    assert sink.cleared == ["second"]
+    clear(copy.graph, Rehearsal())
+    assert sink.cleared == ["second"]
 
 
 def held(gate: Path, rate: float, whole_frames: bool = False) -> Reader:

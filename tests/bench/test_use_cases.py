@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from everstream.bench import large_state
+from everstream.bench import disk_state, large_state
 from everstream.bench.use_cases import INTERVALS_S, USE_CASES, Measured, measure_one
 from everstream.bench.use_cases_figure import draw
 
@@ -19,6 +19,14 @@ def test_a_large_state_is_measured_with_checkpoints_on_and_off() -> None:
     )
     assert len(found.with_s) == len(found.without_s) == 1
     assert found.checkpoints_per_run >= 1
+
+
+def test_state_on_disk_is_measured_with_checkpoints_on_and_off_and_with_a_kill() -> None:
+    found = disk_state.measure(
+        keys=20_000, updates=300_000, interval_s=0.2, rounds=1, master="local[2]"
+    )
+    assert found.state_bytes > 0 and found.recovery_s > 0
+    assert len(found.with_per_s) == len(found.without_per_s) == 1
 
 
 def test_the_figure_shows_every_interval_without_and_with_the_failure(tmp_path: Path) -> None:

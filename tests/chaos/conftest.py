@@ -4,17 +4,33 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 import everstream as es
 from everstream.core.manifest import EpochManifest
 from everstream.spark.listener import Listener, Snapshot
+from tests.s3_server import BUCKET, S3Server
+
+from .places import IN_A_BUCKET
 
 MASTER = "local[6]"
 RECORDS = 60_000
 KEYS = 50
+
+
+@pytest.fixture(scope="session", autouse=True)
+def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A real one, in which all stores are, if that is wanted."""
+    if IN_A_BUCKET not in os.environ:
+        yield
+        return
+    with S3Server(tmp_path_factory.mktemp("s3")) as server:
+        os.environ.update({**server.variables, IN_A_BUCKET: f"s3://{BUCKET}"})
+        yield
 
 
 class Register(es.Operator):

@@ -13,6 +13,7 @@ from pathlib import Path
 import everstream as es
 from everstream.spark.listener import Listener
 from tests.chaos.conftest import killable
+from tests.chaos.places import store_of
 
 class Tell(Listener):
     def epoch(self, manifest):
@@ -20,7 +21,7 @@ class Tell(Listener):
 
 folder = Path(sys.argv[1])
 result = killable(folder).run(
-    checkpoint=es.Coordinated(every="200ms"), store=folder / "store", max_restarts=50,
+    checkpoint=es.Coordinated(every="200ms"), store=store_of(folder), max_restarts=50,
     master=sys.argv[2], workers=int(sys.argv[3]), listener=Tell(), kill=sys.argv[5:],
     take_over=sys.argv[4] == "taking over",
 )

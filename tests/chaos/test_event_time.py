@@ -10,6 +10,7 @@ import polars as pl
 import everstream as es
 
 from .conftest import KEYS, MASTER, RECORDS, Gated, Killer, Register, kill, pid_of
+from .places import store_of
 
 OFTEN = es.Coordinated(every="200ms")
 JITTER = 100
@@ -83,7 +84,7 @@ def test_killing_hosts_in_the_middle_of_windows_loses_and_doubles_nothing(tmp_pa
 
     result = windowed(tmp_path).run(
         checkpoint=OFTEN,
-        store=tmp_path / "store",
+        store=store_of(tmp_path),
         master=MASTER,
         workers=6,
         max_restarts=10,

@@ -11,6 +11,7 @@ import everstream as es
 from everstream.spark.result import RunResult
 
 from .conftest import MASTER, Killer, expected, kill, killable, pid_of, shown
+from .places import store_of
 
 OFTEN = es.Coordinated(every="200ms")
 
@@ -18,7 +19,7 @@ OFTEN = es.Coordinated(every="200ms")
 def run(folder: Path, listener: Killer, **options: object) -> RunResult:
     return killable(folder).run(
         checkpoint=OFTEN,
-        store=folder / "store",
+        store=store_of(folder),
         master=MASTER,
         workers=6,
         max_restarts=10,

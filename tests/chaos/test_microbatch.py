@@ -14,6 +14,8 @@ from everstream.core.orders import Outcome
 from tests.microbatch.pipelines import RECORDS, SMALL, counted, counting
 from tests.spark.running import MASTER
 
+from .places import store_of
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import sys
@@ -43,7 +45,7 @@ class Assassin(es.Operator):
         ctx.emit(record)
 
 
-def killed_at(point: str, store: Path, waits_for: str = "") -> None:
+def killed_at(point: str, store: str | Path, waits_for: str = "") -> None:
     """Run until the driver has been killed at this point; with a number: for the so many-th time."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(store), f"driver@{point}", waits_for],
@@ -56,7 +58,7 @@ def killed_at(point: str, store: Path, waits_for: str = "") -> None:
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
-def check_the_next_driver(store: Path) -> None:
+def check_the_next_driver(store: str | Path) -> None:
     result = counting().run(
         engine="microbatch", master=MASTER, checkpoint=SMALL, store=store, progress=False
     )
@@ -68,8 +70,8 @@ def check_the_next_driver(store: Path) -> None:
 def test_a_driver_killed_between_the_manifest_and_the_commit_leaves_it_to_the_next(
     tmp_path: Path,
 ) -> None:
-    killed_at("after-prepare#2", tmp_path / "store")
-    check_the_next_driver(tmp_path / "store")
+    killed_at("after-prepare#2", store_of(tmp_path))
+    check_the_next_driver(store_of(tmp_path))
 
 
 @pytest.mark.long
@@ -97,15 +99,15 @@ def test_an_executor_killed_in_the_middle_of_an_epoch_changes_nothing(tmp_path: 
 def test_a_driver_killed_at_any_point_leaves_nothing_lost_and_nothing_doubled(
     point: str, tmp_path: Path
 ) -> None:
-    killed_at(f"{point}#2", tmp_path / "store")
-    check_the_next_driver(tmp_path / "store")
+    killed_at(f"{point}#2", store_of(tmp_path))
+    check_the_next_driver(store_of(tmp_path))
 
 
 @pytest.mark.long
 def test_drivers_killed_in_the_midst_of_an_epoch_and_when_they_begin_leave_it_to_the_next(
     tmp_path: Path,
 ) -> None:
-    store = tmp_path / "store"
+    store = store_of(tmp_path)
     killed_at("in-snapshot", store, waits_for=str(tmp_path / "never"))
     killed_at("after-commit", store)
     killed_at("in-restore", store)

@@ -13,6 +13,7 @@ from everstream.spark.result import RunResult
 from everstream.spark.talk import Hello
 
 from .conftest import MASTER, Killer, expected, killable, shown
+from .places import store_of
 from .relay import Relay
 
 OFTEN = es.Coordinated(every="200ms")
@@ -31,7 +32,8 @@ def one_host_behind_it(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
     welcome = Driver._welcome
 
     def through_the_relay(self: Driver, identity: bytes, hello: Hello, now_s: float) -> None:
-        if hello.host == self.coordinator.plan.host_of[self.coordinator.plan.shard_for("middle")]:
+        # Without spares a process has the place of its own number.
+        if hello.number == self.coordinator.plan.host_of[self.coordinator.plan.shard_for("middle")]:
             hello = replace(hello, address=relay.address(hello.address))
         welcome(self, identity, hello, now_s)
 
@@ -76,7 +78,7 @@ class Story(Killer):
 def run(folder: Path, story: Story, checkpoint: Any = OFTEN) -> RunResult:
     return killable(folder).run(
         checkpoint=checkpoint,
-        store=folder / "store",
+        store=store_of(folder),
         master=MASTER,
         workers=6,
         transport="tcp",

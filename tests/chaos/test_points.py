@@ -9,6 +9,7 @@ from everstream.core.points import Point
 
 from .conftest import MASTER, Killer, expected, killable, open_gate, shown
 from .drivers import start, wait_for_line
+from .places import store_of
 
 HOST_KILLS = {
     "snapshots": ["count:0@before-snapshot#2", "count:1@in-snapshot#3", "middle@after-snapshot#4"],
@@ -21,7 +22,7 @@ HOST_KILLS = {
 def test_hosts_killed_at_named_points_lose_and_double_nothing(tmp_path: Path, story: str) -> None:
     result = killable(tmp_path).run(
         checkpoint=es.Coordinated(every="200ms"),
-        store=tmp_path / "store",
+        store=store_of(tmp_path),
         master=MASTER,
         workers=6,
         kill=HOST_KILLS[story],

@@ -23,6 +23,7 @@ from tests.sampling import sampled
 
 from .conftest import MASTER, Killer, kill, open_gate
 from .drivers import wait_for_line
+from .places import in_a_folder, store_of
 from .shapes import SCHEMES, fork, fork_rows, loop, loop_rows, starts
 
 CYCLIC = ["unaligned", "uncoordinated", "hmnr", "bcs"]
@@ -46,7 +47,7 @@ def run(
 ) -> RunResult:
     return make(folder).run(
         checkpoint=scheme,
-        store=folder / "store",
+        store=store_of(folder),
         master=MASTER,
         workers=4,
         max_restarts=20,
@@ -147,6 +148,7 @@ class Spoiler(Killer):
             super().progress(snapshot)
 
 
+@in_a_folder
 def test_a_corrupt_newest_log_segment_is_noticed_and_costs_no_results(tmp_path: Path) -> None:
     listener = Spoiler(tmp_path)
     try:
@@ -167,6 +169,7 @@ from pathlib import Path
 from everstream.spark.listener import Listener
 from tests.chaos import shapes
 from tests.chaos.conftest import MASTER
+from tests.chaos.places import store_of
 
 class Tell(Listener):
     def epoch(self, manifest):
@@ -174,7 +177,7 @@ class Tell(Listener):
 
 folder = Path(sys.argv[1])
 result = getattr(shapes, sys.argv[2])(folder).run(
-    checkpoint=shapes.SCHEMES[sys.argv[3]], store=folder / "store", max_restarts=50,
+    checkpoint=shapes.SCHEMES[sys.argv[3]], store=store_of(folder), max_restarts=50,
     master=MASTER, workers=4, listener=Tell(),
 )
 print("outcome", result.outcome.value, "from", result.resumed_from, flush=True)

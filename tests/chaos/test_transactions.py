@@ -13,6 +13,7 @@ from everstream.transactions.workloads import ledger
 from tests.transactions.piped import content
 
 from .conftest import RECORDS, Gated, Killer
+from .places import store_of
 
 MASTER = "local[3]"
 OFTEN = es.Coordinated(every="200ms")
@@ -39,7 +40,7 @@ def run(folder: Path, recovery: str, kills: Sequence[str]) -> tuple[es.Pipeline,
     pipeline = book(folder, recovery)
     result = pipeline.run(
         checkpoint=OFTEN,
-        store=folder / "store",
+        store=store_of(folder),
         master=MASTER,
         workers=3,
         kill=list(kills),
@@ -66,7 +67,7 @@ def test_killed_transactions_give_every_outcome_once_and_the_right_tables(
     for name in ("src", "dst", "src_asset", "dst_asset"):
         assert shown[name].to_list() == [outcome.reads.get(name) for outcome in outcomes]
 
-    found = es.read_tables(tmp_path / "store", pipeline, "book")
+    found = es.read_tables(store_of(tmp_path), pipeline, "book")
     assert {name: content(frame) for name, frame in found.items()} == interpreter.tables
     moved = shown.filter(pl.col("committed") & (pl.col("transaction") == "deposit"))
     accounts = found["accounts"]

@@ -15,6 +15,8 @@ from everstream.cli.options import RunOptions
 from everstream.cli.supervise import Supervisor
 from everstream.errors import UserError
 from tests.cli.commands import ROOT, Command
+from tests.connectors.kafka_topics import Reading, make_topic, topics
+from tests.kafka_server import KafkaServer
 
 pytestmark = pytest.mark.timeout(900)  # many processes start; on a busy machine that takes long
 
@@ -134,3 +136,39 @@ def test_the_driver_gets_the_rehearsal_it_was_asked_for() -> None:
     for how in (None, Rehearsal(), Rehearsal("a/gate", 2.5, (("lines", 26), ("more", 0)))):
         options = RunOptions("app.py", kills=("a@1",), rehearsal=how)
         assert RunOptions.from_json(options.to_json()) == options
+
+
+TO_KAFKA = """
+import everstream as es
+
+pipeline = es.Pipeline("to-kafka")
+sink = es.Kafka({bootstrap!r}, "audited", key_by=lambda n: n % 10)
+pipeline.source(es.Range(3000, batch=50), name="numbers").sink(sink, name="out")
+"""
+
+
+@pytest.mark.long
+def test_an_audit_puts_the_kafka_sink_itself_to_the_test(
+    kafka: KafkaServer, tmp_path: Path
+) -> None:
+    make_topic(kafka, "audited", 2)
+    (tmp_path / "to_kafka.py").write_text(TO_KAFKA.format(bootstrap=kafka.bootstrap))
+    code, told, command = audited(
+        tmp_path, "to_kafka.py", "--kills", "4", "--seed", "3", "--real-sinks"
+    )
+    assert code == 0, command.output
+    assert told["kills_happened"] >= 1, command.output
+    assert told["expected"] == {"out": 3000}
+    assert (told["lost"], told["duplicated"]) == (0, 0)
+    assert command.says("put to the test with places of their own: out")
+    assert not [topic for topic in topics(kafka) if "audit" in topic and topic != "audited"]
+    reading = Reading(kafka)
+    assert reading.messages("audited", 2) == []
+    reading.close()
+
+
+def test_real_sinks_are_asked_for_where_none_can_be_put_to_the_test(tmp_path: Path) -> None:
+    example = str(ROOT / "examples" / "word_count.py")
+    result = CliRunner().invoke(app, ["audit", example, "--real-sinks"])
+    assert result.exit_code == 2
+    assert "none of the sinks (json_lines) can write to a place of its own" in result.output

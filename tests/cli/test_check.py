@@ -17,15 +17,38 @@ from everstream.core.manifest import FORMAT
 from everstream.core.orders import Outcome
 from everstream.errors import UserError
 from everstream.spark import room
+from everstream.spark.listener import Snapshot
 from everstream.state.store import CheckpointStore
 from tests.spark.running import Notes
 
-RECORDS, KEYS = 6_000, 7
+RECORDS, HALF, KEYS = 6_000, 3_000, 7
 PROGRAM = """
+import os
 import everstream as es
 
+class Gated(es.Source):
+    '''Whole numbers, and half of them only while there is no file `gate`.'''
+    max_shards = 1
+
+    def open(self, shard, shards):
+        return GatedReader()
+
+class GatedReader(es.Reader):
+    offset = 0
+
+    def seek(self, offset):
+        self.offset = offset
+
+    def read(self):
+        if self.offset == {records}:
+            return es.END
+        most = {records} if os.path.exists("{gate}") else {half}
+        batch = list(range(self.offset, min(self.offset + 50, most)))
+        self.offset += len(batch)
+        return batch or None
+
 pipeline = es.Pipeline("counting")
-numbers = pipeline.source(es.Paced(es.Range({records}, batch=50), rate=6_000), name="numbers")
+numbers = pipeline.source(Gated(), name="numbers")
 counts = numbers.key_by(lambda n: n % {keys}).fold(
     init=int, update=lambda count, _: count + 1, name="{name}", shards=2
 )
@@ -35,7 +58,16 @@ counts.sink(es.JsonLines("{out}"), name="out")
 
 def program(folder: Path, name: str = "count") -> str:
     path = folder / f"{name}.py"
-    path.write_text(PROGRAM.format(records=RECORDS, keys=KEYS, name=name, out=folder / "out"))
+    path.write_text(
+        PROGRAM.format(
+            records=RECORDS,
+            half=HALF,
+            keys=KEYS,
+            name=name,
+            out=folder / "out",
+            gate=folder / "gate",
+        )
+    )
     return str(path)
 
 
@@ -48,7 +80,11 @@ def run(target: str, store: Path, **options: Any) -> Any:
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that was stopped half way: its program, store and output."""
     folder = tmp_path_factory.mktemp("stopped")
-    result = run(program(folder), folder / "store", until=lambda snapshot: snapshot.epoch >= 2)
+
+    def half_way(snapshot: Snapshot) -> bool:
+        return snapshot.epoch >= 2 and snapshot.records_read == HALF
+
+    result = run(program(folder), folder / "store", until=half_way)
     assert result.outcome is Outcome.STOPPED
     return folder
 
@@ -60,7 +96,10 @@ def check(*arguments: str | Path) -> Result:
 def test_a_pipeline_fits_its_own_checkpoint(stopped: Path) -> None:
     said = check(program(stopped), "--store", stopped / "store")
     assert said.exit_code == 0, said.output
-    assert said.output.count("goes on") == 4, "three operators, and the run"
+    lines = said.output.splitlines()
+    rows = {name: next(line for line in lines if name in line) for name in ("numbers", "count")}
+    assert all("goes on" in row for row in rows.values()), said.output
+    assert "Fits: a run goes on" in said.output
 
 
 def test_a_renamed_operator_would_be_refused_with_the_fix_and_fits_when_it_is_said(
@@ -101,6 +140,7 @@ def test_a_changed_pipeline_is_refused_before_spark_starts_and_leaves_the_store_
 
 def test_on_spark_renamed_state_goes_on_exactly_and_is_said(stopped: Path, tmp_path: Path) -> None:
     shutil.copytree(stopped / "store", tmp_path / "store")
+    (stopped / "gate").touch()
     notes = Notes()
     result = run(
         program(stopped, "total"),
@@ -154,3 +194,68 @@ def test_a_driver_that_takes_over_drops_nothing_again() -> None:
     assert again == asked
     assert again.once_started().drop_state == ()
     assert again.once_started().renamings() == {"a": "b"}
+
+
+KEEPING = """
+import everstream as es
+
+
+class Count(es.Operator):
+    seen = {declared}
+
+    def process(self, record, ctx):
+        {update}
+        ctx.emit((ctx.key, {value}))
+
+
+pipeline = es.Pipeline("keeping")
+numbers = pipeline.source(es.Paced(es.Range(6_000, batch=50), rate=6_000), name="numbers")
+rows = numbers.map(lambda n: {{"n": n}}, name="rows")
+rows.key_by(lambda row: row["n"] % 7).process(Count(), name="count").collect()
+rows.key_by(lambda row: row["n"] % 3).aggregate({aggregates}, name="sums").collect(name="other")
+"""
+
+
+def written(folder: Path, name: str, *texts: str) -> str:
+    path = folder / f"{name}.py"
+    names = ("declared", "update", "value", "aggregates")
+    path.write_text(KEEPING.format(**dict(zip(names, texts, strict=True))))
+    return str(path)
+
+
+def test_what_is_migrated_new_and_dropped_is_said_by_operator_and_done_on_spark(
+    tmp_path: Path,
+) -> None:
+    add, value = "self.seen[ctx.key] += 1", "self.seen[ctx.key]"
+    kept = "count=es.count(), last=es.max('n')"
+    first = written(tmp_path, "first", "es.Keyed(init=int)", add, value, kept)
+    store = tmp_path / "store"
+    stopped = run(first, store, until=lambda snapshot: snapshot.epoch >= 1)
+    assert stopped.outcome is Outcome.STOPPED
+    migrated = (
+        "es.Keyed(init=lambda: dict(n=0), version=2, migrate=lambda had, version: dict(n=had))"
+    )
+    add, value = "self.seen[ctx.key]['n'] += 1", "self.seen[ctx.key]['n']"
+    kept = "count=es.count(), mean=es.avg('n')"
+    second = written(tmp_path, "second", migrated, add, value, kept)
+    said = check(second, "--store", store)
+    assert said.exit_code == 0, said.output
+    for words in (
+        "goes on; 'seen' is migrated from version 1 to 2",
+        "mean=average(n) is new: begins at nothing",
+        "last=max(n) is dropped",
+        "'count': 'seen' is migrated",
+        "Fits: a run goes on",
+    ):
+        assert words in said.output
+    notes = Notes()
+    result = run(second, store, listener=notes)
+    assert result.outcome is Outcome.FINISHED
+    assert "'sums': last=max(n) is dropped" in notes.texts
+    totals = Counter(n % KEYS for n in range(RECORDS))
+    assert Counter(result.collected()) == Counter(
+        (key, i + 1) for key, n in totals.items() for i in range(n)
+    )
+    last = {row["key"]: row["count"] for row in result.collected("other")}
+    assert last == dict.fromkeys(range(3), RECORDS // 3)
+    assert result.collected("other")[-1]["mean"] is not None

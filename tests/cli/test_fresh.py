@@ -17,6 +17,7 @@ from everstream.connectors import Collect, JsonLines, Sqlite
 from everstream.core.permits import permit
 from everstream.errors import UserError
 from everstream.pipeline.sink import Sink, SinkShard
+from everstream.state.savepoints import take_savepoint
 from everstream.state.store import CheckpointStore
 
 PROGRAM = """
@@ -79,6 +80,16 @@ def test_fresh_says_what_it_deletes_and_needs_a_yes(program: Path) -> None:
     ):
         assert line in done.output
     assert shown(program) == (1, 3)
+
+
+def test_fresh_says_which_savepoints_stay(program: Path) -> None:
+    show(program)
+    store = CheckpointStore.at(str(program / ".everstream/words"))
+    lease = store.acquire_lease("words")
+    store.append_manifest(lease, {"epoch": 1, "pipeline": "words", "objects": []})
+    take_savepoint(store, "before", now=1.0)
+    with pytest.raises(UserError, match=r"and not the savepoint\(s\) 'before': they stay"):
+        agreed(RunOptions("program.py"), yes=False)
 
 
 def test_who_says_no_keeps_everything(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:

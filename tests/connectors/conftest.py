@@ -1,13 +1,12 @@
 """What the connector tests share."""
 
-import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.connectors.lake_places import LakePlace
 from tests.connectors.postgres_server import PostgresServer, install_postgres
 from tests.connectors.table_places import Place
 
@@ -30,11 +29,7 @@ def postgres() -> Iterator[PostgresServer]:
     install_postgres()
     shared = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as name:
-        folder = Path(name)
-        if os.geteuid() == 0:
-            shutil.chown(folder, "postgres")
-        server = PostgresServer(folder)
-        server.make()
+        server = PostgresServer(Path(name), fsync=False)
         server.start()
         try:
             yield server
@@ -47,3 +42,8 @@ def place(
     request: pytest.FixtureRequest, tmp_path: Path, postgres: PostgresServer
 ) -> Iterator[Place]:
     yield Place(request.param, tmp_path, postgres.dsn)
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> LakePlace:
+    return LakePlace(request.param, tmp_path)

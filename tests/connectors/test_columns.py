@@ -88,14 +88,16 @@ ROWS: list[dict[str, Any]] = [
 def test_csv_keeps_the_promises_of_a_source(tmp_path: Path, batch_bytes: int) -> None:
     pl.DataFrame(ROWS[:30]).write_csv(tmp_path / "a.csv")
     (tmp_path / "b.csv").write_text(pl.DataFrame(ROWS[30:]).write_csv().rstrip("\n"))
-    check_source(partial(Csv, f"{tmp_path}/*.csv", batch_bytes=batch_bytes), expected=ROWS)
+    check_source(
+        partial(Csv, f"{tmp_path}/*.csv", batch_bytes=batch_bytes), expected=ROWS, respreads=True
+    )
 
 
 def test_a_csv_file_without_quoted_line_ends_is_shared_by_all_shards(tmp_path: Path) -> None:
     rows = [{"n": n, "text": f'quote " {n}, and comma'} for n in range(200)]
     pl.DataFrame(rows).write_csv(tmp_path / "a.csv")
     make = partial(Csv, tmp_path / "a.csv", quoted_newlines=False, batch_bytes=100)
-    check_source(make, expected=rows)
+    check_source(make, expected=rows, respreads=True)
     assert all(len(read_all(make().open(shard, 3))) > 40 for shard in range(3))
 
 
@@ -262,7 +264,7 @@ def parquet_folder(folder: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("batch_rows", [3, 1000])
 def test_parquet_keeps_the_promises_of_a_source(tmp_path: Path, batch_rows: int) -> None:
     rows = parquet_folder(tmp_path)
-    check_source(partial(Parquet, tmp_path, batch_rows=batch_rows), expected=rows)
+    check_source(partial(Parquet, tmp_path, batch_rows=batch_rows), expected=rows, respreads=True)
 
 
 def test_row_groups_of_one_large_file_are_shared_by_all_shards(
@@ -271,7 +273,7 @@ def test_row_groups_of_one_large_file_are_shared_by_all_shards(
     monkeypatch.setattr("everstream.connectors.parquet_files.SMALLEST_SPLIT_BYTES", 100)
     file = tmp_path / "a.parquet"
     pl.DataFrame({"n": range(4000)}).write_parquet(file, row_group_size=100, compression="lz4")
-    check_source(partial(Parquet, file), expected=[{"n": n} for n in range(4000)])
+    check_source(partial(Parquet, file), expected=[{"n": n} for n in range(4000)], respreads=True)
     counts = [len(read_all(Parquet(file).open(shard, 4))) for shard in range(4)]
     assert min(counts) >= 500
 

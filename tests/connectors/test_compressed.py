@@ -84,7 +84,7 @@ def test_compressed_files_keep_the_promises_of_a_source(tmp_path: Path, kind: st
         pack(tmp_path / f"{part}.jsonl.zst", [f'{{"n":{n},"t":"é"}}' for n in own])
         pack(tmp_path / f"{part}.csv.gz", ["n,t", *(f'{n},"é"' for n in own)])
     expected = [{"n": number, "t": "é"} for number in numbers]
-    check_source(lambda: SOURCES[kind](tmp_path), shards=(1, 2), expected=expected)
+    check_source(lambda: SOURCES[kind](tmp_path), shards=(1, 2), expected=expected, respreads=True)
 
 
 def test_a_quoted_line_end_in_a_compressed_csv_file(tmp_path: Path) -> None:

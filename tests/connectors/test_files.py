@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everstream.connectors import JsonLines, TextLines
-from everstream.connectors.splits import deal
+from everstream.connectors.ranges import deal
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.source import EndOfStream, Reader
 from everstream.testing.sources import check_source
@@ -66,7 +66,9 @@ def test_text_lines_keeps_the_promises_of_a_source(texts: list[str], batch_bytes
         for number, text in enumerate(texts):
             Path(folder, f"{number}.txt").write_bytes(text.encode())
             expected += lines_of(text.encode())
-        check_source(lambda: TextLines(folder, batch_bytes=batch_bytes), expected=expected)
+        check_source(
+            lambda: TextLines(folder, batch_bytes=batch_bytes), expected=expected, respreads=True
+        )
 
 
 def test_the_shards_share_one_large_file_evenly(tmp_path: Path) -> None:
@@ -221,7 +223,9 @@ def test_json_lines_keeps_the_promises_of_a_source(tmp_path: Path) -> None:
         '{"a": 1, "b": "é"}\n[1, 2]\r\n\n"text"\n  \nnull\n2.5\n{"nested":{"x":[true]}}'
     )
     for batch_bytes in (1, 20, 10_000):
-        check_source(partial(JsonLines, file, batch_bytes=batch_bytes), expected=VALUES)
+        check_source(
+            partial(JsonLines, file, batch_bytes=batch_bytes), expected=VALUES, respreads=True
+        )
 
 
 @pytest.mark.parametrize("how", [{"columns": True}, {"schema": {"a": pl.Int64, "b": pl.String}}])
@@ -234,6 +238,7 @@ def test_json_lines_as_columns_keeps_the_promises_of_a_source(
         check_source(
             partial(JsonLines, f"{tmp_path}/*.jsonl", batch_bytes=batch_bytes, **how),
             expected=ROWS,
+            respreads=True,
         )
 
 

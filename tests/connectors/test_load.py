@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import everstream as es
 from everstream.connectors.load import PATTERNS
+from everstream.connectors.rates import Pieces, Steady
 from everstream.pipeline.source import EndOfStream, Reader
 
 P, LOW, HIGH = 8.0, 20.0, 100.0
@@ -379,3 +380,11 @@ def test_offsets_of_stores_from_before_loads_are_understood() -> None:
     clock.now_s += 1.0
     reader.seek(pickle.loads(pickle.dumps(old)))
     assert reader.read() == list(range(10))
+
+
+def test_a_steady_load_is_a_line_of_one_piece() -> None:
+    steady, line = Steady(250.0), Pieces([0.0, 1.0], [250.0], [250.0], repeats=False)
+    at_s, numbers = np.array([0.0, 0.3, 1.0, 7.25]), np.array([-1.0, 0.0, 0.5, 100.0, 1e6])
+    assert steady.rate(at_s) == pytest.approx(line.rate(at_s))
+    assert steady.items(at_s) == pytest.approx(line.items(at_s))
+    assert steady.due_s(numbers) == pytest.approx(line.due_s(numbers))

@@ -50,6 +50,7 @@ def test_a_table_keeps_the_promises_of_a_source(postgres: PostgresServer, table:
             lambda size=batch_rows: PostgresTable(postgres.dsn, table, key="id", batch_rows=size),  # type: ignore[misc]
             expected=rows,
             shards=(1, 3),
+            respreads=True,
         )
 
 

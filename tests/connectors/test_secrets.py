@@ -3,6 +3,7 @@
 import os
 import pickle
 import stat
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from everstream.errors import EverstreamError, UserError
 from everstream.pipeline.sink import Sink, SinkShard
 from everstream.spark.context import make_context
 from everstream.state import FsspecBlobs
+from tests.connectors.kafka_reading import numbers, opened, read_records, topic_of
 from tests.connectors.postgres_server import PostgresServer
+from tests.kafka_server import KafkaServer
 
 SECRET = "hunter2-and-more"
 
@@ -122,6 +125,30 @@ def test_the_source_of_a_table_does_not_show_its_password() -> None:
     assert SECRET not in shown
     with pytest.raises(UserError, match="%40"):
         es.PostgresTable(f"postgresql://me:@{SECRET}@x/db", "rows", key="n").check()
+
+
+def test_a_password_for_kafka_is_neither_stored_nor_shown(
+    kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = topic_of(kafka)
+    kafka.produce(topic, numbers(2))
+    unused = {"sasl.password": SECRET, "ssl.key.password": SECRET}
+    source = es.Kafka(kafka.bootstrap, topic, stop="latest", options=unused)
+    reader = opened(source)
+    assert read_records(reader, 2) == [0, 1]
+    reader.close()
+    assert SECRET.encode() not in pickle.dumps(reader.offset)
+    assert SECRET not in f"{source!r} {vars(source)!r} {source.describe_offsets()}"
+    monkeypatch.setattr("everstream.connectors.kafka_offsets.ANSWER_S", 0.3)
+    for options in (
+        {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "me"},
+        {"security.protocol": SECRET},
+    ):
+        wrong = es.Kafka(kafka.bootstrap, topic, options={**options, "sasl.password": SECRET})
+        with pytest.raises(EverstreamError) as refused:
+            wrong.check()
+        said = "".join(traceback.format_exception(refused.value)) + caplog.text
+        assert SECRET not in said
 
 
 @pytest.fixture

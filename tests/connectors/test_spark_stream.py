@@ -169,7 +169,7 @@ def test_mistakes_are_said_before_anything_runs(spark: SparkSession, tmp_path: P
     pipeline = es.Pipeline("one-slot")
     pipeline.source(source).collect()
     one: Any = SimpleNamespace(master="local[1,9]", defaultParallelism=1)
-    config: Any = SimpleNamespace(workers=None)
+    config: Any = SimpleNamespace(workers=None, spares=0)
     with pytest.raises(UserError, match=r"run it on master 'local\[2\]'"):
         hosts_for(config, one, make_plan(pipeline, 1), "tasks")
     assert hosts_for(config, one, make_plan(pipeline, 1), "microbatch") == 1

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from everstream.connectors import FromList, JsonLines, Range
 from everstream.connectors.parts import PartName, PartTransaction, PartWriter, owner_of
 from everstream.core.permits import permit as engine_permit
-from everstream.errors import EverstreamError
+from everstream.errors import EverstreamError, UserError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.sink import Permit, SinkShard, Transaction
 from everstream.pipeline.source import END, EndOfStream, Reader, Source
@@ -86,11 +87,138 @@ def test_the_source_suite_finds_a_source_that(fault: str) -> None:
         check_source(lambda: Bent(fault))
 
 
+class Mixed(Source):
+    """Two streams that a reader mixes by chance; with a fault, not even each is in order."""
+
+    max_shards = 1
+
+    def __init__(self, fault: bool) -> None:
+        self.fault = fault
+
+    def open(self, shard: int, shards: int) -> Reader:
+        if shards > 1:
+            raise UserError("one shard")
+        return MixedReader(self.fault)
+
+
+class MixedReader(Reader):
+    chance = Random(7)
+
+    def __init__(self, fault: bool) -> None:
+        self.fault = fault
+        self.place = (0, 0)
+
+    @property
+    def offset(self) -> tuple[int, int]:
+        return self.place
+
+    def seek(self, offset: tuple[int, int]) -> None:
+        self.place = offset
+
+    def read(self) -> Batch | EndOfStream | None:
+        left = [stream for stream in (0, 1) if self.place[stream] < 10]
+        if not left:
+            return END
+        stream = self.chance.choice(left)
+        n = self.place[stream]
+        self.place = (n + 1, self.place[1]) if stream == 0 else (self.place[0], n + 1)
+        if self.fault and n in (3, 4) and self.chance.random() < 0.5:
+            n = 7 - n
+        return [(stream, n)]
+
+
+def test_the_source_suite_passes_streams_that_are_mixed_by_chance_and_each_in_order() -> None:
+    expected = [(stream, n) for stream in (0, 1) for n in range(10)]
+    check_source(lambda: Mixed(False), expected=expected, lane=lambda record: record[0])
+    with pytest.raises(AssertionError, match="other records than before"):
+        check_source(lambda: Mixed(False), expected=expected)
+
+
+def test_the_source_suite_finds_a_stream_out_of_order_among_mixed_ones() -> None:
+    with pytest.raises(AssertionError, match="other records than before"):
+        check_source(lambda: Mixed(True), lane=lambda record: record[0])
+
+
 def test_the_source_suite_finds_an_end_that_never_comes_and_records_that_differ() -> None:
     with pytest.raises(AssertionError, match="no end"):
         check_source(lambda: Range(100, batch=1), max_reads=10)
     with pytest.raises(AssertionError, match="lose"):
         check_source(lambda: FromList([1]), expected=[1, 2])
+
+
+class Dealt(Source):
+    """Numbers that are dealt out, and dealt out again; with a fault in the latter."""
+
+    def __init__(self, fault: str) -> None:
+        self.fault = fault
+
+    def open(self, shard: int, shards: int) -> Reader:
+        return DealtReader(tuple(range(shard, 40, shards)))
+
+    def respread(self, offsets: Sequence[tuple[int, ...]], shards: int) -> Sequence[Any]:
+        left = [n for offset in offsets for n in offset]
+        if self.fault == "refuses":
+            raise UserError("keep the number of shards")
+        if self.fault == "fails":
+            raise KeyError(shards)
+        if self.fault == "loses what the last shard had left":
+            left = [n for offset in offsets[:-1] for n in offset]
+        if self.fault == "loses what is left when shards become fewer" and shards < len(offsets):
+            left = [n for offset in offsets[:shards] for n in offset]
+        if self.fault == "gives a record to two shards" and left:
+            left.append(left[0])
+        if self.fault == "begins again":
+            left = list(range(40))
+        if self.fault == "deals by chance":
+            Random().shuffle(left)
+        if self.fault == "gives too few offsets":
+            return [tuple(left)]
+        return [tuple(left[shard::shards]) for shard in range(shards)]
+
+
+class DealtReader(Reader):
+    def __init__(self, left: tuple[int, ...]) -> None:
+        self.left = left
+
+    @property
+    def offset(self) -> tuple[int, ...]:
+        return self.left
+
+    def seek(self, offset: tuple[int, ...]) -> None:
+        self.left = offset
+
+    def read(self) -> Batch | EndOfStream | None:
+        if not self.left:
+            return END
+        first, *rest = self.left
+        self.left = tuple(rest)
+        return [first]
+
+
+def test_the_source_suite_passes_a_source_that_can_be_spread_over_other_shards() -> None:
+    check_source(lambda: Dealt("none"), expected=range(40), respreads=True)
+    check_source(lambda: Dealt("refuses"), expected=range(40), respreads=False)
+    with pytest.raises(AssertionError, match="refuses"):
+        check_source(lambda: Dealt("refuses"), expected=range(40), respreads=True)
+    with pytest.raises(AssertionError, match="does not refuse"):
+        check_source(lambda: Dealt("none"), expected=range(40), respreads=False)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "fails",
+        "loses what the last shard had left",
+        "loses what is left when shards become fewer",
+        "gives a record to two shards",
+        "begins again",
+        "deals by chance",
+        "gives too few offsets",
+    ],
+)
+def test_the_source_suite_finds_a_source_that_when_respread(fault: str) -> None:
+    with pytest.raises((AssertionError, KeyError)):
+        check_source(lambda: Dealt(fault), expected=range(40))
 
 
 def records_in(place: str, who: SinkShard) -> list[Any]:
@@ -154,6 +282,33 @@ def _part_by_generation(self: PartWriter, checkpoint: int) -> Any:
     return transaction
 
 
+def _recover_sweeps_other_numbers(
+    self: PartWriter, transactions: Sequence[Transaction], permit: Permit
+) -> Sequence[Transaction]:
+    """As if only those numbers counted that are in use now."""
+    held = original_recover(self, transactions, permit)
+    for part in self._folder.parts(self._owner):
+        if part.shard >= self._who.shards:
+            self._folder.remove(part)
+    return held
+
+
+def _recover_only_known_numbers(
+    self: PartWriter, transactions: Sequence[Transaction], permit: Permit
+) -> Sequence[Transaction]:
+    """As if a number that is gone, or new, had nothing to put right: only the suite's first two."""
+    if self._who.shard >= 2:
+        return ()
+    return original_recover(self, transactions, permit)
+
+
+def _recover_begins_anew_where_nothing_waits(
+    self: PartWriter, transactions: Sequence[Transaction], permit: Permit
+) -> Sequence[Transaction]:
+    """As if a number that comes back had never been there."""
+    return original_recover(self, transactions, permit if transactions else engine_permit(0))
+
+
 def _abort_does_nothing_and_commits(self: PartTransaction) -> None:
     original_commit(self, engine_permit(self.checkpoint))
 
@@ -174,6 +329,9 @@ original_prepare = PartWriter.prepare
         (PartWriter, "recover", _recover_without_commit),
         (PartWriter, "recover", _recover_without_what_waits),
         (PartWriter, "recover", _recover_with_all_commits),
+        (PartWriter, "recover", _recover_sweeps_other_numbers),
+        (PartWriter, "recover", _recover_only_known_numbers),
+        (PartWriter, "recover", _recover_begins_anew_where_nothing_waits),
         (PartWriter, "prepare", _part_by_generation),
     ],
 )

@@ -14,12 +14,13 @@ import polars as pl
 import pytest
 
 from everstream.connectors import Postgres, Sqlite
+from everstream.connectors.postgres import sql_csv
 from everstream.connectors.sql import TOKEN, WRITERS
 from everstream.connectors.tables import TableTransaction
 from everstream.core.permits import permit
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import Batch
-from everstream.pipeline.sink import Delivery
+from everstream.pipeline.sink import Delivery, SinkShard, Writer
 from everstream.testing.sinks import check_sink, default_batches
 from tests.connectors.postgres_server import PostgresServer
 from tests.connectors.table_places import Place, postgres_rows, sqlite_rows, table_for
@@ -66,6 +67,24 @@ def test_postgres_upsert_is_idempotent(postgres: PostgresServer) -> None:
         lambda place: Postgres(postgres.dsn, table_for(place), upsert_on=["n"]),
         lambda _, who: postgres_rows(postgres.dsn, table_for(str(Path(who.store).parent))),
     )
+
+
+@pytest.mark.usefixtures("quick_disk")
+def test_an_upsert_of_a_shard_whose_number_is_gone_is_refused(tmp_path: Path) -> None:
+    sink = Sqlite(tmp_path / "out.db", "rows", upsert_on=["n"])
+
+    def opened(shard: int, shards: int, generation: int) -> Writer:
+        writer = sink.open(SinkShard("p", "out", shard, shards, generation, str(tmp_path)))
+        writer.recover([], permit(0))
+        return writer
+
+    zombies = [opened(shard, 3, 1) for shard in range(3)]
+    heirs = [opened(0, 3, 2), opened(1, 3, 2), opened(2, 3, 2), opened(0, 1, 2)]
+    heirs[-1].write([{"n": 1, "text": "right"}])
+    for zombie in zombies:
+        with pytest.raises(ConnectorError, match="must stop"):
+            zombie.write([{"n": 1, "text": "old"}])
+    assert [row["text"] for row in sqlite_rows(tmp_path / "out.db", "rows")] == ["right"]
 
 
 def test_a_zombie_that_is_in_the_middle_of_a_commit_is_refused(place: Place) -> None:
@@ -365,3 +384,47 @@ def test_tables_of_an_earlier_version_are_refused(tmp_path: Path) -> None:
     place.execute("CREATE TABLE _everstream_commits (id integer)")
     with pytest.raises(UserError, match=r"_everstream_commits.*which deletes the output"):
         place.sink().start_fresh("words", "counts", f"{tmp_path}/store", replace=False)
+
+
+def test_every_value_comes_through_a_copy_of_text_as_it_does_row_by_row(
+    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ["", None, "NULL", '"', 'a"b,c', "line\nline", "\\N", "a\\.", "\r\n", "é\u2028", " "]
+    frame = pl.DataFrame(
+        {
+            "text": texts,
+            "number": [*range(len(texts) - 1), None],
+            "share": [1e-300, float("nan"), float("inf"), -1.5, None, *[0.1] * (len(texts) - 5)],
+            "sure": [True, False, None] + [True] * (len(texts) - 3),
+            "day": [date(2026, 1, 2), None] + [date(1, 1, 1)] * (len(texts) - 2),
+            "at": [datetime(2026, 1, 2, 3, 4, 5, 6)] * len(texts),
+            "zoned": [datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)] * len(texts),
+            "cents": [Decimal("1.50")] * len(texts),
+        }
+    )
+    ways = {
+        "as_text": frame,
+        "row_by_row": frame,
+        "with_an_end": pl.concat([frame, frame[:1].with_columns(text=pl.lit("x\n\\.\ny"))]),
+    }
+    for way, rows in ways.items():
+        with monkeypatch.context() as context:
+            if way == "row_by_row":
+                context.setattr("everstream.connectors.postgres_sink.sql_csv", lambda frame: None)
+            writer = Postgres(postgres.dsn, f"copy_{way}").open(Place("x", tmp_path, "").who())
+            writer.recover([], permit(0))
+            writer.write(rows)
+            transaction = writer.prepare(1)
+            assert transaction is not None
+            transaction.persist()
+            transaction.commit(permit(1))
+    found = {way: repr(postgres_rows(postgres.dsn, f"copy_{way}")) for way in ways}
+    assert found["as_text"] == found["row_by_row"]
+    assert (
+        found["with_an_end"].startswith(found["as_text"][:-1])
+        and "x\\n\\\\.\\ny" in found["with_an_end"]
+    )
+    assert sql_csv(ways["as_text"]) is not None
+    assert list(sql_csv(pl.DataFrame({"a": [1]})) or ()) == ["1\n"]
+    assert sql_csv(ways["with_an_end"]) is None
+    assert sql_csv(pl.DataFrame({"a": [[1]]})) is None

@@ -17,7 +17,7 @@ RUNNING = {*WRITING, "core", "runtime", "connectors"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "extras": {"errors"},
-    "state": {"errors"},
+    "state": {"errors", "extras"},
     "pipeline": {"errors", "state"},
     "connectors": WRITING,
     "annotations": {*WRITING, "connectors"},
@@ -27,17 +27,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     "monitoring": {*WRITING, "core", "extras"},
     "planning": {*WRITING, "core", "extras"},
     "inspection": {*WRITING, "core"},
+    "history": {*WRITING, "core", "planning"},
+    "ui": {*WRITING, "core", "extras", "history", "inspection", "connectors"},
     "testing": {*WRITING, "core"},
     "datasource": {*RUNNING, "inspection"},
     "simulation": RUNNING,
-    "spark": {*RUNNING, "planning", "monitoring"},
+    "spark": {*RUNNING, "planning", "monitoring", "history"},
     "microbatch": {*RUNNING, "spark", "monitoring"},
     "audit": {*RUNNING, "spark", "simulation", "inspection"},
     "bench": {*RUNNING, "spark", "simulation", "inspection", "audit", "planning", "transactions"},
     "apps": {*RUNNING, "spark", "monitoring", "annotations"},
     "cli": {
         *(*RUNNING, "spark", "simulation", "inspection", "audit", "planning", "bench", "apps"),
-        *("monitoring", "annotations"),
+        *("monitoring", "annotations", "history", "ui"),
     },
 }
 """Package -> the packages of ours it may import at the top of a module.
@@ -46,10 +48,10 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 LAZY = {
     *(("pipeline", "spark"), ("pipeline", "connectors"), ("pipeline", "transactions")),
-    *(("inspection", "transactions"), ("spark", "microbatch")),
+    *(("inspection", "transactions"), ("spark", "microbatch"), ("spark", "ui")),
 }
-"""Inside a function only: `pipeline.run()`, `.collect()`, `.transact()`, `read_tables` and
-`run(engine="microbatch")` reach for what performs them."""
+"""Inside a function only: `pipeline.run()`, `.collect()`, `.transact()`, `read_tables`,
+`run(engine="microbatch")` and `run(ui=True)` reach for what performs them."""
 
 WRITTEN_AS_A_USER_WOULD = {"bench", "apps"}
 """May `import everstream as es`: all others would go round in a circle."""

@@ -58,6 +58,6 @@ def test_a_run_remembers_as_many_failures_as_is_good_for_it() -> None:
     run = Run(Policy(every_s=None, max_restarts=10 * KEPT, restart_window_s=1.0)).to_running()
     for second in range(KEPT + 50):
         run.now_s = float(second)
-        run.it.on_host_joined(0, "again", run.now_s)  # type: ignore[arg-type]
+        run.it.on_process_joined(0, "again", run.now_s)  # type: ignore[arg-type]
         run.restored()
     assert len(run.it.recoveries) == KEPT and run.it.recoveries.total == KEPT + 50

@@ -15,6 +15,7 @@ MAKERS = {
     "microbatch/output.py",  # the driver commits, once the manifest is in the store
     "runtime/source_log.py",  # reads its own output again, with nothing to commit
     "testing/sinks.py",  # play the engine for a sink under test
+    "testing/sink_rescaling.py",
     "testing/sink_world.py",
 }
 

@@ -174,12 +174,6 @@ def test_a_manifest_of_another_pipeline_does_not_fit() -> None:
         check_fits(EpochManifest(Epoch(1), {}, "other"), planned(source()))
 
 
-def test_a_changed_number_of_shards_does_not_fit() -> None:
-    manifest = EpochManifest(Epoch(1), {}, "test", shard_counts={"numbers": 2, "gone": 3})
-    with pytest.raises(UserError, match=r"'numbers' was checkpointed with 2 shard\(s\).*shards=2"):
-        check_fits(manifest, planned(source(shards=1)))
-
-
 @pytest.mark.parametrize("now", ["none", "memory"])
 def test_checkpoints_with_logs_do_not_fit_a_run_without_or_with_others(now: LogKind) -> None:
     plan = planned(source())

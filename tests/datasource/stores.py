@@ -1,6 +1,7 @@
 """Stores written by hand: epochs of one sink that keeps its output there, committed or not."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,13 @@ class Written:
             self.store.forget_all(self.lease)
         self.shards = shards
         self.waiting: dict[int, list[Transaction]] = {shard: [] for shard in range(shards)}
+
+    def rescale(self, shards: int) -> None:
+        """Other shards from the next epoch on; what waited has been committed when they begin."""
+        for shard, transactions in self.waiting.items():
+            self.commit(shard, max((t.checkpoint for t in transactions), default=0))
+        self.shards = shards
+        self.waiting = {shard: [] for shard in range(shards)}
 
     def prepare(self, shard: int, checkpoint: int, records: Sequence[Any]) -> None:
         """A part that waits for its commit."""
@@ -65,6 +73,25 @@ class Written:
             returns=returns,
         )
         self.store.append_manifest(self.lease, manifest.to_json())
+
+    def respread(self, number: int, shards: int) -> None:
+        """The newest epoch once more, as a run goes on from it with another number of shards."""
+        entry = self.store.manifests()[0]
+        manifest = EpochManifest.from_json(entry.body)
+        parts = tuple(manifest.records.values())
+        records = {
+            ShardId(SINK, shard): CheckpointRecord(
+                ShardId(SINK, shard),
+                CheckpointNumber(number),
+                (SINK,),
+                uncommitted={SINK: tuple(n for p in parts for n in (p.uncommitted or {})[SINK])},
+                parts=parts,
+            )
+            for shard in range(shards)
+        }
+        self.store.append_manifest(
+            self.lease, replace(manifest, records=records, shard_counts={SINK: shards}).to_json()
+        )
 
     def commit(self, shard: int, checkpoint: int) -> None:
         for transaction in self.waiting[shard]:

@@ -75,6 +75,70 @@ def test_shards_with_checkpoints_of_their_own_are_read_each_up_to_the_line(tmp_p
     assert query.step() == [3]
 
 
+def test_output_of_shards_that_are_no_more_is_read_once_and_stays(tmp_path: Path) -> None:
+    written = Written(tmp_path, shards=3)
+    query = Query(written.stream())
+    for shard in range(3):
+        written.prepare(shard, 1, [10 + shard])
+    written.epoch(1)
+    written.commit(0, 1)
+    assert query.step() == [], "not all of it"
+    written.rescale(1)
+    assert query.step() == [10, 11, 12]
+    for number in (2, 3):
+        written.prepare(0, number, [10 * number])
+        written.epoch(number)
+        written.commit(0, number)
+    assert query.step() == [20, 30]
+    assert Query(written.stream()).step() == [10, 11, 12, 20, 30]
+    written.rescale(3)
+    for shard in range(3):
+        written.prepare(shard, 4, [40 + shard])
+    written.epoch(4)
+    written.commit(2, 4)
+    assert query.step() == [], "a number that came back has committed, and others have not"
+    assert Query(written.stream()).step() == [10, 11, 12, 20, 30]
+    for shard in range(2):
+        written.commit(shard, 4)
+    assert query.step() == [40, 41, 42]
+    assert Query(written.stream()).step() == [10, 11, 12, 20, 30, 40, 41, 42]
+
+
+def test_what_waits_when_the_number_of_shards_changes_is_found_under_its_own_number(
+    tmp_path: Path,
+) -> None:
+    written = Written(tmp_path, shards=3)
+    for shard in range(3):
+        written.prepare(shard, 1, [10 + shard])
+    written.epoch(1)
+    written.respread(1, 1)
+    query = Query(written.stream())
+    written.commit(0, 1)
+    assert query.step() == [], "two of three wait"
+    for shard in (1, 2):
+        written.commit(shard, 1)
+    assert query.step() == [10, 11, 12]
+
+
+def test_output_of_shards_that_are_no_more_counts_by_their_own_checkpoints(tmp_path: Path) -> None:
+    written = Written(tmp_path, shards=2)
+    written.prepare(0, 3, [3])
+    written.prepare(1, 57, [57])
+    written.epoch(1, {0: 3, 1: 60})
+    written.rescale(1)
+    written.prepare(0, 4, [4])
+    written.epoch(2, {0: 5})
+    written.commit(0, 5)
+    query = Query(written.stream())
+    assert sorted(query.step()) == [3, 4, 57]
+    written.rescale(2)
+    written.prepare(1, 61, [61])
+    written.epoch(3, {0: 6, 1: 61})
+    assert query.step() == []
+    written.commit(1, 61)
+    assert query.step() == [61]
+
+
 def test_a_batch_asked_for_again_is_the_same(tmp_path: Path) -> None:
     written = Written(tmp_path)
     written.prepare(0, 1, [1])

@@ -31,7 +31,10 @@ from everstream.pipeline.stream import Pipeline
 from everstream.simulation import __main__ as simulation
 from everstream.spark.context import make_context
 from everstream.spark.result import RunResult
+from tests.connectors.kafka_topics import Reading, make_topic
+from tests.docs.sections import programs_under_a_tested_heading
 from tests.engines import on_both_engines, on_both_engines_at_length
+from tests.kafka_server import KafkaServer
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
@@ -46,8 +49,12 @@ GIVEN: dict[str, Callable[[], dict[str, Any]]] = {
 }
 """What a page takes for granted in its programs."""
 
-MONITORED = "docs/load.md"
-"""It ends with a run under a monitor, which only tasks that stay can have; micro-batches refuse it."""
+REFUSED_IN_EPOCHS = {
+    "docs/rescaling.md": "numbers of shards are changed between two runs",
+    "docs/load.md": "a monitor reads shards while they run",
+    "docs/state.md": "needs a process that stays there",
+}
+"""Documents with a program that engine="microbatch" refuses, and why."""
 
 
 def blocks(document: Path, language: str) -> list[str]:
@@ -106,6 +113,7 @@ def programs_without_a_test_of_their_own() -> dict[str, list[int]]:
     calls = Path(__file__).read_text()
     by_number = re.findall(r"(?:run_block|program)\(\"(.+?)\", (\d+)", calls)
     tested = {(document, int(number)) for document, number in by_number}
+    tested |= programs_under_a_tested_heading()
     walked_through = set(re.findall(r"each_program\(\"(.+?)\"", calls))
     every = [
         (str(document.relative_to(ROOT)), number)
@@ -125,9 +133,8 @@ def programs_without_a_test_of_their_own() -> dict[str, list[int]]:
 def test_every_other_program_in_the_documents_runs(
     document: str, numbers: list[int], default_engine: Engine
 ) -> None:
-    refused = default_engine == "microbatch" and document == MONITORED
-    monitored = pytest.raises(UserError, match="a monitor reads shards while they run")
-    with monitored if refused else nullcontext():
+    why = REFUSED_IN_EPOCHS.get(document) if default_engine == "microbatch" else None
+    with pytest.raises(UserError, match=why) if why else nullcontext():
         for number, run_pipelines in enumerate(run_blocks(document)):
             if number in numbers:
                 for result in run_pipelines().values():
@@ -179,6 +186,21 @@ def test_the_operator_class_of_the_operators_page() -> None:
         expected.append((n % 5, balances[n % 5]))
     assert Counter(result.collected("balances")) == Counter(expected)
     assert sorted(result.collected("overdrawn")) == [0, 1, 2, 3, 4]
+
+
+@on_both_engines_at_length
+def test_the_migrated_balances_of_the_page_on_changes() -> None:
+    (result,) = run_block("docs/upgrading.md", 0).values()
+    last = dict(sorted(result.collected()))
+    assert last == {key: sum(range(key, 1_000, 7)) for key in range(7)}
+
+
+def test_the_savepoint_of_the_page_on_changes_is_edited() -> None:
+    here = {"workers=1": f'workers=1, master="{MASTER}"'}
+    program("docs/upgrading.md", 1, here)
+    found = everstream.edit_savepoint("ticking-store", "patched").state("count")
+    assert found[99] == 10
+    assert all(n >= 2000 for key, n in found.items() if key != 99)
 
 
 @on_both_engines_at_length
@@ -408,7 +430,7 @@ def test_the_sinks_are_promised_what_they_say_themselves() -> None:
         name: row[0]
         for row in rows_under("docs/guarantees.md", "Sinks")
         for name in re.findall(r"`(\w+)`", row[1])
-        if "upsert_on" not in row[1]
+        if "upsert_on" not in row[1] and "delivery=" not in row[1]
     }
     sinks = [
         kind
@@ -427,3 +449,39 @@ def test_make_targets_in_the_documents_exist(document: str) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = re.findall(r"(?:^|`)make ([a-z-]+)", (ROOT / document).read_text(), re.MULTILINE)
     assert {"test"} <= set(named) <= targets
+
+
+@on_both_engines_at_length
+def test_the_program_of_the_kafka_page_copies_the_large_orders(
+    kafka: KafkaServer, default_engine: Engine
+) -> None:
+    source, output = f"orders-{default_engine}", f"large-{default_engine}"
+    for topic in (source, output):
+        make_topic(kafka, topic)
+    orders = [{"customer": f"c{n % 7}", "amount": n} for n in range(300)]
+    kafka.produce(source, ({"value": json.dumps(order)} for order in orders))
+    here = {"localhost:9092": kafka.bootstrap, '"orders"': f'"{source}"'}
+    run_block("docs/kafka.md", 0, {**here, '"large-orders", key': f'"{output}", key'})
+    reading = Reading(kafka)
+    found = [(json.loads(m.value()), m.key()) for m in reading.messages(output)]
+    reading.close()
+    assert found == [
+        (order, order["customer"].encode()) for order in orders if order["amount"] > 100
+    ]
+
+
+@on_both_engines_at_length
+def test_the_program_for_kafka_in_the_readme_adds_up_what_each_customer_paid(
+    kafka: KafkaServer, default_engine: Engine
+) -> None:
+    source, output = f"paid-{default_engine}", f"amounts-{default_engine}"
+    for topic in (source, output):
+        make_topic(kafka, topic)
+    orders = [{"customer": f"c{n % 7}", "amount": n} for n in range(300)]
+    kafka.produce(source, ({"value": json.dumps(order)} for order in orders))
+    here = {"localhost:9092": kafka.bootstrap, '"orders"': f'"{source}"'}
+    run_block("README.md", 2, {**here, '"amounts"': f'"{output}"'})
+    reading = Reading(kafka)
+    last = {m.key().decode(): json.loads(m.value())["amount"] for m in reading.messages(output)}
+    reading.close()
+    assert last == {f"c{k}": sum(range(k, 300, 7)) for k in range(7)}

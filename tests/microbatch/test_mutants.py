@@ -85,8 +85,10 @@ def output_is_committed_before_the_manifest(patch: Patch) -> None:
 def tasks_put_sinks_right(patch: Patch) -> None:
     make = ChainStages.__init__
 
-    def recovering(self: ChainStages, *arguments: object, recovers: bool = True) -> None:
-        make(self, *arguments)  # type: ignore[arg-type]
+    def recovering(
+        self: ChainStages, *arguments: object, recovers: bool = True, times: bool = True
+    ) -> None:
+        make(self, *arguments, times=times)  # type: ignore[arg-type]
 
     patch.setattr(ChainStages, "__init__", recovering)
 

@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 
 import everstream as es
+from everstream.core.histogram import Histogram
 from everstream.core.meter import Meter
 from everstream.monitoring.sheet import Sheet, read_sheet
 
@@ -74,6 +75,27 @@ def test_a_part_that_begins_anew_takes_nothing_back() -> None:
     last = monitor.table().row(-1, named=True)
     assert last["records"] == 437
     assert last["latency_average_ms"] == pytest.approx(7000 / 430, abs=1e-3)
+
+
+def test_quantiles_are_of_what_came_out_just_now() -> None:
+    clock = Clock()
+    monitor = watched(clock)
+    monitor.done(records=100, latency_s=5.0)
+    clock.now_s = 1.0
+    monitor.sample()
+    before = Histogram()
+    before.add(0.002, 50)
+    monitor.heard("sink/0", Meter(records=50, timed=50, latency={"out": before}))
+    after = Histogram()
+    after.add(0.010, 90)
+    after.add(0.300, 10)
+    monitor.heard("sink/0", Meter(records=40, timed=40, latency={"out": after}))  # began anew
+    clock.now_s = 2.0
+    monitor.sample()
+    last = monitor.table().row(-1, named=True)
+    assert last["latency_p50_ms"] == pytest.approx(10, rel=0.1)
+    assert last["latency_p95_ms"] == pytest.approx(300, rel=0.1)
+    assert last["latency_p99_ms"] == pytest.approx(300, rel=0.1)
 
 
 def test_loads_of_the_sources_are_added_up() -> None:

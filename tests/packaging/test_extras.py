@@ -18,11 +18,23 @@ ROOT = Path(__file__).parents[2]
 LIBRARY = Path(everstream.__file__).parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 OPTIONAL = {
-    *("numba", "llvmlite", "matplotlib", "duckdb", "simpy", "psycopg", "psutil"),
+    *(
+        "numba",
+        "llvmlite",
+        "matplotlib",
+        "duckdb",
+        "simpy",
+        "psycopg",
+        "psutil",
+        "redis",
+        "urllib3",
+        "confluent_kafka",
+        "fastavro",
+    ),
     *("cv2", "skimage", "faiss", "pocketsphinx", "afinn"),
 }
 """What may be imported inside a `with extra(...)` only. llvmlite comes with numba."""
-BROUGHT_AS = {"cv2": "opencv", "skimage": "scikit"}
+BROUGHT_AS = {"cv2": "opencv", "skimage": "scikit", "confluent_kafka": "confluent"}
 """The first word of the package that a module comes in, if it is another one."""
 
 WITHOUT = f"""
@@ -99,8 +111,8 @@ def test_nothing_optional_is_installed_with_the_library_and_dev_and_all_bring_ev
     always = {wanted.partition(">")[0] for wanted in PROJECT["dependencies"]}
     assert not always & OPTIONAL
     extras = PROJECT["optional-dependencies"]
-    (everything,) = extras["all"]
-    named = everything.partition("[")[2].rstrip("]").split(",")
+    lists = [some.partition("[")[2].rstrip("]") for some in extras["all"]]
+    named = [name for names in lists for name in names.split(",")]
     assert set(named) == set(extras) - {"all", "docs", "dev"}
     assert "everstream[all,docs]" in extras["dev"]
 

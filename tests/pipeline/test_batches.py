@@ -1,5 +1,6 @@
 """Batches and the context an operator is given."""
 
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -124,5 +125,5 @@ def test_map_batches_must_return_a_batch() -> None:
 
 def test_operators_without_declared_state_have_none() -> None:
     operator = Picky()
-    bind_state(operator, lambda name, init: ShardState().keystore("mine", name, init))
+    bind_state(operator, partial(ShardState().keystore, "mine"))
     assert operator.__dict__["_keyed"] == {}

@@ -198,11 +198,17 @@ def test_how_old_an_epoch_is_does_not_come_from_the_clock_of_another_driver() ->
 
 
 WALL_CLOCK = {
+    "connectors/delta_table.py": "shown beside a file of a table",
+    "connectors/http_post.py": "for a server that says until when to wait; never longer than patience",
     "connectors/timing.py": "only where no steady clock is known to both processes",
     "pipeline/clocks.py": "the ForwardClock itself",
     "pipeline/operator.py": "for contexts in tests; a chain gives its own",
+    "state/near.py": "how old a folder is that nobody removed; a wrong one costs a copy",
+    "spark/driver.py": "shown beside what was measured",
+    "spark/handle.py": "shown beside a savepoint",
     "spark/host.py": "behind a ForwardClock",
     "spark/manifest_writer.py": "shown beside a checkpoint",
+    "spark/recording.py": "shown beside what has happened",
     "spark/operator_logs.py": "shown beside a line of a log",
 }
 """Where the clock of the machine is looked at, and why a wrong one does no harm there."""

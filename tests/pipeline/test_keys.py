@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from everstream.errors import UserError
 from everstream.pipeline import keys, text_hash
-from everstream.pipeline.batch import Batch, records_of
-from everstream.pipeline.keys import Keying, hash_column, key_selector, stable_hash
+from everstream.pipeline.batch import Batch, columns_of, records_of
+from everstream.pipeline.keys import KEY_GROUPS, Keying, hash_column, key_selector, stable_hash
 
 PINNED: list[tuple[Any, int]] = [
     ("", 0),
@@ -203,7 +203,7 @@ def test_one_keyed_stream_can_feed_operators_of_different_widths() -> None:
     for shards in (7, 2, 3):
         for shard, part in keying.split(list(range(50)), shards):
             assert shard < shards
-            assert all(stable_hash(x) % shards == shard for x in part)
+            assert all(stable_hash(x) % KEY_GROUPS % shards == shard for x in part)
 
 
 def test_the_cache_of_keys_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,3 +276,62 @@ def test_long_texts_have_the_hashes_of_short_ones_beside_them() -> None:
     alone = iter(hash_column(pl.Series(short)).tolist())
     assert [code for code, text in zip(together, texts, strict=True) if len(text) < 20] == [*alone]
     assert text_hash.crc32_column(pl.Series(texts), 0) is None
+
+
+@pytest.mark.parametrize("values", [[1, 2, 3, 4, 5, None], [7] * 6, []])
+def test_small_frames_are_split_as_large_ones_are(
+    values: list[int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = pl.DataFrame(
+        {"key": values, "n": range(len(values))}, schema_overrides={"key": pl.Int64}
+    )
+    small = Keying("key").split(frame, 3)
+    monkeypatch.setattr(keys, "_SMALL_FRAME", 0)
+    large = Keying(pl.col("key")).split(frame, 3)
+    assert [shard for shard, _ in small] == [shard for shard, _ in large]
+    for (_, one), (_, other) in zip(small, large, strict=True):
+        assert columns_of(one, "").equals(columns_of(other, ""))
+
+
+COLUMNS = [
+    pl.Series("k", [1, 2, None, -5]),
+    pl.Series("k", ["x", "yy", None] * 300),
+    pl.Series("k", [1.0, 2.5, None, 2.0**60]),
+    pl.Series("k", [b"12", b"", None]),
+    pl.Series("k", [True, False, None]),
+    pl.Series("k", ["x", "y"], dtype=pl.Categorical),
+    pl.Series("k", [2**63 + 5, 7], dtype=pl.UInt64),
+    pl.Series("k", [dt.date(2020, 1, 1), None]),
+    pl.Series("k", [dt.time(1, 2, 3), None]),
+    *(
+        pl.Series("k", [dt.datetime(2020, 1, 1), None]).cast(pl.Datetime(unit))
+        for unit in ("ms", "us", "ns")
+    ),
+    pl.Series("k", [dt.timedelta(days=1), None]).cast(pl.Duration("ms")),
+    pl.DataFrame({"a": [1, 2, None], "b": ["x", None, "z"]}).to_struct("k"),
+    pl.DataFrame({"a": [1], "b": [{"c": 3, "d": "q"}]}).to_struct("k"),
+]
+
+
+@pytest.mark.parametrize("column", COLUMNS, ids=lambda column: str(column.dtype))
+@pytest.mark.parametrize("groups", [KEY_GROUPS, 30, None])
+def test_the_shard_of_a_key_can_be_told_from_the_key_alone(
+    column: pl.Series, groups: int | None
+) -> None:
+    keying = Keying("k", groups)
+    frame = column.to_frame().with_row_index("row")
+    for shards in (1, 2, 3, 7):
+        told = keying.shards_of(keying.keys(frame), shards).tolist()
+        for shard, part in keying.split(frame, shards):
+            assert isinstance(part, pl.DataFrame)
+            assert {told[row] for row in part["row"].to_list()} == {shard}
+
+
+def test_keys_of_one_group_stay_together_over_any_number_of_shards() -> None:
+    keying = Keying(lambda n: n, 12)
+    group = keying.shards_of(range(500), 12)
+    for shards in range(1, 13):
+        together = set(
+            zip(group.tolist(), keying.shards_of(range(500), shards).tolist(), strict=True)
+        )
+        assert len(together) == 12

@@ -265,8 +265,8 @@ def test_dead_letters_of_sources_and_operators_follow_the_checkpoint(tmp_path: P
     first = chain({}, 1, 0)
     assert [through(first) for _ in range(3)] == [[0], [2], [4]]
     saved = first.prepare(1)
-    for transaction in first.unpersisted():
-        transaction.persist()
+    for waiting in first.unpersisted():
+        waiting.perform()
     assert letters(tmp_path, "halves") == []
     for transaction in first.committable(permit(1)):
         transaction.commit(permit(1))

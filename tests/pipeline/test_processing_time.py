@@ -19,12 +19,18 @@ from tests.pipeline.sim import Sink, Total, rows_source, simulate
 class Clock:
     """Windows under a clock that stands where it is put."""
 
-    def __init__(self, window: Sliding, state: KeyStore[Any, Any] | None = None) -> None:
+    def __init__(
+        self,
+        window: Sliding,
+        state: KeyStore[Any, Any] | None = None,
+        before: dict[str, Any] | None = None,
+    ) -> None:
         self.now_s = 1000.0
         aggregates = Aggregates({"n": es.count()})
         self.local = LocalParts(Keying("k"), aggregates, window)
         self.windows = ProcessingTimeAggregates(aggregates, window)
         self.ctx = Context("w", 0, 1, state or KeyStore(), clock_s=lambda: self.now_s)
+        self.windows.goes_on_from(before)
         self.windows.on_start(self.ctx)
 
     def feed(self, at_s: float, *keys: str) -> list[Any]:
@@ -92,3 +98,27 @@ def test_every_record_is_in_exactly_one_tumbling_window_whatever_fails() -> None
 
     for seed in range(20):
         simulate(build, {"out": [("k0", 50), ("k1", 50), ("k2", 50)]}, seed)
+
+
+def test_windows_that_are_open_when_the_rule_changes_are_finished_under_the_old_one() -> None:
+    old = Clock(es.Tumbling("10s"))
+    assert old.feed(1001, "a", "b") == []
+    before = {"operator": "window", "aggregates": ["n=count"], "window": "10 s every 10 s"}
+    new = Clock(es.Tumbling("4s"), old.ctx.state, before)
+    assert new.ctx.wanted_at_s == 1010
+    assert new.feed(1002, "a") == []
+    assert new.ctx.wanted_at_s == 1004
+    assert new.feed(1005, "b") == [("a", 1000, 1004, 1)]
+    # Again after a failure: what was moved is not moved once more.
+    new = Clock(es.Tumbling("4s"), new.ctx.state, before)
+    assert sorted(new.feed(1011)) == [
+        *(("a", 1000, 1010, 1), ("b", 1000, 1010, 1), ("b", 1004, 1008, 1))
+    ]
+    assert new.end() == []
+
+
+def test_rows_of_many_batches_in_one_window_are_joined() -> None:
+    it = Clock(es.Tumbling("10s"))
+    for _ in range(70):
+        it.feed(1001, "a", "b")
+    assert sorted(it.feed(1010)) == [("a", 1000, 1010, 70), ("b", 1000, 1010, 70)]

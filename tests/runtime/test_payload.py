@@ -167,3 +167,44 @@ def test_an_array_of_any_shape_comes_back_as_it_was(array: np.ndarray) -> None:
 def test_a_frame_of_images_that_was_cut_is_refused(kept: int) -> None:
     with pytest.raises(InternalError, match="pieces"):
         decode_batch(bytes(encode_batch(IMAGES))[:kept])
+
+
+KINDS = pl.DataFrame(
+    {
+        "whole": [1, None, 3],
+        "small": pl.Series([1, 2, None], dtype=pl.UInt8),
+        "real": [0.5, float("nan"), None],
+        "text": ["a", None, "ß" * 40],
+        "binary": [b"", None, b"\x00\xff"],
+        "flag": [True, None, False],
+        "day": pl.Series([0, None, 3], dtype=pl.Date),
+        "moment": pl.Series([0, None, 3], dtype=pl.Datetime("us", "Europe/Berlin")),
+        "lasted": pl.Series([0, None, 3], dtype=pl.Duration("ms")),
+        "time": pl.Series([0, None, 3], dtype=pl.Time),
+        "list": [[1, 2], None, []],
+        "struct": [{"x": 1, "y": "a"}, None, {"x": 2, "y": None}],
+        "kind": pl.Series(["a", None, "b"], dtype=pl.Categorical),
+        "chosen": pl.Series(["b", None, "a"], dtype=pl.Enum(["a", "b"])),
+        "nothing": pl.Series([None, None, None]),
+        "array": pl.Series([[1, 2], None, [3, 4]], dtype=pl.Array(pl.Int16, 2)),
+        "price": pl.Series(["1.25", None, "2.50"]).cast(pl.Decimal(10, 2)),
+    }
+)
+
+
+@pytest.mark.parametrize("name", KINDS.columns)
+def test_small_frames_and_large_ones_bring_the_same_columns(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = KINDS.select(name, number=pl.int_range(3))
+    small = encode_batch(frame)
+    monkeypatch.setattr(payload, "_SMALL_FRAME", 0)
+    large = encode_batch(frame)
+    assert isinstance(small, bytes) and not isinstance(large, bytes)
+    for encoded in (small, bytes(large), memoryview(small), large):
+        received = decode_batch(encoded)
+        assert received.equals(frame, null_equal=True) and received.schema == frame.schema
+
+
+def test_an_empty_frame_keeps_its_columns() -> None:
+    assert decode_batch(encode_batch(KINDS.clear())).schema == KINDS.schema

@@ -1,11 +1,13 @@
 """A runner at work, on a port that keeps everything in memory."""
 
 import threading
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
 from everstream.connectors.generate import FromList, Range
+from everstream.connectors.json_lines import JsonLines
 from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import CheckpointNumber, Epoch, Generation, ShardId
 from everstream.core.messages import (
@@ -100,6 +102,23 @@ def test_a_source_that_ends_takes_its_last_checkpoint_by_itself() -> None:
     assert upload.record.final
     assert upload.record.counts == {"numbers": (0, 4), "out": (4, 4)}
     assert it.runner.progress().ended and it.runner.processed == 4
+
+
+def test_output_that_is_shown_already_does_not_spoil_the_next_checkpoint(tmp_path: Path) -> None:
+    """The next one was taken before this one was known to be saved, and counts it as its own to do."""
+    numbers = Pipeline("test").source(FromList([1, 2, 3], batch=1), name="numbers")
+    it = Bench(make_plan(numbers.sink(JsonLines(tmp_path / "out"), name="out"), 1)).restore()
+    it.step(2)
+    it.runner.on_command(StartCheckpoint(Epoch(1)))
+    it.step(4)
+    first, last = it.port.uploads
+    assert last.record.final and len(last.transactions) == 2
+    it.save(first)
+    commit(it, 1)
+    it.save(last)
+    commit(it, last.record.number)
+    parts = sorted((tmp_path / "out").glob("*.jsonl"))
+    assert [part.read_text() for part in parts] == ["1\n2\n", "3\n"]
 
 
 def test_a_checkpoint_that_cannot_be_written_is_reported_and_the_run_goes_on() -> None:

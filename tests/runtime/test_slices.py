@@ -30,5 +30,5 @@ def test_a_checkpoint_is_uploaded_after_its_last_slice_and_holds_nothing_done_si
     record = it.save(it.port.uploads[0])
     it.step()
     it.restore(record, stable=1)
-    kept = [store for store in it.runner.chain.state.entries().values() if store]
+    kept = [store for store in map(dict, it.runner.chain.state.pairs().values()) if store]
     assert kept == [{1: [1], 0: [2]}]

@@ -11,7 +11,7 @@ from everstream.core.checkpoint_record import CheckpointRecord
 from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import ChannelId, CheckpointNumber, Epoch, Generation, ShardId
 from everstream.core.instructions import Advance, Deliver
-from everstream.core.messages import Restore
+from everstream.core.messages import Restore, Stable
 from everstream.core.plan import make_plan
 from everstream.core.protocols.base import Place
 from everstream.core.scheme import ALIGNED
@@ -20,8 +20,10 @@ from everstream.errors import UserError
 from everstream.pipeline.graph import Broadcast, ByKey, OnDemand, Routing
 from everstream.pipeline.keys import Keying
 from everstream.pipeline.operator import Context, Operator
+from everstream.pipeline.source import END, Reader, Source
 from everstream.pipeline.stream import Pipeline
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK, TimeOf, microseconds
+from everstream.pipeline.windows import Tumbling
 from everstream.runtime.outlets import CREDIT_ON_DEMAND
 from everstream.simulation.outside import OutsideSink
 from everstream.spark.wire import Credit
@@ -243,6 +245,83 @@ def test_time_does_not_go_back_in_a_failure_and_those_behind_hear_it_again() -> 
     assert [(f.watermark, f.payload) for f in it.port.frames] == [(5, None)] * 2
     it.step(2)
     assert Heard.notes == [[5], 5, [3], [9], 9]
+
+
+class Telling(Source[Any]):
+    """A source whose reader tells the time: batches, or None and only the time goes on."""
+
+    max_shards = 1
+    event_time = TimeOf(lambda record: record)
+    stable: ClassVar[list[int]] = []
+
+    def open(self, shard: int, shards: int) -> Reader:
+        return TellingReader()
+
+
+class TellingReader(Reader):
+    script = (([5, 7], 4), (None, 6), ([9], 5), (None, 8))
+
+    def __init__(self) -> None:
+        self.place = 0
+
+    @property
+    def offset(self) -> int:
+        return self.place
+
+    def seek(self, offset: int) -> None:
+        self.place = offset
+
+    def read(self) -> Any:
+        if self.place == len(self.script):
+            return END
+        self.place += 1
+        return self.script[self.place - 1][0]
+
+    def ready_in_s(self) -> float:
+        return 0.0
+
+    def watermark(self) -> int:
+        return self.script[self.place - 1][1] if self.place else NO_WATERMARK
+
+    def stable(self, offset: int) -> None:
+        Telling.stable.append(offset)
+
+
+def test_a_source_tells_the_time_behind_its_records_and_while_it_has_none() -> None:
+    Heard.notes.clear()
+    stream = Pipeline("test").source(Telling(), name="numbers").process(Heard())
+    plan = make_plan(stream.broadcast().sink(OutsideSink(WORLD), name="out"), 1)
+    it = Bench(plan).restore()
+    it.step(3)
+    assert Heard.notes == [[5, 7], 4, 6, [9]]
+    assert [frame.watermark for frame in it.port.frames] == [4, 6, NO_WATERMARK]
+    record = it.checkpoint(1)
+    it.port.frames.clear()
+    it.restore(record, stable=1)
+    assert [frame.watermark for frame in it.port.frames] == [6], "it does not go back in a failure"
+    it.step(2)
+    assert Heard.notes[4:] == [8, END_OF_TIME, "end"]
+
+
+def test_windows_take_the_time_that_the_source_tells() -> None:
+    stream = Pipeline("test").source(Telling(), name="numbers")
+    stream.window(Tumbling("1s"))
+    plain = Pipeline("test").source(FromList([1]), name="numbers")
+    with pytest.raises(UserError, match="event_time"):
+        plain.window(Tumbling("1s"))
+
+
+def test_a_source_hears_what_is_read_for_good() -> None:
+    Telling.stable.clear()
+    stream = Pipeline("test").source(Telling(), name="numbers")
+    it = Bench(make_plan(stream.sink(OutsideSink(WORLD), name="out"), 1)).restore()
+    it.step(1)
+    it.checkpoint(1)
+    it.step(1)
+    assert Telling.stable == []
+    it.runner.on_command(Stable(Epoch(1), {}))
+    it.runner.on_commit_done(it.port.commits[-1])
+    assert Telling.stable == [1]
 
 
 def test_a_frame_for_the_time_alone_costs_and_gives_back_credit() -> None:

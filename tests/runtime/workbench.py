@@ -32,6 +32,7 @@ class MemoryPort:
     """Performs nothing by itself: tests look at what came, and answer when they like."""
 
     store_url = "memory://"
+    scratch = ""
 
     def __init__(self) -> None:
         self.frames: list[Frame] = []

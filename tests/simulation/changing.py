@@ -55,7 +55,8 @@ class Changing:
             store = CheckpointStore(world.disk)
             lease = store.acquire_lease("the next driver")
             store.append_manifest(lease, found.manifests[0].to_json())
-        world.plan = plan
+        found.tell(plan)
+        world.plan = world.wanted = plan
         self.notes = found.notes
         return self
 

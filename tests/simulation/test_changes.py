@@ -23,7 +23,7 @@ from everstream.pipeline.aggregates import count, max
 from everstream.pipeline.aggregates import sum as sum_of
 from everstream.pipeline.operator import Context, Keyed, Operator
 from everstream.pipeline.stream import Pipeline, Stream
-from everstream.pipeline.windows import Tumbling
+from everstream.pipeline.windows import Session, Tumbling
 from everstream.simulation.schemes import scheme_for
 from tests.pipeline.sim import as_tuple
 from tests.simulation.changing import Build, Changing
@@ -170,7 +170,7 @@ def test_under_every_protocol_a_rename_is_exact_or_refused(protocol: str) -> Non
 # What stands under a name.
 
 
-def windowed(size: str, **more: Any) -> Build:
+def windowed(window: Any, **more: Any) -> Build:
     """Counts in windows; the records of window after window, in order."""
 
     def rows(start: int, stop: int) -> pl.DataFrame:
@@ -179,17 +179,17 @@ def windowed(size: str, **more: Any) -> Build:
     def build(pipeline: Pipeline) -> Stream:
         source = pipeline.source(FromFunction(rows, RECORDS, 3), name="rows")
         timed = source.event_time("at", unit="s", name="time").key_by("room")
-        windows = timed.window(Tumbling(size))
+        windows = timed.window(Tumbling(window) if isinstance(window, str) else window)
         done = windows.aggregate(n=count(), **more, name="windows", shards=2)
         return done.map(as_tuple, name="tuples")
 
     return build
 
 
-def test_another_window_is_refused_and_the_old_one_goes_on() -> None:
+def test_a_window_of_another_kind_is_refused_and_the_old_one_goes_on() -> None:
     stopped = Changing(windowed("50s")).stop_at(3)
-    with pytest.raises(UserError, match=r"window: '50 s every 50 s' is now '70 s every 70 s'"):
-        stopped.change(windowed("70s"))
+    with pytest.raises(UserError, match=r"window: '50 s every 50 s' is now 'a gap of 5 s'"):
+        stopped.change(windowed(Session("5s")))
     stopped.change(windowed("50s"))
     shown = stopped.finish()
     assert sum(n for _, _, _, n in shown.elements()) == RECORDS and len(shown) == 2 * RECORDS // 50
@@ -204,14 +204,18 @@ def test_with_another_window_and_its_state_dropped_the_rest_is_windowed_anew() -
     assert sum(n for _, _, _, n in after.elements()) == RECORDS - read
 
 
-def test_an_aggregate_more_is_refused_and_begins_anew_when_dropped() -> None:
-    stopped = Changing(windowed("50s")).stop_at(3)
-    more = windowed("50s", last=max("at"))
-    with pytest.raises(UserError, match=r"aggregates: .*'n=count'.* is now .*'last=max\(at\)'"):
-        stopped.change(more)
+def test_another_aggregate_under_the_same_name_is_refused_and_begins_anew_when_dropped() -> None:
+    stopped = Changing(windowed("50s", last=max("at"))).stop_at(3)
+    other = windowed("50s", last=sum_of("at"))
+    with pytest.raises(
+        UserError, match=r"aggregates: .*'last=max\(at\)'.* is now .*'last=sum\(at\)'"
+    ):
+        stopped.change(other)
+    with pytest.raises(UserError, match=r"aggregates: .*'last=max\(at\)'.* is now .*'latest=max"):
+        stopped.change(windowed("50s", latest=max("at")))
     read = stopped.read_by("rows")
     before = stopped.shown()
-    stopped.change(more, Wishes(dropped=frozenset({"windows"})))
+    stopped.change(other, Wishes(dropped=frozenset({"windows"})))
     after = stopped.finish() - before
     assert sum(row[3] for row in after.elements()) == RECORDS - read
 

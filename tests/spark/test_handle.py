@@ -19,6 +19,7 @@ from everstream.spark.asking import Asking
 from everstream.spark.context import make_context
 from everstream.spark.handle import NOT_STARTED, RunHandle
 from everstream.spark.sharing import Share
+from everstream.state.blobs import Blobs
 from tests.spark.running import MASTER, Notes
 
 PATIENCE = 60
@@ -70,6 +71,10 @@ class Steered:
     def ask_checkpoint(self) -> Future[int]:
         raise AssertionError("nobody asked for that")
 
+    @property
+    def blobs(self) -> Blobs:
+        raise AssertionError("nobody asked for that")
+
 
 def endless(name: str) -> es.Pipeline:
     """Far more records than anybody waits for, a thousand a second."""
@@ -92,6 +97,7 @@ def test_a_run_is_looked_at_tuned_checkpointed_and_stopped(tmp_path: Path) -> No
         seen = run.status().records_read
         epoch = run.checkpoint(PATIENCE)
         assert epoch == 1, "no other has been due"
+        assert run.savepoint("kept", PATIENCE).epoch == 2
         assert run.status().phase is Phase.RUNNING
         run.tune(frequency=200_000)
         heard.said("tuned: numbers.pattern=200000")
@@ -177,6 +183,8 @@ def test_what_makes_a_run_fail_is_raised_where_somebody_waits() -> None:
 def test_a_wrong_pipeline_fails_at_the_start() -> None:
     with pytest.raises(es.UserError):
         es.Pipeline("empty").start()
+    with pytest.raises(es.UserError, match="keeps nothing when it ends"):
+        RunHandle(endless("without").graph, True, lambda run: pytest.fail("run")).savepoint("kept")
     with pytest.raises(es.UserError, match="takes no checkpoints"):
         RunHandle(endless("without").graph, False, lambda run: pytest.fail("run")).checkpoint()
 

@@ -1,5 +1,6 @@
 """What operators log arrives at the driver, with operator and shard, and not more than can be read."""
 
+import json
 import logging
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 import everstream as es
 from everstream.core.ids import HostId
 from everstream.core.plan import make_plan
+from everstream.spark.logs import JsonFormatter, Logging
 from everstream.spark.operator_logs import LINES_PER_S, LogCollector, Logged, levels, pass_on
 from everstream.spark.whereabouts import Whereabouts
 
@@ -38,6 +40,27 @@ def test_what_operators_log_arrives_with_operator_and_shard(
     assert said == [
         *(("INFO", f"[watch:0] saw {n}") for n in range(3)),
         ("WARNING", "[watch:0] leaving"),
+    ]
+    places = {(r.pipeline, r.operator, r.shard, r.host) for r in map(vars_of, caplog.records)}
+    assert places == {("logging", "watch", "watch:0", 0)}
+    lines = [json.loads(JsonFormatter().format(record)) for record in caplog.records]
+    assert lines[-1]["text"] == "[watch:0] leaving"
+    assert (lines[-1]["pipeline"], lines[-1]["operator"], lines[-1]["level"]) == (
+        *("logging", "watch", "WARNING"),
+    )
+
+
+def vars_of(record: logging.LogRecord) -> Any:
+    return record
+
+
+def test_what_a_run_says_is_logged_with_its_pipeline(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="everstream"):
+        Logging("told").note("epoch 1 given up", True)
+        Logging("told").note("stopping", False)
+    assert [(r.levelname, r.getMessage(), vars_of(r).pipeline) for r in caplog.records] == [
+        ("WARNING", "epoch 1 given up", "told"),
+        ("INFO", "stopping", "told"),
     ]
 
 

@@ -180,19 +180,6 @@ def test_a_finished_pipeline_is_not_run_again_unless_fresh(tmp_path: Path) -> No
     assert "".join(lines).split() == [str(n) for n in range(10)]
 
 
-def test_a_changed_number_of_shards_is_refused_with_the_way_out(tmp_path: Path) -> None:
-    def build(shards: int) -> es.Pipeline:
-        pipeline = es.Pipeline("shards")
-        numbers = pipeline.source(es.FromFunction(lambda start, stop: list(range(start, stop))))
-        numbers.key_by(lambda n: n % 9).reduce(max, name="top", shards=shards).collect()
-        return pipeline
-
-    stopped = run(build(2), store=tmp_path, until=lambda snapshot: snapshot.records_read > 0)
-    assert stopped.outcome is Outcome.STOPPED
-    with pytest.raises(es.UserError, match=r"'top' was checkpointed with 2 .* shards=2 .* --fresh"):
-        run(build(3), store=tmp_path)
-
-
 def test_an_operator_that_moved_in_the_graph_keeps_its_state(tmp_path: Path) -> None:
     def build(moved: bool) -> es.Pipeline:
         pipeline = es.Pipeline("moving")

@@ -1,14 +1,19 @@
 """Histories of a shard's state against plain dicts, for tests that draw them at random."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
 from random import Random
 from typing import Any
 
+from everstream.pipeline.placing import key_group
 from everstream.state import Capture, KeyStore, ObjectRef, ShardState
+from everstream.state.disk_keystore import DiskSpace
 from everstream.state.snapshot import CHAIN_LIMIT
 
+_numbers = count()
 STORES = ("first", "second")
 KEYS = (1, "two", (3, "three"))
 Model = dict[str, dict[Any, Any]]
@@ -56,9 +61,11 @@ def append(real: Any, model: Any, item: int) -> None:
 class History:
     """One shard's state and its model. Each method is something that can happen."""
 
-    def __init__(self, *, in_slices: bool = False) -> None:
-        self.in_slices = in_slices
-        self.state = ShardState()
+    def __init__(self, *, in_slices: bool = False, on_disk: Path | None = None) -> None:
+        """on_disk: the folder in which all stores but the ballast are kept."""
+        self.in_slices = in_slices or on_disk is not None
+        self.on_disk = on_disk
+        self.state = self._new_state()
         self.real: dict[str, KeyStore[Any, Any]] = {
             name: self.state.keystore("op", name) for name in STORES
         }
@@ -177,7 +184,9 @@ class History:
 
     def check(self) -> None:
         for name in STORES:
-            assert list(self.real[name].look().items()) == list(self.model[name].items())
+            found, wanted = self.real[name].look(), self.model[name]
+            assert found == wanted and len(self.real[name]) == len(wanted)
+            assert self.on_disk or list(found) == list(wanted)
 
     def _arrive(self, upload: Upload) -> None:
         data = self._encoded(upload)
@@ -187,18 +196,43 @@ class History:
         assert chain[-1] == ref and len(chain) <= CHAIN_LIMIT
         self.durable.append((chain, upload.expected))
         self._restores_as(ShardState(), chain, upload.expected)
+        if self.on_disk:
+            again = self._new_state()
+            self._restores_as(again, chain, upload.expected)
+            again.close()
+
+    def _new_state(self) -> ShardState:
+        if self.on_disk is None:
+            return ShardState()
+        folder = str(self.on_disk / str(next(_numbers)))
+        return ShardState(DiskSpace(folder, key_group, lambda operator, name: name in STORES))
 
     def _give_up_slices(self) -> None:
         """What was not saved when the state went back never will be."""
-        self.uploads = [upload for upload in self.uploads if upload.capture.whole]
+        self.uploads = [
+            upload
+            for upload in self.uploads
+            if upload.capture.whole and (upload.data is not None or not upload.capture.frozen)
+        ]
+
+    def _put(self, name: str, data: bytes) -> ObjectRef:
+        ref = ObjectRef.of(name, data)
+        assert ref not in self.objects, "nothing is saved twice"
+        self.objects[ref] = data
+        return ref
+
+    def _load(self, refs: Sequence[ObjectRef]) -> list[bytes]:
+        return [self.objects[ref] for ref in refs]
 
     def _encoded(self, upload: Upload) -> bytes:
         while not upload.capture.whole:
             self.state.save_slice(lambda: 0.0)
+        if upload.data is None:
+            upload.capture.save_files(self._put, f"files-{next(_numbers)}")
         return upload.encoded()
 
     def _restores_as(self, state: ShardState, chain: Chain, expected: Model) -> None:
-        extras = state.restore([self.objects[ref] for ref in chain], chain)
+        extras = state.restore(self._load(chain), chain, self._load)
         assert extras == expected["extras"]
         for name in STORES:
             assert state.keystore("op", name).look() == expected[name]

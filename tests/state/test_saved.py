@@ -4,6 +4,8 @@ import datetime
 import importlib
 import io
 import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -42,9 +44,20 @@ ALLOWED = {
 names must stay for ever, so think twice before you add one."""
 
 WORDS = [
-    *("block-offset", "channel-state", "file-range", "files-offset", "key-offset", "key-range"),
-    *("paced-offset", "part-name", "part-transaction", "pending-name"),
-    *("rejected", "sink-shard", "table-transaction"),
+    *(
+        "block-offset",
+        "channel-state",
+        "disk-state",
+        "file-range",
+        "files-offset",
+        "key-offset",
+        "key-range",
+    ),
+    *("lake-file", "lake-offset", "lake-transaction"),
+    *("outdated", "paced-begun", "paced-offset", "part-name", "part-transaction"),
+    *("pending-name", "rejected", "sink-shard", "stream-offset", "table-transaction"),
+    *("webhook-transaction",),
+    *("kafka-offset", "kafka-transaction"),
 ]
 """The words of the classes that were ever saved. Add to these, and take none out."""
 
@@ -234,3 +247,31 @@ def test_a_journal_names_nothing_that_may_move() -> None:
     notes = encoded(None, offset, rejected)[HEADER_BYTES:]
     assert pickle.loads(notes) == (offset, rejected)
     assert names_in(notes) <= ALLOWED
+
+
+LOOKING_AND_SAVING = """
+import threading
+import polars as pl
+from everstream.connectors.encoding import encode
+from everstream.runtime.payload import encode_batch
+from everstream.state.freezing import dumps
+
+frame, done = pl.DataFrame({"n": range(4_000)}), False
+
+def look():
+    while not done:
+        frame.schema
+
+looking = threading.Thread(target=look)
+looking.start()
+for _ in range(300):
+    for save in (dumps, encode, encode_batch):
+        save(frame)
+done = True
+looking.join()
+"""
+
+
+def test_a_frame_can_be_looked_at_while_it_is_saved() -> None:
+    """Polars locks what it writes; two threads that wait for each other stop the whole process."""
+    subprocess.run([sys.executable, "-c", LOOKING_AND_SAVING], timeout=120, check=True)

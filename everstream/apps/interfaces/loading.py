@@ -90,8 +90,15 @@ class _TogetherReader(WrappingReader):
         """Of the inner reader, and how many records were given before it."""
         return self._offset
 
+    def inner_offset(self, offset: tuple[Any, int]) -> Any:
+        return offset[0]
+
+    @property
+    def holds(self) -> bool:
+        return bool(self._waiting)
+
     def seek(self, offset: tuple[Any, int]) -> None:
-        self._inner.seek(offset[0])
+        super().seek(offset)
         self._offset = offset
         self._waiting, self._records, self._ended = [], 0, None
 
@@ -124,6 +131,3 @@ class _TogetherReader(WrappingReader):
             left_s = self._within_s - (time.monotonic() - self._since_s)
             wait_s = min(wait_s, max(left_s, 0.0005))
         return wait_s
-
-    def forget(self, offset: Any) -> None:
-        self._inner.forget(offset[0])

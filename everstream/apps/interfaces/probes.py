@@ -9,6 +9,7 @@ import copy
 import os
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -153,7 +154,6 @@ class _ProbedSource(Wrapping[Any]):
     def __init__(self, source: Source[Any], folder: str, name: str) -> None:
         super().__init__(source)
         self.exact_batches = source.exact_batches
-        self.replayable = source.replayable
         self._folder = folder
         self._name = name
 
@@ -177,3 +177,6 @@ class _ProbedSource(Wrapping[Any]):
 
         reader.read, reader.close = timed, closing  # type: ignore[method-assign]
         return reader
+
+    def respread(self, offsets: Sequence[Any], shards: int) -> Sequence[Any]:
+        return self._source.respread(offsets, shards)

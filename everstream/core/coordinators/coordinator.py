@@ -19,7 +19,7 @@ from everstream.core.coordinators.patience import Patience, listed
 from everstream.core.coordinators.recovery_report import RecoveryReport
 from everstream.core.coordinators.run_state import RunState
 from everstream.core.coordinators.tally import CheckpointTally
-from everstream.core.ids import Epoch, Generation, HostId, ShardId
+from everstream.core.ids import Epoch, Generation, HostId, ShardId, TaskNumber
 from everstream.core.manifest import EpochManifest
 from everstream.core.messages import (
     Census,
@@ -35,10 +35,9 @@ from everstream.core.messages import (
     RestoreFailed,
     Rewired,
     ShardFailed,
-    Shutdown,
 )
 from everstream.core.newest import Newest
-from everstream.core.orders import Order, Outcome, Phase, Policy
+from everstream.core.orders import Dismiss, Order, Outcome, Phase, Place, Policy
 from everstream.core.plan import Plan
 from everstream.errors import EnvironmentFault, EverstreamError, LeaseLost, RunFailed
 
@@ -55,8 +54,11 @@ class Coordinator:
         generation: Generation,
         manifests: Sequence[EpochManifest],
         keeper: MakeKeeper,
+        before: "Coordinator | None" = None,
     ) -> None:
         self._run = RunState(plan, policy, generation, manifests)
+        if before is not None:
+            self._run.goes_on_from(before._run)
         self._keeper = keeper(self._run)
         self._patience = Patience(policy.slow_after_s)
         self._last_wait = LastWait(self._run)
@@ -65,6 +67,7 @@ class Coordinator:
         self._return_at_s = 0.0
         self._paused: set[ShardId] = set()
         """Shards that raised an error and are tried again after a pause."""
+        self._said_of_spares: set[str] = set()
 
     # What others may know of the run.
 
@@ -117,6 +120,12 @@ class Coordinator:
         """Frames nobody could send again, because a log had died with its process."""
         return self._run.headway.lost_frames(self._run.line)
 
+    def is_calm(self, from_s: float) -> bool:
+        """All shards work, nothing is being written, and epochs are at least so far apart."""
+        run = self._run
+        apart = run.every_s is None or run.every_s >= from_s
+        return run.phase is Phase.RUNNING and run.writing is None and run.stop is None and apart
+
     def totals(self) -> dict[str, int]:
         """Operator -> records taken so far, over all its shards (sources: given)."""
         return self._run.headway.totals()
@@ -125,44 +134,70 @@ class Coordinator:
         return self._run.headway.records_read()
 
     def set_interval(self, every_s: float) -> None:
-        """From the next epoch on, so much time lies between two."""
+        """From now on so much time lies between two epochs."""
         self._run.every_s = every_s
 
     # Hosts.
 
-    def on_host_joined(self, host: HostId, address: Any, now_s: float) -> list[Order]:
-        """A host has started, or started again."""
+    def on_process_joined(self, process: TaskNumber, address: Any, now_s: float) -> list[Order]:
+        """A process has started, or started again: it takes a place, or stands by."""
         run = self._run
         if run.over:
-            run.outbox.send(host, Shutdown())
+            run.outbox.add(Dismiss(process))
             return run.outbox.take()
-        if host in run.hosts:
-            self._failure(f"host {host} came back", run.plan.hosts[host], host, None, now_s)
-        run.hosts.join(host, address)
-        run.restarts.book.restarted(tuple(str(s) for s in run.plan.hosts[host]), now_s)
-        if run.phase is Phase.GATHERING:
-            if run.hosts.complete:
-                self._keeper.go_back(run.plan.shards, now_s)
-        elif not run.over:
-            self._keeper.on_host_back(host, now_s)
-        return run.outbox.take()
-
-    def on_host_lost(self, host: HostId, how: str, now_s: float) -> list[Order]:
-        """A host's process is gone, or silent for too long."""
-        run = self._run
-        if host in run.hosts and not run.over:
-            run.hosts.leave(host)
-            self._failure(f"host {host} ({how})", run.plan.hosts[host], host, None, now_s)
-        return run.outbox.take()
-
-    def on_start_failed(self, host: HostId, error: EverstreamError, now_s: float) -> list[Order]:
-        """A host could not even start; Spark will try again, but not for ever."""
-        run = self._run
+        had = run.hosts.leave(process)
+        if had is not None:
+            self._failure(f"host {had} came back", run.plan.hosts[had], had, None, now_s)
         if not run.over:
-            run.outbox.note(f"host {host} could not start: {error.message}", True)
-            too_many = run.restarts.start_failed(host, error, run.stable_epoch, now_s)
-            if too_many is not None:
-                run.end(Outcome.FAILED, too_many)
+            host = run.hosts.join(process, address)
+            if host is not None:
+                self._took_place(process, host, now_s)
+        return run.outbox.take()
+
+    def on_process_lost(self, process: TaskNumber, how: str, now_s: float) -> list[Order]:
+        """It is gone, or silent for too long. A spare takes its place; the death of one harms nobody."""
+        run = self._run
+        if run.over:
+            return run.outbox.take()
+        stood_by = process in run.hosts.spares
+        host = run.hosts.leave(process)
+        if stood_by:
+            run.outbox.note(f"a spare is gone ({how}); another one takes its turn", False)
+        elif host is not None:
+            self._failure(f"host {host} ({how})", run.plan.hosts[host], host, None, now_s)
+            spare = None if run.over else run.hosts.fill(host)
+            if spare is not None:
+                self._took_place(spare, host, now_s)
+        return run.outbox.take()
+
+    def _took_place(self, process: TaskNumber, host: HostId, now_s: float) -> None:
+        run = self._run
+        run.outbox.add(Place(process, host))
+        run.restarts.book.restarted(tuple(str(s) for s in run.plan.hosts[host]), now_s)
+        if run.phase is not Phase.GATHERING:
+            self._keeper.on_host_back(host, now_s)
+        elif run.hosts.complete:
+            self._keeper.go_back(run.plan.shards, now_s)
+
+    def on_start_failed(
+        self, process: TaskNumber, error: EverstreamError, now_s: float
+    ) -> list[Order]:
+        """A process could not even start; Spark will try again, but not for ever.
+
+        Where every place is taken it would have been a spare, which nobody waits for.
+        """
+        run = self._run
+        if run.over:
+            return run.outbox.take()
+        if run.hosts.complete:
+            if error.message not in self._said_of_spares:
+                self._said_of_spares.add(error.message)
+                run.outbox.note(f"a spare could not start: {error.message}", True)
+            return run.outbox.take()
+        run.outbox.note(f"host {process} could not start: {error.message}", True)
+        too_many = run.restarts.start_failed(process, error, run.stable_epoch, now_s)
+        if too_many is not None:
+            run.end(Outcome.FAILED, too_many)
         return run.outbox.take()
 
     def on_injected_kill(self, host: HostId, now_s: float) -> None:
@@ -185,6 +220,10 @@ class Coordinator:
                 if run.phase in (Phase.RUNNING, Phase.FINISHING):
                     run.restarts.progressed(now_s)
             case Census():
+                if run.settling.wanted:  # a cycle that ends now would make things move again
+                    if run.settling.on_census(report):
+                        self._stop(run.settling.reason or "", now_s)
+                    return
                 for cycle in run.loops.on_census(report):
                     run.tell_all(EndLoop(cycle, run.generation))
             case CheckpointTaken(record=record):
@@ -215,6 +254,7 @@ class Coordinator:
         run.keep(manifest)
         if not run.over:
             self._keeper.on_manifest_written(manifest, now_s)
+            run.end_when_committed(now_s)
         return run.outbox.take()
 
     def on_manifest_failed(self, error: EverstreamError, now_s: float) -> list[Order]:
@@ -225,9 +265,16 @@ class Coordinator:
         if run.over:
             return run.outbox.take()
         if isinstance(error, LeaseLost):
+            return self.on_replaced(error)
+        self._keeper.on_manifest_failed(manifest, error, now_s)
+        run.end_when_committed(now_s)
+        return run.outbox.take()
+
+    def on_replaced(self, error: LeaseLost) -> list[Order]:
+        """Somebody has taken over the store: whatever is done here is for nothing."""
+        run = self._run
+        if not run.over:
             run.end(Outcome.FAILED, RunFailed(f"this driver was replaced: {error}", error))
-        else:
-            self._keeper.on_manifest_failed(manifest, error, now_s)
         return run.outbox.take()
 
     # Time and wishes.
@@ -236,32 +283,63 @@ class Coordinator:
         """Time has passed: a checkpoint may be due, or something take too long."""
         self._say_what_is_slow(now_s)
         run = self._run
-        if self._stop_by_s is not None and now_s >= self._stop_by_s and not run.over:
-            self._stop_without_checkpoint()
+        late = self._stop_by_s is not None and now_s >= self._stop_by_s
+        if late and run.stop is not None and not run.over:
+            if run.settling.wanted and not run.final:
+                self._give_up_settling("its checkpoint was not taken in time", now_s)
+            else:
+                self._stop_without_checkpoint()
             return run.outbox.take()
         given_up = self._last_wait.given_up(now_s) if not self._paused else None
         if given_up is not None:
             run.end(Outcome.FAILED, given_up)
             return run.outbox.take()
-        if run.phase is Phase.RUNNING and run.plan.cycles and run.headway.sources_ended():
+        ends = run.plan.cycles and not run.settling.wanted and run.headway.sources_ended()
+        if ends and run.phase is Phase.RUNNING:
             for question in run.loops.questions():
                 run.tell_all(question)
         if self._paused and now_s >= self._return_at_s and not run.over:
             self._go_back((), now_s)
+        if run.settling.wanted and run.stop is None and not run.over:
+            self._settle(now_s)
         self._let_keeper_act(now_s)
         return run.outbox.take()
 
     def on_stop(self, reason: str, now_s: float) -> list[Order]:
         """Stop with a checkpoint, so that the next run goes on from here."""
         run = self._run
-        if run.stop is None and run.phase not in (Phase.FINISHING, Phase.DONE):
-            run.stop = reason
-            self._stop_by_s = now_s + run.stop_patience_s
-            if run.phase is Phase.GATHERING or not run.policy.checkpoints:
-                run.end(Outcome.STOPPED)
-            else:
-                self._let_keeper_act(now_s)
+        if run.phase not in (Phase.FINISHING, Phase.DONE):
+            run.settling.end()
+            if run.stop is None:
+                self._stop(reason, now_s)
         return run.outbox.take()
+
+    def on_settle(self, reason: str, now_s: float) -> list[Order]:
+        """Stop with a checkpoint and nothing on its way, so that hosts can go on with other shards."""
+        run = self._run
+        if run.stop is None and run.phase not in (Phase.FINISHING, Phase.DONE):
+            run.settling.begin(reason, now_s + run.policy.checkpoint_timeout_s)
+        return run.outbox.take()
+
+    @property
+    def can_be_succeeded(self) -> bool:
+        """Nothing is on its way to the store of which only this one knows, and it is not over."""
+        return self._run.writing is None and not self._run.over
+
+    @property
+    def can_settle(self) -> bool:
+        """Nobody has asked it to stop, and it is not about to end."""
+        run = self._run
+        return run.stop is None and run.phase not in (Phase.FINISHING, Phase.DONE)
+
+    @property
+    def is_settling(self) -> bool:
+        return self._run.settling.wanted
+
+    @property
+    def is_settled(self) -> bool:
+        """It has stopped, for others to go on: nobody is to be told that the run is over."""
+        return self._run.over and self._run.settling.wanted
 
     def on_asked(self, now_s: float) -> list[Order]:
         """Take a checkpoint of all that was done up to now; `is_asked` until that is stable."""
@@ -274,6 +352,35 @@ class Coordinator:
         return self._keeper.is_asked
 
     # How it is done.
+
+    def _stop(self, reason: str, now_s: float) -> None:
+        run = self._run
+        run.stop = reason
+        self._stop_by_s = now_s + run.stop_patience_s
+        if run.phase is Phase.GATHERING or not run.policy.checkpoints:
+            run.end(Outcome.STOPPED)
+        else:
+            self._let_keeper_act(now_s)
+
+    def _settle(self, now_s: float) -> None:
+        """Tell shards to pause, and ask them whether anything moves."""
+        run = self._run
+        if now_s >= run.settling.by_s:
+            self._give_up_settling("what is on its way did not arrive in time", now_s)
+        elif run.phase is Phase.RUNNING and not self._paused:
+            for command in run.settling.commands(run.generation):
+                run.tell_all(command)
+
+    def _give_up_settling(self, why: str, now_s: float) -> None:
+        """Go on as before, from the last checkpoint: shards that were told to pause know no other way."""
+        run = self._run
+        run.outbox.note(
+            f"{run.settling.reason} is given up: {why}. The run goes on as it was", True
+        )
+        run.settling.end()
+        run.stop = self._stop_by_s = None
+        if run.phase is not Phase.GATHERING:
+            self._go_back(run.plan.shards, now_s)
 
     def _stop_without_checkpoint(self) -> None:
         """Back-pressure, a store or a host keeps the last checkpoint from being taken in time.

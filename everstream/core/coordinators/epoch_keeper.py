@@ -41,7 +41,8 @@ class EpochKeeper(Keeper):
         self._restoring: set[ShardId] = set()
         self._rollback_waits = False
         self._stop_epoch: Epoch | None = None
-        self._due_s: float | None = None
+        self._timer_s: float | None = None
+        """Since when the time to the next epoch is counted."""
         self._not_before_s = 0.0
         self._final_failed = False
         self._asked_s: float | None = None
@@ -65,7 +66,7 @@ class EpochKeeper(Keeper):
     def on_checkpoint_failed(self, report: CheckpointFailed, now_s: float) -> None:
         epoch = Epoch(report.number)
         self._run.outbox.note(
-            f"epoch {epoch} given up: {report.shard} could not save: {report.reason}", True
+            f"epoch {epoch} given up: {report.shard} could not save: {report.reason}", True, epoch
         )
         self._final_failed |= report.final
         if report.final or epoch == self._ledger.in_flight:
@@ -102,7 +103,7 @@ class EpochKeeper(Keeper):
         self, manifest: EpochManifest, error: EverstreamError, now_s: float
     ) -> None:
         """The epoch never happened."""
-        self._run.outbox.note(f"epoch {manifest.epoch} given up: {error}", True)
+        self._run.outbox.note(f"epoch {manifest.epoch} given up: {error}", True, manifest.epoch)
         self._not_before_s = now_s + RETRY_S
         if self._rollback_waits:
             self._roll_back()
@@ -134,7 +135,8 @@ class EpochKeeper(Keeper):
         missing = listed(sorted(str(shard) for shard in self._missing()))
         what = f"epoch {ledger.in_flight} given up: not complete after {timeout_s:g} s"
         why = self._run.headway.holding_up(ledger.in_flight, self._missing())
-        self._run.outbox.note(f"{what}; still missing: {missing}. Held up by {why}", True)
+        text = f"{what}; still missing: {missing}. Held up by {why}"
+        self._run.outbox.note(text, True, ledger.in_flight)
         ledger.abort()
         self._not_before_s = now_s + RETRY_S
 
@@ -156,7 +158,8 @@ class EpochKeeper(Keeper):
         policy = self._run.policy
         if not policy.checkpoints:
             return False
-        by_time = self._due_s is not None and now_s >= self._due_s
+        every_s, since_s = self._run.every_s, self._timer_s
+        by_time = every_s is not None and since_s is not None and now_s >= since_s + every_s
         step, read = policy.every_records, self._run.headway.records_read()
         return by_time or (step is not None and read - self._records_at_epoch >= step)
 
@@ -165,8 +168,7 @@ class EpochKeeper(Keeper):
         epoch = self._ledger.start(now_s)
         self._final_failed = False
         self._records_at_epoch = run.headway.records_read()
-        if run.every_s is not None:
-            self._due_s = now_s + run.every_s
+        self._timer_s = now_s
         run.tell_all(StartCheckpoint(epoch, stop))
         self._write_when_complete(now_s)
         return epoch
@@ -188,6 +190,8 @@ class EpochKeeper(Keeper):
             began_s=ledger.began_s,
             duration_s=now_s - ledger.began_s,
             shard_counts=shard_counts(run.plan),
+            key_groups=run.plan.key_groups,
+            most_shards=run.most_shards,
             described=run.plan.described,
             returns=run.returns,
         )
@@ -200,7 +204,9 @@ class EpochKeeper(Keeper):
         run.write(manifest)
 
     def _is_last(self, manifest: EpochManifest) -> bool:
-        return manifest.final or manifest.epoch == self._stop_epoch
+        """A stop may have been taken back since."""
+        stopped = self._run.stop is not None and manifest.epoch == self._stop_epoch
+        return manifest.final or stopped
 
     # Going back.
 
@@ -245,8 +251,7 @@ class EpochKeeper(Keeper):
             run.finish((), now_s)  # restoring has committed everything
             return
         self._line_s = self._line_s or now_s
-        if run.every_s is not None:
-            self._due_s = now_s + run.every_s
+        self._timer_s = now_s
         self._records_at_epoch = run.headway.records_read()
 
     def _fall_back(self, shard: ShardId, reason: str) -> None:

@@ -111,7 +111,7 @@ class LineKeeper(Keeper):
 
     def on_checkpoint_failed(self, report: CheckpointFailed, now_s: float) -> None:
         what = f"{report.shard} could not save checkpoint {report.number}"
-        self._run.outbox.note(f"{what}: {report.reason}", True)
+        self._run.outbox.note(f"{what}: {report.reason}", True, report.number)
         if report.final or self._run.stop is not None:
             self._ask_at_s = now_s + RETRY_S
 
@@ -154,6 +154,8 @@ class LineKeeper(Keeper):
                 final=whole and all(record.final for record in records.values()),
                 began_s=now_s,
                 shard_counts=shard_counts(run.plan),
+                key_groups=run.plan.key_groups,
+                most_shards=run.most_shards,
                 described=run.plan.described,
                 returns=run.returns,
                 log=self._log,
@@ -184,7 +186,9 @@ class LineKeeper(Keeper):
         self, manifest: EpochManifest, error: EverstreamError, now_s: float
     ) -> None:
         """The line has not moved; it will be tried again with the next checkpoint."""
-        self._run.outbox.note(f"line {manifest.epoch} could not be saved: {error}", True)
+        self._run.outbox.note(
+            f"line {manifest.epoch} could not be saved: {error}", True, manifest.epoch
+        )
         if self._fallback is not None:
             self._fallback = None
             self.go_back(self._run.plan.shards, now_s)

@@ -79,7 +79,8 @@ class Loops:
         dry = []
         for number, watch in enumerate(self._watches):
             before = watch.over
-            watch.on_census(answer)
+            if answer.cycle == number:
+                watch.on_census(answer)
             if watch.over and not before:
                 dry.append(number)
         return dry

@@ -1,18 +1,26 @@
-"""Which hosts are here, and where they are reached."""
+"""Which processes are here, and who has which place.
+
+A host is a place in the plan: the shards that run together. A process is a task of the job, known by
+its number. There may be more processes than places: those left over stand by as spares, and when a
+place is lost one of them takes it at once. Whoever comes then, stands by in its stead.
+"""
 
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from everstream.core.ids import HostId, ShardId
+from everstream.core.ids import HostId, ShardId, TaskNumber
 from everstream.core.plan import Plan
 
 
 class Membership:
-    """The hosts of the plan that have said hello and were not lost since."""
+    """The hosts of the plan whose process has said hello and was not lost since, and the spares."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._addresses: dict[HostId, Any] = {}
+        self._places: dict[TaskNumber, HostId] = {}
+        self._spares: dict[TaskNumber, Any] = {}
+        """Those who stand by, in the order in which they came, and where they are reached."""
 
     def __contains__(self, host: HostId) -> bool:
         return host in self._addresses
@@ -32,13 +40,49 @@ class Membership:
     def addresses(self) -> dict[HostId, Any]:
         return dict(self._addresses)
 
-    def join(self, host: HostId, address: Any) -> None:
-        self._addresses[host] = address
+    @property
+    def spares(self) -> tuple[TaskNumber, ...]:
+        """Those who stand by."""
+        return tuple(self._spares)
 
-    def leave(self, host: HostId) -> None:
-        del self._addresses[host]
+    def join(self, process: TaskNumber, address: Any) -> HostId | None:
+        """The place that this process takes; None if there is none for it, and it stands by.
+
+        It prefers the one with its own number: without spares the two are always the same.
+        """
+        free = list(self._free())
+        if not free:
+            self._spares[process] = address
+            return None
+        own = HostId(process)
+        host = own if own in free else free[0]
+        self._take(process, host, address)
+        return host
+
+    def leave(self, process: TaskNumber) -> HostId | None:
+        """This process is gone; the place that is empty now."""
+        self._spares.pop(process, None)
+        host = self._places.pop(process, None)
+        if host is not None:
+            del self._addresses[host]
+        return host
+
+    def fill(self, host: HostId) -> TaskNumber | None:
+        """The spare that takes this place, which is empty; None if nobody stands by."""
+        process = next(iter(self._spares), None)
+        if process is not None:
+            self._take(process, host, self._spares.pop(process))
+        return process
 
     def of(self, shards: Collection[ShardId]) -> list[HostId]:
         """Those who run any of these shards."""
         wanted = set(shards)
         return [host for host in self if not wanted.isdisjoint(self._plan.hosts[host])]
+
+    def _take(self, process: TaskNumber, host: HostId, address: Any) -> None:
+        self._places[process] = host
+        self._addresses[host] = address
+
+    def _free(self) -> Iterator[HostId]:
+        places = (HostId(number) for number in range(len(self._plan.hosts)))
+        return (host for host in places if host not in self._addresses)

@@ -17,8 +17,8 @@ class Outbox:
     def send(self, host: HostId, command: Command) -> None:
         self._orders.append(SendTo(host, command))
 
-    def note(self, text: str, warning: bool = False) -> None:
-        self._orders.append(Note(text, warning))
+    def note(self, text: str, warning: bool = False, given_up: int | None = None) -> None:
+        self._orders.append(Note(text, warning, given_up))
 
     def take(self) -> list[Order]:
         orders, self._orders = self._orders, []

@@ -6,7 +6,7 @@ from everstream.core.coordinators.headway import Headway
 from everstream.core.coordinators.recovery_report import RecoveryBook, RecoveryReport
 from everstream.core.coordinators.repeats import Repeats
 from everstream.core.coordinators.restart_budget import RestartBudget
-from everstream.core.ids import Epoch, HostId, ShardId
+from everstream.core.ids import Epoch, HostId, ShardId, TaskNumber
 from everstream.core.orders import Policy
 from everstream.errors import EverstreamError, RunFailed
 
@@ -50,6 +50,10 @@ class Restarts:
         self.repeats = Repeats()
         self._injected: dict[HostId, float] = {}
 
+    def goes_on_with(self, headway: Headway) -> None:
+        """The run has other shards from now on, of which this one knows."""
+        self._headway = headway
+
     def injected(self, host: HostId, now_s: float) -> None:
         """We are about to kill this host ourselves."""
         self._injected[host] = now_s
@@ -89,14 +93,14 @@ class Restarts:
         return RunFailed(message, error)
 
     def start_failed(
-        self, host: HostId, error: EverstreamError, epoch: Epoch, now_s: float
+        self, process: TaskNumber, error: EverstreamError, epoch: Epoch, now_s: float
     ) -> RunFailed | None:
         """A host could not even start: why the run must end, if that was one too many."""
         if self.repeats.has_seen(error, epoch):
-            return RunFailed(f"host {host} could not start, twice for the same reason", error)
+            return RunFailed(f"host {process} could not start, twice for the same reason", error)
         if self._budget.spend(now_s):
             return None
-        message = f"host {host} could not start, more than {self._policy.max_restarts} times"
+        message = f"host {process} could not start, more than {self._policy.max_restarts} times"
         return RunFailed(message, error)
 
     def progressed(self, now_s: float) -> None:

@@ -10,11 +10,20 @@ from everstream.core.coordinators.loops import Loops
 from everstream.core.coordinators.membership import Membership
 from everstream.core.coordinators.outbox import Outbox
 from everstream.core.coordinators.restarts import Restarts
+from everstream.core.coordinators.settling import Settling
 from everstream.core.coordinators.tally import CheckpointTally
 from everstream.core.ids import NO_EPOCH, Epoch, Generation, ShardId
 from everstream.core.manifest import KEPT_MANIFESTS, EpochManifest, still_valid
 from everstream.core.messages import Command, Resume, Shutdown
-from everstream.core.orders import PHASE_MOVES, EndRun, Outcome, Phase, Policy, WriteManifest
+from everstream.core.orders import (
+    PHASE_MOVES,
+    Dismiss,
+    EndRun,
+    Outcome,
+    Phase,
+    Policy,
+    WriteManifest,
+)
 from everstream.core.plan import Plan
 from everstream.errors import EverstreamError, InternalError, RunFailed
 
@@ -52,8 +61,16 @@ class RunState:
         self.headway = Headway(plan)
         self.restarts = Restarts(policy, self.headway)
         self.loops = Loops(plan.cycles)
+        self.settling = Settling(plan.shards)
         self.committing = Committing()
         self.tally = CheckpointTally()
+
+    def goes_on_from(self, before: "RunState") -> None:
+        """The same run, which had other shards until now: what it has counted goes on."""
+        self.every_s = before.every_s
+        self.tally = before.tally
+        self.restarts = before.restarts
+        self.restarts.goes_on_with(self.headway)
 
     @property
     def phase(self) -> Phase:
@@ -77,6 +94,10 @@ class RunState:
     def returns(self) -> tuple[int, ...]:
         """The epochs that were gone back to for good, by this run or one before it."""
         return self.manifests[0].returns if self.manifests else ()
+
+    @property
+    def most_shards(self) -> dict[str, int]:
+        return self.manifests[0].most_shards if self.manifests else {}
 
     @property
     def older_manifest(self) -> EpochManifest | None:
@@ -120,6 +141,8 @@ class RunState:
     def next_generation(self) -> Generation:
         """Somebody goes back: what was sent before is void where it matters."""
         self._enter(Phase.RESTORING)
+        if self.settling.wanted:
+            self.stop = None  # things move again: nobody may stop before they have settled
         self.generation = Generation(self.generation + 1)
         return self.generation
 
@@ -138,9 +161,14 @@ class RunState:
         self.end_when_committed(now_s)
 
     def end_when_committed(self, now_s: float) -> None:
-        if self.phase is Phase.FINISHING and self.committing.done:
-            self.restarts.book.ended(now_s)
-            self.end(Outcome.FINISHED if self.final else Outcome.STOPPED)
+        if self.phase is not Phase.FINISHING or not self.committing.done:
+            return
+        if self.settling.wanted and not self.final:
+            if self.writing is None:  # what is written last is what others go on from
+                self.end(Outcome.SETTLED)
+            return
+        self.restarts.book.ended(now_s)
+        self.end(Outcome.FINISHED if self.final else Outcome.STOPPED)
 
     def end_damaged(self, what: str) -> None:
         """No checkpoint that was kept can be restored; only the user can say what to do."""
@@ -157,5 +185,8 @@ class RunState:
 
     def end(self, outcome: Outcome, error: EverstreamError | None = None) -> None:
         self._enter(Phase.DONE)
-        self.tell_all(Shutdown())
+        if outcome is not Outcome.SETTLED:
+            self.tell_all(Shutdown())
+            for process in self.hosts.spares:
+                self.outbox.add(Dismiss(process))
         self.outbox.add(EndRun(outcome, error))

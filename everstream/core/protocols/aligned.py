@@ -31,6 +31,10 @@ class Aligned(ShardProtocol):
         self.shown: set[ChannelId] = set()
         """Inputs that have shown the marker of the epoch being aligned."""
 
+    @property
+    def awaits_markers(self) -> bool:
+        return self.aligning is not None
+
     def admit(self, frame: Frame) -> Verdict:
         if frame.channel in self.shown:
             return Verdict.HOLD

@@ -94,6 +94,11 @@ class ShardProtocol:
         return ()
 
     @property
+    def awaits_markers(self) -> bool:
+        """Some inputs have shown the marker of an epoch, and others have not."""
+        return False
+
+    @property
     def ahead(self) -> Collection[ChannelId]:
         """Inputs from which more was delivered than belongs before the checkpoint.
 

@@ -44,6 +44,10 @@ class Unaligned(ShardProtocol):
             return ()
         return [c for c in self.inputs if c not in self.shown and c not in self.arrived_ends]
 
+    @property
+    def awaits_markers(self) -> bool:
+        return self.open
+
     def on_arrival(self, frame: Frame) -> Sequence[Ask]:
         if frame.kind is FrameKind.END:
             self.arrived_ends.add(frame.channel)

@@ -18,7 +18,7 @@ from everstream.testing.sources import check_source
 
 def matcher(hops: int = 2) -> tuple[Match, Context]:
     operator = Match(hops)
-    bind_state(operator, lambda name, init: KeyStore(init))
+    bind_state(operator, lambda name, init, migration: KeyStore(init))
     return operator, Context("match", 0, 1, KeyStore())
 
 

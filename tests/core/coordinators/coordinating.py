@@ -7,7 +7,14 @@ from everstream.connectors.generate import Range
 from everstream.core.checkpoint_record import CheckpointRecord
 from everstream.core.coordinators.coordinator import Coordinator
 from everstream.core.coordinators.epoch_keeper import EpochKeeper
-from everstream.core.ids import CheckpointNumber, Epoch, HostId, ShardId, first_generation
+from everstream.core.ids import (
+    CheckpointNumber,
+    Epoch,
+    HostId,
+    ShardId,
+    TaskNumber,
+    first_generation,
+)
 from everstream.core.manifest import EpochManifest
 from everstream.core.messages import CheckpointTaken, Restored
 from everstream.core.orders import Order, Phase, Policy, SendTo, WriteManifest
@@ -17,6 +24,8 @@ from everstream.pipeline.stream import Pipeline
 T = TypeVar("T")
 NUMBERS, DOUBLE = ShardId("numbers", 0), ShardId("double", 0)
 H0, H1 = HostId(0), HostId(1)
+P0, P1 = TaskNumber(0), TaskNumber(1)
+"""The processes that take these places."""
 
 
 def plan() -> Plan:
@@ -46,8 +55,8 @@ class Run:
         self.now_s = 0.0
 
     def gather(self) -> list[Order]:
-        first = self.it.on_host_joined(H0, "address-0", self.now_s)
-        return first + self.it.on_host_joined(H1, "address-1", self.now_s)
+        first = self.it.on_process_joined(P0, "address-0", self.now_s)
+        return first + self.it.on_process_joined(P1, "address-1", self.now_s)
 
     def report(self, *reports: Any) -> list[Order]:
         return [order for report in reports for order in self.it.on_report(report, self.now_s)]

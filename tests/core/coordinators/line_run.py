@@ -10,8 +10,8 @@ from everstream.core.coordinators.line_keeper import LineKeeper
 from everstream.core.ids import (
     CheckpointNumber,
     Generation,
-    HostId,
     ShardId,
+    TaskNumber,
     first_generation,
 )
 from everstream.core.manifest import EpochManifest
@@ -35,7 +35,7 @@ from everstream.pipeline.stream import Pipeline
 from everstream.state.objects import ObjectRef
 from tests.core.coordinators.coordinating import of
 
-HOSTS = [HostId(number) for number in range(3)]
+PROCESSES = [TaskNumber(number) for number in range(3)]
 
 
 def fork() -> Any:
@@ -69,7 +69,7 @@ class Run:
         return [order for report in reports for order in self.it.on_report(report, self.now_s)]
 
     def start(self) -> "Run":
-        orders = [o for h in HOSTS for o in self.it.on_host_joined(h, f"at {h}", self.now_s)]
+        orders = [o for h in PROCESSES for o in self.it.on_process_joined(h, f"at {h}", self.now_s)]
         assert self.answer(orders) and self.it.phase is Phase.RUNNING
         return self
 

@@ -9,26 +9,34 @@ from everstream.core.messages import (
     Progress,
     Restore,
     ShardFailed,
-    Shutdown,
     Stable,
     StartCheckpoint,
 )
-from everstream.core.orders import EndRun, Note, Order, Outcome, Phase, Policy, WriteManifest
+from everstream.core.orders import (
+    Dismiss,
+    EndRun,
+    Note,
+    Order,
+    Outcome,
+    Phase,
+    Policy,
+    WriteManifest,
+)
 from everstream.errors import ConnectorError, LeaseLost, OperatorError, RunFailed, StoreError
 
-from .coordinating import DOUBLE, H0, H1, NUMBERS, Run, of
+from .coordinating import DOUBLE, H0, NUMBERS, P0, P1, Run, of
 
 
 def test_a_lost_host_rolls_everybody_back_to_the_last_stable_epoch() -> None:
     run = Run().to_running()
     run.epoch(1, at_s=10.0)
     before = run.it.generation
-    orders = run.it.on_host_lost(H0, "killed", 12.0)
+    orders = run.it.on_process_lost(P0, "killed", 12.0)
     (restore,) = of(orders, Restore)
     assert (restore.generation, restore.stable) == (before + 1, 1)
     assert restore.records[NUMBERS] == (run.record(NUMBERS, 1),)
     assert [note.text for note in of(orders, Note)] == ["host 0 (killed): going back to epoch 1"]
-    assert of(run.it.on_host_joined(H0, "again", 13.0), Restore) == [restore]
+    assert of(run.it.on_process_joined(P0, "again", 13.0), Restore) == [restore]
     run.restored()
     (report,) = run.it.recoveries
     assert (report.detected_s, report.restarted_s, report.from_epoch) == (12.0, 13.0, 1)
@@ -36,7 +44,7 @@ def test_a_lost_host_rolls_everybody_back_to_the_last_stable_epoch() -> None:
 
 def test_a_host_that_comes_back_unannounced_is_a_failure_too() -> None:
     run = Run().to_running()
-    orders = run.it.on_host_joined(H0, "again", 5.0)
+    orders = run.it.on_process_joined(P0, "again", 5.0)
     assert of(orders, Restore) and run.it.phase is Phase.RESTORING
     assert "came back" in of(orders, Note)[0].text
 
@@ -45,8 +53,8 @@ def test_a_rollback_waits_for_the_manifest_under_way() -> None:
     run = Run().to_running()
     run.tick(10.0)
     run.taken(1, NUMBERS, DOUBLE)
-    assert of(run.it.on_host_lost(H0, "killed", 11.0), Restore) == []
-    assert of(run.it.on_host_joined(H0, "again", 12.0), Restore) == []
+    assert of(run.it.on_process_lost(P0, "killed", 11.0), Restore) == []
+    assert of(run.it.on_process_joined(P0, "again", 12.0), Restore) == []
     orders = run.it.on_manifest_written(13.0)
     assert {restore.stable for restore in of(orders, Restore)} == {1}
     assert of(orders, Stable) == []
@@ -56,7 +64,7 @@ def test_a_rollback_goes_to_the_epoch_before_if_the_manifest_is_known_to_be_miss
     run = Run().to_running()
     run.tick(10.0)
     run.taken(1, NUMBERS, DOUBLE)
-    run.it.on_host_lost(H0, "killed", 11.0)
+    run.it.on_process_lost(P0, "killed", 11.0)
     orders = run.it.on_manifest_failed(StoreError("no room"), 12.0)
     assert {restore.stable for restore in of(orders, Restore)} == {0}
 
@@ -65,7 +73,7 @@ def test_an_epoch_in_flight_dies_with_a_rollback_and_its_number_is_not_used_agai
     run = Run().to_running()
     run.tick(10.0)
     run.taken(1, NUMBERS)
-    run.it.on_host_joined(H0, "again", 11.0)
+    run.it.on_process_joined(P0, "again", 11.0)
     run.restored()
     assert of(run.tick(30.0), StartCheckpoint) == [StartCheckpoint(Epoch(2))] * 2
 
@@ -74,7 +82,7 @@ def test_a_failed_checkpoint_costs_the_epoch_and_a_pause() -> None:
     run = Run().to_running()
     run.tick(10.0)
     orders = run.report(CheckpointFailed(DOUBLE, run.it.generation, CheckpointNumber(1), "full"))
-    assert of(orders, Note) == [Note("epoch 1 given up: double:0 could not save: full", True)]
+    assert of(orders, Note) == [Note("epoch 1 given up: double:0 could not save: full", True, 1)]
     assert of(run.taken(1, NUMBERS, DOUBLE), WriteManifest) == []
     assert run.tick(10.0 + RETRY_S / 2) == []
     assert of(run.tick(25.0), StartCheckpoint) == [StartCheckpoint(Epoch(2))] * 2
@@ -92,7 +100,7 @@ def test_a_manifest_that_could_not_be_written_costs_the_epoch() -> None:
     run.tick(10.0)
     run.taken(1, NUMBERS, DOUBLE)
     orders = run.it.on_manifest_failed(StoreError("no room"), 11.0)
-    assert of(orders, Note) == [Note("epoch 1 given up: no room", True)]
+    assert of(orders, Note) == [Note("epoch 1 given up: no room", True, 1)]
     assert run.it.stable_epoch == 0 and run.it.phase is Phase.RUNNING
     assert of(run.tick(20.0), StartCheckpoint)
 
@@ -183,7 +191,7 @@ def test_a_process_that_dies_is_not_waited_for_even_during_a_pause() -> None:
         run.report(ShardFailed(DOUBLE, run.it.generation, ConnectorError("away")))
         if run.it.phase is Phase.RESTORING:
             run.restored()
-    assert len(of(run.it.on_host_lost(H0, "killed", 0.5), Restore)) == 1
+    assert len(of(run.it.on_process_lost(P0, "killed", 0.5), Restore)) == 1
     assert of(run.tick(1.0), Restore) == [], "the pause is over with it"
 
 
@@ -199,25 +207,25 @@ def test_old_failures_leave_the_window() -> None:
 def test_kills_of_our_own_are_not_held_against_the_pipeline() -> None:
     run = Run(Policy(max_restarts=0)).to_running()
     run.it.on_injected_kill(H0, 5.0)
-    orders = run.it.on_host_lost(H0, "killed", 5.2)
+    orders = run.it.on_process_lost(P0, "killed", 5.2)
     assert of(orders, EndRun) == []
     assert not of(orders, Note)[0].warning
     (report,) = run.it.recoveries
     assert report.injected and report.milliseconds()["detected_ms"] == 200.0
-    run.it.on_host_joined(H0, "again", 6.0)
-    assert of(run.it.on_host_lost(H0, "killed", 7.0), EndRun), "the next one is"
+    run.it.on_process_joined(P0, "again", 6.0)
+    assert of(run.it.on_process_lost(P0, "killed", 7.0), EndRun), "the next one is"
 
 
 def test_a_run_that_has_ended_stays_ended_whatever_the_store_says_later() -> None:
     run = Run(Policy(every_s=10.0, max_restarts=1)).to_running()
     run.tick(10.0)
     run.taken(1, NUMBERS, DOUBLE)
-    run.it.on_host_lost(H0, "killed", 11.0)
-    assert of(run.it.on_host_lost(H1, "killed", 12.5), EndRun)
+    run.it.on_process_lost(P0, "killed", 11.0)
+    assert of(run.it.on_process_lost(P1, "killed", 12.5), EndRun)
     assert run.it.on_manifest_written(12.0) == []
     assert run.it.phase is Phase.DONE
     assert run.it.on_stop("late", 13.0) == []
-    assert of(run.it.on_host_joined(H0, "late", 14.0), Shutdown)
+    assert of(run.it.on_process_joined(P0, "late", 14.0), Dismiss)
 
 
 def test_a_failure_while_finishing_restores_and_then_ends() -> None:
@@ -225,8 +233,8 @@ def test_a_failure_while_finishing_restores_and_then_ends() -> None:
     run.taken(1, NUMBERS, DOUBLE, final=True)
     run.it.on_manifest_written(1.0)
     assert run.it.phase is Phase.FINISHING
-    run.it.on_host_lost(H1, "killed", 2.0)
-    run.it.on_host_joined(H1, "again", 3.0)
+    run.it.on_process_lost(P1, "killed", 2.0)
+    run.it.on_process_joined(P1, "again", 3.0)
     assert of(run.restored(), EndRun) == [EndRun(Outcome.FINISHED)]
 
 
@@ -234,7 +242,7 @@ def test_a_recovery_has_caught_up_when_every_operator_is_where_it_was() -> None:
     run = Run().to_running()
     counts = {"numbers": (0, 50), "double": (40, 40), "out": (40, 40)}
     run.report(Progress(NUMBERS, run.it.generation, counts))
-    run.it.on_host_joined(H0, "again", 1.0)
+    run.it.on_process_joined(P0, "again", 1.0)
     run.now_s = 2.0
     run.restored()
     (report,) = run.it.recoveries

@@ -15,16 +15,25 @@ from everstream.core.messages import (
     Stable,
     StartCheckpoint,
 )
-from everstream.core.orders import EndRun, Note, Order, Outcome, Phase, Policy, WriteManifest
+from everstream.core.orders import (
+    EndRun,
+    Note,
+    Order,
+    Outcome,
+    Phase,
+    Place,
+    Policy,
+    WriteManifest,
+)
 
-from .coordinating import DOUBLE, H0, H1, NUMBERS, Run, of
+from .coordinating import DOUBLE, H0, H1, NUMBERS, P0, P1, Run, of
 
 
 def test_nothing_happens_before_every_host_is_there() -> None:
     run = Run()
-    assert run.it.on_host_joined(H0, "a", 0.0) == []
+    assert run.it.on_process_joined(P0, "a", 0.0) == [Place(P0, H0)]
     assert run.it.phase is Phase.GATHERING
-    orders = run.it.on_host_joined(H1, "b", 0.0)
+    orders = run.it.on_process_joined(P1, "b", 0.0)
     assert len(of(orders, Restore)) == 2 and run.it.phase is Phase.RESTORING
 
 
@@ -91,8 +100,8 @@ def test_records_read_before_a_checkpoint_do_not_count_for_the_next_after_a_reco
     run.tick(1.0)
     run.taken(1, NUMBERS, DOUBLE, counts={"numbers": (0, 100)})
     run.it.on_manifest_written(2.0)
-    run.it.on_host_lost(H0, "killed", 3.0)
-    run.it.on_host_joined(H0, "again", 4.0)
+    run.it.on_process_lost(P0, "killed", 3.0)
+    run.it.on_process_joined(P0, "again", 4.0)
     run.restored()
     run.report(Progress(NUMBERS, run.it.generation, {"numbers": (0, 199)}))
     assert run.tick(5.0) == []
@@ -127,7 +136,7 @@ def test_a_stop_whose_epoch_fails_takes_another() -> None:
 
 def test_a_stop_during_a_recovery_comes_after_it() -> None:
     run = Run().to_running()
-    run.it.on_host_joined(H0, "again", 1.0)
+    run.it.on_process_joined(P0, "again", 1.0)
     assert run.it.on_stop("ctrl-c", 1.5) == []
     run.restored()
     assert of(run.tick(2.0), StartCheckpoint) == [StartCheckpoint(Epoch(1), stop=True)] * 2
@@ -197,7 +206,7 @@ def test_a_stop_waits_longer_where_checkpoints_take_long_but_not_for_ever() -> N
 
 def test_a_stop_that_no_host_is_there_to_take_ends_all_the_same() -> None:
     run = Run(Policy(every_s=10.0, stop_grace_s=30.0)).to_running()
-    run.it.on_host_lost(H0, "killed", 1.0)
+    run.it.on_process_lost(P0, "killed", 1.0)
     run.it.on_stop("ctrl-c", 2.0)
     orders = run.tick(32.0)
     assert of(orders, EndRun) == [EndRun(Outcome.STOPPED)]

@@ -5,7 +5,7 @@ from everstream.core.messages import CheckpointFailed, Progress
 from everstream.core.orders import EndRun, Order, Outcome, Policy, WriteManifest
 from everstream.errors import RunFailed
 
-from .coordinating import DOUBLE, H1, NUMBERS, Run, of
+from .coordinating import DOUBLE, NUMBERS, P1, Run, of
 
 POLICY = Policy(every_s=10.0, checkpoint_timeout_s=20.0, slow_after_s=1e9)
 
@@ -58,7 +58,7 @@ def test_nobody_waits_for_ever_for_a_manifest_that_decides_where_to_go_back_to()
     run = Run(POLICY).to_running()
     run.tick(10.0)
     assert of(run.taken(1, NUMBERS, DOUBLE), WriteManifest)
-    run.it.on_host_lost(H1, "killed", 11.0)
+    run.it.on_process_lost(P1, "killed", 11.0)
     assert not of(until(run, 70.0), EndRun)
     text = failure(until(run, 71.0))
     assert text.startswith("the manifest of epoch 1 is not in the store after 60 s")

@@ -5,6 +5,7 @@ from everstream.core.coordinators.run_state import RETRY_S
 from everstream.core.ids import (
     CheckpointNumber,
     Epoch,
+    TaskNumber,
     first_generation,
 )
 from everstream.core.messages import (
@@ -33,10 +34,10 @@ from everstream.core.orders import (
 from everstream.errors import ConnectorError, LeaseLost, StoreError
 from tests.core.coordinators.coordinating import of
 from tests.core.coordinators.line_run import (
-    HOSTS,
     LEFT,
     NUMBERS,
     PLAN,
+    PROCESSES,
     RIGHT,
     SHARDS,
     TO_LEFT,
@@ -121,7 +122,7 @@ def test_those_downstream_halt_before_it_is_decided_who_goes_back() -> None:
     run = Run().start()
     run.line(1, position=5)
     home = PLAN.host_of[NUMBERS]
-    orders = run.it.on_host_lost(home, "killed", 2.0)
+    orders = run.it.on_process_lost(TaskNumber(home), "killed", 2.0)
     (halt, *_) = of(orders, Halt)
     assert halt.shards >= {LEFT, RIGHT} and of(orders, Recover) == []
     generation = halt.generation
@@ -134,7 +135,7 @@ def test_those_downstream_halt_before_it_is_decided_who_goes_back() -> None:
 
 def test_who_has_no_checkpoint_goes_back_to_the_start() -> None:
     run = Run().start()
-    orders = run.it.on_host_lost(PLAN.host_of[NUMBERS], "killed", 2.0)
+    orders = run.it.on_process_lost(TaskNumber(PLAN.host_of[NUMBERS]), "killed", 2.0)
     orders = run.report(
         *(run.halted(s, of(orders, Halt)[0].generation, 3, 0) for s in (LEFT, RIGHT))
     )
@@ -147,9 +148,9 @@ def test_nobody_resumes_before_the_lost_host_is_back() -> None:
     run = Run().start()
     run.line(1, position=5)
     home = PLAN.host_of[LEFT]
-    (recover, *_) = of(run.it.on_host_lost(home, "killed", 2.0), Recover)
+    (recover, *_) = of(run.it.on_process_lost(TaskNumber(home), "killed", 2.0), Recover)
     run.report(Rewired(NUMBERS, recover.generation))
-    assert of(run.it.on_host_joined(home, "again", 3.0), Recover) == [recover]
+    assert of(run.it.on_process_joined(TaskNumber(home), "again", 3.0), Recover) == [recover]
     orders = run.report(Restored(LEFT, recover.generation))
     assert of(orders, Resume)[0].addresses[home] == "again"
 
@@ -167,9 +168,9 @@ def test_checkpoints_after_the_one_gone_back_to_never_happened() -> None:
     run = Run().start()
     run.line(1, position=5)
     assert of(run.taken(LEFT, 2, position=8), WriteManifest) == [], "nobody has sent that much"
-    orders = run.it.on_host_lost(PLAN.host_of[NUMBERS], "killed", 2.0)
+    orders = run.it.on_process_lost(TaskNumber(PLAN.host_of[NUMBERS]), "killed", 2.0)
     run.answer(orders, {LEFT: (8, 0), RIGHT: (5, 0)})
-    run.it.on_host_joined(PLAN.host_of[NUMBERS], "again", 3.0)
+    run.it.on_process_joined(TaskNumber(PLAN.host_of[NUMBERS]), "again", 3.0)
     late = CheckpointTaken(first_generation(1), run.record(LEFT, 3, position=9))
     assert run.report(late) == [], "reports from before the return do not count"
     run.taken(NUMBERS, 2, position=8)
@@ -253,8 +254,8 @@ def test_a_line_that_cannot_be_read_and_is_the_only_one_ends_the_run() -> None:
 
 def test_a_shard_that_cannot_even_start_ends_the_run() -> None:
     run = Run()
-    for host in HOSTS:
-        run.it.on_host_joined(host, "here", 0.0)
+    for host in PROCESSES:
+        run.it.on_process_joined(host, "here", 0.0)
     (end,) = of(run.report(RestoreFailed(LEFT, run.it.generation, "odd")), EndRun)
     assert end.outcome is Outcome.FAILED and "left:0 cannot start: odd" in str(end.error)
 
@@ -293,7 +294,7 @@ def test_a_new_driver_goes_on_from_the_newest_line() -> None:
     first = Run().start()
     first.line(1, position=5)
     second = Run(first.it.manifests)
-    orders = [o for host in HOSTS for o in second.it.on_host_joined(host, "here", 0.0)]
+    orders = [o for host in PROCESSES for o in second.it.on_process_joined(host, "here", 0.0)]
     (recover, *_) = of(orders, Recover)
     assert {s: r and r.number for s, r in recover.records.items()} == dict.fromkeys(SHARDS, 1)
 

@@ -22,7 +22,7 @@ G = Generation(1)
 def answered(watch: LoopWatch, *facts: tuple[ShardId, bool, int, int]) -> bool:
     number = watch.next_round()
     for shard, passive, sent, received in facts:
-        watch.on_census(Census(shard, G, number, passive, sent, received))
+        watch.on_census(Census(shard, G, 0, number, passive, sent, received))
     return watch.over
 
 
@@ -45,10 +45,10 @@ def test_a_frame_on_its_way_keeps_a_loop_going() -> None:
 def test_answers_to_other_questions_and_from_other_cycles_do_not_count() -> None:
     watch = LoopWatch((A,))
     number = watch.next_round()
-    watch.on_census(Census(B, G, number, True, 0, 0))
-    watch.on_census(Census(A, G, number - 1, True, 0, 0))
+    watch.on_census(Census(B, G, 0, number, True, 0, 0))
+    watch.on_census(Census(A, G, 0, number - 1, True, 0, 0))
     assert not watch.complete
-    watch.on_census(Census(A, G, number, True, 0, 0))
+    watch.on_census(Census(A, G, 0, number, True, 0, 0))
     assert watch.complete
 
 

@@ -10,11 +10,11 @@ from everstream.core.coordinators.membership import Membership
 from everstream.core.coordinators.outbox import Outbox
 from everstream.core.coordinators.restarts import Restarts
 from everstream.core.coordinators.run_state import RunState
-from everstream.core.ids import CheckpointNumber, Epoch, Generation, ShardId
+from everstream.core.ids import CheckpointNumber, Epoch, Generation, ShardId, TaskNumber
 from everstream.core.messages import Census, Progress, Shutdown
 from everstream.core.orders import PHASE_MOVES, Note, Phase, Policy, SendTo
 from everstream.errors import ConnectorError, InternalError, RunFailed
-from tests.core.coordinators.coordinating import DOUBLE, H0, H1, NUMBERS, plan
+from tests.core.coordinators.coordinating import DOUBLE, H0, H1, NUMBERS, P0, P1, plan
 
 G = Generation(1)
 
@@ -35,24 +35,25 @@ def test_orders_are_taken_once_and_in_the_order_they_were_given() -> None:
 
 def test_everybody_is_here_when_the_last_host_has_joined_and_until_one_is_lost() -> None:
     hosts = Membership(plan())
-    hosts.join(H0, "here")
+    hosts.join(P0, "here")
     assert H0 in hosts and H1 not in hosts and not hosts.complete
-    hosts.join(H1, "there")
+    hosts.join(P1, "there")
     assert hosts.complete and hosts.addresses == {H0: "here", H1: "there"}
-    hosts.leave(H0)
+    hosts.leave(P0)
     assert not hosts.complete and list(hosts) == [H1] and len(hosts) == 1
 
 
 def test_a_host_that_joins_again_has_its_new_address() -> None:
     hosts = Membership(plan())
-    hosts.join(H0, "before")
-    hosts.join(H0, "after")
+    hosts.join(P0, "before")
+    assert hosts.leave(P0) == H0
+    hosts.join(P0, "after")
     assert hosts.addresses == {H0: "after"} and len(hosts) == 1
 
 
 def test_what_one_does_with_the_addresses_does_not_change_them() -> None:
     hosts = Membership(plan())
-    hosts.join(H0, "here")
+    hosts.join(P0, "here")
     hosts.addresses.clear()
     assert H0 in hosts
 
@@ -62,8 +63,37 @@ def test_only_hosts_that_are_here_are_found_by_their_shards() -> None:
     hosts = Membership(made)
     home = made.host_of[DOUBLE]
     assert hosts.of([DOUBLE]) == []
-    hosts.join(home, "here")
+    hosts.join(TaskNumber(home), "here")
     assert hosts.of([DOUBLE]) == [home] and hosts.of([]) == []
+
+
+P2 = TaskNumber(2)
+
+
+def test_who_finds_every_place_taken_stands_by_and_takes_the_next_that_is_lost() -> None:
+    hosts = Membership(plan())
+    assert [hosts.join(p, f"at {p}") for p in (P2, P0, P1)] == [H0, H1, None]
+    assert hosts.spares == (P1,)
+    assert hosts.leave(P0) == H1
+    assert hosts.fill(H1) == P1
+    assert hosts.addresses == {H0: "at 2", H1: "at 1"} and hosts.spares == ()
+    assert hosts.join(P0, "again") is None, "whoever comes then stands by"
+
+
+def test_a_spare_that_dies_leaves_no_place_empty() -> None:
+    hosts = Membership(plan())
+    for process in (P0, P1, P2):
+        hosts.join(process, "here")
+    assert hosts.leave(P2) is None and hosts.complete
+    assert hosts.leave(P1) == H1 and hosts.fill(H1) is None, "nobody stands by any more"
+
+
+def test_without_spares_a_process_has_the_place_with_its_number() -> None:
+    hosts = Membership(plan())
+    assert hosts.join(P1, "there") == H1 and hosts.join(P0, "here") == H0
+    hosts.leave(P0)
+    hosts.leave(P1)
+    assert hosts.join(P1, "there") == H1
 
 
 # Headway.
@@ -190,10 +220,10 @@ def test_each_cycle_is_asked_by_itself_until_its_own_answers_are_in() -> None:
     first, second = it.questions()
     assert (first.cycle, second.cycle) == (0, 1)
     assert it.questions() == [], "nobody is asked twice"
-    assert it.on_census(Census(a, G, first.round, True, 0, 0)) == []
+    assert it.on_census(Census(a, G, 0, first.round, True, 0, 0)) == []
     (again,) = it.questions()
     assert again.cycle == 0
-    assert it.on_census(Census(a, G, again.round, True, 0, 0)) == [0]
+    assert it.on_census(Census(a, G, 0, again.round, True, 0, 0)) == [0]
     assert it.questions() == [], "the first is over, the second has not answered"
     it.reset()
     assert [question.cycle for question in it.questions()] == [0, 1]

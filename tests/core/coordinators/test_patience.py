@@ -7,7 +7,7 @@ from everstream.core.ids import CheckpointNumber
 from everstream.core.messages import Progress
 from everstream.core.orders import Note, Policy, WriteManifest
 
-from .coordinating import DOUBLE, H1, NUMBERS, Run, of
+from .coordinating import DOUBLE, NUMBERS, P1, Run, of
 
 
 def notes(orders: list[object]) -> list[str]:
@@ -82,7 +82,7 @@ def test_a_manifest_that_hangs_is_said_and_that_going_back_waits_for_it() -> Non
         "writing the manifest of epoch 1 is taking longer than 5 s. "
         "Held up by the store: it has not answered"
     ]
-    it.it.on_host_lost(H1, "killed", 17.0)
+    it.it.on_process_lost(P1, "killed", 17.0)
     it.tick(17.0)
     [text] = notes(it.tick(22.0))
     assert "going back waits for it" in text
@@ -90,9 +90,9 @@ def test_a_manifest_that_hangs_is_said_and_that_going_back_waits_for_it() -> Non
 
 def test_restoring_is_said_only_when_every_host_is_there() -> None:
     it = run()
-    it.it.on_host_lost(H1, "killed", 1.0)
+    it.it.on_process_lost(P1, "killed", 1.0)
     assert notes(it.tick(1.0)) == notes(it.tick(9.0)) == []
-    it.it.on_host_joined(H1, "address", 10.0)
+    it.it.on_process_joined(P1, "address", 10.0)
     it.tick(10.0)
     [text] = notes(it.tick(15.0))
     assert text.startswith("restoring epoch 0") and str(NUMBERS) in text

@@ -1,0 +1,1 @@
+"""Sources and sinks against their bare clients: `everstream bench connectors`."""

@@ -1,0 +1,223 @@
+"""Webhooks: records posted as JSON, with a key by which the receiver knows what comes again.
+
+With `key=` each record is posted when it comes, under a key of its own; a replay gives the same
+keys if the pipeline computes the same records. Without it, records wait in the store until their
+checkpoint is stable and are then posted in batches. What a checkpoint holds no replay can change:
+a batch that is sent again has the same bytes and the same key, whatever the pipeline computes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import polars as pl
+
+from everstream.connectors.checks import at_least_one
+from everstream.connectors.files import remove
+from everstream.connectors.frames import as_frame
+from everstream.connectors.http_post import Address, Poster, Request
+from everstream.connectors.json_encoding import JsonEncoder
+from everstream.connectors.keys import KeyTemplate
+from everstream.connectors.parts import PartFolder, PartTransaction, PartWriter, PendingName
+from everstream.connectors.summing import sum_of
+from everstream.errors import ConnectorError, InternalError
+from everstream.pipeline.batch import Batch
+from everstream.pipeline.checkpointing import seconds
+from everstream.pipeline.sink import Delivery, Permit, Sink, SinkShard, Transaction, Writer
+from everstream.state.saved import Saved
+
+ENDING: Final = ".jsonl"
+LONGEST_NAME: Final = 150
+
+
+class Webhook(Sink):
+    """Records to a web server, as JSON, each request with an `Idempotency-Key` header.
+
+    With `key="order-{id}"`, or the name of a column, one request per record, at once; the key must
+    name the record, because a receiver takes two requests of one key for one. Without, one request
+    per `batch` records of a checkpoint, a JSON list, when the checkpoint is stable.
+
+    Idempotent: after a failure requests are sent again under the same keys; a receiver that does
+    each key's work once sees every record once. Cut connections, time-outs, 5xx and 429 are tried
+    again for `patience`, any other answer ends the run. With `connections` above 1 requests may
+    arrive in another order. `headers` (an Authorization, say) and the URL are stored nowhere.
+
+    >>> orders = es.Pipeline("to-web").source(es.FromList([{"id": 7, "cents": 250}]))
+    >>> hook = es.Webhook("https://example.org/orders", key="order-{id}")
+    >>> pipeline = orders.sink(hook, shards=1)
+    """
+
+    delivery = Delivery.IDEMPOTENT
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str | None = None,
+        batch: int = 100,
+        headers: Mapping[str, str] | None = None,
+        connections: int = 1,
+        timeout: str | float = "30s",
+        patience: str | float = "60s",
+    ) -> None:
+        at_least_one(batch=batch, connections=connections)
+        self._address = Address(url, headers or {}, seconds(timeout), seconds(patience))
+        self._key = None if key is None else KeyTemplate(key)
+        self._batch = batch
+        self._connections = connections
+
+    def open(self, who: SinkShard) -> Writer:
+        if self._key is not None:
+            return _RecordWriter(self._address, who, self._key, self._connections)
+        return _BatchWriter(who, Sending(self._address, self._batch, self._connections))
+
+    def start_fresh(self, pipeline: str, operator: str, store: str, replace: bool) -> None:
+        if self._key is None:
+            _waiting(store, operator).start_fresh(pipeline, operator, replace)
+
+
+def _waiting(store: str, operator: str) -> PartFolder:
+    return PartFolder.in_store(store, "waiting", operator, ENDING)
+
+
+class _RecordWriter(Writer):
+    def __init__(
+        self, address: Address, who: SinkShard, key: KeyTemplate, connections: int
+    ) -> None:
+        self._who = who
+        self._key = key
+        self._encoder = JsonEncoder(who.operator)
+        self._address = address
+        self._connections = connections
+        self._poster: Poster | None = None
+
+    def write(self, batch: Batch) -> None:
+        if not len(batch):
+            return
+        lines = self._encoder.encode(batch).split(b"\n")[:-1]
+        keys = self._keys(batch)
+        if self._poster is None:
+            self._poster = self._address.opened(self._connections)
+        self._poster.post_all([Request(*both) for both in zip(keys, lines, strict=True)])
+
+    def _keys(self, batch: Batch) -> list[str]:
+        operator = self._who.operator
+        if not isinstance(batch, pl.DataFrame) and isinstance(batch[0], dict):
+            columns = self._key.columns  # others need not fit into columns
+            batch = [{name: record[name] for name in columns if name in record} for record in batch]
+        return self._key.of(as_frame(batch, operator), f"operator '{operator}'").to_list()
+
+    def close(self) -> None:
+        if self._poster is not None:
+            self._poster.close()
+            self._poster = None
+
+
+@dataclass(frozen=True)
+class Sending:
+    """How waiting records become requests; of the run that sends them, never saved."""
+
+    address: Address
+    batch: int
+    connections: int
+
+    def send(self, name: str, lines: list[bytes]) -> None:
+        poster = self.address.opened(self.connections)
+        try:
+            starts = range(0, len(lines), self.batch)
+            poster.post_all(
+                [
+                    Request(
+                        f"{name}-{number}",
+                        b"[" + b",".join(lines[start : start + self.batch]) + b"]",
+                    )
+                    for number, start in enumerate(starts)
+                ]
+            )
+        finally:
+            poster.close()
+
+
+@dataclass
+class WebhookTransaction(Transaction, Saved, word="webhook-transaction"):
+    """Records of one checkpoint that wait in a part file to be posted.
+
+    Pickles without where they go: a checkpoint must hold no secret. `recover` gives it the sink's
+    own. The batch size is that of when they were written, so that a batch stays the same batch.
+    """
+
+    part: PartTransaction
+    batch: int
+    checkpoint: int
+    sending: Sending | None = field(default=None, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "sending": None}
+
+    def persist(self) -> None:
+        self.part.persist()
+
+    def abort(self) -> None:
+        self.part.abort()
+
+    def commit(self, permit: Permit) -> None:
+        if permit.checkpoint < self.checkpoint:
+            raise InternalError(
+                f"requests of checkpoint {self.checkpoint} were to be sent with a permit for "
+                f"checkpoint {permit.checkpoint} only"
+            )
+        if self.sending is None:
+            raise InternalError("requests were given to no writer's `recover`")
+        if self.part.file is not None:
+            self.part.persist()
+        lines = self._lines()
+        if lines is not None:
+            replace(self.sending, batch=self.batch).send(self.name, lines)
+            remove(self.part.place.fs, self.part.path)
+
+    @property
+    def name(self) -> str:
+        """What the keys of its requests begin with: never that of other records.
+
+        The token was drawn when the records were first written: a run that goes back and computes
+        others for a checkpoint of the same number has another.
+        """
+        part, token = self.part.part, self.part.pending.token
+        return f"{part.owner[:LONGEST_NAME]}-{part.shard}-{part.checkpoint}-{token}"
+
+    def _lines(self) -> list[bytes] | None:
+        """The records; None if all of them were taken before, and the file removed."""
+        try:
+            data: bytes = self.part.place.fs.cat_file(self.part.path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise ConnectorError(f"cannot read '{self.part.path}': {error}") from error
+        self.part.require_whole(len(data), sum_of(data))
+        return data.split(b"\n")[:-1]
+
+
+class _BatchWriter(PartWriter):
+    def __init__(self, who: SinkShard, sending: Sending) -> None:
+        super().__init__(_waiting(who.store, who.operator), who)
+        self._encoder = JsonEncoder(who.operator)
+        self._sending = sending
+
+    def encode(self, batch: Batch) -> bytes:
+        return self._encoder.encode(batch)
+
+    def prepare(self, checkpoint: int) -> Transaction | None:
+        part = super().prepare(checkpoint)
+        if part is None:
+            return None
+        assert isinstance(part, PartTransaction)
+        return WebhookTransaction(part, self._sending.batch, checkpoint, self._sending)
+
+    def _bound(self, transaction: Transaction) -> Transaction:
+        assert isinstance(transaction, WebhookTransaction)
+        part = replace(transaction.part, folder=self._folder)
+        return replace(transaction, part=part, sending=self._sending)
+
+    def _pending_of(self, transaction: Transaction) -> list[PendingName]:
+        assert isinstance(transaction, WebhookTransaction)
+        return [transaction.part.pending]

@@ -1,0 +1,346 @@
+"""Savepoints are changed from Python: read one, change values, write it as a new one.
+
+A savepoint itself never changes. What is written is a copy of it with other state: offsets, prepared
+transactions, frames on their way and message logs are those of the original, so a run goes on from it under
+any protocol as from any other savepoint. A key that was not there before is put where the records of that
+key will come, as the routing itself says; where that cannot be known, it is refused.
+"""
+
+import copy
+import os
+import time
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Final
+
+import polars as pl
+
+from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.ids import ShardId
+from everstream.core.manifest import EpochManifest
+from everstream.errors import UserError
+from everstream.inspection.checkpoints import open_store
+from everstream.inspection.frames import framed, unframed
+from everstream.inspection.operator_state import known_operators
+from everstream.pipeline.describing import A_FUNCTION
+from everstream.pipeline.keys import Keying
+from everstream.pipeline.spreading import CONTEXT_STATE
+from everstream.state.freezing import is_steady
+from everstream.state.migrating import Outdated
+from everstream.state.objects import ObjectRef
+from everstream.state.savepoints import (
+    Incoming,
+    Savepoint,
+    checked_name,
+    objects_in,
+    savepoint,
+)
+from everstream.state.snapshot import ShardState
+from everstream.state.store import CheckpointStore
+
+OWN_FORM: Final = frozenset(
+    {"aggregates", "window", "batch", "transact", "WindowJoin", "IntervalJoin"}
+)
+"""Operators of ours that keep more than a value per key: nothing can be changed there by key."""
+
+
+def edit_savepoint(
+    store: str | os.PathLike[str],
+    name: str,
+    *,
+    store_key: str | os.PathLike[str] | None = None,
+) -> "SavepointEdit":
+    """Change the state in a savepoint, and save it as another one.
+
+    store, name: the folder or URL that was given to the run, and the savepoint there.
+    store_key: the key file of a signed store, if EVERSTREAM_STORE_KEY_FILE does not name it.
+
+    `edit.state("count")` is the state of an operator over all its shards: `map` its values, `put` and
+    `delete` keys, or take it as a Polars frame (`frame`) and put that back (`put_frame`). Nothing is
+    written before `edit.save("patched")`; then `everstream rewind STORE --to patched` goes on from
+    it, or `everstream run app.py --store OTHER --from STORE@patched`.
+    """
+    return SavepointEdit(open_store(store, store_key), name)
+
+
+class SavepointEdit:
+    """A savepoint that is being changed: what `es.edit_savepoint` gives."""
+
+    def __init__(self, store: CheckpointStore, name: str) -> None:
+        self._store = store
+        self._kept = savepoint(store, name)
+        self._manifest = EpochManifest.from_json(self._kept.body)
+        self._objects = dict(objects_in(store, self._kept))
+        self._shards: dict[ShardId, tuple[ShardState, dict[str, Any]]] = {}
+        self._states: dict[tuple[str, str], StateEdit] = {}
+
+    def __enter__(self) -> "SavepointEdit":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Nothing is left to be done: what was not saved is forgotten."""
+
+    @property
+    def operators(self) -> list[str]:
+        """Those in the savepoint, in the order of the graph."""
+        return known_operators(self._manifest)
+
+    def state(self, operator: str, name: str | None = None) -> "StateEdit":
+        """What an operator keeps; the name of its `es.Keyed`, if it declares several.
+
+        Without a name: the only state that there is, of `ctx.state` or declared.
+        """
+        if operator not in self.operators:
+            raise UserError(
+                f"there is no operator '{operator}' in savepoint '{self._kept.name}'; it has: "
+                f"{', '.join(self.operators)}."
+            )
+        about = (self._manifest.described or {}).get(operator, {})
+        if about.get("operator") in OWN_FORM:
+            raise UserError(
+                f"'{operator}' ({about['operator']}) keeps its state in a form of its own, which "
+                "cannot be changed by key."
+            )
+        parts = [self._part(r, operator) for r in self._records_of(operator)]
+        names = {name for part in parts for name in part.names} | {*about.get("keyed", ())}
+        names = names or {CONTEXT_STATE}
+        if name is None and len(names) != 1:
+            known = ", ".join(sorted(names))
+            raise UserError(
+                f"say which state of '{operator}': state('{operator}', NAME). It has: {known}."
+            )
+        chosen = name if name is not None else names.pop()
+        if chosen not in names and chosen != CONTEXT_STATE:
+            raise UserError(
+                f"'{operator}' has no state '{chosen}'; it has: {', '.join(sorted(names))}."
+            )
+        if (operator, chosen) not in self._states:
+            key = about.get("key")
+            manifest = self._manifest
+            count, groups = manifest.shard_counts[operator], manifest.key_groups
+            edit = StateEdit(operator, chosen, parts, key, count, groups)
+            self._states[operator, chosen] = edit
+        return self._states[operator, chosen]
+
+    def save(self, name: str) -> Savepoint:
+        """Write all of it as a savepoint of this name, which must be free."""
+        checked_name(name)
+        records, objects = dict(self._manifest.records), dict(self._objects)
+        for shard, (state, extras) in self._shards.items():
+            record = records[shard]
+            whole = ShardState()
+            whole.adopt(state, lambda saved: saved)
+            data = whole.capture(extras).encode()
+            ref = ObjectRef.of(f"{shard.operator}-{shard.number}/edited", data)
+            objects[ref] = data
+            records[shard] = replace(
+                record, objects=(ref,), keeps=_keeps(record, state), size_bytes=len(data)
+            )
+        manifest = replace(self._manifest, records=records)
+        saved = Savepoint(name, manifest.to_json(), time.time(), self._kept.slot, edited=True)
+        incoming = Incoming(self._store, saved)
+        for ref in saved.objects:
+            incoming.add(ref.name, objects[ref])
+        incoming.finish()
+        return saved
+
+    def _records_of(self, operator: str) -> list[CheckpointRecord]:
+        found = [r for r in self._manifest.records.values() if operator in r.operators]
+        if any(record.files for record in found):
+            raise UserError(
+                f"'{operator}' is in shards that keep state on disk, which cannot be changed in a "
+                "savepoint yet. Run it once with state='memory', and take another savepoint."
+            )
+        if any(record.parts for record in found):
+            raise UserError(
+                f"'{operator}' has just got another number of shards in savepoint "
+                f"'{self._kept.name}'. Let the pipeline take one more checkpoint, and a savepoint of "
+                "that can be changed."
+            )
+        return sorted(found, key=lambda record: record.shard.number)
+
+    def _part(self, record: CheckpointRecord, operator: str) -> "_Part":
+        """The state of a shard; read once, whoever asks."""
+        if record.shard not in self._shards:
+            state, extras = ShardState(), {}
+            if record.objects:
+                data = [self._objects[ref] for ref in record.objects]
+                extras = state.restore(data, record.objects)
+            self._shards[record.shard] = (state, extras)
+        return _Part(record, self._shards[record.shard][0], operator)
+
+
+class _Part:
+    """An operator's state in one shard."""
+
+    def __init__(self, record: CheckpointRecord, state: ShardState, operator: str) -> None:
+        self.record = record
+        self._state = state
+        self._saved = next((s for s, o in record.aliases.items() if o == operator), operator)
+
+    @property
+    def names(self) -> set[str]:
+        return {
+            name
+            for (owner, name), entries in self._state.pairs().items()
+            if owner == self._saved and entries
+        }
+
+    def entries(self, name: str) -> dict[Any, Any]:
+        """To be changed."""
+        return self._state.keystore(self._saved, name).look()
+
+
+class StateEdit:
+    """The state of one operator over all its shards, as it will be saved."""
+
+    def __init__(
+        self,
+        operator: str,
+        name: str,
+        parts: list[_Part],
+        key: str | list[str] | None,
+        shards: int,
+        key_groups: int | None,
+    ) -> None:
+        self._whose = f"state '{name}' of '{operator}'"
+        self._shards = {part.record.shard.number: part.entries(name) for part in parts}
+        self._key = key
+        self._count = shards
+        self._key_groups = key_groups
+        found = {
+            value.version if isinstance(value, Outdated) else None
+            for entries in self._shards.values()
+            for value in entries.values()
+        }
+        if len(found) > 1:
+            raise UserError(
+                f"{self._whose} has values of several versions, of which some wait to be migrated. "
+                "Let a run touch all of them first, for example with `self.state.items()` in "
+                "on_start, and take another savepoint."
+            )
+        self._version = next(iter(found), None)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._shards.values()))
+
+    def __contains__(self, key: Hashable) -> bool:
+        return any(key in entries for entries in self._shards.values())
+
+    def __getitem__(self, key: Hashable) -> Any:
+        for entries in self._shards.values():
+            if key in entries:
+                return self._plain(entries[key])
+        raise KeyError(key)
+
+    def items(self) -> list[tuple[Any, Any]]:
+        """All keys and values, shard by shard."""
+        every = (pair for entries in self._shards.values() for pair in entries.items())
+        return [(key, self._plain(value)) for key, value in every]
+
+    def map(self, function: Callable[[Any, Any], Any]) -> None:
+        """Each key has the value function(key, value) from now on; nothing if it raises."""
+        changed = [
+            {
+                key: self._kept(function(key, _own(self._plain(value))))
+                for key, value in part.items()
+            }
+            for part in self._shards.values()
+        ]
+        for entries, values in zip(self._shards.values(), changed, strict=True):
+            entries.update(values)
+
+    def put(self, key: Hashable, value: Any) -> None:
+        """The value of one key, which may be new."""
+        self._put({key: value})
+
+    def delete(self, key: Hashable) -> None:
+        """Forget this key; a KeyError if it is not there."""
+        for entries in self._shards.values():
+            if key in entries:
+                del entries[key]
+                return
+        raise KeyError(key)
+
+    def frame(self) -> pl.DataFrame:
+        """Keys and values as columns: `key` (of tuples `key_0`, `key_1`, ...) and `value`.
+
+        Refused where a column would not give back exactly what is kept: then use `map`.
+        """
+        return framed(self.items(), self._whose)
+
+    def put_frame(self, frame: pl.DataFrame, *, keep_others: bool = False) -> None:
+        """Be what a frame like that of `frame()` says: keys that are not in it are forgotten.
+
+        With `keep_others` they stay as they are.
+        """
+        found = unframed(frame, self._whose)
+        places = self._places([key for key in found if key not in self])
+        if not keep_others:
+            for entries in self._shards.values():
+                for key in [key for key in entries if key not in found]:
+                    del entries[key]
+        self._put(found, places)
+
+    def _put(self, found: Mapping[Any, Any], places: Mapping[Any, int] | None = None) -> None:
+        if places is None:
+            places = self._places([key for key in found if key not in self])
+        for key, value in found.items():
+            there = [number for number, entries in self._shards.items() if key in entries]
+            self._shards[there[0] if there else places[key]][key] = self._kept(value)
+
+    def _places(self, new: list[Any]) -> dict[Any, int]:
+        """The shards of keys that were not there, or why that cannot be said."""
+        if not new or self._count == 1:
+            return dict.fromkeys(new, 0)
+        if not isinstance(self._key, str) or len(self._shards) < self._count:
+            raise UserError(
+                f"{self._whose} is not kept by the key of one stream, so nobody knows in which of "
+                f"its {self._count} shards {new[0]!r} belongs. Change what is there."
+            )
+        known = [key for entries in self._shards.values() for key in entries]
+        places = placed([*known, *new], self._key, self._count, self._key_groups)
+        for number, entries in self._shards.items():
+            for key in entries:
+                if places[key] != number:
+                    raise UserError(
+                        f"{self._whose} has the key {key!r} in shard {number}, where its stream "
+                        f"would not bring it: its keys are not those of the stream, so nobody knows "
+                        f"where {new[0]!r} belongs. Change what is there."
+                    )
+        return {key: places[key] for key in new}
+
+    def _plain(self, value: Any) -> Any:
+        return value.value if isinstance(value, Outdated) else value
+
+    def _kept(self, value: Any) -> Any:
+        return value if self._version is None else Outdated(value, self._version)
+
+
+def placed(keys: list[Any], described: str, shards: int, key_groups: int | None) -> dict[Any, int]:
+    """Key -> the shard its records come to, of a stream whose key was described so."""
+    keying = Keying(_itself if described == A_FUNCTION else "key", key_groups)
+    return dict(zip(keys, keying.shards_of(keys, shards).tolist(), strict=True))
+
+
+def _itself(key: Any) -> Any:
+    return key
+
+
+def _own(value: Any) -> Any:
+    """A value that may be changed in place: what is kept stays whole if the function fails."""
+    return value if is_steady(value) else copy.deepcopy(value)
+
+
+def _keeps(record: CheckpointRecord, state: ShardState) -> tuple[str, ...] | None:
+    """The operators that have something, with those that have got some just now."""
+    if record.keeps is None:
+        return None
+    full = {record.owner(saved) for (saved, _), entries in state.pairs().items() if entries}
+    return tuple(name for name in record.operators if name in full or name in record.keeps)

@@ -1,0 +1,70 @@
+"""`es.AutoScale`: that a run changes its numbers of shards by itself, in the words a user says it with."""
+
+import re
+from dataclasses import dataclass
+
+from everstream.errors import UserError
+from everstream.pipeline.checkpointing import seconds
+
+
+@dataclass(frozen=True)
+class AutoScale:
+    """Give operators as many shards as keep them busy for a share of the time, no more and no less.
+
+    A run that is told `autoscale=es.AutoScale(min=1, max=8)` looks how busy the shards of each operator
+    are, and changes their number when that has asked for it for a while: `up_after` to get more,
+    `down_after` to give some up, and not again before it was calm for `calm`. Sources, ordered sinks,
+    and operators with a limit of their own keep the shards they have.
+
+    >>> es.AutoScale(max=4).target_busy
+    0.7
+    """
+
+    min: int = 1
+    max: int = 8
+    target_busy: float = 0.7
+    up_after: str | float = "10s"
+    down_after: str | float = "1m"
+    calm: str | float = "30s"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min <= self.max:
+            raise UserError(f"AutoScale(min={self.min}, max={self.max}): give 1 <= min <= max.")
+        if not 0.05 <= self.target_busy <= 0.95:
+            raise UserError(f"AutoScale(target_busy={self.target_busy}): say 0.05 to 0.95.")
+
+    @classmethod
+    def parse(cls, text: str) -> "AutoScale":
+        """As the command line has it: `1-8`, or `1-8@0.6`."""
+        found = re.fullmatch(r"(\d+)-(\d+)(?:@(0?\.\d+))?", text)
+        if found is None:
+            raise UserError(
+                f"--autoscale {text!r}: say MIN-MAX or MIN-MAX@BUSY, as in 1-8 or 1-8@0.6."
+            )
+        low, high, busy = found.groups()
+        return cls(int(low), int(high), float(busy) if busy else cls.target_busy)
+
+    @property
+    def up_after_s(self) -> float:
+        """In seconds."""
+        return seconds(self.up_after)
+
+    @property
+    def down_after_s(self) -> float:
+        """In seconds."""
+        return seconds(self.down_after)
+
+    @property
+    def calm_s(self) -> float:
+        """In seconds."""
+        return seconds(self.calm)
+
+    @property
+    def look_every_s(self) -> float:
+        """Often enough to look several times before anything is changed."""
+        return min(self.up_after_s, self.down_after_s) / 5
+
+    @property
+    def slack(self) -> float:
+        """So much of a shard may be missing before another one is wanted."""
+        return 0.1

@@ -1,0 +1,125 @@
+"""What a shard did with its time, and all else that it measures of itself, read in one piece.
+
+The times come from readings of the clock around each step, and from being asked: whoever was asked and
+could not step has rested since then, until it steps or is asked again. Everything else is known
+anyway, and only looked up when somebody wants to know.
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from everstream.core.meter import Losses, Meter
+from everstream.pipeline.source import NO_LOAD
+from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
+
+if TYPE_CHECKING:
+    from everstream.runtime.chain import ChainStages
+    from everstream.runtime.runner import ShardRunner
+
+
+class TimeUse:
+    """Sums of a shard's time. What is in none of them it waited for its turn: others had the thread."""
+
+    __slots__ = ("_blocked", "_since_s", "blocked_s", "busy_s", "waiting_s")
+
+    def __init__(self) -> None:
+        self.busy_s = self.waiting_s = self.blocked_s = 0.0
+        self._since_s: float | None = None
+        """Since when it rests; None while it does not."""
+        self._blocked = False
+
+    def rests(self, now_s: float, *, blocked: bool) -> None:
+        """It was asked and cannot step: for want of room behind it, or of anything to do."""
+        self.settle(now_s)
+        self._since_s = now_s
+        self._blocked = blocked
+
+    def stepped(self, began_s: float, ended_s: float) -> None:
+        self.settle(began_s)
+        self._since_s = None
+        self.busy_s += ended_s - began_s
+
+    def settle(self, now_s: float) -> None:
+        """Count the rest up to now."""
+        if self._since_s is None:
+            return
+        if self._blocked:
+            self.blocked_s += now_s - self._since_s
+        else:
+            self.waiting_s += now_s - self._since_s
+        self._since_s = now_s
+
+
+class NoUse(TimeUse):
+    """Counts nothing."""
+
+    def rests(self, now_s: float, *, blocked: bool) -> None:
+        pass
+
+    def stepped(self, began_s: float, ended_s: float) -> None:
+        pass
+
+
+class Alignment:
+    """How long a shard waits for the markers of one epoch, from the first to the last."""
+
+    __slots__ = ("_first_s", "came")
+
+    def __init__(self) -> None:
+        self.came = False
+        """A marker has come in, and not all of its epoch."""
+        self._first_s: float | None = None
+
+    def look(self, waits: bool, now_s: float) -> None:
+        """Whether the shard has seen a marker and waits for others."""
+        if not waits:
+            self._first_s = None
+        elif self._first_s is None:
+            self._first_s = now_s
+
+    def over(self, now_s: float) -> float:
+        """All markers are there: seconds since the first."""
+        waited_s = 0.0 if self._first_s is None else now_s - self._first_s
+        self._first_s = None
+        self.came = False
+        return waited_s
+
+
+def read_meter(runner: "ShardRunner") -> Meter:
+    """All that this shard has measured, as of now."""
+    chain, use = runner.chain, runner.use
+    use.settle(runner.port.clock_s())
+    reader = chain.head.reader if chain.stages else None
+    load = reader.load() if reader is not None else NO_LOAD
+    return replace(
+        chain.meter,
+        latency={sink: histogram.copy() for sink, histogram in chain.meter.latency.items()},
+        target_per_s=load.target_per_s,
+        behind=load.behind,
+        forfeited=load.forfeited,
+        busy_s=use.busy_s,
+        waiting_s=use.waiting_s,
+        blocked_s=use.blocked_s,
+        frames_waiting=runner.shard.frames_waiting,
+        watermark=_watermark(chain),
+        state_bytes=chain.state.size_bytes,
+        state_keys=chain.state.keys,
+        log_bytes=runner.sent.size_bytes,
+        skipped=sum(chain.skipped.values()),
+        losses=_losses(chain),
+    )
+
+
+def _watermark(chain: "ChainStages") -> int | None:
+    """What its last operator has promised to those behind, in milliseconds."""
+    last = chain.stages.get(chain.operators[-1])
+    if last is None or last.passed in (NO_WATERMARK, END_OF_TIME):
+        return None
+    return last.passed // 1000
+
+
+def _losses(chain: "ChainStages") -> dict[str, Losses]:
+    losses = {name: replace(lost) for name, lost in chain.meter.losses.items()}
+    for name, skipped in chain.skipped.items():
+        losses[name] = replace(losses.get(name, Losses()), skipped=skipped)
+    return losses

@@ -1,0 +1,66 @@
+"""Values of an earlier version of a program: kept as they were until somebody asks for them.
+
+A key store knows of which version its values are, and so does every snapshot. When a program declares a
+later one, what is there is wrapped as `Outdated`, which costs a moment for all keys; only a value that is
+read is migrated, and from then on it is one of the new version. A checkpoint holds both kinds, each as
+what it is, so a second upgrade finds values of several versions and knows which.
+"""
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from everstream.errors import UserError
+from everstream.state.freezing import is_steady
+from everstream.state.saved import Saved
+
+Migrate: TypeAlias = Callable[[Any, int], Any] | Mapping[int, Callable[[Any], Any]]
+"""From a value and its version to one of the newest; or version -> from that to the next."""
+FIRST_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Outdated(Saved, word="outdated"):
+    """A value as an earlier version of the program has left it."""
+
+    value: Any
+    version: int
+
+
+@dataclass(frozen=True)
+class Migration:
+    """The version of the values that a program keeps, and how earlier ones become such."""
+
+    version: int = FIRST_VERSION
+    migrate: Migrate | None = None
+
+    def __post_init__(self) -> None:
+        version, migrate = self.version, self.migrate
+        if not isinstance(version, int) or version < FIRST_VERSION:
+            raise UserError(f"version={version!r}: say 1, 2, 3 and so on.")
+        if version > FIRST_VERSION and migrate is None:
+            raise UserError(
+                f"version={version} needs migrate=: a function of a value and the version it has, "
+                f"which gives one of version {version}; or a dict with a function for each step."
+            )
+        if isinstance(migrate, Mapping):
+            missing = [step for step in range(FIRST_VERSION, version) if step not in migrate]
+            if missing:
+                raise UserError(
+                    f"version={version}, migrate={{...}}: it has no function from version "
+                    f"{missing[0]} to {missing[0] + 1}. Values of every earlier version may be left."
+                )
+
+    def __call__(self, old: Outdated) -> Any:
+        """The value as this version keeps it. The old one stays whole, whatever the function does."""
+        value = old.value if is_steady(old.value) else copy.deepcopy(old.value)
+        if isinstance(self.migrate, Mapping):
+            for step in range(old.version, self.version):
+                value = self.migrate[step](value)
+            return value
+        assert self.migrate is not None
+        return self.migrate(value, old.version)
+
+
+NEVER_CHANGED = Migration()

@@ -1,0 +1,110 @@
+"""Real processes, SIGKILL and spares: one takes the place of the dead at once, and nothing is amiss."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import everstream as es
+from everstream.core.ids import TaskNumber
+from everstream.spark.result import RunResult
+
+from .conftest import MASTER, Killer, expected, kill, killable, pid_of, shown
+from .places import store_of
+
+PROTOCOLS = {
+    "aligned": es.Coordinated(every="200ms"),
+    "unaligned": es.Coordinated(every="200ms", mode="unaligned"),
+    "uncoordinated": es.Uncoordinated(every="200ms"),
+    "hmnr": es.Induced(every="200ms"),
+}
+
+
+def run(folder: Path, listener: Killer, checkpoint: Any, spares: int) -> RunResult:
+    return killable(folder).run(
+        checkpoint=checkpoint,
+        store=store_of(folder),
+        master=MASTER,
+        workers=6 - spares,
+        spares=spares,
+        max_restarts=10,
+        listener=listener,
+    )
+
+
+@pytest.mark.parametrize("protocol", ["aligned", "uncoordinated", "hmnr"])
+def test_a_process_that_stood_by_takes_the_place_of_a_killed_one(
+    tmp_path: Path, protocol: str
+) -> None:
+    killed: list[float] = []
+
+    def at_epoch(epoch: int) -> None:
+        if epoch >= 4 and not killed:
+            killed.append(time.time())
+            kill(pid_of(tmp_path, "middle"))
+
+    started: list[float] = []
+
+    class Watching(Killer):
+        def epoch(self, manifest: Any) -> None:
+            super().epoch(manifest)
+            if killed and not started and self.expected_failures == 1:
+                with_place = psutil.Process(pid_of(tmp_path, "middle"))
+                started.append(with_place.create_time())
+
+    listener = Watching(tmp_path, at_epoch=at_epoch)
+    result = run(tmp_path, listener, PROTOCOLS[protocol], spares=1)
+    assert shown(tmp_path) == expected()
+    [report] = result.recoveries
+    assert report.restarted_s == report.detected_s, "a spare was there when it was missed"
+    assert started and started[0] < killed[0], "it had been there before"
+
+
+def test_spares_die_too_and_hosts_one_after_the_other(tmp_path: Path) -> None:
+    """A spare is killed, which harms nobody, then three hosts, whose tasks become spares in turn."""
+    handle = killable(tmp_path).start(
+        checkpoint=PROTOCOLS["aligned"],
+        store=store_of(tmp_path),
+        master=MASTER,
+        workers=4,
+        spares=2,
+        max_restarts=3,
+        listener=(listener := Killer(tmp_path, failures=3)),
+    )
+    stood_by: list[int] = []
+
+    def spares() -> list[Any]:
+        driver = handle._driver
+        numbers = driver.coordinator._run.hosts.spares if driver is not None else ()
+        found = [driver.attempts.process(TaskNumber(number)) for number in numbers]
+        return [one.hello.pid for one in found if one is not None]
+
+    order = ["front", "middle", "back"]
+
+    def at_epoch(epoch: int) -> None:
+        there = spares()
+        if len(there) < 2:
+            return  # killed when the next ones stand by
+        if not stood_by:
+            stood_by.append(there[0])
+            kill(there[0])
+        elif order and listener.failures == 3 - len(order):
+            kill(pid_of(tmp_path, order.pop(0)))
+
+    listener.at_epoch = at_epoch
+    result = handle.wait()
+    assert shown(tmp_path) == expected()
+    assert len(result.recoveries) == 3, "the spare's death is none"
+    assert any(note.startswith("a spare is gone") for note in listener.notes)
+
+
+def test_without_a_slot_for_it_a_spare_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(es.UserError, match="and its spares 6: run it on master 'local"):
+        killable(tmp_path).run(master=MASTER, spares=6)
+
+
+def test_micro_batches_have_no_place_for_a_spare(tmp_path: Path) -> None:
+    with pytest.raises(es.UserError, match='spares= is for engine="tasks"'):
+        killable(tmp_path).run(engine="microbatch", spares=1)

@@ -1,0 +1,259 @@
+"""What the bytes of Kafka records become: values, keys, headers and times, broken ones included."""
+
+import io
+import json
+import pickle
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from typing import Any
+
+import fastavro
+import polars as pl
+import pytest
+
+from everstream.connectors import Avro, Kafka
+from everstream.connectors.kafka_avro import AvroDecoder
+from everstream.connectors.kafka_formats import BROKEN, Json
+from everstream.errors import ConnectorError, EverstreamError, UserError
+from everstream.pipeline.source import EndOfStream
+from tests.connectors.kafka_reading import all_of, opened, read_until, topic_of
+from tests.kafka_server import KafkaServer
+
+SCHEMA = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+SECRET = "hunter2-and-more"
+
+
+def avro(record: dict[str, Any], schema: Any = None, number: int | None = None) -> bytes:
+    buffer = io.BytesIO()
+    if number is not None:
+        buffer.write(b"\0" + number.to_bytes(4, "big"))
+    fastavro.schemaless_writer(buffer, schema or SCHEMA, record)
+    return buffer.getvalue()
+
+
+def frame_of(source: Kafka) -> pl.DataFrame:
+    """All there is, of a source that ends."""
+    reader, frames = opened(source), list[pl.DataFrame]()
+    while not isinstance(batch := reader.read(), EndOfStream):
+        assert batch is None or isinstance(batch, pl.DataFrame)
+        frames += [] if batch is None else [batch]
+    reader.close()
+    return pl.concat(frames)
+
+
+@pytest.fixture(scope="module")
+def topic(kafka: KafkaServer) -> str:
+    """Three records: with everything, with little, and without a value."""
+    name = topic_of(kafka)
+    headers = [("by", b"web"), ("by", None)]
+    kafka.produce(
+        name,
+        [
+            {"value": b'{"n": 1}', "key": b"a", "headers": headers, "timestamp": 1_500},
+            {"value": b'{\n "n": 2\n}', "timestamp": 2_500},
+            {"key": b"a", "timestamp": 3_500},
+        ],
+    )
+    return name
+
+
+ROW = {
+    "value": {"n": 1},
+    "key": "a",
+    "headers": [("by", b"web"), ("by", None)],
+    "timestamp": datetime(1970, 1, 1, 0, 0, 1, 500_000, UTC),
+    "partition": 0,
+    "offset": 0,
+}
+
+
+def test_records_are_values_or_rows_with_all_that_a_record_has(
+    kafka: KafkaServer, topic: str
+) -> None:
+    assert all_of(Kafka(kafka.bootstrap, topic, stop="latest")) == [{"n": 1}, {"n": 2}, None]
+    rows = all_of(Kafka(kafka.bootstrap, topic, stop="latest", fields=[*ROW, "topic"]))
+    assert rows[0] == {**ROW, "topic": topic}
+    assert rows[1]["key"] is None and rows[1]["headers"] == []
+    assert rows[2]["value"] is None and rows[2]["offset"] == 2
+    raw = Kafka(kafka.bootstrap, topic, value="bytes", key="bytes", fields=["key", "value"])
+    reader = opened(raw)
+    first = read_until(reader, bool)[0]
+    reader.close()
+    assert first == {"key": b"a", "value": b'{"n": 1}'}
+
+
+def test_columns_have_the_same(kafka: KafkaServer, topic: str) -> None:
+    names = ["key", "headers", "timestamp", "partition", "offset"]
+    source = Kafka(kafka.bootstrap, topic, schema={"n": pl.Int64}, fields=names, stop="latest")
+    frame = frame_of(source)
+    assert frame.columns == source.column_names() == ["n", *names]
+    assert frame["n"].to_list() == [1, 2, None]
+    assert frame["timestamp"].to_list()[0] == ROW["timestamp"]
+    assert frame["headers"].to_list() == [
+        [{"name": "by", "value": b"web"}, {"name": "by", "value": None}],
+        [],
+        [],
+    ]
+    text = Kafka(kafka.bootstrap, topic, value="text", columns=True, stop="latest")
+    assert frame_of(text).rows() == [('{"n": 1}',), ('{\n "n": 2\n}',), (None,)]
+    keys = Kafka(kafka.bootstrap, topic, value="bytes", columns=True, fields=["key"], stop="latest")
+    assert frame_of(keys).rows() == [("a",), (None,), ("a",)] and keys.column_names() == ["key"]
+
+
+def test_arrow_tables_are_read_row_by_row(kafka: KafkaServer) -> None:
+    topic = topic_of(kafka)
+    tables = [pl.DataFrame({"n": [1, 2]}), pl.DataFrame({"n": [3]})]
+    values = [table.write_ipc_stream(None).getvalue() for table in tables]
+    kafka.produce(topic, [{"value": values[0], "key": b"a"}, {}, {"value": values[1]}])
+    source = Kafka(kafka.bootstrap, topic, value="arrow", fields=["key"], stop="latest")
+    assert frame_of(source).rows() == [(1, "a"), (2, "a"), (3, None)]
+
+
+def test_what_cannot_be_read_fails_is_skipped_or_kept(kafka: KafkaServer) -> None:
+    topic = topic_of(kafka)
+    values = [b'{"n": 1}', b"oops", b'{"n": 2}', b'{"n": "x"}']
+    kafka.produce(topic, [{"value": value} for value in values])
+    with pytest.raises(
+        ConnectorError, match=rf"topic '{topic}', partition 0, offset 1: .*\n.*oops"
+    ):
+        all_of(Kafka(kafka.bootstrap, topic, stop="latest"))
+    for source, good, bad in (
+        (Kafka(kafka.bootstrap, topic, stop="latest", on_error="skip"), 3, [b"oops"]),
+        (
+            Kafka(
+                kafka.bootstrap,
+                topic,
+                stop="latest",
+                on_error="dead_letter",
+                schema={"n": pl.Int64},
+            ),
+            2,
+            [b"oops", b'{"n": "x"}'],
+        ),
+    ):
+        reader = opened(source)
+        assert len(read_until(reader, lambda _: False)) == good
+        rejected = reader.take_rejected()
+        assert [each.record for each in rejected] == bad
+        assert rejected[0].place == f"topic '{topic}', partition 0, offset 1"
+        assert reader.take_rejected() == []
+        assert isinstance(reader.read(), EndOfStream)
+        reader.close()
+
+
+def test_a_key_that_is_no_text_says_how_to_read_it(kafka: KafkaServer) -> None:
+    topic = topic_of(kafka)
+    kafka.produce(topic, [{"value": b"1", "key": b"\xff"}])
+    with pytest.raises(ConnectorError, match=r'offset 0: the key .* key="bytes"'):
+        all_of(Kafka(kafka.bootstrap, topic, stop="latest", fields=["key"]))
+
+
+def test_json_in_columns_that_is_none_is_not_taken_for_other_rows() -> None:
+    columns = Json(pl.Schema({"n": pl.Int64}))
+    for values in ([b""], [b'{"n": 1}', b"", b'{"n": 2}'], [b'{"n": 1}\n{"n": 2}', b""]):
+        with pytest.raises(BROKEN):
+            columns.frame(list(values))
+    assert Json(None).objects([b"NaN", None])[1] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"value": "xml"}, "avro"),
+        ({"key": "json"}, "bytes"),
+        ({"columns": True}, "schema="),
+        ({"value": "text", "schema": {"n": pl.Int64}}, "needs none"),
+        ({"fields": ["when"]}, "timestamp"),
+        ({"fields": "value"}, "list"),
+        ({"schema": {"offset": pl.Int64}, "fields": ["offset"]}, "both a column"),
+        ({"value": "avro"}, "belong together"),
+        ({"event_time": True}, "timestamp"),
+        ({"idle_after": "1s"}, "event_time=True"),
+        ({"isolation": "dirty"}, "read_committed"),
+        ({"on_error": "ignore"}, "dead_letter"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(UserError, match=problem):
+        Kafka("localhost:9092", "orders", **options)
+
+
+def test_avro_with_a_schema_given_by_hand(kafka: KafkaServer) -> None:
+    topic = topic_of(kafka)
+    kafka.produce(topic, [{"value": avro({"id": 7})}, {"key": b"gone"}, {"value": avro({"id": 8})}])
+    given = Avro(json.dumps(SCHEMA))
+    source = Kafka(kafka.bootstrap, topic, value="avro", avro=given, stop="latest")
+    assert all_of(pickle.loads(pickle.dumps(source))) == [{"id": 7}, None, {"id": 8}]
+    columns = Kafka(
+        kafka.bootstrap, topic, value="avro", avro=given, schema={"id": pl.Int64}, stop="latest"
+    )
+    assert frame_of(columns).rows() == [(7,), (None,), (8,)]
+
+
+def test_avro_values_with_a_header_and_broken_ones() -> None:
+    framed = AvroDecoder(Avro(SCHEMA, framed=True), None)
+    assert framed.objects([avro({"id": 7}, number=99)]) == [{"id": 7}]
+    plain = AvroDecoder(Avro(SCHEMA), None)
+    for decoder, value in (
+        (framed, avro({"id": 7})),
+        (plain, b""),
+        (plain, avro({"id": 7}) + b"x"),
+    ):
+        with pytest.raises(BROKEN):
+            decoder.objects([value])
+    with pytest.raises(UserError, match="cannot be read"):
+        Avro('{"type": "nothing"}')
+    with pytest.raises(UserError, match="registry"):
+        Avro()
+
+
+OLD = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "int"}]}
+
+
+class Registry(BaseHTTPRequestHandler):
+    """The one call of a schema registry that a reader makes."""
+
+    asked: list[tuple[str, str | None]]
+
+    def do_GET(self) -> None:
+        type(self).asked.append((self.path, self.headers["Authorization"]))
+        found = self.path == "/schemas/ids/41"
+        self.send_response(200 if found else 404)
+        self.end_headers()
+        self.wfile.write(json.dumps({"schema": json.dumps(OLD)} if found else {}).encode())
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def registry() -> Iterator[str]:
+    Registry.asked = []
+    server = HTTPServer(("127.0.0.1", 0), Registry)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    yield f"127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_registry_is_asked_once_for_the_schema_a_value_was_written_with(registry: str) -> None:
+    default = {"name": "paid", "type": "boolean", "default": False}
+    wanted = {**SCHEMA, "fields": [*SCHEMA["fields"], default]}
+    decoder = AvroDecoder(Avro(wanted, registry=f"http://me:{SECRET}@{registry}"), None)
+    values = [avro({"id": n}, OLD, 41) for n in (1, 2)]
+    assert decoder.objects(list(values)) == [{"id": 1, "paid": False}, {"id": 2, "paid": False}]
+    ((path, password),) = Registry.asked
+    assert path == "/schemas/ids/41" and password is not None
+
+
+def test_a_registry_that_does_not_know_or_is_not_there_is_named_without_its_password(
+    registry: str,
+) -> None:
+    for address, why in ((registry, "HTTP 404"), ("127.0.0.1:1", "refused")):
+        given = Avro(registry=f"http://me:{SECRET}@{address}")
+        with pytest.raises(EverstreamError, match=f"http://{address} does not .* 5: .*{why}") as no:
+            AvroDecoder(given, None).objects([avro({"id": 1}, number=5)])
+        assert SECRET not in f"{no.value} {no.value!r} {given!r}"

@@ -1,0 +1,104 @@
+"""The programs of the connectors page that stand under a heading of their own, with real servers."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from tests.connectors.redis_servers import redis_server
+from tests.connectors.webhook_receiver import Receiver
+from tests.docs.sections import program_under
+from tests.kafka_server import KafkaServer
+from tests.s3_server import BUCKET, S3Server
+
+MASTER = "local[3]"
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_program_for_redis_looks_up_and_writes() -> None:
+    with redis_server() as server:
+        client = server.client()
+        for number, city in enumerate(("Rome", "Oslo", "Rome")):
+            client.hset(f"customer:{number}", "city", city)
+        here = {"redis://localhost:6379": server.address}
+        program_under("docs/connectors.md", "Redis", here)["spent"].run(master=MASTER)
+        spent = {city: int(client.get(f"spent:{city}")) for city in ("Rome", "Oslo")}
+    oslo = sum(range(1, 1_000, 3))
+    assert spent == {"Oslo": oslo, "Rome": sum(range(1_000)) - oslo}
+
+
+def test_the_program_for_kafka_adds_up_by_the_time_of_the_records(
+    kafka: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    kafka.create_topic("takings-of-the-page", 3)
+    orders = [{"shop": f"s{n % 2}", "cents": n} for n in range(400)]
+    kafka.produce(
+        "takings-of-the-page",
+        (
+            {"value": json.dumps(order), "partition": n % 3, "timestamp": 1 + 1_000 * n}
+            for n, order in enumerate(orders)
+        ),
+    )
+    here = {"localhost:9092": kafka.bootstrap, '"orders"': '"takings-of-the-page"'}
+    program_under("docs/connectors.md", "Kafka", here)["takings"].run(master=MASTER)
+    lines = [line for file in Path("takings").glob("part-*") for line in file.open()]
+    found = sorted((row["shop"], row["cents"]) for row in map(json.loads, lines))
+    minutes = [range(start, min(start + 60, 400)) for start in range(0, 400, 60)]
+    assert found == sorted(
+        (shop, sum(n for n in minute if n % 2 == odd))
+        for odd, shop in enumerate(("s0", "s1"))
+        for minute in minutes
+    )
+
+
+def test_the_program_for_webhooks_posts_every_alarm_both_ways() -> None:
+    with Receiver() as receiver:
+        here = {"http://localhost:8080/alarms": receiver.url}
+        program_under("docs/connectors.md", "Webhooks", here)["alarms"].run(master=MASTER)
+        values = Counter(record["value"] for record in receiver.records())
+        lists = [body for _, body in receiver.seen()["taken"] if isinstance(body, list)]
+    assert values == Counter(dict.fromkeys(range(71, 100), 2))
+    assert sum(map(len, lists)) == 29 and max(map(len, lists)) <= 10
+
+
+def test_the_program_for_buckets_reads_and_writes_them(tmp_path: Path) -> None:
+    with S3Server(tmp_path / "s3") as server:
+        orders = [{"customer": n % 3, "cents": n} for n in range(100)]
+        lines = "".join(f"{json.dumps(order)}\n" for order in orders).encode()
+        server.put(f"{BUCKET}/orders/1.jsonl", lines)
+        # A Spark that runs already does not see what the environment says now.
+        given = f", storage_options={server.options!r})"
+        here = {"s3://shop": f"s3://{BUCKET}", '.jsonl")': f'.jsonl"{given}', '/")': f'/"{given}'}
+        program_under("docs/connectors.md", "Buckets", here)["totals"].run(master=MASTER)
+        parts = [d for name, d in server.objects("totals").items() if name.endswith(".parquet")]
+    rows = pl.concat([pl.read_parquet(part) for part in parts])
+    last = rows.group_by("customer").agg(pl.col("cents").max()).sort("customer")
+    assert last["cents"].to_list() == [sum(range(k, 100, 3)) for k in range(3)]
+
+
+def test_the_program_for_delta_lake_writes_and_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = program_under("docs/connectors.md", "Delta Lake", {})
+    names["visits"].run(master=MASTER)
+    pages = names["pages"].run(master=MASTER).collected()
+    assert Counter(row["page"] for row in pages) == {0: 334, 1: 333, 2: 333}
+    assert pl.read_delta("lake/visits")["visit"].sort().to_list() == list(range(1_000))
+
+
+def test_the_program_for_iceberg_writes_and_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = program_under("docs/connectors.md", "Iceberg", {})
+    names["orders"].run(master=MASTER)
+    rows = names["reading"].run(master=MASTER).collected()
+    assert sorted(row["order"] for row in rows) == list(range(1_000))
