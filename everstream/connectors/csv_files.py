@@ -36,6 +36,7 @@ LONGEST_HEADER_BYTES = 1 << 16
 """A quote that is still open after so much was never meant to be opened."""
 LOOKED_AT_BYTES = 1 << 20
 """How much of the first file the types are taken from."""
+SMALL = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
 QUOTE = b'"'
 MARK = b"\xef\xbb\xbf"
 
@@ -198,11 +199,12 @@ class _Dialect:
         self.schema = schema
         self.delimiter = delimiter
         empty = pl.DataFrame(schema=schema)
-        self._arrow = empty.to_arrow(compat_level=pl.CompatLevel.oldest()).schema
+        arrow = empty.to_arrow(compat_level=pl.CompatLevel.oldest()).schema
         # In a file of one column an empty line is a row without a value.
         self._parse_options = _parse_options(delimiter, quoted_newlines, len(schema) > 1)
         self._convert_options = arrow_csv.ConvertOptions(
-            column_types=self._arrow,
+            # A chunk is far smaller than what 32 bits can count, and those are faster to turn over.
+            column_types={field.name: SMALL.get(field.type, field.type) for field in arrow},
             null_values=[""],
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
@@ -213,15 +215,16 @@ class _Dialect:
         # Not `strip`, which copies all of it.
         if not data.lstrip(b"\r\n") and len(self.schema) > 1:
             return pl.DataFrame(schema=self.schema)
-        table = arrow_csv.read_csv(
-            pa.BufferReader(data),
-            read_options=arrow_csv.ReadOptions(
-                use_threads=False, block_size=len(data) + 1, column_names=list(self.schema)
-            ),
-            parse_options=self._parse_options,
-            convert_options=self._convert_options,
+        options = arrow_csv.ReadOptions(
+            use_threads=False, block_size=len(data) + 1, column_names=list(self.schema)
         )
-        return pl.DataFrame(pl.from_arrow(table)).cast(self.schema)
+        # One block, one batch: `read_csv` would put its columns together once more.
+        with arrow_csv.open_csv(
+            pa.BufferReader(data), options, self._parse_options, self._convert_options
+        ) as reader:
+            table = reader.read_all()
+        frame = pl.DataFrame(pl.from_arrow(table))
+        return frame if frame.schema == self.schema else frame.cast(self.schema)
 
     def header(self, line: bytes) -> list[str]:
         table = arrow_csv.read_csv(

@@ -164,7 +164,12 @@ class ChunkReader:
     def _lines(self, split: Split, position: int, limit_bytes: int) -> bytes:
         """Whole lines from `position`, at least one, none that starts at or after `stop`."""
         stop = min(position + limit_bytes, split.stop)
-        data = self._bytes(split, position, stop)
+        ahead, data = self._pieces(split, position, stop)
+        if stop < split.stop and (whole := data.rfind(b"\n") + 1):
+            # The usual case, with the one copy it needs.
+            self._ahead_at, self._ahead = position + len(ahead) + whole, data[whole:]
+            return b"".join((ahead, memoryview(data)[:whole]))
+        data = ahead + data
         whole = data.rfind(b"\n") + 1
         if whole == len(data) or (whole and stop < split.stop):
             self._ahead_at, self._ahead = position + whole, data[whole:]
@@ -190,13 +195,18 @@ class ChunkReader:
         return b"".join(pieces)
 
     def _bytes(self, split: Split, start: int, stop: int) -> bytes:
-        """These bytes of the file; what was read past the last line is not read again."""
+        """These bytes of the file."""
+        ahead, data = self._pieces(split, start, stop)
+        return ahead + data
+
+    def _pieces(self, split: Split, start: int, stop: int) -> tuple[bytes, bytes]:
+        """These bytes in two: what was read past the last line is not read again."""
         ahead = b""
         if self._file_path == split.path and self._ahead_at == start:
             ahead = self._ahead[: stop - start]
         begin = start + len(ahead)
         if begin == stop:
-            return ahead
+            return ahead, b""
         try:
             if self._file_path != split.path:
                 self.close()
@@ -215,7 +225,7 @@ class ChunkReader:
                 f"{split.file_bytes} bytes it had when the run began. "
                 "Put the file back, or start over with --fresh, which deletes the output."
             )
-        return ahead + data
+        return ahead, data
 
     def _opened(self, split: Split) -> Any:
         codec = codec_of(split.path)
