@@ -29,6 +29,8 @@ if __name__ == "__main__":
 def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in ("good", "program"):  # other tests have modules of these names
+        monkeypatch.delitem(sys.modules, name, raising=False)
     before = set(sys.modules)
     yield
     for name in set(sys.modules) - before:

@@ -14,10 +14,11 @@ from everstream.inspection.rewind import rewind_to_savepoint
 from everstream.state.packing import export_savepoint, import_savepoint
 from everstream.state.savepoints import savepoint, take_savepoint
 from everstream.state.store import CheckpointStore
+from tests.datasource.gated import Gated
 
 MASTER = "local[2]"
 KEYS = 500
-RECORDS = 250_000
+RECORDS = 20_000
 
 
 class LastSeen(es.Operator):
@@ -30,9 +31,10 @@ class LastSeen(es.Operator):
         self.last[ctx.key] = record
 
 
-def counting() -> es.Pipeline:
+def counting(gate: Path) -> es.Pipeline:
+    """Half of the numbers until the gate is there, so that a run can be stopped half way."""
     pipeline = es.Pipeline("counting")
-    keyed = pipeline.source(es.Range(RECORDS)).key_by(lambda n: n % KEYS)
+    keyed = pipeline.source(Gated(gate, RECORDS)).key_by(lambda n: n % KEYS)
     counts = keyed.fold(init=int, update=lambda count, n: count + 1, name="counts", state="disk")
     counts.collect()
     return pipeline
@@ -78,8 +80,8 @@ def test_declared_state_can_be_on_disk_by_itself() -> None:
 def test_a_run_stops_is_looked_at_kept_exported_rewound_and_goes_on_exactly(tmp_path: Path) -> None:
     url = str(tmp_path / "store")
     how: dict[str, Any] = {"master": MASTER, "checkpoint": es.Coordinated(every="200ms")}
-    slowly = counting()
-    slowly.run(store=url, until=lambda at: at.totals.get("counts", 0) > 5_000, **how)
+    gate = tmp_path / "gate"
+    counting(gate).run(store=url, until=lambda at: at.totals.get("counts", 0) > 5_000, **how)
     store = CheckpointStore.at(url)
     state = es.read_state(url, "counts")
     assert len(state) == KEYS and set(state["state"]) == {"ctx.state"}
@@ -90,13 +92,14 @@ def test_a_run_stops_is_looked_at_kept_exported_rewound_and_goes_on_exactly(tmp_
     take_savepoint(store, "here", time.time())
     file = tmp_path / "here.tar"
     export_savepoint(store, savepoint(store, "here"), file, lambda ref: None)
-    result = counting().run(store=url, **how)
+    gate.touch()
+    result = counting(gate).run(store=url, **how)
     assert Counter(result.collected()) == expected()
     overview = look(store, verify=True)
     assert all(not row.problems for row in overview.checkpoints)
     elsewhere = CheckpointStore.at(str(tmp_path / "elsewhere"))
     import_savepoint(elsewhere, file, None, lambda ref: None)
-    forked = counting().run(
+    forked = counting(gate).run(
         store=str(tmp_path / "fork"), start_from=f"{tmp_path / 'elsewhere'}@here", **how
     )
     assert Counter(forked.collected()) == expected() - Counter(
@@ -106,7 +109,7 @@ def test_a_run_stops_is_looked_at_kept_exported_rewound_and_goes_on_exactly(tmp_
     assert sum(es.read_state(url, "counts")["value"]) == done
 
 
-def test_what_cannot_be_on_disk_is_refused_with_the_reason_and_what_to_do() -> None:
+def test_what_cannot_be_on_disk_is_refused_with_the_reason_and_what_to_do(tmp_path: Path) -> None:
     def aggregating() -> es.Pipeline:
         rows = es.Pipeline("sums").source(es.FromList([{"k": 1}]))
         return rows.key_by("k").aggregate(n=es.count()).collect()
@@ -118,4 +121,4 @@ def test_what_cannot_be_on_disk_is_refused_with_the_reason_and_what_to_do() -> N
     with pytest.raises(UserError, match="say 'memory' or 'disk'"):
         aggregating().run(state="tape")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="needs a process that stays there"):
-        counting().run(engine="microbatch", checkpoint=es.Coordinated(every="1s"))
+        counting(tmp_path).run(engine="microbatch", checkpoint=es.Coordinated(every="1s"))
