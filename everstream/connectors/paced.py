@@ -29,8 +29,8 @@ from everstream.pipeline.rejects import Rejected
 from everstream.pipeline.source import EndOfStream, LoadSeen, Reader, Source
 from everstream.pipeline.types import T
 
-SMALLEST_FRAME_S = 0.001
-"""At high rates records are given in frames at least this far apart, not one by one."""
+FRAME_EVERY_S = 0.0005
+"""At high rates records are given together so often, not one by one."""
 SHORTEST_WAIT_S = 1e-6
 LONGEST_WAIT_S = 1.0
 """A load that gives nothing for long is looked at again after this time."""
@@ -165,7 +165,7 @@ class _PacedReader(WrappingReader):
         self._begin()
         self._held: Batch = []
         self._to_skip = 0
-        self._last_frame_s = float("-inf")
+        self._next_frame_s = float("-inf")
         self._born_s = 0.0
         self._is_new = True
         """Nobody has asked for a record, in this process or one before it."""
@@ -229,7 +229,7 @@ class _PacedReader(WrappingReader):
         self._held_rejected, self._rejected = [], []
         self._to_skip = offset.skip
         self._is_new = False
-        self._last_frame_s = float("-inf")
+        self._next_frame_s = float("-inf")
 
     def _shared(self, load: Load) -> _Share:
         return replace(self._written, load=load)
@@ -264,7 +264,7 @@ class _PacedReader(WrappingReader):
             self._forfeit(at_s)
         self._is_new = False
         count = min(int(self._owed(at_s) + ROUNDING_RECORDS), self._batch)
-        if count < 1 or (count < self._batch and at_s < self._last_frame_s + SMALLEST_FRAME_S):
+        if count < 1 or (count < self._batch and at_s < self._next_frame_s):
             return None
         return self._give(count, at_s)
 
@@ -294,7 +294,7 @@ class _PacedReader(WrappingReader):
         if self._inner_is_idle:
             return (self._earlier or self._inner).ready_in_s()
         at_s = self._timing.passed_s()
-        next_frame_s = self._last_frame_s + SMALLEST_FRAME_S
+        next_frame_s = self._next_frame_s
         if next_frame_s > at_s and self._owed(next_frame_s) >= 1:
             return max(next_frame_s - at_s, SHORTEST_WAIT_S)
         number = self._offset.given + 1 + self._offset.shift
@@ -315,7 +315,7 @@ class _PacedReader(WrappingReader):
             self._begin()
             # What is owed from before, and the part of the next record, are due at once.
             self._offset = replace(self._offset, shift=-owed, load=text)
-            self._last_frame_s = float("-inf")
+            self._next_frame_s = float("-inf")
         self._offset = replace(self._offset, version=version)
 
     def born_s(self) -> float:
@@ -383,7 +383,8 @@ class _PacedReader(WrappingReader):
             )
         else:
             self._inner_was_given(given)
-        self._last_frame_s = at_s
+        # Not from now: then one that was late would make all that follow late.
+        self._next_frame_s = at_s - at_s % FRAME_EVERY_S + FRAME_EVERY_S
         return frame
 
     def _due_on_average_s(self, count: int, at_s: float) -> float:

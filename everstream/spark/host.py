@@ -43,7 +43,6 @@ from everstream.runtime.message_log import Segment
 from everstream.runtime.runner import ShardRunner
 from everstream.spark.background import Background
 from everstream.spark.endpoints import Address, in_parts
-from everstream.spark.freed_memory import keep_freed_memory
 from everstream.spark.gate import Ticket
 from everstream.spark.grants import Grants
 from everstream.spark.links import Peers
@@ -51,6 +50,7 @@ from everstream.spark.memory_watch import MemoryWatch
 from everstream.spark.operator_logs import LogCollector
 from everstream.spark.parcels import TURN_S, Parcels
 from everstream.spark.process import HostProcess
+from everstream.spark.process_settings import be_quick
 from everstream.spark.sleep import Bed, sleep_s
 from everstream.spark.talk import (
     HostBroke,
@@ -113,7 +113,7 @@ class HostTask:
         assert context is not None
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's business
         sys.path.extend(path for path in self.python_path if path not in sys.path)
-        keep_freed_memory()
+        be_quick()
         process = HostProcess(
             self, TaskNumber(partition), context.attemptNumber(), context.taskAttemptId()
         )

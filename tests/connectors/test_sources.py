@@ -275,11 +275,20 @@ def test_paced_gives_frames_not_single_records_at_a_high_rate() -> None:
     clock = Clock()
     reader = Paced(Range(10**6), rate=1e6, clock=clock).open(0, 1)
     assert reader.read() is None
-    clock.wait(0.01)
+    clock.wait(0.0101)
     assert isinstance(reader.read(), list)
     clock.wait(0.00001)
     assert reader.read() is None
-    assert reader.ready_in_s() == pytest.approx(0.00099, rel=0.05)
+    assert reader.ready_in_s() == pytest.approx(0.00039, rel=0.05)
+
+
+def test_a_frame_that_was_late_does_not_make_the_next_one_late() -> None:
+    clock = Clock()
+    reader = Paced(Range(10**6), rate=1000, clock=clock).open(0, 1)
+    clock.wait(0.0104)
+    assert reader.read() == list(range(10))
+    assert reader.read() is None
+    assert reader.ready_in_s() == pytest.approx(0.0006, rel=0.05)
 
 
 def test_paced_refuses_a_rate_that_is_not_positive() -> None:
