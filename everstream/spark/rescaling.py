@@ -40,6 +40,8 @@ class Rescaling:
         self._lock = threading.Lock()
         self._waiting: list[tuple[Mapping[str, int], Future[str]]] = []
         self._ended = False
+        self._looked: tuple[Plan, Mapping[str, int], Plan | None] | None = None
+        """What was last asked for of which plan, and what came of it: it is looked at all the time."""
         self.writing: EpochManifest | None = None
         """What the new shards begin with, on its way to the store."""
 
@@ -81,9 +83,12 @@ class Rescaling:
     def _wanted(self, plan: Plan) -> Plan | None:
         """What the store says, if that is not what runs already."""
         counts = wanted_counts(self._control.shards, self._written)
-        before = {n: count for n, count in counts.items() if n in plan.chain_of}
-        target = rescaled(plan, before, plan.key_groups)
-        return None if shard_counts(target) == shard_counts(plan) else target
+        asked = {n: count for n, count in counts.items() if n in plan.chain_of}
+        if self._looked is None or self._looked[0] is not plan or self._looked[1] != asked:
+            target = rescaled(plan, asked, plan.key_groups)
+            same = shard_counts(target) == shard_counts(plan)
+            self._looked = (plan, asked, None if same else target)
+        return self._looked[2]
 
     def settled(self, coordinator: Coordinator) -> EpochManifest:
         """Everything stands still: what is to be written before others go on."""
