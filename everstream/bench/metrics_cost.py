@@ -7,6 +7,7 @@ nothing, and once in small ones, where there are most of them for each record.
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
+from statistics import median
 from typing import Any
 
 from everstream.bench.bids import BATCH
@@ -27,6 +28,10 @@ class MetricsCost:
     """Share of the throughput, in large batches; below 0 it is lost in the noise."""
     cost_small: float
     """The same in small batches."""
+    processor_cost: float
+    """Share of the processor time of a host, in large batches: the middle rounds compared. Others on
+    the machine make a round longer, but hardly dearer."""
+    processor_cost_small: float
     timings: dict[str, Timing]
     idle: Idle
 
@@ -62,11 +67,12 @@ def measure(
             for side in order:
                 progress(f"round {number + 1} of {rounds}: {side}, batches of {batch:,}")
                 with sides[side]():
-                    took_s, _ = engine(EVEN, count, often, master, batch)
-                timings[side + name].rounds_s.append(took_s)
+                    timings[side + name].add(engine(EVEN, count, often, master, batch))
     return MetricsCost(
         cost=_cost(timings, ""),
         cost_small=_cost(timings, "_small"),
+        processor_cost=_processor_cost(timings, ""),
+        processor_cost_small=_processor_cost(timings, "_small"),
         timings=timings,
         idle=measure_idle(idle_s, progress),
     )
@@ -75,3 +81,8 @@ def measure(
 def _cost(timings: dict[str, Timing], name: str) -> float:
     measured, bare = timings["measured" + name], timings["unmeasured" + name]
     return round(1 - measured.records_per_s / bare.records_per_s, 4)
+
+
+def _processor_cost(timings: dict[str, Timing], name: str) -> float:
+    measured, bare = timings["measured" + name], timings["unmeasured" + name]
+    return round(1 - median(bare.cpu_s) / median(measured.cpu_s), 4)

@@ -7,7 +7,7 @@ each side is judged by its best round: noise only ever makes a round slower.
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -31,16 +31,18 @@ def even_row(row: dict[str, int]) -> bool:
 
 
 class Count(Operator):
-    """Counts records; at the end emits the count and how long its shard was at it."""
+    """Counts records; at the end emits the count, how long it took, and the processor time of its host."""
 
     def on_start(self, ctx: Context) -> None:
         self.began_s = time.monotonic()
+        self.began_cpu_s = time.process_time()
 
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         ctx.state.put("records", ctx.state.get("records", 0) + len(batch))
 
     def on_end(self, ctx: Context) -> None:
-        ctx.emit((ctx.state.get("records", 0), time.monotonic() - self.began_s))
+        took_s, cpu_s = time.monotonic() - self.began_s, time.process_time() - self.began_cpu_s
+        ctx.emit((ctx.state.get("records", 0), took_s, cpu_s))
 
 
 @dataclass
@@ -49,6 +51,12 @@ class Timing:
 
     records: int
     rounds_s: list[float] = field(default_factory=list)
+    cpu_s: list[float] = field(default_factory=list)
+    """Processor time of one host, where it was looked at."""
+
+    def add(self, run: "EngineRun") -> None:
+        self.rounds_s.append(run.took_s)
+        self.cpu_s.append(run.cpu_s)
 
     @property
     def records_per_s(self) -> float:
@@ -90,21 +98,30 @@ def bare_loop(predicate: Predicate, records: int) -> float:
     return took_s
 
 
+class EngineRun(NamedTuple):
+    """One run on Spark."""
+
+    took_s: float
+    cpu_s: float
+    """Of the host that filters and counts."""
+    epochs: int
+
+
 def engine(
     predicate: Predicate,
     records: int,
     checkpoint: Coordinated | None,
     master: str,
     batch: int = BATCH,
-) -> tuple[float, int]:
-    """The same on two hosts with a channel between them; seconds and epochs."""
+) -> EngineRun:
+    """The same on two hosts with a channel between them."""
     pipeline = Pipeline("overhead")
     source = pipeline.source(FromFunction(bids, total=records, batch=batch), name="bids")
     source.on_demand().filter(predicate, name="even").process(Count(), name="count").collect()
     result = run(pipeline, checkpoint=checkpoint, master=master, workers=2)
-    [(count, took_s)] = result.collected()
+    [(count, took_s, cpu_s)] = result.collected()
     _check(count, records)
-    return took_s, len(result.checkpoints) - 1
+    return EngineRun(took_s, cpu_s, len(result.checkpoints) - 1)
 
 
 def _check(count: Any, records: int) -> None:
@@ -138,16 +155,16 @@ def measure(
     for number in range(rounds):
         progress(f"round {number + 1} of {rounds}: columns")
         timings["bare"].rounds_s.append(bare_loop(EVEN, records))
-        timings["engine"].rounds_s.append(engine(EVEN, records, often, master)[0])
+        timings["engine"].add(engine(EVEN, records, often, master))
         progress(f"round {number + 1} of {rounds}: checkpoints on and off")
-        took_s, taken = engine(EVEN, checkpoint_records, often, master)
-        epochs.append(taken)
-        timings["engine_long"].rounds_s.append(took_s)
-        took_s, _ = engine(EVEN, checkpoint_records, None, master)
-        timings["engine_long_no_checkpoints"].rounds_s.append(took_s)
+        done = engine(EVEN, checkpoint_records, often, master)
+        epochs.append(done.epochs)
+        timings["engine_long"].add(done)
+        done = engine(EVEN, checkpoint_records, None, master)
+        timings["engine_long_no_checkpoints"].add(done)
         progress(f"round {number + 1} of {rounds}: a Python function per record")
         timings["bare_python"].rounds_s.append(bare_loop(even_row, python_records))
-        timings["engine_python"].rounds_s.append(engine(even_row, python_records, often, master)[0])
+        timings["engine_python"].add(engine(even_row, python_records, often, master))
     speed = {name: timing.records_per_s for name, timing in timings.items()}
     return Overhead(
         efficiency=round(speed["engine"] / speed["bare"], 4),

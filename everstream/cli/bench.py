@@ -81,6 +81,8 @@ def _metrics_cost(records: int, rounds: int, json_file: Path | None) -> None:
     table = Table("figure", "value", "target")
     table.add_row("cost", f"{found.cost:.4f}", "at most 0.01")
     table.add_row("cost_small", f"{found.cost_small:.4f}", "")
+    table.add_row("processor_cost", f"{found.processor_cost:.4f}", "at most 0.01")
+    table.add_row("processor_cost_small", f"{found.processor_cost_small:.4f}", "")
     table.add_row("idle, all Python", f"{found.idle.python_share:.2%} of a core", "at most 3 %")
     for process in found.idle.processes:
         table.add_row(f"idle, {process.name}", f"{process.cpu_share:.2%} of a core", "")
