@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import ChannelId, Generation
 from everstream.runtime.payload import BatchPayload
-from everstream.runtime.spilled import Spill, Spilled
+from everstream.runtime.spilled import FRAME_BYTES, Spill, Spilled
 from everstream.state.objects import ObjectRef
 from everstream.state.saved import Saved
 from everstream.state.snapshot import ShardState
@@ -34,7 +34,7 @@ class ChannelState(Saved, word="channel-state"):
     """Where they are written if there are too many; with the channels of the inputs."""
     most_bytes: int = 0
     """What may be in memory of them."""
-    _held_bytes: int = 0
+    _held_bytes: int = field(default=0, init=False)
 
     def __getstate__(self) -> dict[str, Any]:
         kept = {"outputs": self.outputs, "inputs": self.inputs}
@@ -48,7 +48,7 @@ class ChannelState(Saved, word="channel-state"):
         left = frame.records - frame.start
         saved = (int(frame.kind), frame.number, encoded, left, frame.watermark)
         self.inputs.setdefault(str(frame.channel), []).append(saved)
-        self._held_bytes += len(encoded or b"")
+        self._held_bytes += FRAME_BYTES + len(encoded or b"")
         if self.spill is not None and self._held_bytes >= self.most_bytes:
             self._write(self.spill)
 

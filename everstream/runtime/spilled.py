@@ -31,6 +31,8 @@ MEMORY_BYTES: Final = 32 << 20
 """What may wait in memory at one feedback edge of a shard, or of frames for one checkpoint."""
 LEAST_BYTES: Final = 4 << 20
 """What each channel of an edge may have of it, however many there are: tiny segments cost too much."""
+FRAME_BYTES: Final = 256
+"""What a frame that waits takes besides its records."""
 FILE_BYTES: Final = 256 << 20
 """A file is given back to the system when all of it was read, so it should not grow for ever."""
 

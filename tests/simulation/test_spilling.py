@@ -5,6 +5,8 @@ import os
 import random
 import tempfile
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from everstream.pipeline.spreading import Spread
 from everstream.pipeline.stream import Pipeline
 from everstream.runtime import spilled
 from everstream.runtime.channel_state import ChannelState
-from everstream.runtime.outlets import waiting
+from everstream.runtime.outlets import DirectOutlet, waiting
 from everstream.runtime.outlets.waiting import SpillingQueue
 from everstream.runtime.spilled import Spill, Spilled
 from everstream.simulation.faults import NO_FAULTS, STORM, Faults
@@ -202,3 +204,54 @@ def test_a_local_disk_that_stays_full_ends_the_run_with_words_that_say_what_to_d
     world.resume()
     assert world.run().outcome is Outcome.FINISHED, "there is room again"
     assert (history.lost, history.duplicated) == (0, 0)
+
+
+Patch = pytest.MonkeyPatch
+
+
+def segments_are_not_saved(patch: Patch) -> None:
+    def careless(self: SpillingQueue) -> list[Any]:
+        return [waiting.to_saved(item) for item in (*self._front, *self._end)]
+
+    patch.setattr(SpillingQueue, "saved", careless)
+
+
+def checkpoints_do_not_name_segments(patch: Patch) -> None:
+    """So the store may remove them."""
+    patch.setattr(ChannelState, "saved_segments", ())
+
+
+def segments_of_the_inputs_are_forgotten_in_a_restore(patch: Patch) -> None:
+    patch.setattr(ChannelState, "fetch", lambda self, spill: setattr(self, "segments", ()))
+
+
+def what_waits_is_not_forgotten_when_a_shard_goes_back(patch: Patch) -> None:
+    queue = DirectOutlet._queue
+
+    def careless(self: DirectOutlet, channel: Any, queues: int) -> Any:
+        kept = getattr(self, "_waiting", {}).get(channel)
+        return queue(self, channel, queues) if kept is None else kept
+
+    patch.setattr(DirectOutlet, "_queue", careless)
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        segments_are_not_saved,
+        checkpoints_do_not_name_segments,
+        segments_of_the_inputs_are_forgotten_in_a_restore,
+        what_waits_is_not_forgotten_when_a_shard_goes_back,
+    ],
+    ids=lambda mutant: mutant.__name__.replace("_", " "),
+)
+def test_a_mistake_is_caught_by_one_of_a_few_seeds(
+    mutant: Callable[[Patch], None], tally: Counter[str], monkeypatch: Patch
+) -> None:
+    mutant(monkeypatch)
+    faults = replace(KILLS, rotten_objects=0)
+    assert any(
+        not World(seed, flood(seed), faults, scheme_for(protocol, seed)).run().right
+        for seed in range(QUICK)
+        for protocol in ("unaligned", "hmnr")
+    )

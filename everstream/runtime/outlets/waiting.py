@@ -17,14 +17,12 @@ from everstream.core.frames import Frame
 from everstream.core.ids import ChannelId, Generation
 from everstream.runtime.outlets.items import Item, Saved, from_saved, to_saved
 from everstream.runtime.payload import BatchPayload
-from everstream.runtime.spilled import Spill, Spilled, SpillSpace
+from everstream.runtime.spilled import FRAME_BYTES, Spill, Spilled, SpillSpace
 
 UNCOUNTED: Final = 8
 """Items that wait before anybody asks how large they are: as many as a receiver takes unseen."""
 SAMPLED: Final = 32
 """Of so many lists of objects one is encoded to see how large they are."""
-ITEM_BYTES: Final = 256
-"""What an item takes besides its records."""
 _NOBODY: Final = Generation(0)
 """Items have no generation before they are sent."""
 
@@ -161,24 +159,24 @@ class _Sizes:
     def of(self, item: Item) -> int:
         _, _, payload, records = item
         if payload is None:
-            return ITEM_BYTES
+            return FRAME_BYTES
         known = payload.known_bytes
         if known is not None:
-            return ITEM_BYTES + known
+            return FRAME_BYTES + known
         if self._lists % SAMPLED == 0:
             average = len(payload.encoded) / max(records, 1)
             self._record_bytes = (self._record_bytes + average) / 2 if self._lists else average
         self._lists += 1
-        return ITEM_BYTES + int(records * self._record_bytes)
+        return FRAME_BYTES + int(records * self._record_bytes)
 
 
 def _encoded(item: Item) -> tuple[Item, int]:
     """The item as bytes and nothing else, and what it takes."""
     kind, number, payload, records = item
     if payload is None:
-        return item, ITEM_BYTES
+        return item, FRAME_BYTES
     encoded = payload.encoded
-    return (kind, number, BatchPayload(encoded=encoded), records), ITEM_BYTES + len(encoded)
+    return (kind, number, BatchPayload(encoded=encoded), records), FRAME_BYTES + len(encoded)
 
 
 def _payload(frame: Frame) -> BatchPayload | None:
