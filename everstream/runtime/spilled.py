@@ -1,31 +1,24 @@
 """Frames that wait on the local disk, because there are more of them than memory is for.
 
-They are written in segments, as the bytes that would be sent, to files that have no names: a file is
-gone when nobody holds a segment of it any more, be that because all was read, because the shard has gone
-back, or because its process was killed. So nothing is ever left behind, and nobody trips over what
-a process before has left.
+They are written in segments, as the bytes that would be sent, to files without names
+(`state/unnamed.py`), which go with the last who wants something of them.
 
 A segment never changes. A checkpoint that has one puts it into the store as an object of its own, once,
 however many checkpoints name it, and nobody needs all segments in memory to do so.
 """
 
-import errno
-import os
-import tempfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from everstream.core.frames import Frame
 from everstream.core.ids import ChannelId
-from everstream.errors import EnvironmentFault, InternalError
+from everstream.errors import InternalError
 from everstream.pipeline.batch import Batch
 from everstream.runtime.message_log import decode_segment, encode_segment, frames_in
 from everstream.runtime.payload import BatchPayload, decode_batch
 from everstream.state.objects import ObjectRef
 from everstream.state.saved import Saved
+from everstream.state.unnamed import Piece, UnnamedFile, UnnamedFiles
 
 MEMORY_BYTES: Final = 32 << 20
 """What may wait in memory at one feedback edge of a shard, or of frames for one checkpoint."""
@@ -33,76 +26,17 @@ LEAST_BYTES: Final = 4 << 20
 """What each channel of an edge may have of it, however many there are: tiny segments cost too much."""
 FRAME_BYTES: Final = 256
 """What a frame that waits takes besides its records."""
-FILE_BYTES: Final = 256 << 20
-"""A file is given back to the system when all of it was read, so it should not grow for ever."""
-
-
-class _File:
-    """A file without a name."""
-
-    def __init__(self, folder: str) -> None:
-        if folder:
-            Path(folder).mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._fd, path = tempfile.mkstemp(prefix="spill-", dir=folder or None)
-        os.unlink(path)
-        self.size_bytes = 0
-
-    def __del__(self) -> None:
-        if hasattr(self, "_fd"):
-            os.close(self._fd)
-
-    def append(self, pieces: Sequence[Any]) -> "_Place":
-        """Counts only when all of it is there."""
-        with open(self._fd, "wb", buffering=1 << 18, closefd=False) as writer:
-            writer.seek(self.size_bytes)
-            at, checksum = self.size_bytes, 0
-            for piece in pieces:
-                writer.write(piece)
-                checksum = zlib.crc32(piece, checksum)
-            end = writer.tell()
-        self.size_bytes = end
-        return _Place(self, at, end - at, checksum)
-
-    def read(self, at: int, size_bytes: int) -> bytes:
-        parts: list[bytes] = []
-        end = at + size_bytes
-        while at < end:
-            part = os.pread(self._fd, end - at, at)
-            if not part:
-                raise EnvironmentFault("a file of frames that wait on the local disk is cut short")
-            parts.append(part)
-            at += len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Where in a file a segment is; holding it keeps the file."""
-
-    file: _File
-    at: int
-    size_bytes: int
-    checksum: int
-
-    def read(self) -> bytes:
-        data = self.file.read(self.at, self.size_bytes)
-        if zlib.crc32(data) != self.checksum:
-            raise EnvironmentFault(
-                "the local disk gave back other bytes than were written to it. Check the disk, or "
-                "let TMPDIR name a folder on another one."
-            )
-        return data
 
 
 class Spilled(Saved, word="spilled-frames"):
     """A segment: on the local disk, in the store, or in both."""
 
-    _place: _Place | None = None
+    _piece: Piece | None = None
     """None as it comes out of a snapshot, before it is fetched."""
     _object: tuple[str, int, str] | None = None
 
-    def __init__(self, place: _Place, length: int, ref: ObjectRef | None = None) -> None:
-        self._place = place
+    def __init__(self, piece: Piece, length: int, ref: ObjectRef | None = None) -> None:
+        self._piece = piece
         self.length = length
         """How many frames."""
         if ref is not None:
@@ -146,10 +80,10 @@ class Spilled(Saved, word="spilled-frames"):
             yield frame
 
     @property
-    def _here(self) -> _Place:
-        if self._place is None:
+    def _here(self) -> Piece:
+        if self._piece is None:
             raise InternalError("frames of a checkpoint were read before they were fetched")
-        return self._place
+        return self._piece
 
 
 class _PayloadOnDisk:
@@ -157,7 +91,7 @@ class _PayloadOnDisk:
 
     __slots__ = ("_at", "_batch", "_file", "_size_bytes")
 
-    def __init__(self, file: _File, at: int, size_bytes: int) -> None:
+    def __init__(self, file: UnnamedFile, at: int, size_bytes: int) -> None:
         self._file = file
         self._at = at
         self._size_bytes = size_bytes
@@ -178,7 +112,10 @@ class SpillSpace:
     """All that one shard spills."""
 
     def __init__(
-        self, folder: str, load: Callable[[Sequence[ObjectRef]], list[bytes]], whose: str = ""
+        self,
+        folder: str,
+        load: Callable[[Sequence[ObjectRef]], list[bytes]],
+        whose: str = "a shard",
     ) -> None:
         """folder: on the local disk; "" for the system's temporary one."""
         self.folder = folder
@@ -193,12 +130,12 @@ class SpillSpace:
 
 
 class Spill:
-    """Segments one after the other, in as many files as it takes."""
+    """Segments one after the other, of frames on some channels."""
 
     def __init__(self, space: SpillSpace, channels: Sequence[ChannelId]) -> None:
         self._space = space
         self.channels = tuple(channels)
-        self._file: _File | None = None
+        self._files = UnnamedFiles(space.folder, f"records that wait at {space.whose}")
 
     def write(self, frames: Sequence[Frame]) -> Spilled:
         """A segment of these; an EnvironmentFault that says what to do if there is no room."""
@@ -218,30 +155,9 @@ class Spill:
 
     def let_go(self) -> None:
         """Nothing is wanted any more of what was written."""
-        self._file = None
+        self._files.let_go()
 
-    def _write(self, pieces: Sequence[Any]) -> _Place:
-        space = self._space
-        try:
-            if self._file is None or self._file.size_bytes >= FILE_BYTES:
-                self._file = _File(space.folder)
-            place = self._file.append(pieces)
-        except OSError as error:
-            raise EnvironmentFault(
-                f"{space.whose} cannot write records that wait to "
-                f"'{space.folder or tempfile.gettempdir()}': {error.strerror}. {_advice(error)}"
-            ) from error
-        space.written_bytes += place.size_bytes
-        return place
-
-
-def _advice(error: OSError) -> str:
-    match error.errno:
-        case errno.ENOSPC | errno.EDQUOT | errno.EFBIG:
-            return (
-                "More goes round than is taken out, and waits on the local disk: free some space "
-                "there or let TMPDIR name a larger disk; then start again, from the last checkpoint."
-            )
-        case errno.EMFILE | errno.ENFILE:
-            return "Too many open files: raise the limit (ulimit -n)."
-    return "Check that the disk is healthy, or let TMPDIR name a folder on another one."
+    def _write(self, data: Sequence[Any]) -> Piece:
+        piece = self._files.append(data)
+        self._space.written_bytes += piece.size_bytes
+        return piece

@@ -27,7 +27,7 @@ from everstream.runtime.outlets.waiting import SpillingQueue
 from everstream.runtime.payload import BatchPayload
 from everstream.runtime.recurring import will_recur
 from everstream.runtime.spilled import Spill, SpillSpace
-from everstream.state import saved
+from everstream.state import saved, unnamed
 from everstream.state.objects import ObjectRef
 from tests.runtime.wires import CHANNELS, A, Wire
 
@@ -229,7 +229,7 @@ def open_files(folder: Path) -> list[str]:
 def test_its_files_have_no_names_and_go_as_they_are_read_and_when_it_is_let_go_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spilled, "FILE_BYTES", 4000)
+    monkeypatch.setattr(unnamed, "FILE_BYTES", 4000)
     folder, store = tmp_path / "not there yet", Store()
     queue = queue_of(store, 1000, str(folder))
     for number in range(200):
@@ -253,7 +253,7 @@ def test_its_files_have_no_names_and_go_as_they_are_read_and_when_it_is_let_go_o
 
 
 def test_what_an_earlier_process_has_left_in_the_folder_is_nobodys_business(tmp_path: Path) -> None:
-    for name in ("spill-0", "spill-abc", "hop-0"):
+    for name in ("unnamed-0", "unnamed-abc", "hop-0"):
         (tmp_path / name).write_bytes(b"left behind")
     queue = queue_of(Store(), 8, str(tmp_path))
     for number in range(30):
@@ -274,7 +274,9 @@ def test_a_full_disk_is_said_with_what_to_do_and_may_be_another_time(
     queue.append(item(0))
     with monkeypatch.context() as patch:
         patch.setattr(tempfile, "mkstemp", full)
-        with pytest.raises(EnvironmentFault, match=r"shard hop:0 .* larger disk") as raised:
+        with pytest.raises(
+            EnvironmentFault, match=r"records that wait at shard hop:0 to .* larger disk"
+        ) as raised:
             queue.append(item(1))
     assert "No space left" in str(raised.value) and str(tmp_path) in str(raised.value)
     assert not will_recur(raised.value)
