@@ -117,7 +117,7 @@ class SpillSpace:
         load: Callable[[Sequence[ObjectRef]], list[bytes]],
         whose: str = "a shard",
     ) -> None:
-        """folder: on the local disk; "" for the system's temporary one."""
+        """folder: on the local disk; the system's temporary one if it is not there."""
         self.folder = folder
         self.load = load
         self.whose = whose

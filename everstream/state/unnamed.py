@@ -11,7 +11,6 @@ import tempfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from everstream.errors import EnvironmentFault
@@ -24,9 +23,7 @@ class UnnamedFile:
     """Grows at its end. Reading and writing may go on in two threads."""
 
     def __init__(self, folder: str) -> None:
-        if folder:
-            Path(folder).mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._fd, path = tempfile.mkstemp(prefix="unnamed-", dir=folder or None)
+        self._fd, path = tempfile.mkstemp(prefix="unnamed-", dir=folder)
         os.unlink(path)
         self.size_bytes = 0
 
@@ -80,19 +77,20 @@ class UnnamedFiles:
     """Pieces one after the other, in as many files as it takes."""
 
     def __init__(self, folder: str, what: str) -> None:
-        """folder: made if it is not there; "" for the system's temporary one. what: is written, for errors."""
+        """folder: the system's temporary one if it is not there. what: is written, for errors."""
         self._folder = folder
         self._what = what
         self._file: UnnamedFile | None = None
 
     def append(self, data: Sequence[Any]) -> Piece:
         """Write this; an EnvironmentFault that says what to do if that cannot be."""
+        # A folder that was made for this would stay behind where its run has no driver.
+        folder = self._folder if os.path.isdir(self._folder) else tempfile.gettempdir()
         try:
             if self._file is None or self._file.size_bytes >= FILE_BYTES:
-                self._file = UnnamedFile(self._folder)
+                self._file = UnnamedFile(folder)
             return self._file.append(data)
         except OSError as error:
-            folder = self._folder or tempfile.gettempdir()
             raise EnvironmentFault(
                 f"cannot write {self._what} to '{folder}': {error.strerror}. {_advice(error)}"
             ) from error

@@ -5,7 +5,6 @@ import os
 import pickle
 import tempfile
 from collections import deque
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstream.core.frames import Frame, FrameKind
-from everstream.core.ids import Generation
+from everstream.core.frames import FrameKind
 from everstream.errors import CorruptObject, EnvironmentFault
 from everstream.pipeline.graph import ByKey, OnDemand, Routing
 from everstream.pipeline.keys import Keying
@@ -26,30 +24,12 @@ from everstream.runtime.outlets.items import Item
 from everstream.runtime.outlets.waiting import SpillingQueue
 from everstream.runtime.payload import BatchPayload
 from everstream.runtime.recurring import will_recur
-from everstream.runtime.spilled import Spill, SpillSpace
+from everstream.runtime.spilled import SpillSpace
 from everstream.state import saved, unnamed
-from everstream.state.objects import ObjectRef
+from tests.runtime.stores import Store
 from tests.runtime.wires import CHANNELS, A, Wire
 
 MB = 1 << 20
-
-
-class Store:
-    """Objects in memory."""
-
-    def __init__(self) -> None:
-        self.objects: dict[ObjectRef, bytes] = {}
-        self.largest = 0
-
-    def put(self, name: str, data: bytes) -> ObjectRef:
-        ref = ObjectRef.of(name, data)
-        assert ref.name not in {other.name for other in self.objects}, "each has its own name"
-        self.objects[ref] = data
-        self.largest = max(self.largest, len(data))
-        return ref
-
-    def load(self, refs: Sequence[ObjectRef]) -> list[bytes]:
-        return [self.objects[ref] for ref in refs]
 
 
 def queue_of(store: Store, most_bytes: int, folder: str = "") -> SpillingQueue:
@@ -230,7 +210,7 @@ def test_its_files_have_no_names_and_go_as_they_are_read_and_when_it_is_let_go_o
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unnamed, "FILE_BYTES", 4000)
-    folder, store = tmp_path / "not there yet", Store()
+    folder, store = tmp_path, Store()
     queue = queue_of(store, 1000, str(folder))
     for number in range(200):
         queue.append(item(number, ["x" * 100]))
@@ -259,6 +239,18 @@ def test_what_an_earlier_process_has_left_in_the_folder_is_nobodys_business(tmp_
     for number in range(30):
         queue.append(item(number))
     assert [number for _, number, _, _ in drained(queue)] == list(range(30))
+
+
+def test_where_the_folder_of_the_run_is_not_another_one_is_used_and_none_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    queue = queue_of(Store(), 8, str(tmp_path / "on the machine of the driver"))
+    for number in range(5):
+        queue.append(item(number))
+    assert open_files(tmp_path / "tmp")
+    assert [path.name for path in tmp_path.rglob("*")] == ["tmp"]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
@@ -366,53 +358,3 @@ def test_each_channel_of_an_edge_has_its_share_of_the_memory_but_never_a_tiny_on
     assert space.share_bytes(1000) == spilled.LEAST_BYTES
     space.memory_bytes = 100
     assert space.share_bytes(1000) == 100
-
-
-def arriving(number: int) -> Frame:
-    payload = BatchPayload(["x" * 1000, number])
-    channel = CHANNELS[number % 2]
-    return Frame(channel, FrameKind.DATA, Generation(1), number, number, 2, payload=payload)
-
-
-def test_frames_of_an_open_checkpoint_are_in_memory_up_to_a_bound_and_so_after_a_restore() -> None:
-    store, most_bytes = Store(), 20_000
-    space = SpillSpace("", store.load)
-    channels = ChannelState(spill=Spill(space, CHANNELS), most_bytes=most_bytes)
-    for number in range(500):
-        channels.add(arriving(number))
-        held = sum(len(entry[2] or b"") for queue in channels.inputs.values() for entry in queue)
-        assert held < most_bytes
-    cut = arriving(500)
-    cut.start = 1
-    channels.add(cut)
-    assert channels and space.written_bytes > 20 * most_bytes
-    channels.save(store.put, "work-0/1")
-    assert store.largest < 2 * most_bytes
-    assert set(channels.saved_segments) == set(store.objects)
-    again: ChannelState = pickle.loads(saved.dumps(pickle.loads(saved.dumps(channels))))
-    again.fetch(Spill(space, CHANNELS))
-    found = again.waiting(CHANNELS, Generation(7))
-    on_disk = [
-        f for frames in found.values() for f in frames if type(f.payload) is not BatchPayload
-    ]
-    assert len(on_disk) > 450, "they are read when it is their turn"
-    for channel in CHANNELS:
-        numbers = [frame.number for frame in found[channel]]
-        assert numbers == [n for n in range(501) if CHANNELS[n % 2] == channel]
-        for frame in found[channel]:
-            assert (frame.generation, frame.sequence) == (7, 0) and frame.payload is not None
-            whole = ["x" * 1000, frame.number]
-            assert frame.payload.batch == (whole if frame.number < 500 else whole[1:])
-    once_more = ChannelState(spill=Spill(space, CHANNELS), most_bytes=most_bytes)
-    for frames in found.values():
-        for frame in frames:
-            once_more.add(frame)
-    assert sum(segment.length for segment in once_more.segments) > 450, "saved as they wait"
-
-
-def test_snapshots_without_segments_are_as_they_ever_were() -> None:
-    channels = ChannelState(spill=Spill(SpillSpace("", Store().load), CHANNELS), most_bytes=1 << 20)
-    channels.add(arriving(0))
-    assert set(channels.__getstate__()) == {"outputs", "inputs"}
-    earlier: ChannelState = saved.revive("channel-state", {"outputs": {}, "inputs": {}})
-    assert not earlier and earlier.segments == () and earlier.waiting(CHANNELS, Generation(1)) == {}
