@@ -57,6 +57,8 @@ class CheckpointRecord:
     """The feedback inputs of the shard's cycle had been declared ended."""
     holds_frames: bool = False
     """Frames that were on their way are part of it, under the names of their channels."""
+    spilled: tuple[ObjectRef, ...] = ()
+    """What the objects name of those frames: segments that were on the local disk."""
     carried: tuple[ObjectRef, ...] = ()
     """Objects with frames that had come round to the shard and wait at its inputs; they were written
     by those who sent them, after this checkpoint had been."""
@@ -100,7 +102,7 @@ class CheckpointRecord:
         """Everything in the store that it takes to go back to this checkpoint."""
         logs = (segment.ref for segment in self.log)
         of_parts = (ref for part in self.parts for ref in part.all_objects)
-        return (*self.objects, *self.files, *self.carried, *logs, *of_parts)
+        return (*self.objects, *self.files, *self.spilled, *self.carried, *logs, *of_parts)
 
     @property
     def restore_bytes(self) -> int:
@@ -125,6 +127,7 @@ class CheckpointRecord:
             "shard": str(self.shard),
             "objects": [ref.to_json() for ref in self.objects],
             "files": [ref.to_json() for ref in self.files],
+            "spilled": [ref.to_json() for ref in self.spilled],
             "carried": [ref.to_json() for ref in self.carried],
             "log": [segment.to_json() for segment in self.log],
             "parts": [part.to_json() for part in self.parts],
@@ -143,6 +146,7 @@ class CheckpointRecord:
                 "operators": tuple(body["operators"]),
                 "objects": tuple(ObjectRef(**ref) for ref in body["objects"]),
                 "files": tuple(ObjectRef(**ref) for ref in body.get("files", ())),
+                "spilled": tuple(ObjectRef(**ref) for ref in body.get("spilled", ())),
                 "carried": tuple(ObjectRef(**ref) for ref in body.get("carried", ())),
                 "ended": tuple(body["ended"]),
                 "keeps": None if body.get("keeps") is None else tuple(body["keeps"]),

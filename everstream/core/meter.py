@@ -61,6 +61,8 @@ class Meter:
     """Now."""
     log_bytes: int | None = 0
     """Now: of messages that were sent and may be asked for again; None if they are not encoded."""
+    spilled_bytes: int = 0
+    """Encoded, of what was written to the local disk because too much waited to stay in memory."""
     commits: int = 0
     """Transactions of sinks that were committed."""
     late: int = 0

@@ -5,13 +5,14 @@ share nothing with the shard that it still changes. The `Port` is all a runner k
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from everstream.core.checkpoint_record import CheckpointRecord
 from everstream.core.ids import Generation, ShardId
 from everstream.core.points import Point
 from everstream.pipeline.sink import Permit, Transaction
+from everstream.runtime.channel_state import ChannelState
 from everstream.runtime.message_log import Segment
 from everstream.state.snapshot import Capture as StateCapture
 from everstream.state.store import ObjectRef
@@ -45,6 +46,10 @@ class Upload:
     transactions: list[Persisting]
     segments: Sequence[Segment] = ()
     """What the shard has sent up to this checkpoint: durable before it, or it counts for nothing."""
+    channels: ChannelState = field(default_factory=ChannelState)
+    """Frames that belong to it; those on the local disk are in the store before the capture, too."""
+    spilled_bytes: int = 0
+    """Of them, what was not in the store before."""
 
     @property
     def name(self) -> str:
@@ -62,7 +67,9 @@ class Upload:
         """Store everything that makes up this checkpoint; the object of the state comes last."""
         for segment in self.segments:
             segment.save(put)
-        self.capture.save_files(put, self.name.removesuffix(".ckpt"))
+        prefix = self.name.removesuffix(".ckpt")
+        self.spilled_bytes = self.channels.save(put, prefix)
+        self.capture.save_files(put, prefix)
         return put(self.name, self.prepare_in_pieces(reached))
 
     def prepare(self, reached: Callable[[ShardId, Point], None]) -> bytes:

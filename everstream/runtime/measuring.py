@@ -105,6 +105,7 @@ def read_meter(runner: "ShardRunner") -> Meter:
         state_bytes=chain.state.size_bytes,
         state_keys=chain.state.keys,
         log_bytes=runner.sent.size_bytes,
+        spilled_bytes=runner.spill.written_bytes,
         skipped=sum(chain.skipped.values()),
         losses=_losses(chain),
     )

@@ -10,7 +10,7 @@ cut at a rollback by itself, because a checkpoint names the segments that were w
 
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from everstream.core.checkpoint_record import LogKind, LogSegment
@@ -258,6 +258,17 @@ def encode_segment(frames: Sequence[Frame], channels: Sequence[ChannelId]) -> tu
 
 def decode_segment(data: bytes, channels: Sequence[ChannelId]) -> Iterator[Frame]:
     """The frames of a segment; their generation is left to whoever sends them again."""
+    view = memoryview(data)
+    for frame, at, size in frames_in(data, channels):
+        if size is not None:
+            frame.payload = BatchPayload(encoded=view[at : at + size])
+        yield frame
+
+
+def frames_in(
+    data: bytes, channels: Sequence[ChannelId]
+) -> Iterator[tuple[Frame, int, int | None]]:
+    """The frames of a segment without their payloads; where each of these is, and its size if any."""
     digit = data[len(_MAGIC) : len(_START)]
     if data[: len(_MAGIC)] != _MAGIC or not digit.isdigit():
         raise CorruptObject("a segment of a message log does not start like one.")
@@ -266,15 +277,14 @@ def decode_segment(data: bytes, channels: Sequence[ChannelId]) -> Iterator[Frame
         found, at = _decode_headers(data, channels)
     except (struct.error, IndexError, ValueError) as error:
         raise CorruptObject(f"a segment of a message log cannot be read: {error}.") from error
-    view = memoryview(data)
     for frame, size in found:
         if size == _NO_PAYLOAD:
-            yield frame
+            yield frame, at, None
             continue
         at += -at % _ALIGNMENT
         if at + size > len(data):
             raise CorruptObject("a segment of a message log is cut short.")
-        yield replace(frame, payload=BatchPayload(encoded=view[at : at + size]))
+        yield frame, at, size
         at += size
 
 

@@ -34,6 +34,14 @@ class BatchPayload:
         return self._batch
 
     @property
+    def known_bytes(self) -> int | None:
+        """About what it takes, if that can be known without encoding it: objects have no size."""
+        if self._encoded is not None:
+            return len(self._encoded)
+        batch = self._batch
+        return int(batch.estimated_size()) if isinstance(batch, pl.DataFrame) else None
+
+    @property
     def encoded(self) -> Any:
         """A buffer with the bytes as they are sent and logged."""
         if self._encoded is None:

@@ -42,7 +42,7 @@ class Port(Protocol):
     store_url: str
     """Where the run's store is, for sinks that keep their output beside the checkpoints."""
     scratch: str
-    """A folder of this run on the local disk, for state that is kept there."""
+    """A folder of this run on the local disk, for state and records that are kept there."""
 
     def clock_s(self) -> float:
         """A clock that never goes back, for durations and timers."""

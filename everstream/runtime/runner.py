@@ -64,6 +64,7 @@ from everstream.runtime.pace import Pace
 from everstream.runtime.port import Port
 from everstream.runtime.sent_frames import SentFrames
 from everstream.runtime.snapshots import Snapshots
+from everstream.runtime.spilled import SpillSpace
 from everstream.runtime.steps import ShardSteps
 from everstream.state.disk_keystore import DiskSpace
 from everstream.state.snapshot import ShardState
@@ -112,7 +113,8 @@ class ShardRunner(ShardSteps):
         self.sent = SentFrames(plan, id, scheme, port)
         self.sides = {channel: plan.graph.edges[channel.edge].side for channel in inputs}
         self.port = port
-        self.outlets = make_outlets(plan, self.shard, port.send, self.sent.append)
+        self.spill = SpillSpace(port.scratch, port.load, f"shard {id}")
+        self.outlets = make_outlets(plan, self.shard, port.send, self.sent.append, self.spill)
         for outlet in self.outlets.values():
             outlet.reset()
         state = ShardState(
@@ -129,7 +131,9 @@ class ShardRunner(ShardSteps):
             times=measures,
         )
         self._handed_over = NO_CHECKPOINT
-        self._snapshots = Snapshots(inputs, self.chain, state, self.outlets, self.sent, port)
+        self._snapshots = Snapshots(
+            inputs, self.chain, state, self.outlets, self.sent, port, self.spill
+        )
         self.ready_at_s = 0.0
         """A source that had nothing to give is not asked again before this time."""
         self.processed = 0
@@ -359,7 +363,7 @@ class ShardRunner(ShardSteps):
                 case Capture(record=record, queues=queues):
                     self._guarded(self._capture, record, queues)
                 case RecordArrival(frame=frame):
-                    self._snapshots.add(frame)
+                    self._guarded(self._snapshots.add, frame)
                 case CloseCapture():
                     self._snapshots.close(self._alignment.over(self.port.clock_s()))
                     self._upload()
@@ -380,7 +384,7 @@ class ShardRunner(ShardSteps):
                 case Finish():
                     self._guarded(self._finish)
                 case Close():
-                    self._guarded(self.chain.stop)
+                    self._guarded(self._close)
                 case _:
                     assert_never(instruction)
             if self.shard.status is Status.FAILED:
@@ -401,6 +405,11 @@ class ShardRunner(ShardSteps):
             outlet.end()
         self._end_unsaved = True
         self._save_the_end()
+
+    def _close(self) -> None:
+        for outlet in self.outlets.values():
+            outlet.reset()
+        self.chain.stop()
 
     def _save_the_end(self) -> None:
         """Take the last checkpoint once nothing waits that would be sent after it.

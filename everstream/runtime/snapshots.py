@@ -23,6 +23,7 @@ from everstream.runtime.jobs import Upload
 from everstream.runtime.outlets import Outlet
 from everstream.runtime.port import Port
 from everstream.runtime.sent_frames import SentFrames
+from everstream.runtime.spilled import Spill, SpillSpace
 from everstream.runtime.state_loading import load_state
 from everstream.state.objects import ObjectRef
 from everstream.state.snapshot import ShardState
@@ -39,6 +40,7 @@ class Snapshots:
         outlets: Mapping[int, Outlet],
         sent: SentFrames,
         port: Port,
+        space: SpillSpace,
     ) -> None:
         self._inputs = tuple(inputs)
         self._chain = chain
@@ -46,6 +48,7 @@ class Snapshots:
         self._outlets = outlets
         self._sent = sent
         self._port = port
+        self._space = space
         self._open: tuple[Upload, ChannelState] | None = None
         """A checkpoint that waits for frames that belong to it."""
         self._closed: deque[Upload] = deque()
@@ -66,7 +69,7 @@ class Snapshots:
             self._state.mark_failed(self._open[0].capture)
             self._open = None
         extras = self._chain.prepare(record.number)
-        channels = ChannelState()
+        channels = self._channel_state()
         if queues != "none":
             channels.outputs = {n: o.queued() for n, o in self._outlets.items() if not o.idle}
         if queues != "none":
@@ -86,11 +89,16 @@ class Snapshots:
             capture_s=self._port.clock_s() - began_s,
         )
         transactions, segments = self._chain.unpersisted(), self._sent.seal()
-        upload = Upload(record.shard, generation, record, capture, transactions, segments)
+        upload = Upload(record.shard, generation, record, capture, transactions, segments, channels)
         if queues == "both":
             self._open = (upload, channels)
         else:
             self._closed.append(upload)
+
+    def _channel_state(self) -> ChannelState:
+        # Half of it, as one that is being uploaded is in memory, too.
+        most_bytes = self._space.memory_bytes // 2
+        return ChannelState(spill=Spill(self._space, self._inputs), most_bytes=most_bytes)
 
     @property
     def saving(self) -> bool:
@@ -126,8 +134,9 @@ class Snapshots:
             objects=chain,
             files=upload.capture.files,
             log=tuple(LogSegment(s.ref, s.last) for s in upload.segments if s.ref is not None),
+            spilled=upload.channels.saved_segments,
             upload_s=upload_s,
-            size_bytes=ref.size_bytes + upload.capture.new_bytes,
+            size_bytes=ref.size_bytes + upload.capture.new_bytes + upload.spilled_bytes,
         )
 
     def lost(self, upload: Upload) -> None:
@@ -142,6 +151,7 @@ class Snapshots:
             outlet.reset()
         extras = load_state(self._state, self._chain, order.records, self._port.load)
         channels: ChannelState = extras.pop(CHANNELS, ChannelState())
+        channels.fetch(Spill(self._space, self._inputs))
         for number, saved in channels.outputs.items():
             self._outlets[number].requeue(saved)
         for carried in (record.carried for record in order.records):

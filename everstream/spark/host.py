@@ -101,7 +101,7 @@ class HostTask:
     host_memory_bytes: int | None = None
     """What a host may have of its own; None: as much as the system gives."""
     scratch: str = ""
-    """Where state is kept on the local disk of each machine."""
+    """Where state, and records that wait, are kept on the local disk of each machine."""
     python_path: list[str] = field(default_factory=list)
     log_levels: dict[str, int] = field(default_factory=dict)
 

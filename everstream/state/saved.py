@@ -44,6 +44,7 @@ CLASSES: Final = {
     "pending-name": "everstream.connectors.parts:PendingName",
     "rejected": "everstream.pipeline.rejects:Rejected",
     "sink-shard": "everstream.pipeline.sink:SinkShard",
+    "spilled-frames": "everstream.runtime.spilled:Spilled",
     "stream-offset": "everstream.connectors.spark_landed:StreamOffset",
     "table-transaction": "everstream.connectors.tables:TableTransaction",
     "webhook-transaction": "everstream.connectors.webhook:WebhookTransaction",

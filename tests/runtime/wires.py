@@ -10,6 +10,7 @@ from everstream.core.shard import Shard
 from everstream.pipeline.graph import Broadcast, ByKey, OnDemand, Routing
 from everstream.pipeline.keys import Keying
 from everstream.runtime.outlets import Outlet, Wiring, make_outlet
+from everstream.runtime.spilled import SpillSpace
 
 ME = ShardId("numbers", 0)
 CHANNELS = [ChannelId(0, ME, ShardId("work", index)) for index in range(2)]
@@ -19,10 +20,15 @@ A, B = CHANNELS
 class Wire:
     """Credit is given and frames are looked at by the test."""
 
-    def __init__(self, routing: Routing, one_frame: bool = False) -> None:
+    def __init__(
+        self, routing: Routing, one_frame: bool = False, space: SpillSpace | None = None
+    ) -> None:
+        """space: it leads back, and lets wait there what does not fit into memory."""
         shard = Shard(ME, [], CHANNELS, Aligned(Place(ME, (), tuple(CHANNELS))))
         self.sent: list[Frame] = []
-        wiring = Wiring(shard, tuple(CHANNELS), self.sent.append, one_frame)
+        wiring = Wiring(
+            shard, tuple(CHANNELS), self.sent.append, one_frame, space is not None, None, space
+        )
         self.outlet: Outlet = make_outlet(routing, wiring)
         self.outlet.reset()
 

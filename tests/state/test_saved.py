@@ -56,7 +56,7 @@ WORDS = [
     *("lake-file", "lake-offset", "lake-transaction"),
     *("outdated", "paced-begun", "paced-offset", "part-name", "part-transaction"),
     *("pending-name", "rejected", "sink-shard", "stream-offset", "table-transaction"),
-    *("webhook-transaction",),
+    *("webhook-transaction", "spilled-frames"),
     *("kafka-offset", "kafka-transaction"),
 ]
 """The words of the classes that were ever saved. Add to these, and take none out."""

@@ -28,7 +28,9 @@ from everstream.pipeline.batch import Batch, joined
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
 from everstream.runtime.frame_sizes import FrameSizes
 from everstream.runtime.outlets.items import Item
+from everstream.runtime.outlets.waiting import PlainQueue, SpillingQueue
 from everstream.runtime.pace import UNLIMITED
+from everstream.runtime.spilled import SpillSpace
 
 CREDIT = 8
 """Frames a receiver takes on a channel before it has processed any."""
@@ -46,6 +48,8 @@ class Wiring:
     feedback: bool = False
     """Leads back: it never makes its sender wait, which would be waiting for itself."""
     log: Callable[[Frame], None] | None = None
+    space: SpillSpace | None = None
+    """Where a feedback edge lets wait what does not fit into memory."""
 
 
 class Outlet(ABC):
@@ -60,6 +64,7 @@ class Outlet(ABC):
         self.one_frame = wiring.one_frame
         self.feedback = wiring.feedback
         self.log = wiring.log
+        self._space = wiring.space if wiring.feedback else None
         self._again: dict[ChannelId, deque[Frame]] = {}
         """Frames that have their place on the channel and wait for credit to be sent again."""
         self._cut: set[ChannelId] = set()
@@ -152,6 +157,12 @@ class Outlet(ABC):
         self._watermark = NO_WATERMARK
         self._told = dict.fromkeys(self.channels, NO_WATERMARK)
 
+    def _queue(self, channel: ChannelId, queues: int) -> PlainQueue | SpillingQueue:
+        """An empty one, one of so many. Only where nobody is made to wait can it become long."""
+        if self._space is None:
+            return PlainQueue()
+        return SpillingQueue(self._space, channel, self._space.share_bytes(queues))
+
     def _send(self, channel: ChannelId, item: Item, last: bool) -> None:
         """`last`: no records from before the watermark wait for this channel."""
         watermark = NO_WATERMARK
@@ -189,7 +200,10 @@ class Outlet(ABC):
 
     @abstractmethod
     def queued(self) -> Any:
-        """What waits, as a value that pickles and that `requeue` takes."""
+        """What waits, as a value that pickles and that `requeue` takes.
+
+        With segments in it that are on disk: they pickle once they have been saved.
+        """
 
     @abstractmethod
     def requeue(self, saved: Any) -> None:

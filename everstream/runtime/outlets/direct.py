@@ -1,6 +1,5 @@
 """An outlet whose records each have their channel."""
 
-from collections import deque
 from collections.abc import Iterable
 from itertools import repeat
 from typing import Any
@@ -10,7 +9,7 @@ from everstream.core.ids import ChannelId
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.keys import Keying
 from everstream.runtime.outlets.base import Outlet, Wiring
-from everstream.runtime.outlets.items import EMPTY, Item, from_saved, to_saved
+from everstream.runtime.outlets.items import EMPTY, Item
 from everstream.runtime.payload import BatchPayload
 
 
@@ -23,7 +22,7 @@ class DirectOutlet(Outlet):
 
     def reset(self) -> None:
         super().reset()
-        self._waiting: dict[ChannelId, deque[Item]] = {c: deque() for c in self.channels}
+        self._waiting = {c: self._queue(c, len(self.channels)) for c in self.channels}
         self._credit = dict.fromkeys(self.channels, self.credit)
 
     @property
@@ -35,14 +34,12 @@ class DirectOutlet(Outlet):
 
     def queued(self) -> Any:
         return {
-            str(channel): [to_saved(item) for item in waiting]
-            for channel, waiting in self._waiting.items()
-            if waiting
+            str(channel): waiting.saved() for channel, waiting in self._waiting.items() if waiting
         }
 
     def requeue(self, saved: Any) -> None:
         for channel, waiting in self._waiting.items():
-            waiting.extend(from_saved(item) for item in saved.get(str(channel), ()))
+            waiting.requeue(saved.get(str(channel), ()))
 
     def _set_credit(self, channel: ChannelId, frames: int) -> None:
         self._credit[channel] = frames

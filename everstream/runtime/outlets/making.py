@@ -9,6 +9,7 @@ from everstream.pipeline.graph import Broadcast, ByKey, OnDemand, Routing
 from everstream.runtime.outlets.base import Outlet, Wiring
 from everstream.runtime.outlets.direct import DirectOutlet
 from everstream.runtime.outlets.on_demand import DemandOutlet
+from everstream.runtime.spilled import SpillSpace
 
 
 def make_outlet(routing: Routing, wiring: Wiring) -> Outlet:
@@ -26,12 +27,13 @@ def make_outlets(
     shard: Shard,
     send: Callable[[Frame], None],
     log: Callable[[Frame], None] | None,
+    space: SpillSpace | None = None,
 ) -> dict[int, Outlet]:
     outlets, order_matters = {}, plan.order_matters()
     for number, edge in enumerate(plan.graph.edges):
         channels = tuple(channel for channel in plan.outputs[shard.id] if channel.edge == number)
         if channels:
             ordered = edge.receiver in order_matters
-            wiring = Wiring(shard, channels, send, ordered, edge.feedback, log)
+            wiring = Wiring(shard, channels, send, ordered, edge.feedback, log, space)
             outlets[number] = make_outlet(edge.routing, wiring)
     return outlets

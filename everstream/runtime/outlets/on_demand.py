@@ -10,7 +10,7 @@ from everstream.core.ids import ChannelId
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.times import NO_WATERMARK
 from everstream.runtime.outlets.base import Outlet
-from everstream.runtime.outlets.items import EMPTY, Item, from_saved, to_saved
+from everstream.runtime.outlets.items import EMPTY, Item
 from everstream.runtime.payload import BatchPayload
 
 CREDIT_ON_DEMAND = 4
@@ -24,7 +24,7 @@ class DemandOutlet(Outlet):
 
     def reset(self) -> None:
         super().reset()
-        self._waiting: deque[Item] = deque()
+        self._waiting = self._queue(self.channels[0], 1)
         self._asking: deque[ChannelId] = deque(list(self.channels) * self.credit)
 
     @property
@@ -35,10 +35,10 @@ class DemandOutlet(Outlet):
         self._asking.extend([channel] * frames)
 
     def queued(self) -> Any:
-        return [to_saved(item) for item in self._waiting]
+        return self._waiting.saved()
 
     def requeue(self, saved: Any) -> None:
-        self._waiting.extend(from_saved(item) for item in saved)
+        self._waiting.requeue(saved)
 
     def _set_credit(self, channel: ChannelId, frames: int) -> None:
         others = [other for other in self._asking if other != channel]
