@@ -35,6 +35,16 @@ def test_shards_change_while_everything_goes_wrong(protocol: str) -> None:
     assert sum(rescaled(seed, shape_for(seed), protocol) for seed in range(25)) > 3
 
 
+@pytest.mark.parametrize("protocol", ["uncoordinated", "bcs"])
+def test_what_a_standstill_that_was_broken_off_has_left_does_not_count_for_the_next(
+    protocol: str,
+) -> None:
+    """Neither checkpoints that were stopped for it, nor answers that come late."""
+    for seed in (165, 230, 476):
+        rescaled(seed, shape_for(seed), protocol)
+    rescaled(34, shape_for(34, cycles=True), protocol)
+
+
 @pytest.mark.parametrize("protocol", ROUND)
 def test_shards_on_a_cycle_change(protocol: str) -> None:
     assert sum(rescaled(s, shape_for(s, cycles=True), protocol) for s in range(10)) > 1

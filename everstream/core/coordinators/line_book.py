@@ -101,6 +101,13 @@ class LineBook:
         history = self.histories[shard]
         self.histories[shard] = [r for r in history if record and r.number <= record.number]
 
+    def newest_numbers(self) -> dict[ShardId, CheckpointNumber]:
+        """Of all checkpoints that are known."""
+        return {
+            shard: history[-1].number if history else NO_CHECKPOINT
+            for shard, history in self.histories.items()
+        }
+
     def forget_before(self, numbers: Mapping[ShardId, CheckpointNumber]) -> None:
         """Nobody goes back behind these any more."""
         for shard, number in numbers.items():

@@ -81,6 +81,9 @@ class LineKeeper(Keeper):
         self._began_s: float | None = None
         self._ask_at_s: float | None = None
         self._asked_to_stop = False
+        self._stops_after: dict[ShardId, CheckpointNumber] | None = None
+        """The newest checkpoints when this stop was asked for: those of an earlier one that was broken
+        off, by a driver that died, say, have stopped, too, and have nothing to do with it."""
         self._wanted: dict[str, int] | None = None
         """Operator -> records that somebody waits for to be before the line."""
         self._lines.start_from(run.line)
@@ -202,10 +205,15 @@ class LineKeeper(Keeper):
 
     def _is_last(self) -> bool:
         """The line is the end of the run: everybody has ended, or has stopped as asked."""
-        line, asked = self._run.line, self._run.stop is not None
+        line = self._run.line
         return len(line) == len(self._run.plan.shards) and all(
-            record.final or (record.stopped and asked) for record in line.values()
+            record.final or self._has_stopped(shard, record) for shard, record in line.items()
         )
+
+    def _has_stopped(self, shard: ShardId, record: CheckpointRecord) -> bool:
+        if self._run.stop is None or self._stops_after is None:
+            return False
+        return record.stopped and record.number > self._stops_after[shard]
 
     def _finish_if_last(self, now_s: float) -> None:
         if self._is_last():
@@ -241,6 +249,10 @@ class LineKeeper(Keeper):
             return
         if self.is_asked and self._ask_at_s is None:
             self._ask_at_s = now_s + RETRY_S
+        if run.stop is None:
+            self._stops_after = None
+        elif self._stops_after is None:
+            self._stops_after = self._lines.newest_numbers()
         if run.stop is not None and not self._asked_to_stop:
             self._asked_to_stop = True
             self._ask_at_s = now_s
@@ -291,6 +303,9 @@ class LineKeeper(Keeper):
         for shard, record in back.items():
             self._lines.give_up_after(shard, record)
             self._generations[shard] = rollback.generation
+            if self._stops_after is not None:  # numbers after this one come again
+                number = record.number if record is not None else NO_CHECKPOINT
+                self._stops_after[shard] = min(self._stops_after[shard], number)
         run.headway.went_back(rollback.generation, back.items())
         rollback.command = self._recover_command(rollback, back)
         run.tell_all(rollback.command)

@@ -142,7 +142,8 @@ class RunState:
         """Somebody goes back: what was sent before is void where it matters."""
         self._enter(Phase.RESTORING)
         if self.settling.wanted:
-            self.stop = None  # things move again: nobody may stop before they have settled
+            self.settling.interrupt()
+            self.stop = None  # nobody may stop before everything stands still again
         self.generation = Generation(self.generation + 1)
         return self.generation
 

@@ -30,6 +30,11 @@ class Settling:
     def begin(self, reason: str, by_s: float) -> None:
         self.reason, self.by_s, self._paused_in = reason, by_s, None
 
+    def interrupt(self) -> None:
+        """Somebody goes back: things move again, and answers that are on their way do not count."""
+        self._paused_in = None
+        self._watch.reset()
+
     def end(self) -> None:
         """Nobody wants it any more, or it is there."""
         self.reason = None
