@@ -25,11 +25,9 @@ class Upgraded(World):
     """A run whose program is the next version whenever a driver starts."""
 
     def __init__(self, seed: int, protocol: str) -> None:
-        first = shape(seed, 1)
-        scheme = scheme_for(protocol, seed)
-        # Drivers die often enough as it is, and a log that is lost with its copy ends a run.
-        both_copies = 0.7 if scheme.log == "none" else 0.0
-        super().__init__(seed, first, Faults(driver_kills=0, both_copies=both_copies), scheme)
+        # Drivers die often enough as it is.
+        faults, scheme = Faults(driver_kills=0), scheme_for(protocol, seed)
+        super().__init__(seed, shape(seed, 1), faults, scheme)
         chance = random.Random(-seed)
         for early_s, late_s in ((0.02, 0.12), (0.15, 0.4)):
             self.scheduler.at(chance.uniform(early_s, late_s), self.kill_driver)
