@@ -3,7 +3,7 @@
 Handing a message to ZeroMQ costs as much as all the rest that is done for a small frame. So small frames
 and credit for the same host wait for each other: until there are enough of them, until something large
 goes there, which takes them along, or until the host's turn is over. Nothing waits beyond the turn, nor
-for a shard whose last step was longer than a turn should be, and the order of what goes to one host is kept.
+for a shard whose last step took longer than is saved, and the order of what goes to one host is kept.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,8 @@ from everstream.core.ids import HostId, ShardId
 
 TURN_S = 0.001
 """So long the runners go on before the host looks what has come; a step that takes longer is whole."""
+SLOW_S = 0.0001
+"""Longer than it takes to hand over a message or two: nothing waits for such a step."""
 MOST_MESSAGES = 16
 MOST_BYTES = 1 << 15
 
@@ -32,7 +34,7 @@ class Parcels:
         self._post = post
         self._waiting: dict[HostId, _Parcel] = {}
         self._slow: set[ShardId] = set()
-        """Shards whose last step was longer than a turn."""
+        """Shards whose last step was a long one."""
 
     def add(self, host: HostId, message: bytes) -> None:
         """A message that has room for others beside it."""
@@ -67,7 +69,7 @@ class Parcels:
             self.send_all()
 
     def after_step(self, shard: ShardId, took_s: float) -> None:
-        if took_s > TURN_S:
+        if took_s > SLOW_S:
             self._slow.add(shard)
         else:
             self._slow.discard(shard)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from everstream.core.ids import HostId, ShardId
-from everstream.spark.parcels import MOST_BYTES, MOST_MESSAGES, TURN_S, Parcels
+from everstream.spark.parcels import MOST_BYTES, MOST_MESSAGES, SLOW_S, Parcels
 
 HERE, THERE = HostId(1), HostId(2)
 
@@ -66,14 +66,14 @@ def test_nothing_waits_for_a_shard_whose_last_step_took_long() -> None:
     post = Post()
     parcels = Parcels(post)
     slow, quick = ShardId("slow", 0), ShardId("quick", 0)
-    parcels.after_step(slow, 2 * TURN_S)
-    parcels.after_step(quick, TURN_S / 2)
+    parcels.after_step(slow, 2 * SLOW_S)
+    parcels.after_step(quick, SLOW_S / 2)
     parcels.add(HERE, b"a")
     parcels.before_step(quick)
     assert not post.sent
     parcels.before_step(slow)
     assert post.sent == [(HERE, [b"a"], True)]
-    parcels.after_step(slow, TURN_S / 2)
+    parcels.after_step(slow, SLOW_S / 2)
     parcels.add(HERE, b"b")
     parcels.before_step(slow)
     assert len(post.sent) == 1
