@@ -1,5 +1,7 @@
-"""What measuring costs: the same work with and without it, in turn, each side judged by its best round.
+"""What measuring costs: the same work with and without it, in turn, each round by itself.
 
+A round takes longer or shorter by far more than measuring costs, so its two sides are compared with each
+other, and the middle of all rounds counts; how far the middle half of them is spread says what that is worth.
 Measures are taken per step and batch. So the work is done once in large batches, where that is next to
 nothing, and once in small ones, where there are most of them for each record.
 """
@@ -7,7 +9,7 @@ nothing, and once in small ones, where there are most of them for each record.
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
-from statistics import median
+from statistics import quantiles
 from typing import Any
 
 from everstream.bench.bids import BATCH
@@ -21,17 +23,22 @@ SMALL_BATCH = 256
 
 
 @dataclass(frozen=True)
+class Share:
+    """Of what is there without measuring, in the middle round, and between which the middle half lies."""
+
+    cost: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class MetricsCost:
     """The figures of `everstream bench overhead --metrics`."""
 
-    cost: float
-    """Share of the throughput, in large batches; below 0 it is lost in the noise."""
-    cost_small: float
-    """The same in small batches."""
-    processor_cost: float
-    """Share of the processor time of a host, in large batches: the middle rounds compared. Others on
-    the machine make a round longer, but hardly dearer."""
-    processor_cost_small: float
+    throughput: dict[str, "Share"]
+    """In large batches, and in small ones."""
+    processor: dict[str, "Share"]
+    """The same of the processor time of a host: others on the machine change it less."""
     timings: dict[str, Timing]
     idle: Idle
 
@@ -56,8 +63,8 @@ def measure(
         "measured": nullcontext,
         "unmeasured": unmeasured,
     }
-    sizes = {"": (records, BATCH), "_small": (small_records, SMALL_BATCH)}
-    timings = {side + name: Timing(sizes[name][0]) for name in sizes for side in sides}
+    sizes = {"large": (records, BATCH), "small": (small_records, SMALL_BATCH)}
+    timings = {f"{side}_{name}": Timing(sizes[name][0]) for name in sizes for side in sides}
     often = Coordinated(every=1.0)
     engine(EVEN, BATCH, None, master)  # starts Spark and its workers
     for number in range(rounds):
@@ -67,22 +74,17 @@ def measure(
             for side in order:
                 progress(f"round {number + 1} of {rounds}: {side}, batches of {batch:,}")
                 with sides[side]():
-                    timings[side + name].add(engine(EVEN, count, often, master, batch))
+                    timings[f"{side}_{name}"].add(engine(EVEN, count, often, master, batch))
     return MetricsCost(
-        cost=_cost(timings, ""),
-        cost_small=_cost(timings, "_small"),
-        processor_cost=_processor_cost(timings, ""),
-        processor_cost_small=_processor_cost(timings, "_small"),
+        throughput={name: _share(timings, name, "rounds_s") for name in sizes},
+        processor={name: _share(timings, name, "cpu_s") for name in sizes},
         timings=timings,
         idle=measure_idle(idle_s, progress),
     )
 
 
-def _cost(timings: dict[str, Timing], name: str) -> float:
-    measured, bare = timings["measured" + name], timings["unmeasured" + name]
-    return round(1 - measured.records_per_s / bare.records_per_s, 4)
-
-
-def _processor_cost(timings: dict[str, Timing], name: str) -> float:
-    measured, bare = timings["measured" + name], timings["unmeasured" + name]
-    return round(1 - median(bare.cpu_s) / median(measured.cpu_s), 4)
+def _share(timings: dict[str, Timing], name: str, of: str) -> Share:
+    sides = (getattr(timings[f"{side}_{name}"], of) for side in ("measured", "unmeasured"))
+    costs = [1 - bare / measured for measured, bare in zip(*sides, strict=True)]
+    low, middle, high = quantiles(costs, n=4) if len(costs) > 1 else costs * 3
+    return Share(round(middle, 4), round(low, 4), round(high, 4))

@@ -79,10 +79,11 @@ def _metrics_cost(records: int, rounds: int, json_file: Path | None) -> None:
     with console.status("starting Spark") as status:
         found = measure(records=records, rounds=rounds, progress=status.update)
     table = Table("figure", "value", "target")
-    table.add_row("cost", f"{found.cost:.4f}", "at most 0.01")
-    table.add_row("cost_small", f"{found.cost_small:.4f}", "")
-    table.add_row("processor_cost", f"{found.processor_cost:.4f}", "at most 0.01")
-    table.add_row("processor_cost_small", f"{found.processor_cost_small:.4f}", "")
+    for what, shares in (("throughput", found.throughput), ("processor", found.processor)):
+        for size, share in shares.items():
+            value = f"{share.cost:.4f} ({share.low:.3f} to {share.high:.3f})"
+            target = "at most 0.01" if size == "large" else ""
+            table.add_row(f"cost of {what}, {size} batches", value, target)
     table.add_row("idle, all Python", f"{found.idle.python_share:.2%} of a core", "at most 3 %")
     for process in found.idle.processes:
         table.add_row(f"idle, {process.name}", f"{process.cpu_share:.2%} of a core", "")
