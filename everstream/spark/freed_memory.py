@@ -19,6 +19,4 @@ def keep_freed_memory() -> bool:
         choose = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return False
-    return bool(
-        choose(M_MMAP_THRESHOLD, LARGEST_BYTES) and choose(M_TRIM_THRESHOLD, KEPT_BYTES)
-    )
+    return bool(choose(M_MMAP_THRESHOLD, LARGEST_BYTES) and choose(M_TRIM_THRESHOLD, KEPT_BYTES))
