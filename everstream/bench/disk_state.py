@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from everstream.bench.took import Took, busy
 from everstream.connectors.generate import FromFunction
 from everstream.errors import InternalError
 from everstream.pipeline.batch import Batch, records_of
@@ -44,11 +45,11 @@ class Counts(Operator):
     def on_start(self, ctx: Context) -> None:
         self.records = 0
         self.memory_bytes = 0
-        self.began_s = time.monotonic()
+        self.began = Took.by_now()
 
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         if not self.records:
-            self.began_s = time.monotonic()
+            self.began = Took.by_now()
         keys = records_of(batch)
         counts = self.counts.changing(keys)
         for key in keys:
@@ -59,8 +60,26 @@ class Counts(Operator):
         self.memory_bytes = max(self.memory_bytes, _own_memory_bytes())
 
     def on_end(self, ctx: Context) -> None:
-        took_s = time.monotonic() - self.began_s
-        ctx.emit((self.records / took_s, self.memory_bytes, len(self.counts)))
+        took = Took.by_now().since(self.began)
+        ctx.emit(Told(self.records, took, self.memory_bytes, len(self.counts)))
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the operator says at the end of a run."""
+
+    records: int
+    took: Took
+    memory_bytes: int
+    keys: int
+
+    @property
+    def per_s(self) -> float:
+        return self.records / self.took.wall_s
+
+    @property
+    def unqueued_per_s(self) -> float:
+        return self.records / self.took.unqueued_s
 
 
 @dataclass
@@ -74,7 +93,12 @@ class DiskState:
     """On disk."""
     checkpoint_cost: float = 0.0
     """Share of the throughput lost; best rounds compared."""
+    unqueued_cost: float = 0.0
+    """The same without the time in which the operator waited for a processor."""
     median_cost: float = 0.0
+    """The same as the first per round; the middle one."""
+    background_share: float = 0.0
+    """Of one processor, what checkpoints take in the host beside the operator; medians compared."""
     checkpoints_per_run: float = 0.0
     uploaded_bytes: float = 0.0
     """Per checkpoint."""
@@ -145,29 +169,43 @@ def _measure(
     found.filled_per_s = round(keys / (time.monotonic() - began_s))
     found.state_bytes = sum(r.restore_bytes for r in result.checkpoints[-1].records.values())
     take_savepoint(CheckpointStore.at(filled), "filled", time.time())
-    captures, uploads, epochs = [0.0], [0], []
-    for number in range(rounds):
-        progress(f"round {number + 1} of {rounds}: without checkpoints")
-        per_s, memory, seen = _told(going_on(NEVER))
-        found.without_per_s.append(per_s)
-        progress(f"round {number + 1} of {rounds}: every {interval_s:g} s")
+    captures: list[float] = [0.0]
+    uploads: list[int] = []
+    epochs: list[int] = []
+    off: list[Told] = []
+    on: list[Told] = []
+
+    def without(number: int) -> None:
+        progress(f"round {number} of {rounds}: without checkpoints")
+        off.append(_told(going_on(NEVER)))
+
+    def with_them(number: int) -> None:
+        progress(f"round {number} of {rounds}: every {interval_s:g} s")
         result = going_on(Coordinated(every=interval_s))
-        per_s, memory, seen = _told(result)
-        found.with_per_s.append(per_s)
-        found.memory_bytes = max(found.memory_bytes, memory)
-        if seen != keys:
-            raise InternalError(f"{seen} keys were counted, not {keys}")
+        told = _told(result)
+        on.append(told)
+        found.memory_bytes = max(found.memory_bytes, told.memory_bytes)
+        if told.keys != keys:
+            raise InternalError(f"{told.keys} keys were counted, not {keys}")
         taken = [manifest for manifest in result.checkpoints if not manifest.final]
         epochs.append(len(taken))
-        captures += [r.capture_s for m in taken for r in m.records.values()]
-        uploads += [sum(r.size_bytes for r in m.records.values()) for m in taken]
+        captures.extend(r.capture_s for m in taken for r in m.records.values())
+        uploads.extend(sum(r.size_bytes for r in m.records.values()) for m in taken)
+
+    for number in range(1, rounds + 1):
+        for side in (without, with_them) if number % 2 else (with_them, without):
+            side(number)
     progress("a kill")
     killed = going_on(Coordinated(every=interval_s), (f"counts@{updates // 10}",))
     [report] = killed.recoveries
     if report.restored_s is not None and report.failed_s is not None:
         found.recovery_s = round(report.restored_s - report.failed_s, 3)
+    found.with_per_s, found.without_per_s = [t.per_s for t in on], [t.per_s for t in off]
     costs = [1 - w / o for w, o in zip(found.with_per_s, found.without_per_s, strict=True)]
     found.checkpoint_cost = round(1 - max(found.with_per_s) / max(found.without_per_s), 4)
+    unqueued = [max(told.unqueued_per_s for told in runs) for runs in (on, off)]
+    found.unqueued_cost = round(1 - unqueued[0] / unqueued[1], 4)
+    found.background_share = round(busy(t.took for t in on) - busy(t.took for t in off), 4)
     found.median_cost = round(statistics.median(costs), 4)
     found.checkpoints_per_run = statistics.mean(epochs)
     found.uploaded_bytes = sum(uploads) / max(1, sum(epochs))
@@ -189,9 +227,10 @@ def _keys(keys: int) -> Callable[[int, int], list[int]]:
     return make
 
 
-def _told(result: RunResult) -> tuple[float, int, int]:
-    [(per_s, memory_bytes, keys)] = result.collected()
-    return per_s, memory_bytes, keys
+def _told(result: RunResult) -> Told:
+    [told] = result.collected()
+    assert isinstance(told, Told)
+    return told
 
 
 def _own_memory_bytes() -> int:

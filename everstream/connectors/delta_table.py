@@ -292,7 +292,7 @@ class DeltaLog(LakeTable):
                 whole = parquet.ParquetFile(source)
                 there = [name for name in inside if name in whole.schema_arrow.names]
                 for group in range(whole.num_row_groups):
-                    table = whole.read_row_group(group, columns=there, use_threads=False)
+                    table = whole.read_row_group(group, columns=there)
                     frame = pl.DataFrame(pl.from_arrow(table))
                     if not there:
                         frame = pl.DataFrame(height=whole.metadata.row_group(group).num_rows)

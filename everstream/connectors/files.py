@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 from everstream.errors import UserError
@@ -56,6 +57,11 @@ def place_of(fs: Any, path: str) -> str:
 
 def is_local(fs: Any) -> bool:
     return isinstance(fs, LocalFileSystem)
+
+
+def opened_for_arrow(fs: Any, path: str) -> Any:
+    """A file to read with Arrow, whose threads should not wait for Python where they need not."""
+    return pa.OSFile(path) if is_local(fs) else fs.open(path, "rb")
 
 
 def names_in(fs: Any, folder: str) -> list[str]:

@@ -18,6 +18,7 @@ from pyarrow import parquet
 from everstream.connectors.both_ways import FilesBothWays
 from everstream.connectors.checks import at_least_one
 from everstream.connectors.file_reader import FileReader
+from everstream.connectors.files import opened_for_arrow
 from everstream.connectors.frames import Columns
 from everstream.connectors.parquet_parts import ParquetWriter
 from everstream.connectors.parts import PartFolder
@@ -143,7 +144,7 @@ class _OpenFile:
         return [g for g in self.groups if split.start <= g.start_byte < split.stop and g.rows]
 
     def read(self, group: _Group) -> pl.DataFrame:
-        table = self._parquet.read_row_group(group.number, columns=self._names, use_threads=False)
+        table = self._parquet.read_row_group(group.number, columns=self._names)
         return pl.DataFrame(pl.from_arrow(table)).select(self._names)
 
 
@@ -171,7 +172,7 @@ class _Files:
         self.close()
         try:
             size_bytes = self._fs.info(split.path)["size"]
-            self._file = self._fs.open(split.path, "rb")
+            self._file = opened_for_arrow(self._fs, split.path)
         except OSError as error:
             raise _Gone(
                 f"cannot read '{split.path}': {error}. "

@@ -15,7 +15,7 @@ import polars as pl
 import pyarrow as pa
 from pyarrow import parquet
 
-from everstream.connectors.files import filesystem_of, names_in
+from everstream.connectors.files import filesystem_of, names_in, opened_for_arrow
 from everstream.errors import ConnectorError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.source import END, EndOfStream, Reader
@@ -239,12 +239,12 @@ class LandedReader(Reader):
         try:
             if self._open is None or self._open[0] != path:
                 self.close()
-                file = self._landed.fs.open(path, "rb")
+                file = opened_for_arrow(self._landed.fs, path)
                 self._open = (path, file, parquet.ParquetFile(file))
             whole = self._open[2]
             if number >= whole.metadata.num_row_groups:
                 return None
-            return pl.DataFrame(pl.from_arrow(whole.read_row_group(number, use_threads=False)))
+            return pl.DataFrame(pl.from_arrow(whole.read_row_group(number)))
         except (OSError, pa.ArrowException) as error:
             raise ConnectorError(
                 f"cannot read '{os.fspath(path)}', which Spark had written: {error}. Put the file "

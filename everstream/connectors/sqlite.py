@@ -136,7 +136,7 @@ class _SqliteSession(Session):
         names = [*map(quoted_column, frame.columns), TOKEN]
         self._connection.executemany(
             f"INSERT INTO {quoted(table)} ({', '.join(names)}) VALUES ({_marks(len(names))})",
-            [(*row, token) for row in _rows(frame)],
+            _rows(frame.with_columns(pl.lit(token, dtype=pl.Int64).alias(TOKEN))),
         )
 
     def upsert(self, table: str, frame: pl.DataFrame, keys: Sequence[str]) -> None:

@@ -36,6 +36,8 @@ HOT_BYTES: Final = 32 << 20
 """About what one generation of the dict takes."""
 ENTRY_BYTES: Final = 300
 """What an entry costs in a dict, besides four times its bytes on disk."""
+MOST_WHILE_MADE: Final = 1.5
+"""The dict may grow to so much of that before somebody waits until a capture is made."""
 FEWEST: Final = 16
 AT_FIRST: Final = 256
 """Entries in the dict as long as nobody knows how large they are."""
@@ -334,8 +336,11 @@ class DiskKeyStore(KeyStore[K, V]):
 
     def _ensure_room(self, number: int) -> None:
         """For so many keys: write what has changed, and let go of what was not used for long."""
-        if len(self._entries) + len(self._absent) + number <= self._most:
+        wanted = len(self._entries) + len(self._absent) + number
+        if wanted <= self._most:
             return
+        if wanted <= MOST_WHILE_MADE * self._most and not all(f.made for f in self._frozen):
+            return  # another thread is at it; whoever writes would have to wait
         self._write_back()
         entries, stay = self._entries, self._dirty.keys() | self._lent.keys()
         self._old = {key: value for key, value in entries.items() if key not in stay}

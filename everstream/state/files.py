@@ -95,7 +95,8 @@ class Frozen:
     """A table as it was at one instant.
 
     Until `make` has been through, nobody may write to the table. Whoever is first makes it: the
-    thread that saves it, or the one that wants to write.
+    thread that saves it, or the one that wants to write. From then on it is only links to files, so
+    whoever writes does not wait until it is saved.
     """
 
     def __init__(
@@ -114,39 +115,43 @@ class Frozen:
         self._known = known
         self._shelf = shelf
         self._whose = whose
-        self._lock = threading.Lock()
+        self._saving = threading.Lock()
+        self._making = threading.Lock()
+        """Taken by whoever has the other, or alone."""
         self._made = False
         self._given_up = False
         self.saved: SavedFiles | None = None
         self.new_bytes = 0
         """What went into the store because of it."""
 
+    @property
+    def made(self) -> bool:
+        """Whether the table may be written to."""
+        return self._made
+
     def make(self) -> None:
         """Hold on to the files as they are now."""
-        with self._lock:
-            self._make()
+        with self._making:
+            if self._given_up:
+                raise StoreError(f"the state of {self._whose} was given up before it was saved")
+            if not self._made:
+                self._table.save_as(self._folder)
+                self._made = True
 
     def save(self, put: Put, prefix: str) -> SavedFiles:
         """Put into the store what is not there. Once is enough, however many checkpoints have it."""
-        with self._lock:
+        with self._saving:
             if self.saved is None:
-                self._make()
+                self.make()
                 self.saved = self._save(put, prefix)
                 shutil.rmtree(self._folder, ignore_errors=True)
             return self.saved
 
     def give_up(self) -> None:
         """The table is about to be closed, or nobody wants this any more."""
-        with self._lock:
+        with self._saving, self._making:
             self._given_up = True
             shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _make(self) -> None:
-        if self._given_up:
-            raise StoreError(f"the state of {self._whose} was given up before it was saved")
-        if not self._made:
-            self._table.save_as(self._folder)
-            self._made = True
 
     def _save(self, put: Put, prefix: str) -> SavedFiles:
         files, small = {}, {}

@@ -43,8 +43,8 @@ def make_folders(folder: Path, private: Path | None = None) -> None:
 
 
 def create_private(path: Path, private: Path) -> int:
-    """A new file in a private folder, open for writing; FileExistsError if it is there."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    """A new file in a private folder, to write and read; FileExistsError if it is there."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o600)
     if _is_shared(private):
         os.fchmod(descriptor, 0o660)

@@ -9,7 +9,7 @@ import mmap
 import os
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
@@ -37,30 +37,21 @@ class LocalDisk:
 
     def write(self, path: str, data: Data) -> None:
         target = self._root / path
-        temporary = self._write_temporary(target, data)
-        try:
-            os.replace(temporary, target)
-        except OSError:
-            _unlink(temporary)
-            raise
-        sync_folder(target.parent)
+        temporary, _ = self._write_temporary(target, data, _no_checksum)
+        self._rename(temporary, target)
 
     def write_summed(self, path: str, data: Data) -> str:
         target = self._root / path
-        temporary = self._write_temporary(target, data)
-        try:
-            checksum = _checksum_of_file(temporary)
-            os.replace(temporary, target.with_name(f"{target.name}.{checksum}"))
-        except OSError:
-            _unlink(temporary)
-            raise
-        sync_folder(target.parent)
+        alone = len(pieces_of(data)) == 1
+        of_file = (lambda descriptor: checksum_of(data)) if alone else _checksum_of_file
+        temporary, checksum = self._write_temporary(target, data, of_file)
+        self._rename(temporary, target.with_name(f"{target.name}.{checksum}"))
         return checksum
 
     def create(self, path: str, data: bytes) -> None:
         target = self._root / path
         try:
-            temporary = self._write_temporary(target, data)
+            temporary, _ = self._write_temporary(target, data, _no_checksum)
         except OSError as error:
             raise NothingPut(error.errno, error.strerror) from error
         try:
@@ -102,7 +93,17 @@ class LocalDisk:
                 if path.startswith(prefix):
                     yield path
 
-    def _write_temporary(self, target: Path, data: Data) -> Path:
+    def _rename(self, temporary: Path, target: Path) -> None:
+        try:
+            os.replace(temporary, target)
+        except OSError:
+            _unlink(temporary)
+            raise
+        sync_folder(target.parent)
+
+    def _write_temporary(
+        self, target: Path, data: Data, checksum_of_file: Callable[[int], str]
+    ) -> tuple[Path, str]:
         name = f".{target.name}.{_HOST}.{os.getpid()}.{next(_serial)}.tmp"
         temporary = target.parent / name
         if target.parent not in self._made:
@@ -116,13 +117,14 @@ class LocalDisk:
         try:
             try:
                 _write_all(descriptor, pieces_of(data))
+                checksum = checksum_of_file(descriptor)
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
         except OSError:
             _unlink(temporary)
             raise
-        return temporary
+        return temporary, checksum
 
 
 def _write_all(descriptor: int, pieces: tuple[bytes, ...]) -> None:
@@ -136,14 +138,19 @@ def _write_all(descriptor: int, pieces: tuple[bytes, ...]) -> None:
             rest[-1] = rest[-1][written:]
 
 
-def _checksum_of_file(path: Path) -> str:
-    """Of what was just written, from the page cache, in one call for the same reason."""
-    with path.open("rb") as file:
-        if not os.fstat(file.fileno()).st_size:
-            return checksum_of(b"")
-        flags = mmap.MAP_PRIVATE | mmap.MAP_POPULATE
-        with mmap.mmap(file.fileno(), 0, flags=flags, prot=mmap.PROT_READ) as content:
-            return checksum_of((content,))  # type: ignore[arg-type]
+def _checksum_of_file(descriptor: int) -> str:
+    """Of what was just written, from the page cache, in one call for the same reason.
+
+    Its pages are mapped as they are read: mapping them all first would keep the shards from Python.
+    """
+    if not os.fstat(descriptor).st_size:
+        return checksum_of(b"")
+    with mmap.mmap(descriptor, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ) as content:
+        return checksum_of((content,))  # type: ignore[arg-type]
+
+
+def _no_checksum(descriptor: int) -> str:
+    return ""
 
 
 def _unlink(path: Path) -> None:

@@ -6,6 +6,7 @@ process anyway, as it is in memory.
 """
 
 import shutil
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +25,9 @@ CACHE_BYTES: Final = 32 << 20
 """For blocks that are read; the pages of the files themselves are the system's."""
 FILES: Final = ".sst"
 """How the names of files end that never change."""
+_UNFLUSHED: Final = "rocksdb.num-immutable-mem-table"
+_FAILED: Final = "rocksdb.background-errors"
+_FLUSH_LOOK_S: Final = 0.005
 
 
 def require_engine() -> None:
@@ -74,7 +78,17 @@ class Table:
 
         folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         shutil.rmtree(folder, ignore_errors=True)
+        self._flush()
         Checkpoint(self._db).create_checkpoint(str(folder))
+
+    def _flush(self) -> None:
+        """Have everything in files. Only started from here, and then waited for: the binding keeps all
+        threads from Python as long as a call of it lasts."""
+        number, failed = self._db.property_int_value, self._db.property_int_value(_FAILED)
+        self._db.flush(wait=False)
+        # One that fails is told of by whoever needs the files.
+        while number(_UNFLUSHED) and number(_FAILED) == failed:
+            time.sleep(_FLUSH_LOOK_S)
 
     def close(self) -> None:
         """And remove its folder."""

@@ -21,6 +21,14 @@ def test_a_large_state_is_measured_with_checkpoints_on_and_off() -> None:
     assert found.checkpoints_per_run >= 1
 
 
+def test_a_state_of_which_little_changes_is_measured_too() -> None:
+    found = large_state.measure(
+        state_bytes=50 << 20, changed=0.02, factor=150.0, batches=600, rounds=2, master="local[6]"
+    )
+    assert found.changed == 0.02 and found.state_bytes == 50 << 20
+    assert found.saved_bytes < 50 << 20, "all of it was saved each time"
+
+
 def test_state_on_disk_is_measured_with_checkpoints_on_and_off_and_with_a_kill() -> None:
     found = disk_state.measure(
         keys=20_000, updates=300_000, interval_s=0.2, rounds=1, master="local[2]"

@@ -1,6 +1,7 @@
 """A key store on disk behaves like the one in memory, however little of it stays in memory."""
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -277,6 +278,26 @@ def test_a_capture_whose_upload_failed_loses_nothing(tmp_path: Path) -> None:
     state.mark_failed(lost)
     chain, _ = saved.checkpoint(state)
     assert saved.restored(chain).keystore("op", "s").get("later") == 1
+
+
+def test_writing_does_not_wait_until_a_capture_is_saved(tmp_path: Path) -> None:
+    saved = Saved(tmp_path)
+    state = saved.state()
+    store = filled(state, 0, 100)
+    capture = state.capture({})
+
+    def put_while_others_write(name: str, data: bytes) -> ObjectRef:
+        writer = threading.Thread(target=lambda: len(filled(state, 50, 300)), daemon=True)
+        writer.start()
+        writer.join(timeout=60)
+        assert not writer.is_alive(), "who writes waits for who saves"
+        return saved.put(name, data)
+
+    capture.save_files(put_while_others_write, "checkpoint")
+    ref = saved.put("checkpoint.ckpt", capture.encode())
+    chain = state.mark_durable(capture, ref)
+    assert len(store) == 300
+    assert len(saved.restored(chain).keystore("op", "s")) == 100
 
 
 def test_an_emptied_store_is_saved_as_empty(tmp_path: Path) -> None:
