@@ -187,6 +187,9 @@ class ShardRunner(ShardSteps):
         instructions = self.shard.on_recover(command)
         try:
             if self.shard.id not in command.records:
+                # Also if its log cannot be read: nothing reaches those who go back before they are.
+                self._perform([one for one in instructions if isinstance(one, Cut)])
+                instructions = [one for one in instructions if not isinstance(one, Cut)]
                 self.sent.find()
             self._perform(instructions)
         except CorruptObject as error:

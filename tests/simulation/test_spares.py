@@ -47,6 +47,11 @@ def test_with_spares_and_standbys_every_seed_ends_with_the_right_output(protocol
     assert {"kill host", "kill the", "a standby"} <= met
 
 
+@pytest.mark.parametrize("protocol", ["uncoordinated", "bcs"])
+def test_nothing_is_sent_to_those_who_go_back_though_a_log_cannot_be_read(protocol: str) -> None:
+    check(protocol, range(482, 483))
+
+
 @pytest.mark.long
 @pytest.mark.timeout(3600)  # a thousand runs; on a busy machine that takes long
 @pytest.mark.parametrize("protocol", PROTOCOLS)
