@@ -9,7 +9,6 @@ import pytest
 
 import everstream as es
 from everstream.core.ids import TaskNumber
-from everstream.spark.result import RunResult
 
 from .conftest import MASTER, Killer, expected, kill, killable, pid_of, shown
 from .places import store_of
@@ -22,8 +21,8 @@ PROTOCOLS = {
 }
 
 
-def run(folder: Path, listener: Killer, checkpoint: Any, spares: int) -> RunResult:
-    return killable(folder).run(
+def start(folder: Path, listener: Killer, checkpoint: Any, spares: int) -> Any:
+    return killable(folder).start(
         checkpoint=checkpoint,
         store=store_of(folder),
         master=MASTER,
@@ -34,6 +33,14 @@ def run(folder: Path, listener: Killer, checkpoint: Any, spares: int) -> RunResu
     )
 
 
+def standing_by(handle: Any) -> list[int]:
+    """The processes that wait for a place."""
+    driver = handle._driver
+    numbers = driver.coordinator._run.hosts.spares if driver is not None else ()
+    found = [driver.attempts.process(TaskNumber(number)) for number in numbers]
+    return [one.hello.pid for one in found if one is not None]
+
+
 @pytest.mark.parametrize("protocol", ["aligned", "uncoordinated", "hmnr"])
 def test_a_process_that_stood_by_takes_the_place_of_a_killed_one(
     tmp_path: Path, protocol: str
@@ -41,7 +48,7 @@ def test_a_process_that_stood_by_takes_the_place_of_a_killed_one(
     killed: list[float] = []
 
     def at_epoch(epoch: int) -> None:
-        if epoch >= 4 and not killed:
+        if epoch >= 4 and not killed and standing_by(handle):
             killed.append(time.time())
             kill(pid_of(tmp_path, "middle"))
 
@@ -54,8 +61,10 @@ def test_a_process_that_stood_by_takes_the_place_of_a_killed_one(
                 with_place = psutil.Process(pid_of(tmp_path, "middle"))
                 started.append(with_place.create_time())
 
-    listener = Watching(tmp_path, at_epoch=at_epoch)
-    result = run(tmp_path, listener, PROTOCOLS[protocol], spares=1)
+    listener = Watching(tmp_path)
+    handle = start(tmp_path, listener, PROTOCOLS[protocol], spares=1)
+    listener.at_epoch = at_epoch
+    result = handle.wait()
     assert shown(tmp_path) == expected()
     [report] = result.recoveries
     assert report.restarted_s == report.detected_s, "a spare was there when it was missed"
@@ -75,16 +84,10 @@ def test_spares_die_too_and_hosts_one_after_the_other(tmp_path: Path) -> None:
     )
     stood_by: list[int] = []
 
-    def spares() -> list[Any]:
-        driver = handle._driver
-        numbers = driver.coordinator._run.hosts.spares if driver is not None else ()
-        found = [driver.attempts.process(TaskNumber(number)) for number in numbers]
-        return [one.hello.pid for one in found if one is not None]
-
     order = ["front", "middle", "back"]
 
     def at_epoch(epoch: int) -> None:
-        there = spares()
+        there = standing_by(handle)
         if len(there) < 2:
             return  # killed when the next ones stand by
         if not stood_by:
