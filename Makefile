@@ -2,7 +2,13 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-READY := $(VENV)/.ready
+# A command installs what it needs and no more, once: an extra of pyproject.toml, or the laboratory.
+DEMO := $(VENV)/.ready-report
+LAB := $(VENV)/.ready-lab
+DOCS := $(VENV)/.ready-docs
+READY := $(VENV)/.ready-dev
+BROUGHT_BY_lab := report
+BROUGHT_BY_dev := report lab docs
 CLASSES := $(VENV)/spark.jsa
 
 # What tests and applications need besides Python: a script each, which ends with 3 where it cannot be had.
@@ -10,22 +16,22 @@ NEEDED := postgres redis kafka flite chromium
 INSTALL = for needed in $(NEEDED); do scripts/$$needed.sh || [ $$? -eq 3 ] || exit 1; done
 
 .DEFAULT_GOAL := help
-CODE := everstream pyspark_everstream tests examples scripts
-.PHONY: help setup demo apps test test-long chaos-in-a-bucket check format docs drawings screenshots bench picture clean
+CODE := everstream lab pyspark_everstream tests examples scripts
+.PHONY: help setup demo apps test test-long chaos-in-a-bucket fresh-machine check format docs drawings screenshots bench picture clean
 
 help:  ## Show what each target does
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(READY)  ## Set up: virtual environment in .venv, pinned packages, Java 17 if missing
+setup: $(READY)  ## Set up for development: .venv with library and laboratory, pinned packages, Java if missing
 	@echo "Ready. Try 'make demo', or 'source $(BIN)/activate' and 'everstream --help'."
-$(READY): pyproject.toml constraints.txt scripts/setup.sh
-	@PYTHON=$(PYTHON) VENV=$(VENV) scripts/setup.sh
-	@touch $@
+$(VENV)/.ready-%: pyproject.toml lab/pyproject.toml constraints.txt scripts/setup.sh
+	@PYTHON=$(PYTHON) VENV=$(VENV) scripts/setup.sh $*
+	@touch $@ $(BROUGHT_BY_$*:%=$(VENV)/.ready-%)
 
-demo: $(READY)  ## A pipeline on Spark, a worker killed, its recovery, the verdict (about a minute)
+demo: $(DEMO)  ## A pipeline on Spark, a worker killed, its recovery, the verdict (about a minute)
 	@$(BIN)/everstream demo
 
-apps: $(READY)  ## All nine applications, small, with a kill each, and a page (about 5 minutes)
+apps: $(LAB)  ## All nine applications, small, with a kill each, and a page (about 5 minutes)
 	@$(BIN)/everstream apps all --out reports/apps
 
 $(CLASSES): $(READY) scripts/class_archive.py
@@ -34,7 +40,7 @@ $(CLASSES): $(READY) scripts/class_archive.py
 
 test: $(READY) $(CLASSES)  ## Run the tests (about 20 minutes on 2 cores)
 	@$(INSTALL)
-	@$(BIN)/python -m pytest -n 3 --dist loadfile -m "not long" tests
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --durations=10 -m "not long" tests
 
 test-long: $(READY) $(CLASSES)  ## Run the long tests too
 	@$(INSTALL)
@@ -42,6 +48,11 @@ test-long: $(READY) $(CLASSES)  ## Run the long tests too
 
 chaos-in-a-bucket: $(READY) $(CLASSES)  ## Run the tests that kill with all checkpoints in a real object store
 	@EVERSTREAM_CHAOS_IN_A_BUCKET=yes $(BIN)/python -m pytest -m "not long" tests/chaos
+
+RELEASES ?= bookworm trixie
+ONLY ?= demo test
+fresh-machine:  ## Run 'make demo' and 'make test' in minimal Debian 12 and 13 (root; RELEASES=trixie ONLY=demo for a part)
+	@scripts/fresh_machine.sh "$(RELEASES)" "$(ONLY)" || [ $$? -eq 3 ]
 
 check: $(READY)  ## Check format, lint and types
 	@$(BIN)/ruff format --check $(CODE)
@@ -52,7 +63,7 @@ format: $(READY)  ## Format the code
 	@$(BIN)/ruff format $(CODE)
 	@$(BIN)/ruff check --fix $(CODE)
 
-docs: $(READY)  ## Build the documentation as a site into site/
+docs: $(DOCS)  ## Build the documentation as a site into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "Built: site/index.html"
 
@@ -63,7 +74,7 @@ screenshots: $(READY)  ## Take the pictures of the page for the documents anew, 
 	@scripts/chromium.sh
 	@$(BIN)/python -m scripts.screenshots
 
-bench: $(READY)  ## Run the benchmarks and write their figures to reports/
+bench: $(LAB)  ## Run the benchmarks and write their figures to reports/
 	@mkdir -p reports
 	$(BIN)/everstream bench overhead --json reports/overhead.json
 	$(BIN)/everstream bench restart --json reports/restart.json

@@ -1,7 +1,9 @@
 """Everstream: stream processing on Spark that survives failure, and can prove it.
 
-These are all the names a program needs. What takes long to load (Spark, compilers) is loaded by
-those who use it.
+These are the names that a program needs. Further public modules: `everstream.errors` (all errors),
+`everstream.connectors` (what a source or sink of your own is made of), `everstream.inspection` (looking into
+a store, editing savepoints), `everstream.planning` (advice) and `everstream.testing`. What takes long to load
+(Spark, compilers) is loaded when it is used.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -38,142 +40,99 @@ from everstream.connectors import (
     TextLines,
     Webhook,
 )
-from everstream.datasource import register
-from everstream.errors import (
-    ConnectorError,
-    CorruptObject,
-    EnvironmentFault,
-    EverstreamError,
-    FramesLost,
-    GraphError,
-    InternalError,
-    LeaseLost,
-    NotStored,
-    OperatorError,
-    RunFailed,
-    SparkGone,
-    StoreError,
-    UserError,
-)
-from everstream.extras import MissingExtra
-from everstream.inspection import SavepointEdit, StateEdit, edit_savepoint, read_state, read_tables
-from everstream.monitoring.monitor import Monitor
-from everstream.pipeline.aggregates import avg, count, custom, max, min, sum, top_k
+from everstream.engine.handle import RunHandle
+from everstream.engine.kills import Kill
+from everstream.engine.reporting.listener import Listener, RunStatus
+from everstream.engine.result import RunResult
+from everstream.errors import EverstreamError, RunFailed, UserError
+from everstream.observability.monitoring.sampler import Monitor
+from everstream.pipeline.aggregation.aggregates import avg, count, custom, max, min, sum, top_k
 from everstream.pipeline.autoscale import AutoScale
-from everstream.pipeline.checkpointing import Coordinated, Induced, Uncoordinated
-from everstream.pipeline.keyed import KeyedStream
+from everstream.pipeline.checkpointing import CommunicationInduced, Coordinated, Uncoordinated
+from everstream.pipeline.event_time.windows import Session, Sliding, Tumbling
+from everstream.pipeline.methods.keyed import KeyedStream
+from everstream.pipeline.methods.windowed import WindowedStream
 from everstream.pipeline.operator import Context, Keyed, Operator
-from everstream.pipeline.renamed import EverstreamDeprecationWarning
-from everstream.pipeline.sink import Delivery, Permit, Sink, SinkShard, Transaction, Writer
-from everstream.pipeline.source import END, Reader, Source
+from everstream.pipeline.options import Recovery, Resources, RunOptions, Upgrade
+from everstream.pipeline.sink import Sink
+from everstream.pipeline.source import Source
 from everstream.pipeline.stream import Pipeline, Stream
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
-from everstream.pipeline.windowed import WindowedStream
-from everstream.pipeline.windows import Session, Sliding, Tumbling
-from everstream.planning.adviser import Advice, advise
-from everstream.spark.handle import RunHandle
-from everstream.spark.kills import Kill
-from everstream.spark.listener import Listener, Snapshot
-from everstream.spark.result import RunResult
 
 if TYPE_CHECKING:
     from everstream.transactions import ABORT, Table, transaction
 
 __all__ = [
     "ABORT",
-    "END",
     "END_OF_TIME",
     "NO_WATERMARK",
-    "Advice",
     "AutoScale",
     "Avro",
     "Binary",
     "Callback",
     "Collect",
-    "ConnectorError",
+    "CommunicationInduced",
     "Console",
     "Context",
     "Coordinated",
-    "CorruptObject",
     "Csv",
-    "Delivery",
     "Delta",
-    "EnvironmentFault",
-    "EverstreamDeprecationWarning",
     "EverstreamError",
-    "FramesLost",
     "FromFunction",
     "FromGenerator",
     "FromList",
-    "GraphError",
     "Iceberg",
-    "Induced",
-    "InternalError",
     "Journal",
     "JsonLines",
     "Kafka",
     "Keyed",
     "KeyedStream",
     "Kill",
-    "LeaseLost",
     "Listener",
     "Load",
-    "MissingExtra",
     "Monitor",
-    "NotStored",
     "Operator",
-    "OperatorError",
     "Paced",
     "Parquet",
-    "Permit",
     "Pipeline",
     "Postgres",
     "PostgresChanges",
     "PostgresTable",
     "Range",
-    "Reader",
+    "Recovery",
     "Redis",
     "RedisLookup",
+    "Resources",
     "RunFailed",
     "RunHandle",
+    "RunOptions",
     "RunResult",
-    "SavepointEdit",
+    "RunStatus",
     "Session",
     "Sink",
-    "SinkShard",
     "Sliding",
-    "Snapshot",
     "SocketLines",
     "Source",
     "SparkDataFrame",
-    "SparkGone",
     "SparkStream",
     "Sqlite",
     "Stage",
-    "StateEdit",
-    "StoreError",
     "Stream",
     "Table",
     "TextLines",
     "ToStream",
-    "Transaction",
     "Tumbling",
     "Uncoordinated",
+    "Upgrade",
     "UserError",
     "Webhook",
     "WindowedStream",
-    "Writer",
-    "advise",
     "annotated",
     "avg",
     "count",
     "custom",
-    "edit_savepoint",
     "max",
     "min",
-    "read_state",
-    "read_tables",
-    "register",
     "sum",
     "top_k",
     "transaction",

@@ -1,5 +1,5 @@
 """`python -m everstream` is the `everstream` command."""
 
-from everstream.cli import main
+from everstream.cli.app import main
 
 main()

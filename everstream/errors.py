@@ -6,7 +6,7 @@ broke its own rules. All survive pickling, because Spark moves them between proc
 may carry a story: the last things the shard did before it went wrong.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -50,6 +50,10 @@ class UserError(EverstreamError):
     """Something the user wrote is wrong; the message says what to change."""
 
 
+class MissingExtra(UserError, ImportError):
+    """A package of an extra is not installed; the message says how to install it."""
+
+
 class GraphError(UserError):
     """The pipeline's graph is wrong. Raised before Spark starts."""
 
@@ -61,7 +65,10 @@ class GraphError(UserError):
 
 
 class OperatorError(UserError):
-    """A user's function raised. Names the operator and shows the record and the traceback."""
+    """A user's function raised. Names the operator and shows the record and the traceback.
+
+    `record` is empty if it was raised for no single record.
+    """
 
     def __init__(
         self,
@@ -74,7 +81,8 @@ class OperatorError(UserError):
     ) -> None:
         super().__init__(
             f"operator '{operator}' (shard {shard}) failed: {_raised(traceback)}\n"
-            f"  record: {record}\n{traceback.rstrip()}",
+            + (f"  record: {record}\n" if record else "")
+            + traceback.rstrip(),
             story=story,
         )
         self.operator = operator
@@ -92,6 +100,35 @@ def _raised(traceback: str) -> str:
         if begins and not any(later.startswith('  File "') for later in lines[number:]):
             return line
     return lines[-1] if lines else "unknown error"
+
+
+class ShareRefused(UserError):
+    """A shard cannot have its share of what earlier shards kept. The store is as it was."""
+
+    will_recur = True
+
+    def __init__(self, operator: str, before: int, shards: int, why: str) -> None:
+        super().__init__(
+            f"'{operator}' cannot go from {before} shard(s) to {shards}: {why.rstrip().rstrip('.')}. "
+            f"The store is as it was: say shards={before} to resume from its checkpoint (if "
+            f"`everstream scale` asked for the change: everstream scale {operator}={before})."
+        )
+        self.operator = operator
+
+
+class RefusedRecords(UserError):
+    """Records that a sink cannot store exactly. It has taken none of their batch.
+
+    A writer raises it from `write`. The engine then does with these records what `on_error` of the
+    sink says, and writes the others.
+    """
+
+    def __init__(self, rows: Mapping[int, str]) -> None:
+        """rows: for each refused record, by its place in the batch, the reason."""
+        first = rows[min(rows)]
+        more = f" ({len(rows) - 1} more of its batch are refused.)" if len(rows) > 1 else ""
+        super().__init__(first + more)
+        self.rows = dict(rows)
 
 
 class EnvironmentFault(EverstreamError):
@@ -118,8 +155,16 @@ class LeaseLost(StoreError):
     """Another driver has taken over this store; this one must not write any more."""
 
 
+class StoreGone(StoreError):
+    """Somebody has deleted the store while a run was using it."""
+
+
 class ConnectorError(EnvironmentFault):
     """A source or sink could not read or write; names the file and line, or the table."""
+
+
+class ConnectionLost(ConnectorError):
+    """A database, a broker or a server cannot be reached just now: trying again may help."""
 
 
 class RunFailed(EverstreamError):

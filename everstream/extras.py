@@ -8,11 +8,7 @@ to install instead of being shown a traceback.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from everstream.errors import UserError
-
-
-class MissingExtra(UserError, ImportError):
-    """A package of an extra is not installed; the message says how to install it."""
+from everstream.errors import MissingExtra
 
 
 @contextmanager

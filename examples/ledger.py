@@ -7,6 +7,7 @@ event's outcome flows on: whether it committed, and the balances it found.
 import polars as pl
 
 import everstream as es
+from everstream.inspection import read_tables
 
 ACCOUNTS = 1_000
 EVENTS = 200_000
@@ -51,7 +52,7 @@ if __name__ == "__main__":
     pipeline.run(checkpoint=es.Coordinated(every="2s"), store="checkpoints/ledger")
     outcomes = pl.read_parquet("outcomes/*.parquet")
     print(outcomes.group_by("transaction", "committed").len())
-    balances = es.read_tables("checkpoints/ledger", pipeline, "ledger")["accounts"]
+    balances = read_tables("checkpoints/ledger", pipeline, "ledger")["accounts"]
     deposited = outcomes.filter(pl.col("transaction") == "deposit")["cents"].sum()
     print("in all accounts:", balances["value"].sum(), "cents")
     print("given and paid in:", INITIAL_CENTS * len(balances) + deposited, "cents")

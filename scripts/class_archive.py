@@ -15,9 +15,9 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import everstream as es
-from everstream.pipeline.checkpointing import Engine
+from everstream.pipeline.checkpointing import EngineName
 
-ENGINES: tuple[Engine, ...] = ("tasks", "microbatch")
+ENGINES: tuple[EngineName, ...] = ("tasks", "microbatch")
 MASTER = "local[2]"
 
 
@@ -42,7 +42,7 @@ def main() -> None:
     partial.rename(archive)
 
 
-def use(engine: Engine, store: str) -> None:
+def use(engine: EngineName, store: str) -> None:
     """A small pipeline, so that what a run needs of Spark has been loaded."""
     pipeline = es.Pipeline(engine)
     numbers = pipeline.source(es.Range(100)).key_by(lambda number: number % 3)

@@ -20,8 +20,18 @@ need_apt() {
   say "installing $1 from Debian's packages, once ..."
 }
 
+apt() { $sudo env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=240 -qq "$@"; }
+
+# apt_refresh: the lists of packages, once in a script.
+apt_refresh() {
+  [ -n "${refreshed:-}" ] || apt update
+  refreshed=yes
+}
+
+# can_be_had PACKAGE: whether the lists have it.
+can_be_had() { [[ $(apt-cache policy "$1") == *"Candidate: "[!\(]* ]]; }
+
 apt_install() {
-  export DEBIAN_FRONTEND=noninteractive
-  $sudo apt-get -o DPkg::Lock::Timeout=240 -qq update
-  $sudo apt-get -o DPkg::Lock::Timeout=240 -qq install -y --no-install-recommends "$1" >/dev/null
+  apt_refresh
+  apt install -y --no-install-recommends "$1" >/dev/null
 }

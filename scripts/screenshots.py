@@ -1,7 +1,7 @@
 """Takes the pictures of the page for the documents: of a real run, before, during and after a kill.
 
 Run from the root as `python -m scripts.screenshots` (`make screenshots`). It starts a pipeline on Spark,
-opens its page in Chromium, kills a host from there, and looks on.
+opens its page in Chromium, kills a worker from there, and looks on.
 """
 
 import sys
@@ -11,8 +11,8 @@ from pathlib import Path
 from selenium.webdriver import Chrome
 
 from tests.cli.commands import Command
-from tests.ui.chromium import MISSING, as_wide_as, chromium, in_scheme
-from tests.ui.reading import Page
+from tests.observability.ui.chromium import MISSING, as_wide_as, chromium, in_scheme
+from tests.observability.ui.reading import Page
 
 IMAGES = Path("docs/images")
 WIDTH = 1280
@@ -99,7 +99,7 @@ POINTS = "return (await (await fetch('api/view')).json()).series.at.length"
 def killed_in_time(page: Page, browser: Chrome) -> bool:
     """Whether the picture shows the recovery."""
     page.hides("#recovering")
-    page.click("[data-table='hosts'] button.danger")
+    page.click("[data-table='workers'] button.danger")
     page.press("Kill it")
     page.asks("scrollTo(0, 0)")
     page.one("#recovering")

@@ -12,6 +12,7 @@ PROGRAM = f"""
 from pathlib import Path
 
 import everstream as es
+from everstream.connectors import END, Reader
 
 GATE = Path("gate").absolute()
 
@@ -22,7 +23,7 @@ class Gated(es.Source):
     def open(self, shard, shards):
         return GatedReader()
 
-class GatedReader(es.Reader):
+class GatedReader(Reader):
     offset = 0
 
     def seek(self, offset):
@@ -30,7 +31,7 @@ class GatedReader(es.Reader):
 
     def read(self):
         if self.offset == {TOTAL}:
-            return es.END
+            return END
         until = min(self.offset + 500, int(GATE.read_text()))
         batch = list(range(self.offset, until))
         self.offset = until

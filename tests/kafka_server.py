@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from everstream.bench.connectors.kafka_server import PATIENCE_S, LocalKafka
+from everstream_lab.bench.connectors.kafka_server import PATIENCE_S, LocalKafka
 from tests.installing import install
 from tests.processes import wait_until_gone
 

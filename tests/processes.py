@@ -4,7 +4,7 @@ import os
 import select
 from collections.abc import Iterable
 
-PATIENCE_S = 180.0
+PATIENCE_S = 600.0
 """Only guards against waiting for ever: far more than anything takes on a busy machine."""
 
 

@@ -15,7 +15,9 @@ from everstream.errors import (
     GraphError,
     InternalError,
     OperatorError,
+    RefusedRecords,
     RunFailed,
+    ShareRefused,
     StoreError,
     UserError,
 )
@@ -35,6 +37,10 @@ def made(kind: type[EverstreamError]) -> EverstreamError:
         error = GraphError("count", "has no key", "Put .key_by(...) before it.")
     elif kind is OperatorError:
         error = OperatorError("count", 2, "{'a': 1}", "Traceback\n  line\nKeyError: 'b'\n")
+    elif kind is RefusedRecords:
+        error = RefusedRecords({3: "column 'a': True is no exact Int64", 7: "another"})
+    elif kind is ShareRefused:
+        error = ShareRefused("count", 1, 2, "its keys cannot be spread")
     elif kind is RunFailed:
         error = RunFailed("too many failures", StoreError("no room", story=["inner"]))
     else:

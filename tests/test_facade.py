@@ -1,10 +1,10 @@
 """`import everstream` is the whole public surface: light, complete, documented, and in step."""
 
+import importlib
 import inspect
 import re
 import subprocess
 import sys
-import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,12 @@ import pytest
 
 import everstream as es
 from everstream import errors
-from everstream.pipeline import stream
-from everstream.pipeline.stream import Pipeline
-from everstream.spark import run as spark_run
+from everstream.engine import run as engine_run
 
 ROOT = Path(__file__).parents[1]
 PUBLIC = sorted(es.__all__)
 CLASSES = [name for name in PUBLIC if inspect.isclass(getattr(es, name))]
-SETTINGS = {"Coordinated", "Uncoordinated", "Induced"}
+SETTINGS = {"Coordinated", "Uncoordinated", "CommunicationInduced"}
 """What these have besides their fields is read by engines."""
 CONSTANTS = [name for name in PUBLIC if name.isupper()]
 
@@ -49,13 +47,42 @@ def test_every_public_name_is_there_and_named_once() -> None:
         getattr(es, "Strem")  # noqa: B009
 
 
-def test_all_errors_are_public() -> None:
-    found = {
+def test_it_stays_small_enough_to_be_read() -> None:
+    assert len(PUBLIC) <= 75
+
+
+ELSEWHERE = {
+    "everstream.errors": "GraphError OperatorError RefusedRecords EnvironmentFault StoreError",
+    "everstream.inspection": "edit_savepoint SavepointEdit StateEdit read_state read_tables",
+    "everstream.inspection.datasource": "register",
+    "everstream.planning": "advise Advice",
+    "everstream.connectors": "Reader END Writer Committable Permit SinkShard Delivery",
+}
+
+
+@pytest.mark.parametrize("module", ELSEWHERE)
+def test_what_only_some_programs_need_is_in_a_module_of_its_own(module: str) -> None:
+    found = importlib.import_module(module)
+    for name in ELSEWHERE[module].split():
+        assert hasattr(found, name)
+        assert name not in PUBLIC and not hasattr(es, name), f"{name} has two homes"
+
+
+def test_a_program_catches_errors_by_three_names_and_finds_all_others_documented() -> None:
+    kinds = {
         name
         for name, kind in inspect.getmembers(errors, inspect.isclass)
         if issubclass(kind, Exception)
     }
-    assert found <= set(PUBLIC)
+    assert kinds & set(PUBLIC) == {"EverstreamError", "UserError", "RunFailed"}
+    page = (ROOT / "docs" / "reference" / "errors.md").read_text()
+    shown = re.findall(r"^::: everstream\.(?:errors\.)?(\w+)$", page, re.MULTILINE)
+    assert sorted(shown) == sorted(kinds)
+    assert [kind for kind in kinds if not inspect.getdoc(getattr(errors, kind))] == []
+
+
+def test_no_two_names_differ_only_in_case() -> None:
+    assert len({name.lower() for name in PUBLIC}) == len(PUBLIC)
 
 
 @pytest.mark.parametrize("name", sorted(set(PUBLIC) - set(CONSTANTS)))
@@ -105,28 +132,11 @@ def test_the_documents_name_what_is_public_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("method", ["run", "start"])
-def test_pipeline_run_has_the_keywords_of_the_engine(method: str) -> None:
-    """Names, order, defaults and types."""
-    ours, engine = getattr(Pipeline, method), getattr(spark_run, method)
-    offered, taken = inspect.signature(ours), inspect.signature(engine)
-    plain = [
-        [(p.name, p.kind, p.default) for p in signature.parameters.values()][1:]
-        for signature in (offered, taken)
-    ]
-    assert plain[0] == plain[1]
-    # `Pipeline` has the types of the engine for type checkers only: look them up where they are.
-    names = {**vars(spark_run), **vars(stream)}
-    hints = typing.get_type_hints(ours, names)
-    of_engine = typing.get_type_hints(engine)
-    assert hints == {name: hint for name, hint in of_engine.items() if name != "pipeline"}
-
-
-@pytest.mark.parametrize("method", ["run", "start"])
-def test_pipeline_run_hands_every_keyword_on(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: dict[str, Any] = {}
-    monkeypatch.setattr(spark_run, method, lambda pipeline, **options: given.update(options))
-    ours = getattr(Pipeline, method)
-    keywords = [name for name in inspect.signature(ours).parameters if name != "self"]
-    wanted: dict[str, Any] = {name: object() for name in keywords}
-    getattr(Pipeline("test"), method)(**wanted)
-    assert given == wanted
+def test_pipeline_run_hands_options_and_keywords_to_the_engine(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr(engine_run, method, lambda *args, **more: given.append((args, more)))
+    pipeline, options = es.Pipeline("test"), es.RunOptions(fresh=True)
+    getattr(pipeline, method)(options, workers=2)
+    assert given == [((pipeline, options), {"workers": 2})]

@@ -10,17 +10,18 @@ from typer.testing import CliRunner
 
 import everstream as es
 import everstream.cli.run as run_command
-from everstream.bench.protocols.grid import Cell, cells
-from everstream.bench.protocols.measure import Measured
-from everstream.cli import app
-from everstream.cli.options import ALSO_CALLED, RunOptions
+from everstream.cli.app import app
+from everstream.cli.run_command import RunCommand
 from everstream.core.registry import PROTOCOLS, name_of, named
 from everstream.core.scheme import scheme_of
 from everstream.errors import UserError
 from everstream.pipeline.checkpointing import Mode, Rule
+from everstream.planning import advise
 from everstream.planning.protocol_costs import built_in
 from everstream.simulation.__main__ import app as simulator
 from everstream.simulation.schemes import scheme_for
+from everstream_lab.bench.protocols.grid import Cell, cells
+from everstream_lab.bench.protocols.measure import Measured
 
 NAMES = list(PROTOCOLS)
 LISTED = ", ".join(NAMES)
@@ -54,25 +55,12 @@ def test_an_unknown_name_is_answered_with_the_registry(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_run_command_takes_every_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[RunOptions] = []
-    monkeypatch.setattr(run_command, "run_supervised", lambda options, *_: asked.append(options))
+    asked: list[RunCommand] = []
+    monkeypatch.setattr(run_command, "run_supervised", lambda command, *_: asked.append(command))
     said = CliRunner().invoke(app, ["run", "pipeline.py", "--checkpoint", name], env=WIDE)
     assert said.exit_code == 0, said.output
-    assert asked[0].checkpointing() == named(name).choice
+    assert asked[0].options.checkpoint == named(name).choice
     assert said.stdout == ""
-
-
-def test_the_run_command_takes_another_word_for_aligned_and_says_the_right_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[RunOptions] = []
-    monkeypatch.setattr(run_command, "run_supervised", lambda options, *_: asked.append(options))
-    for word, name in ALSO_CALLED.items():
-        said = CliRunner().invoke(app, ["run", "pipeline.py", "--checkpoint", word], env=WIDE)
-        assert said.exit_code == 0, said.output
-        assert f"--checkpoint {word} is called {name}" in said.output
-        assert asked.pop().checkpoint == name
-    assert ALSO_CALLED == {"coordinated": "aligned"}
 
 
 def test_the_run_command_explains_every_name() -> None:
@@ -81,7 +69,7 @@ def test_the_run_command_explains_every_name() -> None:
         assert f"{protocol.name}: {protocol.says}" in text
 
 
-@pytest.mark.parametrize("name", [word for word in STRANGE if word not in ALSO_CALLED])
+@pytest.mark.parametrize("name", STRANGE)
 def test_the_run_command_takes_no_other_name(name: str) -> None:
     said = CliRunner().invoke(app, ["run", "pipeline.py", "--checkpoint", name], env=WIDE)
     assert said.exit_code == 2
@@ -132,7 +120,7 @@ def test_the_benchmark_takes_no_other_name(name: str) -> None:
 
 
 def test_the_adviser_weighs_exactly_these() -> None:
-    advice = es.advise(state_size="1GB", rate=1000)
+    advice = advise(state_size="1GB", rate=1000)
     assert [option.protocol for option in advice.options] == NAMES
     costs = built_in()
     for figures in (costs.went_back, costs.stands_still_s, costs.log_s_per_byte, costs.forced):

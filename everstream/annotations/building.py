@@ -318,7 +318,7 @@ class _Builder:
         for stage in region.stages:
             built += self._attached(stage, stream)
             if stage.collected:
-                results.append(f"{stream}.port({RESULT!r})")
+                results.append(f"{stream}.side_output({RESULT!r})")
                 if stage is not region.stages[-1]:
                     kept = self.words.free("result")
                     built += glue(f"{kept} = {results.pop()}", stage.node)
@@ -327,7 +327,7 @@ class _Builder:
         if last.outputs:
             built += self._output_sink(last, stream)
         elif not last.collected:
-            results.append(f"{stream}.port({RESULT!r})")
+            results.append(f"{stream}.side_output({RESULT!r})")
         return built
 
     def _values(self, names: Sequence[str]) -> str:

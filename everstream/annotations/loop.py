@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, ClassVar, TypeAlias
 
 from everstream.annotations.sending import sendable
-from everstream.connectors.checks import at_least_one
+from everstream.connectors.options import at_least_one
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.source import END, EndOfStream, Reader, Source
@@ -55,6 +55,12 @@ class LoopSource(Source[Any]):
 
     def describe_offsets(self) -> dict[str, Any]:
         return {"source": type(self).__name__, "loop": self.loop, "state": list(self.state)}
+
+    def stopping_point(self) -> Any:
+        raise UserError(
+            "the loop of annotated code runs to its end, and the values behind it are made then: run "
+            "it without until='caught-up' (--until caught-up)."
+        )
 
     def over(self) -> Iterable[Any] | None:
         """What a `for` loop goes over; None for a `while` loop, whose state is its position."""

@@ -15,7 +15,7 @@ from everstream.annotations.markers import Stage, ToStream
 from everstream.annotations.problems import Origin
 from everstream.annotations.program import Program, Region, StageBlock
 from everstream.errors import UserError
-from everstream.pipeline.names import is_usable
+from everstream.pipeline.graph import is_usable
 
 OPTIONS: dict[type, list[str]] = {
     marker: [*inspect.signature(marker).parameters] for marker in (ToStream, Stage)

@@ -16,7 +16,7 @@ from everstream.errors import UserError
 from everstream.pipeline.stream import Pipeline
 
 if TYPE_CHECKING:
-    from everstream.spark.result import RunResult
+    from everstream.engine.result import RunResult
 
 
 class AnnotatedPipeline(Pipeline):

@@ -92,9 +92,9 @@ class StageOperator(Operator):
         for name in self.collected:
             if name in self.keyed:
                 entries = dict(getattr(self, KEYED + name).items())
-                ctx.emit((name, True, entries), port=RESULT)
+                ctx.emit((name, True, entries), output=RESULT)
             else:
-                ctx.emit((name, False, self.recall(name, ctx)), port=RESULT)
+                ctx.emit((name, False, self.recall(name, ctx)), output=RESULT)
 
     def on_stop(self, ctx: Context) -> None:
         if self.exit_hook is not None:

@@ -8,11 +8,11 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from everstream.core.fault_points import Point
 from everstream.core.plan import Plan
-from everstream.core.points import Point
-from everstream.pipeline.checkpointing import Engine
+from everstream.engine.kills import DRIVER
+from everstream.pipeline.checkpointing import EngineName
 from everstream.pipeline.graph import Kind
-from everstream.spark.kills import DRIVER
 
 A_FEW = 5
 """Kills in one run: so many recoveries still leave records on their way for the next one."""
@@ -43,7 +43,7 @@ class Target:
 
 
 def targets_of(
-    plan: Plan, counts: Mapping[str, Sequence[int]], drivers: bool, engine: Engine = "tasks"
+    plan: Plan, counts: Mapping[str, Sequence[int]], drivers: bool, engine: EngineName = "tasks"
 ) -> list[Target]:
     """Every shard of the plan. `counts`: operator -> records in and out, undisturbed."""
     at_sinks = set(plan.sink_shards())
@@ -65,7 +65,7 @@ class KillPlan:
     """Draws rounds of kills; each round is for one run."""
 
     def __init__(self, targets: Sequence[Target], seed: int) -> None:
-        self._hosts = [target for target in targets if target.name != DRIVER]
+        self._workers = [target for target in targets if target.name != DRIVER]
         self._drivers = [target for target in targets if target.name == DRIVER]
         self._random = random.Random(seed)
 
@@ -88,7 +88,7 @@ class KillPlan:
     def _draw(self, within_s: float) -> str:
         choose = self._random
         of_driver = bool(self._drivers) and choose.random() < DRIVER_SHARE
-        target = choose.choice(self._drivers if of_driver else self._hosts)
+        target = choose.choice(self._drivers if of_driver else self._workers)
         kind = choose.random()
         if kind < AT_A_POINT:
             point = choose.choice(target.points)

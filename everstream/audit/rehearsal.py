@@ -1,6 +1,6 @@
 """A user's pipeline made fit for an audit: nothing it does reaches its real output.
 
-Every sink is replaced by `Collect` under the same name, or, if wanted, by itself with a place of its
+Every sink is replaced by one that collects what it would store (`stand_in`), or, if wanted, by itself with a place of its
 own beside the real one. In a run that is to be disturbed, sources
 are slowed as well and do not end before a gate is opened, so that even a short pipeline lives long
 enough to be killed with records on their way. For that their frames are cut into smaller ones,
@@ -8,18 +8,17 @@ unless an operator looks at whole batches: its output would change with them.
 """
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from everstream.audit.held import Held
-from everstream.connectors.collect import Collect
-from everstream.pipeline import builtin
+from everstream.audit.stand_in import StandIn
+from everstream.audit.throttled_source import ThrottledSource
 from everstream.pipeline.batch import records_of
-from everstream.pipeline.builtin import Branch, Filter, MapBatches, Select, WithColumns
 from everstream.pipeline.graph import Graph, Kind, Node
 from everstream.pipeline.operator import Operator
+from everstream.pipeline.operators import builtin
+from everstream.pipeline.operators.builtin import Branch, Filter, MapBatches, Select, WithColumns
 from everstream.pipeline.sink import Sink
 from everstream.pipeline.source import Source
 from everstream.pipeline.stream import Pipeline
@@ -35,8 +34,8 @@ class Rehearsal:
     """How long the records of each source are spread over, if its gate stays shut."""
     records: tuple[tuple[str, int], ...] = ()
     """Source -> how many records it has."""
-    aside: str | None = None
-    """Sinks that can write aside do, to places with this label; None: all are replaced."""
+    audit_copy: str | None = None
+    """Sinks that can write an audit copy do, to places with this label; None: all are replaced."""
 
 
 def rehearsed(pipeline: Pipeline, how: Rehearsal) -> Pipeline:
@@ -53,25 +52,23 @@ def rehearsed(pipeline: Pipeline, how: Rehearsal) -> Pipeline:
 def _stand_in(node: Node, how: Rehearsal, graph: Graph) -> Any:
     if node.kind is Kind.SINK:
         assert isinstance(node.what, Sink)
-        real = None if how.aside is None else node.what.aside(how.aside)
+        real = None if how.audit_copy is None else node.what.audit_copy(how.audit_copy)
         if real is not None:
             return real
-        collect = Collect()
-        collect.max_shards = node.what.max_shards
-        return collect
+        return StandIn(node.what)
     if node.kind is Kind.SOURCE and how.gate is not None:
         assert isinstance(node.what, Source)
         rate = dict(how.records).get(node.name, 0) / how.lasts_s
-        return Held(node.what, rate, how.gate, whole_frames=looks_at_batches(graph))
+        return ThrottledSource(node.what, rate, how.gate, whole_frames=looks_at_batches(graph))
     return node.what
 
 
-def collected(graph: Graph, store: Path, how: Rehearsal) -> dict[str, list[Any]]:
+def collected(graph: Graph, store: str, how: Rehearsal) -> dict[str, list[Any]]:
     """Sink -> every record that a rehearsal with this store has put into its stand-in."""
     return {
         node.name: [
             record
-            for batch in _stand_in(node, how, graph).results(graph.name, node.name, str(store))
+            for batch in _stand_in(node, how, graph).results(graph.name, node.name, store)
             for record in records_of(batch)
         ]
         for node in graph.of_kind(Kind.SINK)
@@ -81,16 +78,18 @@ def collected(graph: Graph, store: Path, how: Rehearsal) -> dict[str, list[Any]]
 def real_sinks(graph: Graph) -> list[str]:
     """The sinks that a rehearsal can put to the test themselves."""
     sinks = graph.of_kind(Kind.SINK)
-    return [n.name for n in sinks if isinstance(n.what, Sink) and n.what.aside("any") is not None]
+    return [
+        n.name for n in sinks if isinstance(n.what, Sink) and n.what.audit_copy("any") is not None
+    ]
 
 
 def clear(graph: Graph, how: Rehearsal) -> None:
-    """Remove what sinks have written aside."""
+    """Remove what sinks have written to audit copies."""
     for node in graph.of_kind(Kind.SINK):
-        if how.aside is not None and isinstance(node.what, Sink):
-            real = node.what.aside(how.aside)
+        if how.audit_copy is not None and isinstance(node.what, Sink):
+            real = node.what.audit_copy(how.audit_copy)
             if real is not None:
-                real.clear_aside(graph.name, node.name)
+                real.clear_audit_copy(graph.name, node.name)
 
 
 def looks_at_batches(graph: Graph) -> bool:

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from everstream.audit.comparison import Difference, compare
-from everstream.audit.gatekeeper import Gatekeeper
+from everstream.audit.end_gate import EndGate
 from everstream.audit.kill_plan import lasts_s
 from everstream.audit.rehearsal import Rehearsal, clear, collected
 from everstream.core.coordinators.recovery_report import RecoveryReport
 from everstream.core.plan import Plan
+from everstream.engine.kills import DRIVER, Kill
 from everstream.pipeline.graph import Kind
-from everstream.spark.kills import DRIVER, Kill
+from everstream.state.signing import StoreKey, StoreUrl
 
 QUIET_S = 3.0
 """After all records had time to flow, wait so much longer for a kill before giving up on it."""
@@ -32,9 +33,11 @@ class Trial:
     plan: Plan
     store: Path
     rehearsal: Rehearsal
-    gatekeeper: Gatekeeper
+    end_gate: EndGate
     """Is told of every kill and of progress, and opens the rehearsal's gate."""
     kills: tuple[str, ...] = ()
+    key: StoreKey | None = None
+    """Signs the store."""
 
     @property
     def driver_kills(self) -> int:
@@ -42,10 +45,11 @@ class Trial:
 
     def outputs(self) -> dict[str, list[Any]]:
         """Sink -> the records that a finished run has given."""
-        return collected(self.plan.graph, self.store, self.rehearsal)
+        place = StoreUrl(str(self.store), self.key)
+        return collected(self.plan.graph, place, self.rehearsal)
 
     def clear(self) -> None:
-        """Remove what real sinks have written aside."""
+        """Remove what real sinks have written to audit copies."""
         clear(self.plan.graph, self.rehearsal)
 
 
@@ -55,8 +59,10 @@ class Trials:
 
     folder: Path
     plan: Plan
-    aside: str | None = None
-    """Begins the labels of what real sinks write aside; None: they are all replaced."""
+    audit_copy: str | None = None
+    """Begins the labels of what real sinks write to audit copies; None: they are all replaced."""
+    key: StoreKey | None = None
+    """Signs the stores."""
 
     def undisturbed(self) -> Trial:
         return self._trial("undisturbed", "undisturbed", Rehearsal(), patience_s=inf)
@@ -77,10 +83,11 @@ class Trials:
     def _trial(
         self, name: str, purpose: str, how: Rehearsal, patience_s: float, kills: Sequence[str] = ()
     ) -> Trial:
-        keeper = Gatekeeper(self._gate(name), len(kills), patience_s)
-        if self.aside is not None:
-            how = replace(how, aside=f"{self.aside}-{name}")
-        return Trial(name, purpose, self.plan, self.folder / name, how, keeper, tuple(kills))
+        strategy = EndGate(self._gate(name), len(kills), patience_s)
+        if self.audit_copy is not None:
+            how = replace(how, audit_copy=f"{self.audit_copy}-{name}")
+        store = self.folder / name
+        return Trial(name, purpose, self.plan, store, how, strategy, tuple(kills), self.key)
 
     def _gate(self, name: str) -> Path:
         return self.folder / f"{name}.gate"
@@ -129,7 +136,7 @@ class Disturbed:
 
     @property
     def delivered(self) -> list[Kill]:
-        return self.trial.gatekeeper.delivered
+        return self.trial.end_gate.delivered
 
     def to_json(self) -> dict[str, Any]:
         reports = recovery_of_each(self.delivered, self.ending.recoveries, self.trial.plan)

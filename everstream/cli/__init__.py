@@ -1,5 +1,1 @@
-"""The `everstream` command. Each subcommand lives in a file of its own."""
-
-from everstream.cli.app import app, main
-
-__all__ = ["app", "main"]
+"""The `everstream` command (`app`). Each subcommand is a module of its own."""

@@ -2,39 +2,26 @@
 
 import os
 import sys
-from importlib.metadata import version
+from collections.abc import Iterable
+from importlib.metadata import entry_points, version
 from typing import Annotated
 
 import typer
 
-from everstream.cli import (
-    advise,
-    annotate,
-    apps_exec,
-    apps_reports,
-    bench_connectors,
-    bench_items,
-    bench_latency,
-    bench_load,
-    bench_protocols,
-    bench_takeover,
-    bench_transactions,
-    check,
-    checkpoints,
-    scale,
-    simulate,
-    top,
-    tune,
-    ui,
-)
-from everstream.cli.apps import apps
+from everstream.cli import advise, annotate, check, checkpoints, scale, top, tune, ui
 from everstream.cli.audit import audit
-from everstream.cli.bench import bench
+from everstream.cli.config import config
 from everstream.cli.demo import demo
+from everstream.cli.model import model_app
 from everstream.cli.optional import WithOptionalValues
 from everstream.cli.run import run
 from everstream.cli.savepoints import savepoint
+from everstream.cli.simulate import simulate
 from everstream.errors import EverstreamError, InternalError, UserError
+
+LABORATORY = {"bench", "apps"}
+MODEL_OF_LABORATORY = {"paper", "bench"}
+"""Commands of the distribution `everstream-lab`, here and below `everstream model`."""
 
 app = typer.Typer(
     name="everstream",
@@ -52,6 +39,7 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def everstream(
+    context: typer.Context,
     show_version: Annotated[
         bool,
         typer.Option(
@@ -60,11 +48,13 @@ def everstream(
     ] = False,
 ) -> None:
     """Stream processing on Spark that survives failure, and can prove it."""
-    os.environ.setdefault("EVERSTREAM_PROGRESS", "0")  # commands have screens of their own
+    if context.invoked_subcommand != "config":  # which shows the environment as it is
+        os.environ.setdefault("EVERSTREAM_PROGRESS", "0")  # commands have screens of their own
 
 
 # In the order of `everstream --help`: what one runs, what one looks at, what one asks before.
 app.command(cls=WithOptionalValues)(run)
+app.command(cls=WithOptionalValues)(config)
 app.command()(demo)
 ui.register(app)
 top.register(app)
@@ -76,18 +66,34 @@ app.add_typer(savepoint, name="savepoint")
 app.command()(audit)
 advise.register(app)
 annotate.register(app)
-simulate.register(app)
-bench_transactions.register(bench)
-bench_protocols.register(bench)
-bench_latency.register(bench)
-bench_takeover.register(bench)
-bench_load.register(bench)
-bench_connectors.register(bench)
-bench_items.register(bench)
-app.add_typer(bench, name="bench")
-apps_exec.register(apps)
-apps_reports.register(apps)
-app.add_typer(apps, name="apps")
+app.command()(simulate)
+app.add_typer(model_app, name="model")
+
+
+def _without_laboratory(context: typer.Context) -> None:
+    raise UserError(
+        f"'{context.command_path}' is part of the laboratory: pip install everstream-lab"
+    )
+
+
+def _point_to_laboratory(group: typer.Typer, names: Iterable[str]) -> None:
+    """Answer a command that is not installed with how to install it."""
+    commands = {command.name for command in group.registered_commands}
+    groups = {inner.name for inner in group.registered_groups}
+    for name in sorted(set(names) - commands - groups):
+        group.command(
+            name,
+            hidden=True,
+            add_help_option=False,
+            context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+        )(_without_laboratory)
+
+
+# Other distributions add commands: a function `register(app)` in the group `everstream.commands`.
+for _entry in entry_points(group="everstream.commands"):
+    _entry.load()(app)
+_point_to_laboratory(app, LABORATORY)
+_point_to_laboratory(model_app, MODEL_OF_LABORATORY)
 
 
 def main() -> None:

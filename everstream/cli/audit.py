@@ -16,12 +16,13 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from everstream.cli.run import Arguments, EngineOption, Engines, StoreKeyFile, Target
+from everstream.cli.flags import flag, settings_for
+from everstream.cli.run import Arguments, StoreKeyFile, Target
 from everstream.errors import EverstreamError
 
 if TYPE_CHECKING:
+    from everstream.audit.audit_plan import Findings
     from everstream.audit.comparison import Difference
-    from everstream.audit.course import Findings
     from everstream.audit.rescales import Rescales
     from everstream.cli.audit_stage import SupervisedStage
     from everstream.pipeline.stream import Pipeline
@@ -38,24 +39,23 @@ NONDETERMINISM = (
 def audit(
     target: Target,
     arguments: Arguments = None,
-    engine: EngineOption = Engines.tasks,
+    engine: Annotated[str | None, flag("engine")] = None,
     kills: Annotated[int, typer.Option(min=1, help="How many processes to kill.")] = 20,
     seed: Annotated[int, typer.Option(help="The same seed draws the same kills.")] = 7,
     drivers: Annotated[
         bool, typer.Option("--drivers", help="Kill the driver now and then, too.")
     ] = False,
-    every: Annotated[
-        str, typer.Option(metavar="200ms", help="Time between checkpoints.")
-    ] = "200ms",
+    every: Annotated[str, flag("every", default="200ms")] = "200ms",
     master: Annotated[
-        str, typer.Option(help="Spark master on this machine: local[4], local-cluster[2,2,1024].")
+        str,
+        flag(
+            "master",
+            "Spark master on this machine: local[4], local-cluster[2,2,1024].",
+            "local[4]",
+        ),
     ] = "local[4]",
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Hosts to spread the shards over; default: all.")
-    ] = None,
-    timeout: Annotated[
-        str, typer.Option(metavar="10m", help="Give up if one run takes longer.")
-    ] = "10m",
+    workers: Annotated[str | None, flag("workers")] = None,
+    timeout: Annotated[str, flag("timeout", "Give up if one run takes longer.", "10m")] = "10m",
     rescale: Annotated[
         bool,
         typer.Option("--rescale", help="Change numbers of shards among the kills."),
@@ -92,38 +92,33 @@ def audit(
     Exit codes: 0 nothing lost, nothing duplicated; 1 something was, or a run failed, or not one
     kill happened; 2 wrong usage; 130 interrupted.
     """
-    from everstream.audit.course import Audit
+    from everstream.audit.audit_plan import Audit
     from everstream.cli.audit_stage import SupervisedStage
     from everstream.cli.finding import load_pipeline
-    from everstream.cli.options import RunOptions
     from everstream.cli.run import say_error
+    from everstream.cli.run_command import RunCommand
     from everstream.cli.supervise import FAILED, USAGE
     from everstream.errors import UserError
     from everstream.state.signing import StoreKey
 
     called_with = tuple(arguments or ())
-    options = RunOptions(
-        target,
-        master,
-        workers,
-        every=every,
-        timeout=timeout,
-        arguments=called_with,
-        engine=engine.value,
-        store_key=store_key,
-    )
+    of_the_program = {"engine": engine, "workers": workers, "store_key": store_key}
+    of_the_audit = {"master": master, "every": every, "timeout": timeout}
     try:
-        options.check()
-        StoreKey.given(store_key)
+        settings = settings_for(target, of_the_program | of_the_audit, of_the_program)
+        command = RunCommand(target, settings, arguments=called_with)
+        command.check()
+        performed_by = command.options.engine
+        key = StoreKey.given(command.options.store_key)
         if not master.startswith("local"):
             raise UserError(f"--master {master}: an audit runs on this machine; say local[4].")
         with tempfile.TemporaryDirectory(prefix="everstream-audit-") as folder:
             pipeline = load_pipeline(target, called_with)
-            rescales = _rescales(pipeline, seed, engine.value, StoreKey.given(store_key), rescale)
-            stage = SupervisedStage(options, seed, console, rescales)
-            aside = _label(pipeline) if real_sinks else None
+            rescales = _rescales(pipeline, seed, performed_by, key, rescale)
+            stage = SupervisedStage(command, seed, console, rescales)
+            audit_copy = _label(pipeline) if real_sinks else None
             findings = Audit(
-                pipeline, stage, Path(folder), kills, seed, drivers, engine.value, aside
+                pipeline, stage, Path(folder), kills, seed, drivers, performed_by, audit_copy, key
             ).run()
         code = conclude(findings, stage)
         if json_file is not None and findings.disturbed and not findings.interrupted:
@@ -158,7 +153,7 @@ def _rescales(
 
 
 def _label(pipeline: "Pipeline") -> str:
-    """For what real sinks write aside; says which are put to the test."""
+    """For what real sinks write to audit copies; says which are put to the test."""
     from everstream.audit.rehearsal import real_sinks
     from everstream.errors import UserError
     from everstream.pipeline.graph import Kind

@@ -8,13 +8,13 @@ from rich.markup import escape
 from everstream.audit.rescales import Rescales
 from everstream.audit.trial import Ending, Trial
 from everstream.cli.events import Event, Failed, Fault, Finished, KillDelivered, Noted, Progressed
-from everstream.cli.options import RunOptions
 from everstream.cli.run import say_error
+from everstream.cli.run_command import RunCommand
 from everstream.cli.screen import make_screen
 from everstream.cli.summary import show_recoveries
 from everstream.cli.supervise import FAILED, USAGE, Supervisor
 from everstream.core.orders import Phase
-from everstream.spark.rescaling import OTHER_SHARDS
+from everstream.core.plan_change import OTHER_PLAN
 
 RESTARTS = 3
 """Failures that are nobody's doing, as in `everstream run`."""
@@ -24,7 +24,7 @@ RESTARTS = 3
 class SupervisedStage:
     """Each run has a supervisor and a screen; what made one fail is said at once."""
 
-    options: RunOptions
+    command: RunCommand
     seed: int
     console: Console
     rescales: Rescales | None = None
@@ -34,14 +34,12 @@ class SupervisedStage:
 
     def perform(self, trial: Trial) -> Ending:
         self._say(f"[bold]{trial.purpose}[/bold]")
-        options = replace(
-            self.options,
+        settings = self.command.with_settings(
             store=str(trial.store),
-            kills=trial.kills,
+            kill=list(trial.kills),
             max_restarts=RESTARTS + trial.driver_kills,
-            rehearsal=trial.rehearsal,
         )
-
+        command = replace(settings, rehearsal=trial.rehearsal)
         rescales = self.rescales if trial.rehearsal.gate is not None else None
         first = rescales is not None
 
@@ -49,24 +47,24 @@ class SupervisedStage:
             nonlocal first
             match event:
                 case KillDelivered(kill=kill):
-                    trial.gatekeeper.on_kill(kill)
+                    trial.end_gate.on_kill(kill)
                     if rescales is not None:
                         rescales.ask(trial.store)
                 case Progressed(snapshot=snapshot, at_s=at_s):
-                    trial.gatekeeper.on_progress(snapshot.phase, at_s)
+                    trial.end_gate.on_progress(snapshot.phase, at_s)
                     if rescales is not None and first and snapshot.phase is Phase.RUNNING:
                         first = False
                         rescales.ask(trial.store)
-                case Noted(text=text) if rescales is not None and text.startswith(OTHER_SHARDS):
+                case Noted(text=text) if rescales is not None and text.startswith(OTHER_PLAN):
                     rescales.happened += 1
             screen.show(event)
 
-        supervisor = Supervisor(options, show)
+        supervisor = Supervisor(command, show)
         with make_screen(self.console) as screen:
             if self.console.is_terminal:
                 supervisor.pass_to(screen.passing)
             supervisor.run()
-        show_recoveries(self.console, supervisor.story.recoveries)
+        show_recoveries(self.console, supervisor.log.recoveries)
         ending = _ending_of(supervisor, trial)
         if not ending.finished:
             self._tell_failure(trial, supervisor)
@@ -82,13 +80,13 @@ class SupervisedStage:
 
     def _tell_failure(self, trial: Trial, supervisor: Supervisor) -> None:
         """Say why the run failed; an interrupted one did not fail."""
-        end = supervisor.story.end
+        end = supervisor.log.end
         if isinstance(end, Failed) and end.fault is not Fault.STOPPED:
             say_error(end.text)
             self.failed_with = USAGE if end.fault is Fault.USAGE else FAILED
         elif supervisor.timed_out and trial.rehearsal.gate is None:
             say_error(
-                f"the undisturbed run did not end within --timeout {self.options.timeout}: an "
+                f"the undisturbed run did not end within --timeout {self.command.options.timeout}: an "
                 "audit needs a pipeline whose sources end."
             )
             self.failed_with = USAGE
@@ -101,7 +99,7 @@ class SupervisedStage:
 
 
 def _ending_of(supervisor: Supervisor, trial: Trial) -> Ending:
-    end = supervisor.story.end
+    end = supervisor.log.end
     finished = supervisor.outcome == "finished"
     return Ending(
         outcome=supervisor.outcome,
@@ -109,5 +107,5 @@ def _ending_of(supervisor: Supervisor, trial: Trial) -> Ending:
         error=end.text if isinstance(end, Failed) else None,
         counts=end.result["counts"] if finished and isinstance(end, Finished) else {},
         outputs=trial.outputs() if finished else {},
-        recoveries=supervisor.story.recoveries,
+        recoveries=supervisor.log.recoveries,
     )

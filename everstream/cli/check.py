@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from everstream.cli.options import RunOptions
-from everstream.cli.run import Arguments, DropState, Renamed, StoreKeyFile, Target, say_error
+from everstream.cli.flags import flag, settings_for
+from everstream.cli.run import Arguments, StoreKeyFile, Target, say_error
+from everstream.cli.run_command import RunCommand
 from everstream.errors import EverstreamError, UserError
 
 FITS, REFUSED, UNREADABLE = 0, 1, 2
@@ -26,15 +27,9 @@ def register(app: typer.Typer) -> None:
 def check(
     target: Target,
     arguments: Arguments = None,
-    store: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR",
-            help="Folder or fsspec URL of the checkpoints; default .everstream/<pipeline's name>.",
-        ),
-    ] = None,
-    renamed: Renamed = None,
-    drop_state: DropState = None,
+    store: Annotated[str | None, flag("store")] = None,
+    renamed: Annotated[list[str] | None, flag("renamed")] = None,
+    drop_state: Annotated[list[str] | None, flag("drop_state")] = None,
     store_key: StoreKeyFile = None,
 ) -> None:
     """Compare a pipeline with the checkpoint in a store: what goes on, and what would be refused.
@@ -42,58 +37,62 @@ def check(
     State is found by the operator's name, and belongs to what stood there: its class, its key,
     its window, its aggregates, its `es.Keyed` fields, a source's folder or table. If a run would
     lose state, or give it to another operator, it is refused; this says so beforehand, and what
-    to do. Starts no Spark and changes nothing.
+    to do. If numbers of shards have changed, all state is read, to see whether each new shard can
+    have its share of it; numbers that were asked for with `everstream scale` count as they do for a
+    run. Starts no Spark and changes nothing.
 
     Example: everstream check app.py --store .everstream/word-count --renamed count=total
 
     Exit codes: 0 a run would go on; 1 it would be refused; 2 wrong usage, or the pipeline or the
     store cannot be read.
     """
-    options = RunOptions(
-        target,
-        renamed=tuple(renamed or ()),
-        drop_state=tuple(drop_state or ()),
-        store_key=store_key,
-        arguments=tuple(arguments or ()),
-    )
+    given = {"store": store, "renamed": renamed, "drop_state": drop_state, "store_key": store_key}
     try:
-        raise typer.Exit(FITS if compared(options, store) else REFUSED)
+        command = RunCommand(
+            target, settings_for(target, given, given), arguments=tuple(arguments or ())
+        )
+        raise typer.Exit(FITS if compared(command) else REFUSED)
     except EverstreamError as error:
         say_error(str(error))
         raise typer.Exit(UNREADABLE) from None
 
 
-def compared(options: RunOptions, store: str | None) -> bool:
+def compared(command: RunCommand) -> bool:
     """Say what becomes of each operator's state; whether a run would go on."""
     from everstream.cli.finding import load_pipeline
-    from everstream.core.changes import Wishes, fates, going_on
     from everstream.core.manifest import EpochManifest
     from everstream.core.plan import make_plan
+    from everstream.core.upgrade.compatibility import UpgradeOverrides, fates, going_on
+    from everstream.engine.rescaling import as_wanted, requests_in_words
     from everstream.inspection import open_store
     from everstream.pipeline.describing import check_names
+    from everstream.runtime.redistributed_state import check_shares
 
-    wishes = Wishes(options.renamings(), frozenset(options.drop_state))
-    pipeline = load_pipeline(options.target, options.arguments)
-    where = store if store is not None else options.store_of(pipeline.name)
+    upgrade = command.options.upgrade
+    overrides = UpgradeOverrides(dict(upgrade.renamed or {}), frozenset(upgrade.drop_state))
+    pipeline = load_pipeline(command.target, command.arguments)
+    where = command.store_of(pipeline.name)
     plan = make_plan(pipeline, 1)
-    found = [
-        EpochManifest.from_json(entry.body)
-        for entry in open_store(where, options.store_key).manifests()
-    ]
+    opened = open_store(where, command.settings.get("store_key"))
+    found = [EpochManifest.from_json(entry.body) for entry in opened.manifests()]
     console = Console()
     if not found:
         console.print(f"No checkpoint in {where} yet: a run begins with nothing.", markup=False)
         return True
     try:
         check_names(plan.graph)
-        notes = going_on(found, plan, found[0].log, wishes).notes
+        requests = requests_in_words(plan, opened)
+        plan = as_wanted(plan, opened, found[0], None)  # with what was asked for by `scale`
+        begins = going_on(found, plan, found[0].log, overrides)
+        if begins.unwritten:
+            check_shares(begins.manifests[0], plan, lambda refs: [opened.get(ref) for ref in refs])
     except UserError as error:
         if found[0].pipeline == pipeline.name:
-            console.print(_table(fates(found[0], plan, wishes), found[0].epoch))
+            console.print(_table(fates(found[0], plan, overrides), found[0].epoch))
         say_error(error.message)
         return False
-    console.print(_table(fates(found[0], plan, wishes), found[0].epoch))
-    for note in notes:
+    console.print(_table(fates(found[0], plan, overrides), found[0].epoch))
+    for note in (*requests, *begins.notes):
         console.print(note, markup=False, highlight=False, soft_wrap=True)
     end = "it has finished: there is nothing left to do" if found[0].final else "a run goes on"
     console.print(f"Fits: {end} from epoch {found[0].epoch}.", markup=False, highlight=False)

@@ -163,9 +163,11 @@ def rewind(
 ) -> None:
     """Make an older checkpoint, or a savepoint, the current one: the next run goes on from there.
 
-    Later checkpoints are given up for good. At the next run exactly-once sinks take back what
-    they had shown since; other sinks get those records again. A run that is still going on is
-    fenced off and ends: stop it first.
+    Later checkpoints are given up. At the next run exactly-once sinks take back what they had
+    shown since; other sinks get those records again. Until that run begins you can undo it: rewind
+    to the later epoch. A Kafka topic takes no message back, so the rewind is refused if an
+    exactly-once Kafka sink has sent any since. A run that is still going on is fenced off and ends:
+    stop it first.
 
     Example: everstream rewind .everstream/word-count --to 12
 
@@ -179,7 +181,7 @@ def rewind(
         rewind_to_savepoint,
     )
     from everstream.inspection import rewind as go_back
-    from everstream.state.landing import pause
+    from everstream.state.manifest_append import pause
 
     def say_and_wait(trouble: Exception) -> None:
         typer.echo(f"It is not known yet whether that went through: {trouble}", err=True)
@@ -196,7 +198,7 @@ def rewind(
             typer.confirm(
                 f"Go back from epoch {current.epoch} to epoch {target.epoch} of pipeline "
                 f"'{target.pipeline}' (written {_when(target.written_at)})? What came after it is "
-                "given up for good, and a run that is still going on is ended.",
+                "given up when the next run begins, and a run that is still going on is ended.",
                 abort=True,
             )
         owner = f"everstream rewind pid {os.getpid()} on {socket.gethostname()}"
@@ -231,13 +233,7 @@ def _show(overview: "Overview", shards: bool) -> None:
             markup=False,
             soft_wrap=True,
         )
-    holder = overview.holder
-    console.print(
-        f"Lease {holder.number} is held by {holder.owner or 'nobody: the store was started afresh'}",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
+    console.print(overview.lease_in_words, highlight=False, markup=False, soft_wrap=True)
 
 
 def _table(rows: "list[Checkpoint]", verified: bool) -> Table:

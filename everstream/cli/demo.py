@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from everstream.errors import EverstreamError
-from everstream.extras import MissingExtra
+from everstream.cli.flags import flag
+from everstream.errors import EverstreamError, MissingExtra
 
 console = Console()
 EVERY = "1s"
@@ -27,7 +27,7 @@ def demo(
     report: Annotated[Path, typer.Option(metavar="DIR", help="Where the report goes.")] = Path(
         "reports/demo"
     ),
-    master: Annotated[str, typer.Option(help="Spark master.")] = "local[3]",
+    master: Annotated[str, flag("master", default="local[3]")] = "local[3]",
 ) -> None:
     """Kill a process of a running pipeline and check that not one record is lost or doubled.
 
@@ -56,13 +56,13 @@ class _Demo:
 
     def run(self) -> int:
         from everstream.audit.comparison import judge
-        from everstream.bench.accounts import accounts_pipeline, entries, plain_program
-        from everstream.bench.timeline import Sample
         from everstream.cli.events import Event, Progressed, Teller
         from everstream.cli.screen import make_screen
         from everstream.cli.summary import show_summary
         from everstream.cli.supervise import FAILED, KILLED, OK
         from everstream.core.orders import Outcome
+        from everstream.demo.accounts import accounts_pipeline, entries, plain_program
+        from everstream.demo.timeline import Sample
         from everstream.pipeline.checkpointing import Coordinated
 
         samples: list[Sample] = []
@@ -106,9 +106,9 @@ class _Demo:
     def _write_report(
         self, facts: dict[str, Any], verdict: Any, recoveries: list[Any], samples: list[Any]
     ) -> Path:
-        from everstream.bench.page import Page
-        from everstream.bench.timeline import draw_recovery
         from everstream.cli.summary import STEPS, describe_checkpoints
+        from everstream.demo.page import Page
+        from everstream.demo.timeline import draw_recovery
 
         self.report.mkdir(parents=True, exist_ok=True)
         page = Page("A process was killed, and nothing was lost")

@@ -14,21 +14,22 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from types import FrameType
 from typing import IO
 
 from everstream.audit.rehearsal import rehearsed
-from everstream.cli.asking import answering
+from everstream.cli.driver_requests import answering
 from everstream.cli.events import Event, Failed, Fault, Finished, Opened, Teller, write_event
 from everstream.cli.finding import load_pipeline
-from everstream.cli.options import RunOptions
+from everstream.cli.run_command import RunCommand
 from everstream.cli.under_load import loads_of, put_under_load
+from everstream.core.registry import name_of
+from everstream.engine.options import RunConfig
+from everstream.engine.reporting.logs import log_as_json
+from everstream.engine.run import launch
 from everstream.errors import EnvironmentFault, EverstreamError, RunFailed, SparkGone, UserError
-from everstream.pipeline.autoscale import AutoScale
-from everstream.spark.kills import Kill
-from everstream.spark.logs import log_as_json
-from everstream.spark.run import launch
-from everstream.ui.doing import Doing
+from everstream.observability.ui.actions import Actions
 
 PR_SET_PDEATHSIG = 1
 JAVA_PATIENCE_S = 5.0
@@ -37,7 +38,7 @@ STOPPED_EARLY = "stopped before the first record; nothing had to be saved"
 
 def main() -> None:
     descriptor, asks, parent = (int(argument) for argument in sys.argv[1:4])
-    options = RunOptions.from_json(sys.argv[4])
+    command = RunCommand.from_json(sys.argv[4])
     die_with(parent)
     os.set_inheritable(descriptor, False)
     os.set_inheritable(asks, False)
@@ -52,7 +53,7 @@ def main() -> None:
             with telling:  # answers come from other threads
                 write_event(pipe, event)
 
-        run_and_tell(options, tell, os.fdopen(asks, "rb"))
+        run_and_tell(command, tell, os.fdopen(asks, "rb"))
         stop_spark()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -60,52 +61,32 @@ def main() -> None:
 
 
 def run_and_tell(
-    options: RunOptions, tell: Callable[[Event], None], asks: IO[bytes] | None = None
+    command: RunCommand, tell: Callable[[Event], None], asks: IO[bytes] | None = None
 ) -> None:
     """Run to the end; whatever the end is, the last event says it."""
     teller = Teller(tell)
-    if options.log_json:
+    if command.log_json:
         log_as_json()
     try:
-        pipeline = load_pipeline(options.target, options.arguments)
-        if options.rehearsal is not None:
-            pipeline = rehearsed(pipeline, options.rehearsal)
-        put_under_load(pipeline, loads_of(options.load, options.calibrate), options.catch_up)
-        store = options.store_of(pipeline.name)
-        checkpoint = options.checkpointing()
-        kills = [Kill.parse(kill) for kill in options.kills]
-        tell(Opened(pipeline.name, store, options.checkpoint))
-        run = launch(
-            pipeline,
-            engine=options.engine,
-            checkpoint=checkpoint,
+        pipeline = load_pipeline(command.target, command.arguments)
+        if command.rehearsal is not None:
+            pipeline = rehearsed(pipeline, command.rehearsal)
+        put_under_load(pipeline, loads_of(command.load, command.calibrate), command.catch_up)
+        store = command.store_of(pipeline.name)
+        tell(Opened(pipeline.name, store, name_of(command.options.checkpoint)))
+        options = replace(
+            command.options,
             store=store,
-            fresh=options.fresh,
-            renamed=options.renamings(),
-            drop_state=options.drop_state,
-            take_over=options.take_over,
-            start_from=options.start_from,
-            master=options.master,
-            workers=options.workers,
-            spares=options.spares,
-            autoscale=None if options.autoscale is None else AutoScale.parse(options.autoscale),
-            standby=False if options.standby is None else options.standby,
-            max_restarts=options.max_restarts,
-            checkpoint_timeout=options.checkpoint_timeout,
-            heartbeat_timeout=options.heartbeat_timeout,
-            pack_after=options.pack_after,
-            kill=kills,
             listener=teller,
-            transport=options.transport,
-            store_key=options.store_key,
-            monitor=options.watching(),
-            history=False,  # our monitor keeps it
-            state=options.state,
-            host_memory=options.host_memory,
+            monitor=command.monitor(),
+            timeout=None,  # these three are the supervisor's
+            history=False,
+            ui=False,
         )
-        run.is_driver_of(options.command, options.goes_on)
+        run = launch(pipeline, RunConfig.of(options))
+        run.is_driver_of(command.command, command.resumes)
         if asks is not None:
-            threading.Thread(target=answering, args=(asks, Doing(run), tell), daemon=True).start()
+            threading.Thread(target=answering, args=(asks, Actions(run), tell), daemon=True).start()
         tell(Finished(run.here().to_json()))
     except KeyboardInterrupt:
         tell(Failed(Fault.STOPPED, STOPPED_EARLY))

@@ -13,10 +13,10 @@ from typing import Any, BinaryIO, TypeAlias
 
 from everstream.core.manifest import EpochManifest, shown_once
 from everstream.core.plan import Plan
-from everstream.history.entries import Entry
-from everstream.spark.kills import Kill
-from everstream.spark.listener import Listener, Snapshot
-from everstream.spark.result import checkpoint_json
+from everstream.engine.kills import Kill
+from everstream.engine.reporting.listener import Listener, RunStatus
+from everstream.engine.result import checkpoint_json
+from everstream.observability.history.entries import Entry
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Opened:
 
 @dataclass(frozen=True)
 class Started:
-    """Spark is there and the store is ours; the hosts are about to start."""
+    """Spark is there and the store is ours; the workers are about to start."""
 
     operators: tuple[str, ...]
     shards: int
-    hosts: int
+    workers: int
     total_records: int | None
     at_s: float
     shown_once: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Progressed:
-    snapshot: Snapshot
+    snapshot: RunStatus
     at_s: float
 
 
@@ -143,15 +143,15 @@ class Teller(Listener):
     def started(self, plan: Plan, total_records: int | None) -> None:
         self.has_started = True
         operators = tuple(plan.graph.nodes)
-        shards, hosts = len(plan.shards), len(plan.hosts)
+        shards, workers = len(plan.shards), len(plan.workers)
         self.plan = plan
         now_s, once = time.monotonic(), tuple(shown_once(plan))
-        self.tell(Started(operators, shards, hosts, total_records, now_s, once))
+        self.tell(Started(operators, shards, workers, total_records, now_s, once))
 
     def rescaled(self, plan: Plan) -> None:
         self.plan = plan
 
-    def progress(self, snapshot: Snapshot) -> None:
+    def progress(self, snapshot: RunStatus) -> None:
         self.tell(Progressed(snapshot, time.monotonic()))
 
     def note(self, text: str, warning: bool) -> None:

@@ -2,7 +2,7 @@
 
 What is named is a pipeline, or a function with `@es.annotated`, which takes arguments and gives one.
 A file is loaded as a module, so what stands under `if __name__ == "__main__"` does not run. Its
-functions and classes then travel to the hosts by value: no other machine has to have the file.
+functions and classes then travel to the workers by value: no other machine has to have the file.
 Whatever goes wrong is the user's to put right and is said in one line.
 """
 
@@ -15,8 +15,9 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 import cloudpickle
@@ -25,8 +26,17 @@ from everstream.annotations import AnnotatedFunction, AnnotationError
 from everstream.errors import UserError
 from everstream.pipeline.stream import Pipeline
 
-APPLICATION = "everstream.apps:"
-"""Before the name of an application of ours, and of a class of its inputs if not the smallest."""
+
+class Uncached(SourceFileLoader):
+    """Compiles a file as it is now, as Python does with a script.
+
+    Cached bytecode is found by the size of the file and the second in which it was saved, so a quick
+    change of the same length would go unnoticed.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
+        return code
 
 
 def load_pipeline(target: str, arguments: Sequence[str] = ()) -> Pipeline:
@@ -34,19 +44,15 @@ def load_pipeline(target: str, arguments: Sequence[str] = ()) -> Pipeline:
 
     `arguments`, as in limit=500, are those of an annotated function.
     """
-    found: Pipeline | AnnotatedFunction[..., Any]
-    if target.startswith(APPLICATION):
-        found = _load_application(*target.removeprefix(APPLICATION).split(":"))
-    else:
-        found = _choose(*load_module(target))
-    if isinstance(found, AnnotatedFunction):
-        return called(found, arguments)
+    pipeline = _choose(*load_module(target))
+    if isinstance(pipeline, AnnotatedFunction):
+        return called(pipeline, arguments)
     if arguments:
         raise UserError(
-            f"'{arguments[0]}': the pipeline '{found.name}' takes no arguments; a function with "
+            f"'{arguments[0]}': the pipeline '{pipeline.name}' takes no arguments; a function with "
             "@es.annotated does."
         )
-    return found
+    return pipeline
 
 
 def load_module(target: str) -> tuple[ModuleType, str, str | None]:
@@ -88,22 +94,6 @@ def parsed(function: AnnotatedFunction[..., Any], arguments: Sequence[str]) -> d
     return values
 
 
-def _load_application(name: str, size: str = "test", *more: str) -> Pipeline:
-    """The pipeline of one of our own applications, whose input is made if it is not there."""
-    from everstream.apps.catalogue import find
-    from everstream.apps.inputs import input_folder
-    from everstream.cli.making import making_progress
-
-    if more:
-        raise UserError(
-            f"'{APPLICATION}{name}:{size}:{':'.join(more)}': write {APPLICATION}NAME:CLASS."
-        )
-    application = find(name)
-    with making_progress(f"making the input of {name}, class {size}") as tell:
-        folder = input_folder(application, size, tell)
-    return application.pipeline(folder, Path(f"{name}-{size}").absolute(), batch=application.batch)
-
-
 def _split(target: str) -> tuple[str, str | None]:
     place, colon, name = target.rpartition(":")
     if not colon:
@@ -118,12 +108,13 @@ def _load_file(path: Path) -> ModuleType:
         raise UserError(f"'{path}' is a folder: name the Python file in it.")
     if not path.is_file():
         raise UserError(f"there is no file '{path}'.")
+    if path.suffix != ".py":
+        raise UserError(f"'{path}' is not a Python file: its name must end in .py.")
     path = path.resolve()
     sys.path.insert(0, str(path.parent))  # as Python does for a script: it may import neighbours
     name = _free_name(path.stem)
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise UserError(f"'{path}' is not a Python file: its name must end in .py.")
+    spec = importlib.util.spec_from_file_location(name, path, loader=Uncached(name, str(path)))
+    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
@@ -178,26 +169,27 @@ def _line_of(error: BaseException, where: str) -> str:
 def _choose(
     module: ModuleType, place: str, name: str | None
 ) -> Pipeline | AnnotatedFunction[..., Any]:
-    found: dict[str, Pipeline | AnnotatedFunction[..., Any]] = {
+    defined: dict[str, Pipeline | AnnotatedFunction[..., Any]] = {
         key: value
         for key, value in vars(module).items()
         if isinstance(value, Pipeline | AnnotatedFunction)
     }
     if name is not None:
-        if name in found:
-            return found[name]
+        named = getattr(module, name, None)  # a module may make what it is asked for
+        if isinstance(named, Pipeline | AnnotatedFunction):
+            return named
         if hasattr(module, name):
-            kind = type(getattr(module, name)).__name__
+            kind = type(named).__name__
             raise UserError(
                 f"'{name}' in {place} is of type {kind}, not an es.Pipeline, and no function with "
                 "@es.annotated."
             )
-        known = ", ".join(found) or "none"
+        known = ", ".join(defined) or "none"
         raise UserError(f"{place} has no '{name}'; the pipelines in it: {known}.")
-    different = {id(pipeline): pipeline for pipeline in found.values()}
+    different = {id(pipeline): pipeline for pipeline in defined.values()}
     if not different:
         raise UserError(f"{place} defines no es.Pipeline at its top level.")
     if len(different) > 1:
-        choices = " or ".join(f"{place}:{key}" for key in found)
+        choices = " or ".join(f"{place}:{key}" for key in defined)
         raise UserError(f"{place} defines several pipelines: say {choices}.")
     return next(iter(different.values()))

@@ -5,23 +5,27 @@ import sys
 import typer
 
 from everstream.cli.finding import load_pipeline
-from everstream.cli.options import RunOptions
+from everstream.cli.run_command import RunCommand
 from everstream.core.plan import make_plan
+from everstream.engine.options import store_url
+from everstream.engine.store_session import sinks_of
 from everstream.errors import UserError
-from everstream.spark.config import store_url
-from everstream.spark.opening import sinks_of
 from everstream.state.savepoints import savepoints_in
 from everstream.state.signing import StoreKey
 from everstream.state.store import CheckpointStore
 
 
-def would_be_deleted(options: RunOptions) -> list[str]:
+def would_be_deleted(command: RunCommand) -> list[str]:
     """What a run with --fresh deletes, one line per place; nothing if it is the first."""
-    graph = make_plan(load_pipeline(options.target, options.arguments), options.workers or 1).graph
-    url = store_url(options.store_of(graph.name))
+    graph = make_plan(
+        load_pipeline(command.target, command.arguments), command.options.resources.workers or 1
+    ).graph
+    url = store_url(command.store_of(graph.name))
     assert url is not None
     found = []
-    checkpoints = len(CheckpointStore.at(url, StoreKey.given(options.store_key)).survey().manifests)
+    checkpoints = len(
+        CheckpointStore.at(url, StoreKey.given(command.options.store_key)).survey().manifests
+    )
     if checkpoints:
         found.append(f"{checkpoints} checkpoint(s) in the store '{url}'")
     for operator, sink in sinks_of(graph):
@@ -31,21 +35,21 @@ def would_be_deleted(options: RunOptions) -> list[str]:
     return found
 
 
-def _stays(options: RunOptions) -> list[str]:
+def _stays(command: RunCommand) -> list[str]:
     """What is kept until somebody deletes it."""
-    url = store_url(options.store_of(load_pipeline(options.target, options.arguments).name))
+    url = store_url(command.store_of(load_pipeline(command.target, command.arguments).name))
     assert url is not None
-    kept = savepoints_in(CheckpointStore.at(url, StoreKey.given(options.store_key)))
+    kept = savepoints_in(CheckpointStore.at(url, StoreKey.given(command.options.store_key)))
     names = ", ".join(f"'{one.name}'" for one in kept)
     return [f"and not the savepoint(s) {names}: they stay"] if kept else []
 
 
-def agreed(options: RunOptions, yes: bool) -> bool:
+def agreed(command: RunCommand, yes: bool) -> bool:
     """Whether what --fresh deletes may go; a UserError where nobody is there to be asked."""
-    found = would_be_deleted(options)
+    found = would_be_deleted(command)
     if not found:
         return True
-    listed = "\n".join(f"  {line}" for line in [*found, *_stays(options)])
+    listed = "\n".join(f"  {line}" for line in [*found, *_stays(command)])
     if yes:
         typer.echo(f"--fresh deletes:\n{listed}", err=True)
         return True

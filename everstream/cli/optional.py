@@ -1,29 +1,31 @@
-"""Options that may stand alone or with a value: `--ui`, `--ui 0.0.0.0:4120`."""
+"""Flags that may stand alone or with a value: `--ui`, `--ui 0.0.0.0:4120`; `--standby`, `--standby 5s`."""
 
 import re
 from typing import Any
 
 from typer.core import TyperCommand
 
-ALONE = {"--ui": "127.0.0.1"}
-"""Option -> the value it has when none is given."""
-_ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[\w.-]*):\d+|\d+")
+_VALUES = {
+    "--ui": re.compile(r"(\[[0-9a-fA-F:]+\]|[\w.-]*):\d+|\d+"),
+    "--standby": re.compile(r"\d+(\.\d+)?(ms|s|m|min|h)?"),
+}
+"""Flag -> what a value of it looks like; the flag alone means yes."""
 
 
 class WithOptionalValues(TyperCommand):
-    """Gives an option that stands alone its usual value."""
+    """Lets a flag that may have a value stand alone."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, completed(args))
 
 
 def completed(args: list[str]) -> list[str]:
-    """These arguments with a value for each option that may go without."""
+    """These arguments with a value for each flag that stands alone."""
     end = args.index("--") if "--" in args else len(args)
     found: list[str] = []
     for position, arg in enumerate(args[:end]):
         following = args[position + 1] if position + 1 < end else ""
-        if arg in ALONE and not _ADDRESS.fullmatch(following):
-            arg = f"{arg}={ALONE[arg]}"
+        if arg in _VALUES and not _VALUES[arg].fullmatch(following):
+            arg = f"{arg}=yes"
         found.append(arg)
     return [*found, *args[end:]]

@@ -1,6 +1,6 @@
 """The page of `everstream run --ui`: served by the monitor, so that it lives through a driver's death.
 
-The chronicle is here, fed with what the drivers tell and with what only the monitor knows: that one of
+The run_view is here, fed with what the drivers tell and with what only the monitor knows: that one of
 them has died, and how its successor came back. So the history in the store is written here as well.
 """
 
@@ -12,15 +12,15 @@ from queue import Empty, SimpleQueue
 from typing import Any, Self
 
 from everstream.cli.events import DriverLost, Event, Failed, Finished, Opened, Recorded
-from everstream.cli.options import RunOptions
+from everstream.cli.run_command import RunCommand
 from everstream.cli.supervise import Supervisor
 from everstream.errors import EverstreamError
-from everstream.history.entries import Entry, driver_lost_entry, end_entry, note_entry
-from everstream.history.failures import Failures
-from everstream.history.live import Live
-from everstream.history.writer import HistoryWriter
+from everstream.observability.history.entries import Entry, driver_lost_entry, end_entry, note_entry
+from everstream.observability.history.failures import Failures
+from everstream.observability.history.live import Live
+from everstream.observability.history.writer import HistoryWriter
+from everstream.observability.ui.views import Shown
 from everstream.state.signing import StoreKey, blobs_at
-from everstream.ui.showing import Shown
 
 ANSWER_WITHIN_S = 90.0
 
@@ -29,17 +29,17 @@ class Page:
     """What the monitor shows of a run, and what can be asked of it."""
 
     def __init__(
-        self, supervisor: Supervisor, options: RunOptions, say: Callable[[str], None]
+        self, supervisor: Supervisor, command: RunCommand, say: Callable[[str], None]
     ) -> None:
         self._supervisor = supervisor
-        self._options = options
+        self._options = command.options
         self._say = say
         self._failures = Failures(uuid.uuid4().hex)
         self._history: HistoryWriter | None = None
         self._troubles: SimpleQueue[str] = SimpleQueue()
         self.live = Live()
         self.shown = Shown(self.live, self)
-        self.shown.store_key = options.store_key
+        self.shown.store_key = command.settings.get("store_key")
 
     def __enter__(self) -> Self:
         return self
@@ -61,13 +61,13 @@ class Page:
             case DriverLost(how=how):
                 self._take(driver_lost_entry(how, at))
                 self._take(note_entry(f"the driver died ({how})", True, at))
-            case Finished(result=result) if self.live.chronicle.ended is None:
+            case Finished(result=result) if self.live.run_view.ended is None:
                 self._take(end_entry(str(result["outcome"]), None, at))
-            case Failed(text=text) if self.live.chronicle.ended is None:
+            case Failed(text=text) if self.live.run_view.ended is None:
                 self._take(end_entry("failed", text, at))
             case _:
                 pass
-        reports = self._supervisor.story.driver_recoveries
+        reports = self._supervisor.log.driver_recoveries
         for entry in self._failures.changed(reports, now_s, at):
             self._take(entry)
         with suppress(Empty):
@@ -92,14 +92,14 @@ class Page:
 
 
 @contextmanager
-def served(page: Page, where: str | None) -> Iterator[list[str]]:
+def served(page: Page, ui: bool | str) -> Iterator[list[str]]:
     """Serve the page, unless nobody wants it; what to tell the user."""
-    if where is None:
+    if ui is False:
         yield []
         return
-    from everstream.ui.serving import Serving
+    from everstream.observability.ui.serving import Serving
 
-    with Serving(page.shown, where) as serving:
+    with Serving(page.shown, None if ui is True else ui) as serving:
         said = [f"page: {serving.link}"]
         if serving.warning is not None:
             said.append(f"! {serving.warning}")

@@ -34,7 +34,7 @@ def take(store: StoreArgument, name: Name, store_key: StoreKeyFile = None) -> No
 
     It is copied, so whatever happens to the store's checkpoints, --fresh included, it stays. A later
     run goes back to it with 'everstream rewind STORE --to NAME', or begins with it elsewhere, with
-    output of its own: 'everstream run app.py --store OTHER --from STORE@NAME'.
+    output of its own: 'everstream run app.py --store OTHER --start-from STORE@NAME'.
 
     Example: everstream savepoint take .everstream/word-count before-upgrade
     """
@@ -100,7 +100,7 @@ def export(
     Example: everstream savepoint export .everstream/word-count@before-upgrade upgrade.tar
     """
     from everstream.inspection import open_store
-    from everstream.state.packing import export_savepoint
+    from everstream.state.savepoints import export_savepoint
     from everstream.state.savepoints import savepoint as find
 
     with errors_in_one_line():
@@ -129,9 +129,9 @@ def import_file(
 
     Example: everstream savepoint import upgrade.tar stores/archive
 
-    and then: everstream run app.py --store stores/new --from stores/archive@before-upgrade
+    and then: everstream run app.py --store stores/new --start-from stores/archive@before-upgrade
     """
-    from everstream.state.packing import import_savepoint
+    from everstream.state.savepoints import import_savepoint
     from everstream.state.signing import StoreKey
     from everstream.state.store import CheckpointStore
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from everstream.cli.events import EpochStable, Event, Noted, Opened, Progressed, Started
 from everstream.cli.terminal_view import Room, View, drawn
-from everstream.spark.progress import LinePace, Rate, stamp, status
+from everstream.engine.reporting.progress import LinePace, Rate, stamp, status
 
 LOOK_EVERY_S = 0.5
 """Drawn anew more often, looked up only so often."""
@@ -42,7 +42,7 @@ class Screen:
         match event:
             case Opened(pipeline=pipeline, store=store, checkpoints=checkpoints):
                 where = f", checkpoints in {store}" if checkpoints != "none" else ""
-                self.line(f"[bold]{escape(pipeline)}[/bold]: starting Spark{escape(where)}")
+                self.line(f"[bold]{escape(pipeline)}[/bold]: starting{escape(where)}")
             case Started():
                 self.started(event)
             case Progressed(snapshot=snapshot, at_s=at_s):
@@ -65,7 +65,7 @@ class Screen:
     def started(self, event: Started) -> None:
         self.total = event.total_records
         operators, shards = len(event.operators), event.shards
-        self.line(f"{operators} operators in {shards} shard(s) on {event.hosts} host(s)")
+        self.line(f"{operators} operators in {shards} shard(s) on {event.workers} worker(s)")
 
     def epoch(self, event: EpochStable) -> None:
         pass
@@ -102,7 +102,7 @@ class TerminalScreen(Screen):
             TextColumn("{task.fields[figures]}"),
             console=console,
         )
-        self._task = self._progress.add_task("starting Spark", total=None, figures="")
+        self._task = self._progress.add_task("starting", total=None, figures="")
         self._live = Live(
             get_renderable=self._drawn,
             console=console,

@@ -14,12 +14,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any, BinaryIO
 
-from everstream.cli.asking import Asker
+from everstream.cli.driver_requests import Asker
 from everstream.cli.events import (
     Answered,
     DriverLost,
@@ -32,10 +31,10 @@ from everstream.cli.events import (
     Started,
     read_events,
 )
-from everstream.cli.options import RunOptions
-from everstream.cli.story import Story
+from everstream.cli.run_command import RunCommand
+from everstream.cli.supervisor_log import SupervisorLog
+from everstream.engine.kills import Kill
 from everstream.pipeline.checkpointing import seconds
-from everstream.spark.kills import Kill
 
 OK, FAILED, USAGE, TIMED_OUT, KILLED = 0, 1, 2, 124, 130
 LOOK_EVERY_S = 0.1
@@ -46,17 +45,18 @@ class Supervisor:
 
     def __init__(
         self,
-        options: RunOptions,
+        command: RunCommand,
         show: Callable[[Event], None],
         passing: Callable[[str], None] | None = None,
     ) -> None:
         """`passing` gets the lines that the driver prints; without it they go where ours go."""
-        self.story = Story()
+        self.log = SupervisorLog()
         self.outcome = "failed"
-        self._options = options
+        self._command = command
         self._show = show
         self._passing = passing
-        self._timeout_s = None if options.timeout is None else seconds(options.timeout)
+        timeout = command.options.timeout
+        self._timeout_s = None if timeout is None else seconds(timeout)
         self._deadline_s: float | None = None
         self._stop_asked = 0
         self._stop_sent = False
@@ -90,9 +90,9 @@ class Supervisor:
                 if self._stop_asked or self._timed_out:
                     self.outcome = "killed"
                     return KILLED if self._stop_asked else TIMED_OUT
-                self.story.driver_died(died, time.monotonic())
+                self.log.driver_died(died, time.monotonic())
                 self._show(DriverLost(died))
-                lost, limit = self.story.drivers_lost, self._options.max_restarts
+                lost, limit = self.log.drivers_lost, self._command.options.recovery.max_restarts
                 if lost > limit:
                     text = f"the driver died {lost} times ({died}); --max-restarts is {limit}"
                     self._hear(Failed(Fault.RUN, text))
@@ -120,7 +120,7 @@ class Supervisor:
             self._look_after(child)
         self._asker.detach()
         code = self._wait(child)
-        end = self.story.end
+        end = self.log.end
         if isinstance(end, Failed) and end.fault is Fault.LOST and not self._stop_asked:
             return f"Spark went away: {end.text.splitlines()[0]}"
         if end is not None:
@@ -135,7 +135,7 @@ class Supervisor:
         child = subprocess.Popen(
             [
                 *(sys.executable, "-m", "everstream.cli.driver"),
-                *(str(write_end), str(asks_read), str(os.getpid()), self._options.to_json()),
+                *(str(write_end), str(asks_read), str(os.getpid()), self._command.to_json()),
             ],
             stdin=subprocess.DEVNULL,
             stdout=where,
@@ -157,21 +157,21 @@ class Supervisor:
         return child, open(read_end, "rb")
 
     def _hear(self, event: Event) -> None:
-        self.story.hear(event)
+        self.log.hear(event)
         match event:
             case Started(at_s=at_s):
-                self._options = self._options.once_started()
+                self._command = self._command.once_started()
                 if self._timeout_s is not None and self._deadline_s is None:
                     self._deadline_s = at_s + self._timeout_s
             case KillDelivered(kill=kill):
-                given = next((k for k in self._options.kills if Kill.parse(k) == kill), None)
+                given = next((k for k in self._command.kills if Kill.parse(k) == kill), None)
                 if given is not None:  # or a page has asked for it
-                    self._options = self._options.without_kill(given)
+                    self._command = self._command.without_kill(given)
             case Answered():
                 done = self._asker.heard(event)
                 if done is not None and done.action == "interval":
                     every = done.wishes["every"]
-                    self._options = replace(self._options, every=_duration(every))
+                    self._command = self._command.with_settings(every=_duration(every))
         self._show(event)
 
     def _look_after(self, child: "subprocess.Popen[str]") -> None:
@@ -192,7 +192,8 @@ class Supervisor:
             self._stop_sent = self._timed_out = True
             self._hear(
                 Noted(
-                    f"--timeout {self._options.timeout} is over: stopping with a checkpoint", False
+                    f"--timeout {self._command.options.timeout} is over: stopping with a checkpoint",
+                    False,
                 )
             )
             child.send_signal(signal.SIGTERM)
@@ -206,7 +207,7 @@ class Supervisor:
                 self._look_after(child)
 
     def _exit_code(self) -> int:
-        end = self.story.end
+        end = self.log.end
         if isinstance(end, Finished):
             self.outcome = str(end.result["outcome"])
             stopped_by_time = self._timed_out and self.outcome == "stopped"

@@ -28,7 +28,11 @@ FIGURES = {"shards": 6, "in": 8, "out": 8}
 """Column -> the room it needs."""
 GAP = 2
 UNKNOWN = "-"
-STYLES = {"running": "green", "finished": "green", "stopped": "blue", "failed": "red"}
+STYLES = {
+    **dict.fromkeys(("running", "finished", "caught up"), "green"),
+    "stopped": "blue",
+    "failed": "red",
+}
 
 
 @dataclass(frozen=True)

@@ -42,9 +42,9 @@ def top(
     """
     from rich.live import Live as InPlace
 
-    from everstream.history.live import Live
-    from everstream.history.stored import StoredHistory
     from everstream.inspection import open_store
+    from everstream.observability.history.live import Live
+    from everstream.observability.history.stored import StoredHistory
 
     console = Console()
 

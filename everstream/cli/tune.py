@@ -10,7 +10,7 @@ from rich.table import Table
 from everstream.cli.checkpoints import JsonFlag, StoreArgument, errors_in_one_line
 from everstream.cli.run import StoreKeyFile
 from everstream.errors import UserError
-from everstream.pipeline.batching import WRITTEN
+from everstream.pipeline.operators.batching import WRITTEN
 
 
 def register(app: typer.Typer) -> None:

@@ -44,11 +44,11 @@ def ui(
     Exit codes: 0 ended by Ctrl-C; 1 the store or the address cannot be used; 2 wrong usage, or no
     such store.
     """
-    from everstream.history.live import Live
-    from everstream.history.stored import StoredHistory
     from everstream.inspection import open_store
-    from everstream.ui.serving import HOST, Serving
-    from everstream.ui.showing import Shown
+    from everstream.observability.history.live import Live
+    from everstream.observability.history.stored import StoredHistory
+    from everstream.observability.ui.serving import HOST, Serving
+    from everstream.observability.ui.views import Shown
 
     console = Console()
     with errors_in_one_line():

@@ -3,8 +3,8 @@
 import difflib
 from typing import Any
 
-from everstream.connectors.load import PATTERNS, Load
-from everstream.connectors.paced import Paced
+from everstream.connectors.generate.load import PATTERNS, Load
+from everstream.connectors.generate.paced import Paced
 from everstream.errors import UserError
 from everstream.pipeline.graph import Kind
 from everstream.pipeline.source import Source

@@ -1,37 +1,49 @@
-"""Sources and sinks: where a pipeline's records come from and where they go."""
+"""Sources and sinks: where a pipeline's records come from and where they go, and what yours are made of."""
 
-from everstream.connectors.binary import Binary
 from everstream.connectors.collect import Collect
-from everstream.connectors.csv_files import Csv
-from everstream.connectors.delta import Delta
-from everstream.connectors.generate import FromFunction, FromGenerator, FromList, Range
-from everstream.connectors.iceberg import Iceberg
-from everstream.connectors.journal import Journal
-from everstream.connectors.json_lines import JsonLines
-from everstream.connectors.kafka import Kafka
-from everstream.connectors.kafka_avro import Avro
+from everstream.connectors.files.binary import Binary
+from everstream.connectors.files.csv import Csv
+from everstream.connectors.files.json_lines import JsonLines
+from everstream.connectors.files.parquet import Parquet
+from everstream.connectors.files.text import TextLines
+from everstream.connectors.generate.load import Load
+from everstream.connectors.generate.paced import Paced
+from everstream.connectors.generate.sources import FromFunction, FromGenerator, FromList, Range
+from everstream.connectors.http.webhook import Webhook
+from everstream.connectors.journal.sockets import SocketLines
+from everstream.connectors.journal.source import Journal
+from everstream.connectors.kafka.avro import Avro
+from everstream.connectors.kafka.connector import Kafka
+from everstream.connectors.lake.delta import Delta
+from everstream.connectors.lake.iceberg import Iceberg
 from everstream.connectors.live import Callback, Console
-from everstream.connectors.load import Load
-from everstream.connectors.paced import Paced
-from everstream.connectors.parquet_files import Parquet
-from everstream.connectors.postgres_sink import Postgres
-from everstream.connectors.postgres_source import PostgresChanges, PostgresTable
-from everstream.connectors.redis_lookup import RedisLookup
-from everstream.connectors.redis_sink import Redis
-from everstream.connectors.sockets import SocketLines
-from everstream.connectors.spark_frame import SparkDataFrame
-from everstream.connectors.spark_stream import SparkStream
-from everstream.connectors.sqlite import Sqlite
-from everstream.connectors.text import TextLines
-from everstream.connectors.webhook import Webhook
+from everstream.connectors.redis.lookup import RedisLookup
+from everstream.connectors.redis.sink import Redis
+from everstream.connectors.spark.frame import SparkDataFrame
+from everstream.connectors.spark.stream import SparkStream
+from everstream.connectors.sql.postgres_sink import Postgres
+from everstream.connectors.sql.postgres_source import PostgresChanges, PostgresTable
+from everstream.connectors.sql.sqlite import Sqlite
+from everstream.pipeline.sink import (
+    Committable,
+    Delivery,
+    Permit,
+    Sink,
+    SinkShard,
+    Writer,
+)
+from everstream.pipeline.source import END, Reader, Source
 
 __all__ = [
+    "END",
     "Avro",
     "Binary",
     "Callback",
     "Collect",
+    "Committable",
     "Console",
     "Csv",
+    "Delivery",
     "Delta",
     "FromFunction",
     "FromGenerator",
@@ -43,16 +55,22 @@ __all__ = [
     "Load",
     "Paced",
     "Parquet",
+    "Permit",
     "Postgres",
     "PostgresChanges",
     "PostgresTable",
     "Range",
+    "Reader",
     "Redis",
     "RedisLookup",
+    "Sink",
+    "SinkShard",
     "SocketLines",
+    "Source",
     "SparkDataFrame",
     "SparkStream",
     "Sqlite",
     "TextLines",
     "Webhook",
+    "Writer",
 ]

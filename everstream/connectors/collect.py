@@ -3,17 +3,17 @@
 Batches wait as part files in the run's store and are read back in order of (checkpoint, shard).
 """
 
-from everstream.connectors.encoding import UNSEALED, decode, encode
-from everstream.connectors.parts import PartFolder, PartName, PartWriter, owner_of
-from everstream.connectors.summing import sum_of
+from everstream.connectors.encoding import UNSEALED, decode, encode, sum_of
+from everstream.connectors.files.parts import PartFolder, PartName, PartWriter, owner_of
 from everstream.errors import ConnectorError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.sink import Delivery, Sink, SinkShard, Writer
+from everstream.state.signing import HEAD_BYTES, Forged, StoreKey
 
 FOLDER = "outputs"
 ENDING = ".batches"
 SEAL, SEAL_BYTES = b"$", 17
-"""A part ends with this and the checksum of all before it."""
+"""A part ends with this and the checksum of all before it; in a signed store with a signature."""
 
 
 class Collect(Sink):
@@ -48,10 +48,19 @@ def folder_of(store: str, operator: str) -> PartFolder:
 
 
 def batches_in(folder: PartFolder, part: PartName) -> list[Batch]:
-    """What one committed part holds; a ConnectorError if it is not whole."""
+    """What one committed part holds; a ConnectorError if it is not whole, or not signed."""
     path = folder.path_of(part)
     try:
-        return decode(_unsealed(folder.fs.cat_file(path)))
+        data: bytes = folder.fs.cat_file(path)
+        if folder.key is None:
+            return decode(_unsealed(data))
+        return decode(_verified(folder.key, folder.signed_as(part), data))
+    except Forged as error:
+        raise ConnectorError(
+            f"the output '{path}' is not read: {error.message}. An earlier version wrote it, which "
+            "did not sign output, or somebody who does not have the key of the store. Put the file "
+            "back from a copy, or start over with --fresh, which deletes the output."
+        ) from error
     except (OSError, ValueError) as error:
         raise ConnectorError(f"cannot read the output '{path}': {error}") from error
 
@@ -60,8 +69,18 @@ class _CollectWriter(PartWriter):
     def encode(self, batch: Batch) -> bytes:
         return encode(batch)
 
-    def finish(self) -> bytes:
-        return SEAL + str(self._checksum).encode()
+    def seal(self, part: PartName) -> bytes:
+        key = self._folder.key
+        if key is None:
+            return SEAL + str(self._checksum).encode()
+        return key.head(self._folder.signed_as(part), str(self._checksum).encode())
+
+
+def _verified(key: StoreKey, name: str, data: bytes) -> bytes:
+    """The batches of a part that was signed under this name; Forged if it was not."""
+    batches, signature = data[:-HEAD_BYTES], data[-HEAD_BYTES:]
+    key.opened(name, signature + sum_of(batches, strong=True).encode())
+    return batches
 
 
 def _unsealed(data: bytes) -> bytes:

@@ -7,7 +7,7 @@ not kept twice. One line of JSON per record says what it was, why it was left ou
 import json
 from typing import Any
 
-from everstream.connectors.parts import PartFolder, PartWriter
+from everstream.connectors.files.parts import PartFolder, PartWriter
 from everstream.pipeline.batch import Batch, records_of
 from everstream.pipeline.rejects import Rejected
 from everstream.pipeline.sink import Delivery, Sink, SinkShard, Writer

@@ -1,9 +1,9 @@
-"""Whose output a folder or a table takes: one pipeline's, operator's and store's, as it says itself.
+"""Whose output a folder or a table takes: it notes one pipeline, operator and store as its owner.
 
 Parts and rows are told apart by pipeline, operator and checkpoint. Two runs of one pipeline with
 different stores would take each other's output for their own, so the second is refused while the
-first is alive. When it is over, its place can be taken, by a run that starts from nothing; the
-earlier store then cannot go on from its checkpoints, because its output is gone.
+first is alive. When it is over, a run that starts from nothing can take the place; the earlier
+store then cannot resume from its checkpoints, because its output is gone.
 """
 
 import json
@@ -14,10 +14,11 @@ from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from everstream.connectors.files import is_local, remove, sync_folder
+from everstream.connectors.files.filesystem import is_local, remove, sync_folder
 from everstream.errors import ConnectorError, UserError
-from everstream.state.holding import holder_of
-from everstream.state.identity import identity_of
+from everstream.pipeline.sink import SinkShard
+from everstream.state.blobs import identity_of
+from everstream.state.store_lock import holder_of
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,17 @@ class Owner:
         return Owner(pipeline, operator, store, identity_of(store), socket.gethostname())
 
     def is_same(self, other: "Owner") -> bool:
-        return self.identity == other.identity or self.store == other.store
+        """Where a store is says nothing: on two machines, two can be at the same path."""
+        return self.identity == other.identity
+
+
+def refuse_replaced(who: SinkShard, newest: int, place: object) -> None:
+    """Raise if a newer generation of this shard writes to the place."""
+    if newest > who.generation:
+        raise ConnectorError(
+            f"generation {newest} of shard {who.shard} of '{who.operator}' has taken over {place}; "
+            f"generation {who.generation} must stop."
+        )
 
 
 class Claim(ABC):
@@ -67,52 +78,52 @@ class Claim(ABC):
 
     def check(self) -> None:
         """Raise a UserError if a run with another store is writing there."""
-        theirs = self._theirs()
-        if theirs is not None:
-            self._refuse_if_alive(theirs)
+        other = self._other()
+        if other is not None:
+            self._refuse_if_alive(other)
 
     def take(self) -> None:
         """For a run from nothing: it is ours from now on, unless somebody is writing there."""
         while not self.create():
-            theirs = self._theirs()
-            if theirs is None:
+            other = self._other()
+            if other is None:
                 return
-            self._refuse_if_alive(theirs)
+            self._refuse_if_alive(other)
             self.remove()
 
     def keep(self) -> None:
         """For a run that goes on: it must still be ours."""
-        theirs = None if self.create() else self._theirs()
-        if theirs is not None:
-            self._refuse_if_alive(theirs)
+        other = None if self.create() else self._other()
+        if other is not None:
+            self._refuse_if_alive(other)
             raise UserError(
-                f"{self._said(theirs)}; since then the output of the store '{self.owner.store}' is "
+                f"{self._described(other)}; since then the output of the store '{self.owner.store}' is "
                 f"gone from there. Go on with that store, or name another {self.kind} and start "
                 "over."
             )
 
-    def _theirs(self) -> Owner | None:
+    def _other(self) -> Owner | None:
         """Whose it is, if not ours."""
         owner = self.read()
         return None if owner is None or self.owner.is_same(owner) else owner
 
-    def _said(self, theirs: Owner) -> str:
+    def _described(self, other: Owner) -> str:
         return (
-            f"{self.place} takes the output of pipeline '{theirs.pipeline}', operator "
-            f"'{theirs.operator}', with the store '{theirs.store}'"
+            f"{self.place} takes the output of pipeline '{other.pipeline}', operator "
+            f"'{other.operator}', with the store '{other.store}'"
         )
 
-    def _refuse_if_alive(self, theirs: Owner) -> None:
-        if theirs.host != self.owner.host:
+    def _refuse_if_alive(self, other: Owner) -> None:
+        if other.host != self.owner.host:
             raise UserError(
-                f"{self._said(theirs)}, written from the machine '{theirs.host}'; this run has the "
+                f"{self._described(other)}, written from the machine '{other.host}'; this run has the "
                 f"store '{self.owner.store}'. Name another {self.kind}, or, if that run is over for "
                 f"good, {self.how_to_free()}."
             )
-        alive = holder_of(theirs.store)
+        alive = holder_of(other.store)
         if alive is not None:
             raise UserError(
-                f"{self._said(theirs)}, on which {alive} is running; this run has the store "
+                f"{self._described(other)}, on which {alive} is running; this run has the store "
                 f"'{self.owner.store}'. Name another {self.kind}, or stop that run first."
             )
 

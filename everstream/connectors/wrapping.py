@@ -1,8 +1,12 @@
-"""What a source shares with the one it wraps: all but how its records are given."""
+"""What a source, and its reader, share with the one they wrap: all but how records are given."""
 
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from everstream.pipeline.source import Source
+from everstream.pipeline.rejects import Rejected
+from everstream.pipeline.source import LoadSeen, Reader, Source
+from everstream.pipeline.times import NO_WATERMARK
 from everstream.pipeline.types import T
 
 
@@ -10,7 +14,7 @@ class Wrapping(Source[T]):
     """Passes on what `source` says of itself; how it is opened is the wrapping one's own."""
 
     def __init__(self, source: Source[T]) -> None:
-        self._source = source
+        self._source = source = source.as_source()
         self.max_shards = source.max_shards
         self.on_error = source.on_error
         self.own_slots = source.own_slots
@@ -29,6 +33,9 @@ class Wrapping(Source[T]):
     def describe_offsets(self) -> dict[str, Any]:
         return {**super().describe_offsets(), "of": self._source.describe_offsets()}
 
+    def stopping_point(self) -> Any:
+        return self._source.stopping_point()
+
     def column_names(self) -> list[str] | None:
         return self._source.column_names()
 
@@ -40,3 +47,63 @@ class Wrapping(Source[T]):
 
     def after_run(self) -> None:
         self._source.after_run()
+
+
+class WrappingReader(Reader):
+    """Passes on what `inner` is told and says; what is read, and when, is the wrapping one's own."""
+
+    def __init__(self, inner: Reader) -> None:
+        self._inner = inner
+        self._promised = NO_WATERMARK
+
+    @abstractmethod
+    def inner_offset(self, offset: Any) -> Any:
+        """Where `inner` has to stand for this one to stand at its `offset`."""
+
+    @property
+    @abstractmethod
+    def holds(self) -> bool:
+        """Whether records that `inner` has given still wait here."""
+
+    def seek(self, offset: Any) -> None:
+        self._inner.seek(self.inner_offset(offset))
+        self._promised = NO_WATERMARK
+
+    def stable(self, offset: Any) -> None:
+        self._inner.stable(self.inner_offset(offset))
+
+    def forget(self, offset: Any) -> None:
+        self._inner.forget(self.inner_offset(offset))
+
+    def watermark(self) -> int:
+        """What `inner` promises counts only when all it has given was passed on."""
+        if not self.holds:
+            self._promised = self._inner.watermark()
+        return self._promised
+
+    def fence(self, generation: int) -> None:
+        self._inner.fence(generation)
+
+    def stop_at(self, point: Any) -> None:
+        self._inner.stop_at(point)
+
+    def keep_time(self, wall_s: Callable[[], float], steady_s: Callable[[], float]) -> None:
+        self._inner.keep_time(wall_s, steady_s)
+
+    def use_store(self, store: str) -> None:
+        self._inner.use_store(store)
+
+    def tune(self, settings: Mapping[str, str], version: int) -> None:
+        self._inner.tune(settings, version)
+
+    def born_s(self) -> float:
+        return self._inner.born_s()
+
+    def load(self) -> LoadSeen:
+        return self._inner.load()
+
+    def take_rejected(self) -> list[Rejected]:
+        return self._inner.take_rejected()
+
+    def close(self) -> None:
+        self._inner.close()

@@ -15,11 +15,11 @@ NO_CHECKPOINT = CheckpointNumber(0)
 Generation = NewType("Generation", int)
 """Rises with every restart and rollback; frames of a lower one are a zombie's."""
 
-HostId = NewType("HostId", int)
+WorkerId = NewType("WorkerId", int)
 """A place in the plan: which shards run together in one process."""
 
 TaskNumber = NewType("TaskNumber", int)
-"""A process that can take such a place: the number of its task in the job of the hosts."""
+"""A process that can take such a place: the number of its task in the job of the workers."""
 
 _GENERATIONS_PER_LEASE = 1 << 42
 """Enough for a new one with every attempt of every task, for as long as a driver can live."""

@@ -1,19 +1,20 @@
 """What a manifest says: which checkpoints form an epoch, and what each shard restores from."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from everstream.core.checkpoint_record import CheckpointRecord, LogKind
-from everstream.core.ids import ChannelId, Epoch, ShardId
+from everstream.core.ids import NO_EPOCH, ChannelId, Epoch, ShardId
 from everstream.core.plan import Plan
 from everstream.core.registry import PROTOCOLS, either
-from everstream.errors import UserError
+from everstream.errors import RunFailed, UserError
 from everstream.pipeline.describing import Description
 from everstream.pipeline.graph import Kind
 from everstream.pipeline.sink import Delivery, Sink
-from everstream.state.formats import check_format
 from everstream.state.manifests import standing
+from everstream.state.objects import check_format
+from everstream.state.store import CheckpointStore
 
 FORMAT = 3
 """Of manifests. 1: without descriptions of operators, and without this number. 2: keys are in as many
@@ -48,6 +49,11 @@ class EpochManifest:
     returns: tuple[int, ...] = ()
     """The epochs this store ever went back to, in order: whatever newer ones had shown before was
     taken back. For those who read the output as it comes."""
+    rewound: bool = False
+    """Somebody went back to it on purpose, and no run has begun since: nothing was taken back yet."""
+    is_doubtful: bool = field(default=False, compare=False)
+    """Whether a later one has been shown is not known: its manifest cannot be read, or whoever wrote
+    this one kept no account of `returns`. Not saved."""
 
     @property
     def size_bytes(self) -> int:
@@ -58,12 +64,18 @@ class EpochManifest:
         most = {
             n: max(self.ever(n), older.ever(n)) for n in {*self.most_shards, *older.most_shards}
         }
-        return replace(older, returns=(*self.returns, older.epoch), most_shards=most)
+        returns = (*self.returns, older.epoch)
+        return replace(older, returns=returns, most_shards=most, rewound=False)
 
     @property
     def was_gone_back_to(self) -> bool:
         """What came after it was given up, and somebody may still have to take it back."""
         return self.returns[-1:] == (self.epoch,)
+
+    @property
+    def may_be_behind_output(self) -> bool:
+        """Output of later checkpoints may be there, and must be taken back."""
+        return self.is_doubtful or self.was_gone_back_to
 
     def ever(self, operator: str) -> int:
         """How many shards an operator has ever had."""
@@ -85,6 +97,7 @@ class EpochManifest:
             "key_groups": self.key_groups,
             "most_shards": self.most_shards,
             "returns": list(self.returns),
+            "rewound": self.rewound,
             "records": [record.to_json() for record in self.records.values()],
             "objects": [ref.to_json() for ref in objects.values()],
         }
@@ -108,7 +121,92 @@ class EpochManifest:
             key_groups=body.get("key_groups"),
             most_shards=body.get("most_shards", {}),
             returns=tuple(body.get("returns", ())),
+            rewound=body.get("rewound", False),
+            is_doubtful="returns" not in body,
         )
+
+
+def epoch_manifest(
+    plan: Plan,
+    epoch: Epoch,
+    records: dict[ShardId, CheckpointRecord],
+    before: EpochManifest | None,
+    *,
+    began_s: float,
+    duration_s: float = 0.0,
+    written_at: float | None = None,
+    log: LogKind = "none",
+) -> EpochManifest:
+    """The manifest of an epoch of this plan, with these checkpoints; `before` is the newest until then."""
+    whole = len(records) == len(plan.shards)
+    return EpochManifest(
+        epoch=epoch,
+        records=records,
+        pipeline=plan.graph.name,
+        final=whole and all(record.final for record in records.values()),
+        began_s=began_s,
+        duration_s=duration_s,
+        shard_counts=shard_counts(plan),
+        written_at=written_at,
+        log=log,
+        described=plan.described,
+        key_groups=plan.key_groups,
+        most_shards=before.most_shards if before is not None else {},
+        returns=before.returns if before is not None else (),
+    )
+
+
+@dataclass(frozen=True)
+class FallBack:
+    """The newest checkpoint cannot be restored, and an older one can."""
+
+    manifest: EpochManifest
+    """To be written as the newest before anything is restored from it: sinks will take back what the
+    broken checkpoint showed, so no run, not even the next one, may restore that one."""
+    text: str
+
+
+def fall_back(
+    manifests: Sequence[EpochManifest],
+    word: Literal["epoch", "line"],
+    reason: str,
+    shard: ShardId | None = None,
+) -> FallBack | RunFailed:
+    """What follows if the newest of these manifests cannot be restored, or why the run must end.
+
+    word: what a manifest is called; shard: the one that could not restore, if one did.
+    """
+    broken = manifests[0].epoch if manifests else NO_EPOCH
+    if broken == NO_EPOCH:
+        return RunFailed(f"{shard or 'the run'} cannot start: {reason}")
+    where = reason if shard is None else f"{shard}: {reason}"
+    what = f"{word} {broken} cannot be restored ({where})"
+    older = _older_than_newest(manifests)
+    if older is None:
+        return RunFailed(
+            f"{what}, and no older checkpoint is left. Nothing was changed: going back to the "
+            "start would take back output that was committed, and miss what a source has "
+            "forgotten since. Put the damaged object back from a backup of the store and run "
+            "again; or start over with --fresh (fresh=True), which deletes all checkpoints in "
+            "the store and all output of the pipeline's sinks."
+        )
+    text = f"{what}; falling back to {word} {older.epoch}"
+    return FallBack(manifests[0].gone_back_to(older), text)
+
+
+def _older_than_newest(manifests: Sequence[EpochManifest]) -> EpochManifest | None:
+    """Never the start: output was committed since, and sources may have forgotten what they gave."""
+    older = manifests[1] if len(manifests) > 1 else None
+    return None if older is None or older.epoch == NO_EPOCH else older
+
+
+def manifests_in(store: CheckpointStore) -> list[EpochManifest]:
+    """All that can be read, newest first; `store.skipped` tells what was left out."""
+    found = store.manifests()
+    manifests = [EpochManifest.from_json(manifest.body) for manifest in found]
+    if found and any(skipped.slot > found[0].slot for skipped in store.skipped):
+        manifests[0] = replace(manifests[0], is_doubtful=True)
+    return manifests
 
 
 def still_valid(manifests: Iterable[EpochManifest]) -> list[EpochManifest]:

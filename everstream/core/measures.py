@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from everstream.core.ids import HostId, ShardId
+from everstream.core.ids import ShardId, WorkerId
 from everstream.core.meter import Meter
 
 
 @dataclass(frozen=True)
-class HostMeasures:
-    """A host's process: sums since it began, and what it has now."""
+class WorkerMeasures:
+    """A worker's process: sums since it began, and what it has now."""
 
     machine: str
     pid: int
@@ -32,5 +32,5 @@ class Measures:
     shards: dict[ShardId, Meter]
     counts: dict[ShardId, dict[str, tuple[int, int]]]
     """Shard -> operator -> records in, records out."""
-    hosts: dict[HostId, HostMeasures]
+    workers: dict[WorkerId, WorkerMeasures]
     """Those that are there."""

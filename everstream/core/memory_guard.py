@@ -1,8 +1,8 @@
-"""How a host keeps within the memory it may have: bytes in, decision out.
+"""How a worker keeps within the memory it may have: bytes in, decision out.
 
 Near the limit it takes nothing new in: what is being saved or sent may go first, and memory falls. If
 it does not within a while, because it is state that has grown, waiting is of no use: work goes on, and
-at the limit the host fails, with words, before the system kills it without.
+at the limit the worker fails, with words, before the system kills it without.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ PATIENCE_S: Final = 10.0
 
 
 class Strain(Enum):
-    """How it stands with the memory of a host."""
+    """How it stands with the memory of a worker."""
 
     NONE = "none"
     HELD = "held"
@@ -30,7 +30,7 @@ class Strain(Enum):
 
 @dataclass
 class MemoryGuard:
-    """Of one host."""
+    """Of one worker."""
 
     limit_bytes: int
     strain: Strain = Strain.NONE

@@ -1,6 +1,6 @@
 """What the coordinator and the shards say to each other.
 
-Commands go from the coordinator to a host or a shard, reports come back. All are plain values:
+Commands go from the coordinator to a worker or a shard, reports come back. All are plain values:
 an engine may carry them over a socket or hand them over in memory.
 """
 
@@ -13,8 +13,8 @@ from everstream.core.ids import (
     CheckpointNumber,
     Epoch,
     Generation,
-    HostId,
     ShardId,
+    WorkerId,
 )
 from everstream.core.meter import Meter
 from everstream.errors import EverstreamError
@@ -30,6 +30,8 @@ class Restore:
     stable: Epoch
     records: dict[ShardId, tuple[CheckpointRecord, ...]]
     """Per shard the records that hold its operators' state: one, unless the graph was changed."""
+    takes_back: bool = True
+    """Later checkpoints may have been shown: see `Permit`."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class Recover:
     """The newest checkpoint of each that can never be rolled back."""
     received: dict[str, int]
     """Channel -> how far its receiver has come, of every channel that starts or ends there."""
+    takes_back: bool = True
+    """Later checkpoints may have been shown: see `Permit`."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +62,8 @@ class Resume:
     """Everybody has restored: run."""
 
     generation: Generation
-    addresses: dict[HostId, Any]
-    """Where each host is reached, in the engine's own words."""
+    addresses: dict[WorkerId, Any]
+    """Where each worker is reached, in the engine's own words."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +131,7 @@ Command: TypeAlias = (
     | EndLoop
     | Shutdown
 )
-"""Everything a coordinator can tell a host and its shards."""
+"""Everything a coordinator can tell a worker and its shards."""
 
 
 # Reports: from a shard.
@@ -227,10 +231,10 @@ class ShardFailed:
 
 @dataclass(frozen=True)
 class LinkCut:
-    """The network between two hosts failed: what was on its way from one to the other is lost."""
+    """The network between two workers failed: what was on its way from one to the other is lost."""
 
-    sender: HostId
-    receiver: HostId
+    sender: WorkerId
+    receiver: WorkerId
     generation: Generation
     how: str
 
@@ -251,6 +255,8 @@ class Progress:
     """The newest checkpoint whose state it has captured."""
     handed_over: CheckpointNumber = NO_CHECKPOINT
     """The newest one that is all there, and left to be written to the store."""
+    caught_up: bool = False
+    """Its source has given all there was when the run started, in a run that ends then."""
 
 
 ShardReport: TypeAlias = (
@@ -268,4 +274,4 @@ ShardReport: TypeAlias = (
 """Everything a shard can say of itself; each names it and its generation."""
 
 Report: TypeAlias = ShardReport | LinkCut
-"""Everything a coordinator can be told by a host and its shards."""
+"""Everything a coordinator can be told by a worker and its shards."""

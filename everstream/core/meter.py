@@ -23,7 +23,7 @@ class Meter:
     """Sums since this process began, unless said otherwise; `None` where nobody knows.
 
     What is written again after a failure counts again. A process that takes another's place begins
-    at 0: whoever takes differences must see that the host's attempt has changed, or that a sum fell.
+    at 0: whoever takes differences must see that the worker's attempt has changed, or that a sum fell.
     """
 
     batches: int = 0
@@ -66,7 +66,7 @@ class Meter:
     commits: int = 0
     """Transactions of sinks that were committed."""
     late: int = 0
-    """Records that came after their window was closed: what leaves by a port "late"."""
+    """Records that came after their window was closed: what leaves by an output "late"."""
     skipped: int = 0
     """Records that were left out because of an error (`on_error`), dead letters among them. As the
     checkpoints count them: also before the last failure, and none twice."""

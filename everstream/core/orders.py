@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from everstream.core.ids import HostId, TaskNumber
+from everstream.core.ids import TaskNumber, WorkerId
 from everstream.core.manifest import EpochManifest
 from everstream.core.messages import Command
 from everstream.errors import EverstreamError
@@ -12,7 +12,7 @@ from everstream.state.objects import ObjectRef
 
 
 class Phase(Enum):
-    GATHERING = "waiting for hosts"
+    GATHERING = "waiting for workers"
     RESTORING = "restoring"
     RUNNING = "running"
     FINISHING = "committing the last results"
@@ -32,9 +32,13 @@ PHASE_MOVES: dict[Phase, set[Phase]] = {
 class Outcome(Enum):
     FINISHED = "finished"
     STOPPED = "stopped"
-    SETTLED = "settled"
-    """Stopped, with nothing on its way, for the same hosts to go on with other shards."""
+    CAUGHT_UP = "caught up"
+    """Everything that was there when the run started is processed; the next run goes on from there."""
     FAILED = "failed"
+
+
+TOLERABLE_FAILURES = 100
+"""If nobody says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,10 @@ class Policy:
     restart_window_s: float = 600.0
     slow_after_s: float = 10.0
     """A checkpoint or a restore that takes longer than this is spoken of."""
+    tolerable_failures: int = TOLERABLE_FAILURES
+    """So many checkpoints in a row may fail; with one more the run does."""
+    until_caught_up: bool = False
+    """The run ends when its sources have given all there was when it started."""
     checkpoint_timeout_s: float = 600.0
     """An epoch that is not complete by then is given up, and the next one starts."""
     stop_grace_s: float = 30.0
@@ -57,16 +65,16 @@ class Policy:
 
 @dataclass(frozen=True)
 class SendTo:
-    host: HostId
+    worker: WorkerId
     command: Command
 
 
 @dataclass(frozen=True)
 class Place:
-    """This process takes this place: what is sent to the host goes there from now on."""
+    """This process takes this place: what is sent to the worker goes there from now on."""
 
     process: TaskNumber
-    host: HostId
+    worker: WorkerId
 
 
 @dataclass(frozen=True)
@@ -95,6 +103,18 @@ class EndRun:
 
 
 @dataclass(frozen=True)
+class Quiesced:
+    """This coordinator has stopped with nothing on its way: the same workers get another plan."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A new shard cannot have its share: the same workers get the former plan again."""
+
+    error: EverstreamError
+
+
+@dataclass(frozen=True)
 class Note:
     """Something the user should see."""
 
@@ -102,7 +122,11 @@ class Note:
     warning: bool = False
     given_up: int | None = None
     """The checkpoint that will not be had, if this is about one."""
+    repeats: bool = False
+    """The same was said before: it is only for those who count."""
 
 
-Order: TypeAlias = SendTo | Place | Dismiss | WriteManifest | Discard | EndRun | Note
+Order: TypeAlias = (
+    SendTo | Place | Dismiss | WriteManifest | Discard | EndRun | Quiesced | Refused | Note
+)
 """Everything a coordinator can order; an engine carries out every one."""

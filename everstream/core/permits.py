@@ -8,8 +8,9 @@ it is told to restore one that is.
 from everstream.pipeline.sink import Permit
 
 
-def permit(checkpoint: int) -> Permit:
+def permit(checkpoint: int, takes_back: bool = True) -> Permit:
     """The right to show everything up to this checkpoint, which is stable."""
     made = object.__new__(Permit)
     object.__setattr__(made, "checkpoint", int(checkpoint))
+    object.__setattr__(made, "takes_back", takes_back)
     return made

@@ -1,4 +1,4 @@
-"""From a graph to shards, channels and hosts.
+"""From a graph to shards, channels and workers.
 
 Operators joined by a plain edge between equal shard counts are fused into a chain: one shard
 runs them all, no channel between. A chain is named by its first operator.
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from everstream.core.ids import ChannelId, HostId, ShardId
+from everstream.core.ids import ChannelId, ShardId, WorkerId
 from everstream.core.recovery_line import Link, cycles
 from everstream.errors import UserError
 from everstream.pipeline.describing import Description, described
@@ -33,16 +33,16 @@ class Chain:
 
 @dataclass
 class Plan:
-    """Everything that is fixed before a run starts. Made on the driver, sent to every host."""
+    """Everything that is fixed before a run starts. Made on the driver, sent to every worker."""
 
     graph: Graph
     chains: dict[str, Chain]
     shards: list[ShardId]
     channels: list[ChannelId]
-    hosts: list[list[ShardId]]
+    workers: list[list[ShardId]]
     inputs: dict[ShardId, list[ChannelId]] = field(default_factory=dict)
     outputs: dict[ShardId, list[ChannelId]] = field(default_factory=dict)
-    host_of: dict[ShardId, HostId] = field(default_factory=dict)
+    worker_of: dict[ShardId, WorkerId] = field(default_factory=dict)
     chain_of: dict[str, str] = field(default_factory=dict)
     """Operator name -> name of the chain it is in."""
     links: list[Link] = field(default_factory=list)
@@ -59,8 +59,10 @@ class Plan:
         for channel in self.channels:
             self.outputs[channel.sender].append(channel)
             self.inputs[channel.receiver].append(channel)
-        self.host_of = {
-            shard: HostId(number) for number, shards in enumerate(self.hosts) for shard in shards
+        self.worker_of = {
+            shard: WorkerId(number)
+            for number, shards in enumerate(self.workers)
+            for shard in shards
         }
         self.chain_of = {
             name: chain.name for chain in self.chains.values() for name in chain.operators
@@ -144,41 +146,50 @@ class Plan:
         return found
 
 
-def spread(plan: Plan, hosts: int, at_least: int = 0) -> Plan:
-    """The same plan over another number of hosts; nothing is checked again.
+def spread(plan: Plan, workers: int, at_least: int = 0) -> Plan:
+    """The same plan over another number of workers; nothing is checked again.
 
     at_least: so many there are, even if some of them have no shards until there are more.
     """
-    placed = place(list(plan.chains.values()), hosts)
-    return replace(plan, hosts=[*placed, *([] for _ in range(at_least - len(placed)))])
+    placed = place(list(plan.chains.values()), workers)
+    return replace(plan, workers=[*placed, *([] for _ in range(at_least - len(placed)))])
 
 
 def rescaled(plan: Plan, shards: Mapping[str, int], key_groups: int | None) -> Plan:
-    """The same pipeline, on equally many hosts, with these numbers of shards.
+    """The same pipeline, on equally many workers, with these numbers of shards.
 
     Operators that do not say how many shards they have follow those before them.
     """
     assert plan.written is not None
-    hosts = len(plan.hosts)
-    return spread(_planned(plan.written, hosts, shards, key_groups), hosts, at_least=hosts)
+    workers = len(plan.workers)
+    # Its connectors were checked when the plan was made: one that is away now harms nobody.
+    planned = _planned(plan.written, workers, shards, key_groups, connectors=False)
+    return spread(planned, workers, at_least=workers)
 
 
 def make_plan(
     pipeline: Pipeline,
-    hosts: int,
+    workers: int,
     shards: Mapping[str, int] | None = None,
     key_groups: int | None = KEY_GROUPS,
 ) -> Plan:
-    """Check the pipeline, fuse what can be fused and spread the shards over at most `hosts`.
+    """Check the pipeline, fuse what can be fused and spread the shards over at most `workers`.
 
     shards: for these operators another number than the pipeline says.
     """
-    return _planned(pipeline.graph, hosts, shards or {}, key_groups)
+    return _planned(pipeline.graph, workers, shards or {}, key_groups)
 
 
-def _planned(written: Graph, hosts: int, wanted: Mapping[str, int], key_groups: int | None) -> Plan:
+def _planned(
+    written: Graph,
+    workers: int,
+    wanted: Mapping[str, int],
+    key_groups: int | None,
+    *,
+    connectors: bool = True,
+) -> Plan:
     graph = planned_shards(written, wanted, key_groups)
-    validate(graph)
+    validate(graph, connectors=connectors)
     chains = _fuse(graph)
     chain_of = {name: chain for chain in chains.values() for name in chain.operators}
     shards = [ShardId(c.name, i) for c in chains.values() for i in range(c.shards)]
@@ -189,7 +200,7 @@ def _planned(written: Graph, hosts: int, wanted: Mapping[str, int], key_groups: 
         for s in range(chain_of[edge.sender].shards)
         for r in range(chain_of[edge.receiver].shards)
     ]
-    placed = place(list(chains.values()), hosts)
+    placed = place(list(chains.values()), workers)
     return Plan(graph, chains, shards, channels, placed, key_groups=key_groups, written=written)
 
 
@@ -218,12 +229,12 @@ def _fusable(graph: Graph, edge: Edge) -> bool:
     return not isinstance(edge.routing, Broadcast) and sender.shards == 1
 
 
-def place(chains: Sequence[Chain], hosts: int) -> list[list[ShardId]]:
-    """Shards of one chain go to different hosts, each next one to the host with the fewest."""
-    placed: list[list[ShardId]] = [[] for _ in range(max(1, hosts))]
+def place(chains: Sequence[Chain], workers: int) -> list[list[ShardId]]:
+    """Shards of one chain go to different workers, each next one to the worker with the fewest."""
+    placed: list[list[ShardId]] = [[] for _ in range(max(1, workers))]
     for chain in chains:
         for index in range(chain.shards):
-            crowd = [sum(s.operator == chain.name for s in host) for host in placed]
+            crowd = [sum(s.operator == chain.name for s in worker) for worker in placed]
             target = min(range(len(placed)), key=lambda h: (crowd[h], len(placed[h]), h))
             placed[target].append(ShardId(chain.name, index))
-    return [host for host in placed if host]
+    return [worker for worker in placed if worker]

@@ -15,7 +15,12 @@ from everstream.core.protocols.unaligned import Unaligned
 from everstream.core.protocols.uncoordinated import Uncoordinated
 from everstream.errors import UserError
 from everstream.pipeline import checkpointing
-from everstream.pipeline.checkpointing import Checkpointing, Coordinated, Induced
+from everstream.pipeline.checkpointing import (
+    PROTOCOL_WORDS,
+    Checkpointing,
+    CommunicationInduced,
+    Coordinated,
+)
 
 
 @dataclass(frozen=True)
@@ -23,8 +28,6 @@ class Protocol:
     """One way to checkpoint: its word, what a user chooses by it, and what follows from that."""
 
     name: str
-    choice: Checkpointing | None
-    """What a user says in Python, with nothing else said."""
     shard: Callable[..., ShardProtocol]
     """Makes the part of one shard."""
     says: str
@@ -32,6 +35,11 @@ class Protocol:
     cycles: bool = True
     """Works on graphs with feedback."""
     exactly_once: bool = True
+
+    @property
+    def choice(self) -> Checkpointing | None:
+        """What a user writes in Python, with every setting at its default."""
+        return PROTOCOL_WORDS[self.name]
 
     @property
     def logs(self) -> bool:
@@ -45,8 +53,8 @@ class Protocol:
                 return "None"
             case Coordinated(mode=mode):
                 return f'es.Coordinated(mode="{mode}")'
-            case Induced(rule=rule):
-                return f'es.Induced(rule="{rule}")'
+            case CommunicationInduced(rule=rule):
+                return f'es.CommunicationInduced(rule="{rule}")'
             case checkpointing.Uncoordinated():
                 return "es.Uncoordinated()"
 
@@ -54,18 +62,14 @@ class Protocol:
 PROTOCOLS: dict[str, Protocol] = {
     protocol.name: protocol
     for protocol in (
-        Protocol(
-            "aligned", Coordinated(), Aligned, "all together, inputs wait for markers", cycles=False
-        ),
+        Protocol("aligned", Aligned, "all together, inputs wait for markers", cycles=False),
         Protocol(
             "unaligned",
-            Coordinated(mode="unaligned"),
             Unaligned,
             "all together, markers overtake the records",
         ),
         Protocol(
             "at-least-once",
-            Coordinated(mode="at-least-once"),
             AtLeastOnce,
             "all together, nothing waits, after a failure some records count twice",
             cycles=False,
@@ -73,18 +77,16 @@ PROTOCOLS: dict[str, Protocol] = {
         ),
         Protocol(
             "uncoordinated",
-            checkpointing.Uncoordinated(),
             Uncoordinated,
             "each shard by itself, only those go back who must",
         ),
-        Protocol("hmnr", Induced(rule="hmnr"), HMNR, "as uncoordinated, safe on cycles"),
+        Protocol("hmnr", HMNR, "as uncoordinated, safe on cycles"),
         Protocol(
             "bcs",
-            Induced(rule="bcs"),
             BCS,
             "as hmnr, with less sent along and more checkpoints forced",
         ),
-        Protocol("none", None, NoCheckpoints, "no checkpoints, a failure starts the run over"),
+        Protocol("none", NoCheckpoints, "no checkpoints, a failure starts the run over"),
     )
 }
 
@@ -103,7 +105,7 @@ def name_of(checkpoint: Checkpointing | None) -> str:
             return "none"
         case Coordinated(mode=mode):
             return mode
-        case Induced(rule=rule):
+        case CommunicationInduced(rule=rule):
             return rule
         case checkpointing.Uncoordinated():
             return "uncoordinated"

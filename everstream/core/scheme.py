@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from everstream.core.checkpoint_record import LogKind
+from everstream.core.coordinators.coordinated_strategy import CoordinatedStrategy
 from everstream.core.coordinators.coordinator import Coordinator
-from everstream.core.coordinators.epoch_keeper import EpochKeeper
-from everstream.core.coordinators.line_keeper import LineKeeper
+from everstream.core.coordinators.independent_strategy import IndependentStrategy
 from everstream.core.ids import Generation
 from everstream.core.manifest import EpochManifest
 from everstream.core.orders import Policy
@@ -20,7 +20,7 @@ from everstream.pipeline.checkpointing import Checkpointing, Coordinated, Uncoor
 
 @dataclass(frozen=True)
 class Scheme:
-    """A way to checkpoint. Picklable: it goes to every host."""
+    """A way to checkpoint. Picklable: it goes to every worker."""
 
     name: str
     protocol: Callable[[Place], ShardProtocol]
@@ -37,13 +37,19 @@ class Scheme:
         generation: Generation,
         manifests: Sequence[EpochManifest] = (),
         before: Coordinator | None = None,
+        unwritten: bool = False,
     ) -> Coordinator:
         """With logs those go back who must; without, everybody.
 
         before: the one that has settled the same run with other shards.
+        unwritten: the newest of the manifests is to be put into the store once it is loaded.
         """
-        keeper = EpochKeeper if self.log == "none" else partial(LineKeeper, log=self.log)
-        return Coordinator(plan, policy, generation, manifests, keeper, before)
+        strategy = (
+            CoordinatedStrategy
+            if self.log == "none"
+            else partial(IndependentStrategy, log=self.log)
+        )
+        return Coordinator(plan, policy, generation, manifests, strategy, before, unwritten)
 
     def check(self, plan: Plan) -> None:
         """Raise a GraphError if this pipeline cannot be checkpointed so."""

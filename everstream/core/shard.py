@@ -17,7 +17,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import assert_never
 
-from everstream.core.channel_book import ChannelBook
+from everstream.core.channel_positions import ChannelPositions
 from everstream.core.checkpoint_record import CheckpointRecord
 from everstream.core.frames import Frame, FrameKind, Payload, even_part
 from everstream.core.ids import NO_CHECKPOINT, ChannelId, CheckpointNumber, Generation, ShardId
@@ -103,7 +103,7 @@ class Shard:
         """A shard upstream has failed: wait until it is known who goes back."""
         self._generation = Generation(-1)
         """Rises whenever this shard goes back."""
-        self._channels = ChannelBook(inputs, outputs, gaps=gaps)
+        self._channels = ChannelPositions(inputs, outputs, gaps=gaps)
         self._last_number = NO_CHECKPOINT
         self._ordinal = 0
         """Source: the next frame's. Ordered sink: the one that must come next."""
@@ -211,7 +211,7 @@ class Shard:
             return []
         records = command.records.get(self.id, ())
         stable = CheckpointNumber(command.stable)
-        return self._go_back(command.generation, records, stable, stable)
+        return self._go_back(command.generation, records, stable, stable, command.takes_back)
 
     def on_recover(self, command: Recover) -> list[Instruction]:
         """Some go back: this shard, or neighbours of it, or neither."""
@@ -221,7 +221,8 @@ class Shard:
             record = command.records[self.id]
             records = () if record is None else (record,)
             number = NO_CHECKPOINT if record is None else record.number
-            return self._go_back(command.generation, records, number, command.stable[self.id])
+            stable = command.stable[self.id]
+            return self._go_back(command.generation, records, number, stable, command.takes_back)
         if self._status is Status.NEW:
             # Our predecessor was meant; the coordinator will notice that it is gone.
             return []
@@ -250,6 +251,7 @@ class Shard:
         records: tuple[CheckpointRecord, ...],
         number: CheckpointNumber,
         stable: CheckpointNumber,
+        takes_back: bool,
     ) -> list[Instruction]:
         """Forget everything of the present generation."""
         self._move(Status.RESTORING, f"generation {generation} from {number}")
@@ -263,7 +265,7 @@ class Shard:
         self._early = []
         for inbox in self._inboxes.values():
             inbox.clear()
-        return [LoadState(generation, records, permit(stable))]
+        return [LoadState(generation, records, permit(stable, takes_back))]
 
     def on_loaded(
         self,

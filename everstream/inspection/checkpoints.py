@@ -7,6 +7,7 @@ rows that were given up never again, because their output may have been taken ba
 
 import os
 import re
+import socket
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,9 +19,11 @@ from everstream.core.ids import Epoch
 from everstream.core.manifest import EpochManifest, still_valid
 from everstream.errors import StoreError, UserError
 from everstream.state.blobs import FsspecBlobs
+from everstream.state.heartbeat import Life, read_heartbeat
 from everstream.state.objects import ObjectRef
 from everstream.state.signing import StoreKey
 from everstream.state.store import CheckpointStore, Holder, Manifest, Survey
+from everstream.state.store_lock import is_held
 
 _OBJECT = re.compile(r"(?P<operator>.+)-(?P<number>\d+)/(?P<epoch>\d{8,})-[0-9a-f]+\.ckpt")
 
@@ -108,11 +111,29 @@ class Overview:
     """Newest first."""
     holder: Holder
     verified: bool
+    held: bool | None = None
+    """Whether the run that took the lease is still there; None if that cannot be seen from here."""
+
+    @property
+    def lease_in_words(self) -> str:
+        number, owner = self.holder.number, self.holder.owner
+        if not owner:
+            return f"Lease {number} is held by nobody: the store was started afresh"
+        if self.held:
+            return f"Lease {number} is held by {owner}"
+        ended = "whether it still runs cannot be seen from here"
+        if self.held is False:
+            ended = "which has ended: the store is free"
+        return f"Lease {number} was last taken by {owner}, {ended}"
 
     def to_json(self) -> dict[str, Any]:
         return {
             "pipeline": self.pipeline,
-            "lease": {"number": self.holder.number, "owner": self.holder.owner},
+            "lease": {
+                "number": self.holder.number,
+                "owner": self.holder.owner,
+                "held": self.held,
+            },
             "verified": self.verified,
             "checkpoints": [checkpoint.to_json() for checkpoint in self.checkpoints],
         }
@@ -159,7 +180,23 @@ def look(store: CheckpointStore, *, verify: bool = False) -> Overview:
     pipeline = next((row.manifest.pipeline for row in rows if row.manifest is not None), "")
     if verify:
         rows = _verified(store, survey, rows)
-    return Overview(pipeline, rows, holder, verify)
+    return Overview(pipeline, rows, holder, verify, _is_held(store, holder))
+
+
+def _is_held(store: CheckpointStore, holder: Holder) -> bool | None:
+    """Whether the run that took the lease still goes on: as it has said itself, or as seen here."""
+    if not holder.owner:
+        return False
+    heartbeat = read_heartbeat(store.blobs)
+    if (
+        heartbeat is not None
+        and heartbeat.lease == holder.number
+        and heartbeat.life is not Life.RUNNING
+    ):
+        return False
+    here = holder.owner.rpartition(" on ")[2] == socket.gethostname()
+    blobs = store.blobs
+    return is_held(blobs.url) if here and isinstance(blobs, FsspecBlobs) else None
 
 
 def checkpoints_in(survey: Survey) -> list[Checkpoint]:

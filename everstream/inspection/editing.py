@@ -59,13 +59,13 @@ def edit_savepoint(
     `edit.state("count")` is the state of an operator over all its shards: `map` its values, `put` and
     `delete` keys, or take it as a Polars frame (`frame`) and put that back (`put_frame`). Nothing is
     written before `edit.save("patched")`; then `everstream rewind STORE --to patched` goes on from
-    it, or `everstream run app.py --store OTHER --from STORE@patched`.
+    it, or `everstream run app.py --store OTHER --start-from STORE@patched`.
     """
     return SavepointEdit(open_store(store, store_key), name)
 
 
 class SavepointEdit:
-    """A savepoint that is being changed: what `es.edit_savepoint` gives."""
+    """A savepoint that is being changed: what `edit_savepoint` gives."""
 
     def __init__(self, store: CheckpointStore, name: str) -> None:
         self._store = store
@@ -165,7 +165,7 @@ class SavepointEdit:
             )
         return sorted(found, key=lambda record: record.shard.number)
 
-    def _part(self, record: CheckpointRecord, operator: str) -> "_Part":
+    def _part(self, record: CheckpointRecord, operator: str) -> "_ShardPart":
         """The state of a shard; read once, whoever asks."""
         if record.shard not in self._shards:
             state, extras = ShardState(), {}
@@ -173,10 +173,10 @@ class SavepointEdit:
                 data = [self._objects[ref] for ref in record.objects]
                 extras = state.restore(data, record.objects)
             self._shards[record.shard] = (state, extras)
-        return _Part(record, self._shards[record.shard][0], operator)
+        return _ShardPart(record, self._shards[record.shard][0], operator)
 
 
-class _Part:
+class _ShardPart:
     """An operator's state in one shard."""
 
     def __init__(self, record: CheckpointRecord, state: ShardState, operator: str) -> None:
@@ -194,7 +194,7 @@ class _Part:
 
     def entries(self, name: str) -> dict[Any, Any]:
         """To be changed."""
-        return self._state.keystore(self._saved, name).look()
+        return self._state.keystore(self._saved, name).changing(())
 
 
 class StateEdit:
@@ -204,7 +204,7 @@ class StateEdit:
         self,
         operator: str,
         name: str,
-        parts: list[_Part],
+        parts: list[_ShardPart],
         key: str | list[str] | None,
         shards: int,
         key_groups: int | None,

@@ -2,15 +2,21 @@
 
 A rewind does what a fall back of the coordinator does: it writes the older manifest again, as the
 newest. Every epoch that was newer is given up with that, and at the next run the sinks take back
-what those epochs had shown.
+what those epochs had shown. Until a run has begun nothing was taken back, and what was given up is
+still there: a rewind can be undone by another one.
+
+Not everything can be taken back. A sink whose output stays where it is, a Kafka topic, would refuse
+the next run: so the rewind is refused before anything is given up.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from everstream.core.manifest import EpochManifest, still_valid
 from everstream.errors import StoreError, UserError
 from everstream.inspection.checkpoints import problems_of, survey_of
-from everstream.state.landing import Wait, pause
+from everstream.pipeline.sink import Delivery
+from everstream.state.manifest_append import Wait, pause
 from everstream.state.savepoints import objects_in, put_back, savepoint
 from everstream.state.store import CheckpointStore
 
@@ -25,6 +31,7 @@ def check_rewind(store: CheckpointStore, to: int) -> tuple[EpochManifest, EpochM
     if not found:
         raise UserError("the store holds no checkpoint yet: there is nothing to go back to.")
     current, *older = still_valid(manifest for manifest, _ in found)
+    older += _undoes(current, [manifest for manifest, _ in found])
     choices = f"It can go back to: {', '.join(str(m.epoch) for m in older) or 'none'}."
     if to == current.epoch:
         raise UserError(f"epoch {to} is the current one already. {choices}")
@@ -37,7 +44,44 @@ def check_rewind(store: CheckpointStore, to: int) -> tuple[EpochManifest, EpochM
     problems = problems_of(store, entry, {})
     if problems:
         raise StoreError(f"epoch {to} cannot be restored: {problems[0]}. {choices}")
+    _check_sinks(target, current)
     return target, current
+
+
+def _undoes(current: EpochManifest, found: Sequence[EpochManifest]) -> list[EpochManifest]:
+    """What the rewind to the current checkpoint gave up, if no run has begun since."""
+    if not current.rewound:
+        return []
+    before = [m for m in found if m.returns == current.returns[:-1] and m.epoch > current.epoch]
+    return still_valid(before)
+
+
+def _check_sinks(target: EpochManifest, current: EpochManifest) -> None:
+    """Raise a UserError for the first sink that has shown what it cannot take back."""
+    for name, about in (current.described or {}).items():
+        if "topic" not in about or about.get("delivery") != Delivery.EXACTLY_ONCE.value:
+            continue
+        since = _taken(current, name) - _taken(target, name)
+        if since > 0:
+            raise UserError(
+                f"sink '{name}' has sent {since} record(s) to topic '{about['topic']}' since epoch "
+                f"{target.epoch}, and Kafka takes none back: a run from there would send them twice, "
+                "and be refused. Nothing was changed. Continue from the current checkpoint; or "
+                "begin another store with a savepoint and another topic (--start-from STORE@NAME)."
+            )
+
+
+def _taken(manifest: EpochManifest, operator: str) -> int:
+    """The records that an operator had been given at this checkpoint."""
+    records = [part for record in manifest.records.values() for part in record.parts or (record,)]
+    return sum(record.counts.get(operator, (0, 0))[0] for record in records)
+
+
+def _gone_back(current: EpochManifest, target: EpochManifest, now: float) -> EpochManifest:
+    """What is written: the older checkpoint, as the newest; or, to undo that, the newer one again."""
+    if target.epoch > current.epoch:
+        return replace(target, written_at=now)
+    return replace(current.gone_back_to(target), written_at=now, rewound=True)
 
 
 def rewind(
@@ -53,9 +97,8 @@ def rewind(
     lease = store.acquire_lease(owner)
     # Again, because a live driver may have pruned it before it was fenced.
     target, current = check_rewind(store, to)
-    manifest = replace(current.gone_back_to(target), written_at=now)
+    manifest = _gone_back(current, target, now)
     store.append_manifest(lease, manifest.to_json(), wait)
-    store.remove_given_up()
     return manifest
 
 
@@ -71,7 +114,7 @@ def check_rewind_to_savepoint(
         pass
     target = EpochManifest.from_json(kept.body)
     survey, _ = survey_of(store)
-    fork = f"Start another store from it: --from STORE@{name}."
+    fork = f"Start another store from it: --start-from STORE@{name}."
     if kept.slot is None:
         raise UserError(f"savepoint '{name}' was imported: this store never was there. {fork}")
     if not survey.manifests:
@@ -90,6 +133,7 @@ def check_rewind_to_savepoint(
         )
     if (current.epoch, current.returns) == (target.epoch, target.returns) and not kept.edited:
         raise UserError(f"savepoint '{name}' is epoch {target.epoch}, the current one already.")
+    _check_sinks(target, current)
     return target, current
 
 
@@ -101,7 +145,6 @@ def rewind_to_savepoint(
     lease = store.acquire_lease(owner)
     target, current = check_rewind_to_savepoint(store, name)
     put_back(store, savepoint(store, name), store)
-    manifest = replace(current.gone_back_to(target), written_at=now)
+    manifest = _gone_back(current, target, now)
     store.append_manifest(lease, manifest.to_json(), wait)
-    store.remove_given_up()
     return manifest

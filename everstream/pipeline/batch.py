@@ -4,12 +4,14 @@ A batch is either a Polars DataFrame (rows with columns, Arrow memory) or a plai
 objects. Nothing here looks at single records unless a user's Python function asks for them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from itertools import chain
 from typing import Any, TypeAlias
 
 import polars as pl
 
 from everstream.errors import UserError
+from everstream.pipeline.exact import Column, column_of, shown
 
 Batch: TypeAlias = pl.DataFrame | list[Any]
 
@@ -28,7 +30,27 @@ def columns_of(batch: Batch, wanted_by: str) -> pl.DataFrame:
             f"'{wanted_by}' works on columns but got records of type {type(batch[0]).__name__}. "
             "Turn them into columns first, for example .map(lambda r: {'value': r})."
         )
-    return pl.DataFrame(batch, infer_schema_length=None)
+    return pl.DataFrame([_kept(column, batch, wanted_by) for column in columns_by_name(batch)])
+
+
+def columns_by_name(records: Sequence[dict[str, Any]]) -> list[Column]:
+    """The values of dicts by their keys, each as it is; None where a record has no such key."""
+    names = dict.fromkeys(chain.from_iterable(records))
+    return [column_of(str(name), [record.get(name) for record in records]) for name in names]
+
+
+def _kept(column: Column, records: Sequence[Any], wanted_by: str) -> pl.Series:
+    values, misfits = column.fitted(column.kind)
+    if not misfits:
+        return values
+    if values.null_count() == len(values):
+        # Objects of the user's own: no type holds them, and none is needed to pass them on.
+        return pl.Series(values.name, [r.get(values.name) for r in records], dtype=pl.Object)
+    row, reason = next(iter(misfits.items()))
+    raise UserError(
+        f"'{wanted_by}' works on columns, and column '{values.name}' has values of several types: "
+        f"{reason}. Record: {shown(records[row])}. Give the column one type with a map."
+    )
 
 
 def where(batch: Batch, mask: pl.Series) -> Batch:
@@ -36,6 +58,19 @@ def where(batch: Batch, mask: pl.Series) -> Batch:
     if isinstance(batch, pl.DataFrame):
         return batch.filter(mask)
     return [record for record, keep in zip(batch, mask.to_list(), strict=True) if keep]
+
+
+def taken(batch: Batch, rows: Sequence[int]) -> list[Any]:
+    """The records at these places."""
+    if isinstance(batch, pl.DataFrame):
+        return batch[rows].rows(named=True)
+    return [batch[row] for row in rows]
+
+
+def without(batch: Batch, rows: Container[int]) -> Batch:
+    """The records but those at these places."""
+    left = [row for row in range(len(batch)) if row not in rows]
+    return batch[left] if isinstance(batch, pl.DataFrame) else [batch[row] for row in left]
 
 
 def joined(batches: Sequence[Batch]) -> list[Batch]:

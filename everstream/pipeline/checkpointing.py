@@ -1,8 +1,9 @@
 """How a run is checkpointed, in the words a user says it with."""
 
 import re
-from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from everstream.errors import UserError
 
@@ -11,9 +12,24 @@ AUTO_START_S = 10.0
 Mode: TypeAlias = Literal["aligned", "unaligned", "at-least-once"]
 Rule: TypeAlias = Literal["hmnr", "bcs"]
 KeptLog: TypeAlias = Literal["durable", "memory"]
-Engine: TypeAlias = Literal["tasks", "microbatch"]
+EngineName: TypeAlias = Literal["tasks", "microbatch"]
 """What runs a pipeline: Spark tasks that stay, or one Spark job per epoch."""
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+def _one_of(name: str, given: str, known: tuple[str, ...]) -> None:
+    if given not in known:
+        raise UserError(f"{name}={given!r}: say one of {', '.join(known)}.")
+
+
+def seconds(duration: str | float) -> float:
+    """'500ms', '5s', '2m', '1h' or a number of seconds."""
+    if isinstance(duration, int | float):
+        return float(duration)
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", duration)
+    if found is None or (found[2] or "s") not in _UNITS_S:
+        raise UserError(f"{duration!r} is no duration: write it like 500ms, 5s, 2m or 1h.")
+    return float(found[1]) * _UNITS_S[found[2] or "s"]
 
 
 @dataclass(frozen=True)
@@ -71,7 +87,7 @@ class Uncoordinated:
     Senders log what they send, so after a failure only those go back who must. With
     log="durable" results are exactly-once; with log="memory" a log dies with its process, and
     what was in transit from it is lost: the run counts and says how much. On a cycle the
-    checkpoints may not fit together, and a failure may lead back to the start: see `Induced`.
+    checkpoints may not fit together, and a failure may lead back to the start: see `CommunicationInduced`.
     """
 
     every: str | float = "30s"
@@ -91,7 +107,7 @@ class Uncoordinated:
 
 
 @dataclass(frozen=True)
-class Induced(Uncoordinated):
+class CommunicationInduced(Uncoordinated):
     """As `Uncoordinated`, and what rides on the frames forces a checkpoint where one is needed.
 
     So that every checkpoint is of use, also on cycles. The rule "hmnr" forces fewer checkpoints
@@ -106,18 +122,46 @@ class Induced(Uncoordinated):
 
 
 Checkpointing: TypeAlias = Coordinated | Uncoordinated
+PROTOCOL_WORDS: Final[Mapping[str, Checkpointing | None]] = {
+    "aligned": Coordinated(),
+    "unaligned": Coordinated(mode="unaligned"),
+    "at-least-once": Coordinated(mode="at-least-once"),
+    "uncoordinated": Uncoordinated(),
+    "hmnr": CommunicationInduced(rule="hmnr"),
+    "bcs": CommunicationInduced(rule="bcs"),
+    "none": None,
+}
+"""The word of each protocol outside Python."""
 
 
-def _one_of(name: str, given: str, known: tuple[str, ...]) -> None:
-    if given not in known:
-        raise UserError(f"{name}={given!r}: say one of {', '.join(known)}.")
-
-
-def seconds(duration: str | float) -> float:
-    """'500ms', '5s', '2m', '1h' or a number of seconds."""
-    if isinstance(duration, int | float):
-        return float(duration)
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", duration)
-    if found is None or (found[2] or "s") not in _UNITS_S:
-        raise UserError(f"{duration!r} is no duration: write it like 500ms, 5s, 2m or 1h.")
-    return float(found[1]) * _UNITS_S[found[2] or "s"]
+def in_words(
+    protocol: str,
+    every: str | float | None = None,
+    every_records: int | None = None,
+    log: str | None = None,
+) -> Checkpointing | None:
+    """How to checkpoint, from the settings that a file or a command line has for it."""
+    if protocol not in PROTOCOL_WORDS:
+        words = ", ".join(PROTOCOL_WORDS)
+        raise UserError(f"'{protocol}' is no checkpoint protocol: say one of {words}.")
+    choice = PROTOCOL_WORDS[protocol]
+    given: dict[str, Any] = {} if every is None else {"every": every}
+    if choice is None:
+        if given or every_records is not None or log is not None:
+            raise UserError(
+                "every, every_records and log need checkpoints, and the protocol is none: choose "
+                "another one with checkpoint."
+            )
+        return None
+    if isinstance(choice, Coordinated):
+        if log is not None:
+            raise UserError(f"the protocol {protocol} keeps no log: leave log out.")
+        return replace(choice, every_records=every_records, **given)
+    if every_records is not None or every == AUTO:
+        raise UserError(
+            f"with the protocol {protocol} each shard has its own timer: give a time with every, such "
+            "as 5s."
+        )
+    if log is not None:
+        given["log"] = log
+    return replace(choice, **given)

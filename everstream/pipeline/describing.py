@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 import polars as pl
 
 from everstream.errors import UserError
+from everstream.pipeline.aggregation.local_parts import LocalParts
 from everstream.pipeline.graph import ByKey, Graph, Kind, Node
 from everstream.pipeline.keys import Keying
-from everstream.pipeline.local_parts import LocalParts
 from everstream.pipeline.operator import Operator
 from everstream.pipeline.sink import Delivery, Sink
 from everstream.pipeline.source import Source

@@ -1,14 +1,32 @@
-"""The graph behind a pipeline: nodes, edges and how records travel along them. Data only."""
+"""The graph behind a pipeline: names, nodes, edges and how records travel along them. Data only."""
 
+import re
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from everstream.pipeline.keys import Keying
 from everstream.pipeline.operator import OUT, Operator, StateKind
 from everstream.pipeline.rejects import OnError
 from everstream.pipeline.sink import Sink
 from everstream.pipeline.source import Source
+
+_USABLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+def is_usable(name: str) -> bool:
+    """Names become parts of file names."""
+    return _USABLE.fullmatch(name) is not None
+
+
+def base_name(what: object) -> str:
+    """What an operator is called if nobody names it.
+
+    >>> class TextLines: ...
+    >>> base_name(TextLines())
+    'text_lines'
+    """
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(what).__name__).lower()
 
 
 class Kind(Enum):
@@ -57,6 +75,15 @@ class Node:
     """Its name was given, not made up from what it is and numbered."""
     state: StateKind | None = None
     """Where its state is kept, if it was said."""
+    stops_at: Any = None
+    """Of a source: up to where it is read, in a run that ends when it has caught up."""
+    part_of: str | None = None
+    """The operator that the user wrote, if this is only a part of it."""
+
+    @property
+    def written_as(self) -> str:
+        """The operator as the user knows it, for messages."""
+        return self.part_of or self.name
 
 
 @dataclass(frozen=True)
@@ -66,7 +93,7 @@ class Edge:
     sender: str
     receiver: str
     routing: Routing = OnDemand()
-    port: str = OUT
+    output: str = OUT
     side: str = ""
     """Which input of the receiver this is, for one that tells its inputs apart: `ctx.input`."""
     feedback: bool = False

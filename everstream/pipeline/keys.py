@@ -6,8 +6,12 @@ the group of a key, of which there are always as many, and the group its shard: 
 among other shards, when their number changes, can be told from the key alone.
 """
 
+import datetime as dt
+import struct
 import zlib
 from collections.abc import Callable, Hashable, Sequence
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,7 +19,62 @@ import polars as pl
 
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch, columns_of, records_of
-from everstream.pipeline.text_hash import crc32_column
+from everstream.state.canonical_key import (
+    KINDS,
+    canonical_key,
+    canonical_keys,
+    column_keys,
+    equal_number,
+    fields_of,
+    instant,
+)
+
+# CRC-32 of every text of a column at once: the same numbers as `zlib.crc32` of each, but a step of the
+# loop takes the n-th byte of all texts together, so a column of short keys costs a few passes instead of
+# a call per text.
+LONGEST = 24
+"""Longer texts need too many passes: they are better hashed one by one."""
+BLOCK = 8_192
+"""So many texts at a time: what the passes make of them stays in the cache."""
+
+_Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+_TABLE = np.array([zlib.crc32(bytes([n]), 0xFFFFFFFF) ^ 0xFFFFFFFF for n in range(256)], np.uint32)
+
+
+def crc32_column(texts: pl.Series, start: int) -> _Array | None:
+    """`zlib.crc32(text, start)` of each text or binary value, 0 for null; None if one is long.
+
+    >>> crc32_column(pl.Series(["apple", ""]), 0).tolist()
+    [2838417488, 0]
+    """
+    array: Any = texts.to_arrow(compat_level=pl.CompatLevel.oldest())
+    _, offset_bytes, data_bytes = array.buffers()
+    count = len(texts)
+    if data_bytes is None:
+        return np.full(count, zlib.crc32(b"", start), np.uint32)
+    offsets = np.frombuffer(offset_bytes, np.int64)[array.offset : array.offset + count + 1]
+    data = np.frombuffer(data_bytes, np.uint8)
+    lengths = np.diff(offsets)
+    if lengths.max(initial=0) > LONGEST:
+        return None
+    code = np.full(count, start ^ 0xFFFFFFFF, np.uint32)
+    for first in range(0, count, BLOCK):
+        rows = slice(first, first + BLOCK)
+        _advance(code[rows], data, offsets[:-1][rows], lengths[rows])
+    code ^= np.uint32(0xFFFFFFFF)
+    return code
+
+
+def _advance(code: _Array, data: _Array, begins: _Array, lengths: _Array) -> None:
+    """Take in all bytes of some texts; `code` is changed in place."""
+    shortest = int(lengths.min())
+    for place in range(int(lengths.max())):
+        # Once some have ended only the others go on.
+        rows: Any = slice(None) if place < shortest else np.flatnonzero(lengths > place)
+        some = code[rows]
+        at = (some ^ data[begins[rows] + place]) & np.uint32(0xFF)
+        code[rows] = _TABLE[at] ^ (some >> np.uint32(8))
+
 
 Hashes: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 KeySelector: TypeAlias = Callable[[Any], Hashable] | str | pl.Expr
@@ -39,7 +98,7 @@ _TEXT_CODES: dict[Any, int] = {}
 def stable_hash(key: Any) -> int:
     """A hash of a Python key that is the same everywhere; equal keys have equal hashes."""
     if isinstance(key, str):
-        return zlib.crc32(key.encode())
+        return zlib.crc32(key.encode("utf-8", "surrogatepass"))
     if isinstance(key, float) and key.is_integer():
         key = int(key)
     if isinstance(key, bool | int):
@@ -56,10 +115,22 @@ def stable_hash(key: Any) -> int:
     if key is None:
         return 3
     if isinstance(key, float):
-        return zlib.crc32(repr(key).encode(), 2)
+        return zlib.crc32(repr(float(key)).encode(), 2)
+    if isinstance(key, Decimal | Fraction):
+        number = equal_number(key)
+        if isinstance(number, Fraction):
+            return zlib.crc32(f"{number.numerator}/{number.denominator}".encode(), 4)
+        return stable_hash(number)
+    if isinstance(key, dt.date | dt.time | dt.timedelta):
+        kind, count = instant(key)
+        return zlib.crc32(f"{kind} {count}".encode(), 5)
+    if isinstance(key, np.generic):
+        return stable_hash(canonical_key(key))
+    fields = fields_of(key)
+    if fields is not None:
+        return stable_hash(fields)
     raise UserError(
-        f"a key must be a str, bytes, number, None or a tuple of these, not {type(key).__name__} "
-        f"({key!r}). Let key_by return such a value."
+        f"a key must be {KINDS}, not {type(key).__name__} ({key!r}). Let key_by return such a value."
     )
 
 
@@ -72,6 +143,10 @@ class Keying:
         self.groups = groups
         self._cache: dict[int, dict[Any, int]] = {}
         """Number of shards -> key -> shard: one keyed stream may feed several operators."""
+        self.failed_on: Batch | None = None
+        """The last batch that has records without a key: nothing was done with it yet."""
+        self._kinds: set[type] = set()
+        """Types of keys that can be spread, of those that came."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Keying, (self.selector, self.groups))
@@ -81,17 +156,41 @@ class Keying:
         return not callable(self.selector) or isinstance(self.selector, pl.Expr)
 
     def keys(self, batch: Batch) -> list[Hashable]:
-        """The key of each record."""
+        """The key of each record, in its canonical form."""
+        try:
+            return self._keys(batch)
+        except Exception:
+            self.failed_on = batch
+            raise
+
+    def _keys(self, batch: Batch) -> list[Hashable]:
         if not self.on_columns:
             function: Callable[[Any], Hashable] = self.selector  # type: ignore[assignment]
-            return [function(record) for record in records_of(batch)]
-        column = self.key_column(batch)
-        if column.dtype == pl.Struct:
-            return [*map(_as_tuple, column.to_list())]
-        return column.to_list()
+            keys = [function(record) for record in records_of(batch)]
+            self._check_kinds(keys)
+            return canonical_keys(keys)
+        return column_keys(self._key_column(batch))
+
+    def _check_kinds(self, keys: Sequence[Any]) -> None:
+        """Refuse kinds that cannot be spread with one shard already, where nobody hashes keys."""
+        for kind in {*map(type, keys)} - self._kinds:
+            stable_hash(next(key for key in keys if type(key) is kind))
+            self._kinds.add(kind)
 
     def key_column(self, batch: Batch) -> pl.Series:
-        """The keys as one Polars column."""
+        """The keys as one Polars column; a UserError if keys of its type cannot be spread."""
+        try:
+            return self._key_column(batch)
+        except Exception:
+            self.failed_on = batch
+            raise
+
+    def _key_column(self, batch: Batch) -> pl.Series:
+        column = self._selected(batch)
+        _check_type(column.dtype, column.name)
+        return column
+
+    def _selected(self, batch: Batch) -> pl.Series:
         frame = columns_of(batch, "key_by")
         if isinstance(self.selector, str):
             if self.selector in frame.columns:
@@ -101,10 +200,38 @@ class Keying:
             ).to_series()  # a pattern of names, or an error
         return frame.select(self.selector).to_series()  # type: ignore[arg-type]
 
-    def split(self, batch: Batch, shards: int) -> list[tuple[int, Batch]]:
-        """The batch cut into parts, one for each shard that gets any, order kept."""
+    def split(self, batch: Batch, shards: int, tolerant: bool = True) -> list[tuple[int, Batch]]:
+        """The batch cut into parts, one for each shard that gets any, order kept.
+
+        tolerant: records without a key go to shard 0, where their operator does as its `on_error`
+        says. Otherwise the error is raised here: an operator may never look at its keys.
+        """
         if shards == 1:
             return [(0, batch)]
+        try:
+            return self._split(batch, shards)
+        except Exception:
+            if not tolerant:
+                raise
+            if len(batch) == 1:
+                if self._has_key(batch):
+                    raise
+                return [(0, batch)]
+        parts: dict[int, list[Batch]] = {}
+        half = len(batch) // 2
+        for piece in (batch[:half], batch[half:]):
+            for shard, part in self.split(piece, shards):
+                parts.setdefault(shard, []).append(part)
+        return [(shard, _joined(pieces, batch)) for shard, pieces in sorted(parts.items())]
+
+    def _has_key(self, batch: Batch) -> bool:
+        try:
+            self._keys(batch)
+        except Exception:
+            return False
+        return True
+
+    def _split(self, batch: Batch, shards: int) -> list[tuple[int, Batch]]:
         if not self.on_columns and not isinstance(batch, pl.DataFrame):
             return self._split_objects(batch, shards)
         frame = columns_of(batch, "key_by")
@@ -154,8 +281,16 @@ class Keying:
         cache = self._cache.setdefault(shards, {})
         if len(cache) >= _CACHE_LIMIT:
             cache.clear()
-        cache[key] = shard
+        cache[canonical_key(key)] = shard
         return shard
+
+
+def _joined(pieces: list[Batch], batch: Batch) -> Batch:
+    """Pieces of a batch, as it is: pieces of a list may have become columns on their own."""
+    frames = [piece for piece in pieces if isinstance(piece, pl.DataFrame)]
+    if isinstance(batch, pl.DataFrame):
+        return pl.concat(frames)
+    return [record for piece in pieces for record in records_of(piece)]
 
 
 def _filtered(frame: pl.DataFrame, mask: Any) -> pl.DataFrame:
@@ -166,16 +301,11 @@ def _filtered(frame: pl.DataFrame, mask: Any) -> pl.DataFrame:
     return pl.DataFrame([column.filter(chosen) for column in frame.get_columns()])
 
 
-def _as_tuple(key: Any) -> Any:
-    """A compound key as Polars gives it, as one that can be looked up."""
-    return tuple(map(_as_tuple, key.values())) if isinstance(key, dict) else key
-
-
 def hash_column(column: pl.Series) -> Hashes:
     """A 64-bit hash of each value of a column, vectorised for numbers and strings.
 
     Equal keys have equal hashes whatever the type of the column: batches of one stream can
-    differ in it, if some hold only whole numbers or only nulls.
+    differ in it, if some hold only whole numbers, only nulls, or Decimals.
     """
     if column.dtype == pl.Struct:
         code = np.zeros(len(column), dtype=np.uint64)
@@ -201,6 +331,8 @@ def hash_keys(keys: Sequence[Any]) -> Hashes:
             for field in zip(*alike, strict=True):
                 code = _mix(code ^ hash_keys(field))
             hashes[positions] = code
+        elif issubclass(kind, Decimal | Fraction):
+            hashes[positions] = _mix(np.array([*map(_number_code, alike)], dtype=np.uint64))
         else:
             hashes[positions] = hash_column(pl.Series(alike))
     return hashes
@@ -219,12 +351,25 @@ def _codes(column: pl.Series) -> Hashes:
         return values.fill_null(0).to_numpy().view(np.uint64)
     if kind.is_float():
         return _hash_floats(column.fill_null(0.0).to_numpy().astype(np.float64))
-    if kind in (pl.String, pl.Binary, pl.Categorical, pl.Enum):
+    if kind in _TEXTS:
         return _hash_texts(column)
-    raise UserError(
-        f"key_by cannot use column '{column.name}' of type {kind}: use a number, string, "
-        "date or a struct of these."
-    )
+    _check_type(kind, column.name)
+    return _hash_decimals(column)
+
+
+_TEXTS = (pl.String, pl.Binary, pl.Categorical, pl.Enum)
+
+
+def _check_type(kind: Any, name: str) -> None:
+    """Raise a UserError if keys in a column of this type cannot be spread."""
+    if isinstance(kind, pl.Struct):
+        for field in kind.fields:
+            _check_type(field.dtype, f"{name}.{field.name}")
+    elif not (kind.is_numeric() or kind.is_temporal() or kind in (*_TEXTS, pl.Boolean, pl.Null)):
+        raise UserError(
+            f"key_by cannot use column '{name}' of type {kind}: use a number, string, date or a "
+            "struct of these."
+        )
 
 
 def _hash_floats(values: np.ndarray[Any, np.dtype[np.float64]]) -> Hashes:
@@ -232,7 +377,31 @@ def _hash_floats(values: np.ndarray[Any, np.dtype[np.float64]]) -> Hashes:
     values = np.where(np.isnan(values), np.nan, values)
     whole = (np.abs(values) < 2.0**63) & (np.trunc(values) == values)
     integers = np.where(whole, values, 0.0).astype(np.int64)
-    return np.where(whole, integers.view(np.uint64), values.view(np.uint64))
+    codes = np.where(whole, integers.view(np.uint64), values.view(np.uint64))
+    large = (np.abs(values) >= 2.0**63) & np.isfinite(values)
+    if large.any():
+        codes[large] = [int(value) % 2**64 for value in values[large].tolist()]
+    return codes
+
+
+def _hash_decimals(column: pl.Series) -> Hashes:
+    distinct = column.unique().drop_nulls()
+    codes = pl.Series([*map(_number_code, distinct.to_list())], dtype=pl.UInt64)
+    if distinct.is_empty():
+        return np.zeros(len(column), dtype=np.uint64)
+    found = column.replace_strict(distinct, codes, default=None, return_dtype=pl.UInt64)
+    return found.fill_null(0).to_numpy()
+
+
+def _number_code(number: Decimal | Fraction) -> int:
+    """The code that the column of another type gives which holds this number, if one can."""
+    equal = equal_number(number)
+    if isinstance(equal, int):
+        return equal % 2**64
+    if isinstance(equal, float):
+        return int(struct.unpack("<Q", struct.pack("<d", equal))[0])
+    text = f"{equal.numerator}/{equal.denominator}".encode()
+    return zlib.crc32(text) | zlib.crc32(text, 4) << 32
 
 
 def _hash_texts(column: pl.Series) -> Hashes:

@@ -16,18 +16,25 @@ import polars as pl
 
 from everstream.errors import EverstreamError, UserError
 from everstream.pipeline.batch import Batch, joined, records_of
+from everstream.pipeline.event_time.lateness import RecordWatermarks
 from everstream.pipeline.keys import Keying
 from everstream.pipeline.rejects import OnError, Rejected, describe
-from everstream.pipeline.spreading import CONTEXT_STATE, Entries, Place, Spread, spread_entries
+from everstream.pipeline.spreading import (
+    CONTEXT_STATE,
+    Entries,
+    Place,
+    Spread,
+    redistribute_entries,
+)
 from everstream.pipeline.times import NO_WATERMARK
-from everstream.state.keystore import KeyStore
+from everstream.state.backends.protocol import StateBackend
 from everstream.state.migrating import FIRST_VERSION, Migration
 
 V = TypeVar("V")
 StateKind: TypeAlias = Literal["memory", "disk"]
 """Where state is kept."""
 OUT = "out"
-"""The name of the port that records leave by unless another is named."""
+"""The name of the output that records leave by unless another is named."""
 
 
 class Keyed(Generic[V]):
@@ -84,13 +91,13 @@ class Keyed(Generic[V]):
     @overload
     def __get__(self, instance: None, owner: type) -> "Keyed[V]": ...
     @overload
-    def __get__(self, instance: "Operator", owner: type) -> KeyStore[Hashable, V]: ...
+    def __get__(self, instance: "Operator", owner: type) -> StateBackend[Hashable, V]: ...
     def __get__(
         self, instance: "Operator | None", owner: type
-    ) -> "Keyed[V] | KeyStore[Hashable, V]":
+    ) -> "Keyed[V] | StateBackend[Hashable, V]":
         if instance is None:
             return self
-        store: KeyStore[Hashable, V] = instance.__dict__["_keyed"][self.name]
+        store: StateBackend[Hashable, V] = instance.__dict__["_keyed"][self.name]
         return store
 
 
@@ -110,7 +117,7 @@ class Context:
         operator: str,
         shard: int,
         shards: int,
-        state: KeyStore[Any, Any],
+        state: StateBackend[Any, Any],
         keying: Keying | None = None,
         on_error: OnError = "fail",
         clock_s: Callable[[], float] = time.time,
@@ -127,6 +134,9 @@ class Context:
         """Which input the batch in `process_batch` came from, if the operator has several."""
         self.watermark = NO_WATERMARK
         """How far event time has come, in microseconds: all that comes later is not before it."""
+        self.judged: RecordWatermarks | None = None
+        """The watermark that each record of the batch in `process_batch` is judged by, if an
+        `event_time` of this chain has said it: for operators with `keeps_rows`."""
         self.announced = NO_WATERMARK
         """The watermark given to `advance_watermark`."""
         self.wanted_at_s = math.inf
@@ -143,22 +153,34 @@ class Context:
         self._tuning: list[dict[str, str]] = []
         self._rejected: list[Rejected] = []
         self._reading: tuple[list[Any], Iterator[Any]] = ([], iter(()))
-        self._emitted: list[tuple[str, Batch]] = []
+        self._emitted: list[tuple[str, Batch, RecordWatermarks | None]] = []
         self._records: list[Any] = []
-        self._port = OUT
+        self._output = OUT
 
-    def emit(self, record: Any, port: str = OUT) -> None:
+    def emit(self, record: Any, output: str = OUT) -> None:
         """Send one record on."""
-        if port != self._port:
+        if output != self._output:
             self._flush()
-            self._port = port
+            self._output = output
         self._records.append(record)
 
-    def emit_batch(self, batch: Batch, port: str = OUT) -> None:
+    def emit_batch(self, batch: Batch, output: str = OUT) -> None:
         """Send a whole batch on."""
         self._flush()
         if len(batch):
-            self._emitted.append((port, batch))
+            self._emitted.append((output, batch, None))
+
+    def emit_rows(self, batch: Batch, rows: pl.Series | None = None, output: str = OUT) -> None:
+        """Send on, for each record of the batch in `process_batch`, one that stands for it.
+
+        rows: a mask of those that are sent on; None for all. For operators with `keeps_rows`.
+        """
+        self._flush()
+        if len(batch):
+            judged = self.judged
+            if judged is not None and rows is not None:
+                judged = judged.of(rows.to_numpy())
+            self._emitted.append((output, batch, judged))
 
     @property
     def now_s(self) -> float:
@@ -179,7 +201,8 @@ class Context:
     def call_at(self, time_s: float) -> None:
         """Have `on_timer` called at this processing time; the earliest such wish counts.
 
-        Wishes are not kept across a crash: say them again in `on_start`.
+        Wishes are not kept across a crash: say them again in `on_start`. When all input has ended
+        a pending wish is dropped: emit what still waits in `on_end`.
         """
         self.asked_time = True
         self.wanted_at_s = min(self.wanted_at_s, time_s)
@@ -225,6 +248,10 @@ class Context:
         position = len(records) - length_hint(iterator) - 1
         return records[position] if 0 <= position < len(records) else None
 
+    def show(self, record: Any) -> None:
+        """An error that is about to be raised is this record's. For engines."""
+        self._reading = ([record], iter(()))
+
     def reject(self, record: Any, error: Exception) -> None:
         """Leave a record out as `on_error` says: raise the error, count it, or keep it as well."""
         if not self.tolerates(error):
@@ -253,34 +280,40 @@ class Context:
 
     def mark(self) -> tuple[int, int, str]:
         """How much has been emitted, for `forget_since`."""
-        return len(self._emitted), len(self._records), self._port
+        return len(self._emitted), len(self._records), self._output
 
     def forget_since(self, mark: tuple[int, int, str]) -> None:
         """Take back what was emitted since then."""
-        batches, records, port = mark
+        batches, records, output = mark
         if len(self._emitted) > batches:
             # What had been waiting at the mark was flushed first, with what came after it.
             flushed = self._emitted[batches][1]
             self._records = list(flushed[:records]) if records else []
-            self._port = port
+            self._output = output
             del self._emitted[batches:]
         else:
             del self._records[records:]
-            self._port = port
+            self._output = output
 
     def join_since(self, mark: tuple[int, int, str]) -> None:
-        """Join what was emitted since then in small pieces, port by port."""
+        """Join what was emitted since then in small pieces, output by output."""
         self._flush()
         pieces = self._emitted[mark[0] :]
-        ports = dict.fromkeys(port for port, _ in pieces)
+        if any(judged is not None for _, _, judged in pieces):
+            return
+        outputs = dict.fromkeys(output for output, _, _ in pieces)
         self._emitted[mark[0] :] = [
-            (port, batch)
-            for port in ports
-            for batch in joined([batch for other, batch in pieces if other == port])
+            (output, batch, None)
+            for output in outputs
+            for batch in joined([batch for other, batch, _ in pieces if other == output])
         ]
 
     def take_emitted(self) -> list[tuple[str, Batch]]:
         """What was emitted by the step that is over now. For engines."""
+        return [(output, batch) for output, batch, _ in self.take_judged()]
+
+    def take_judged(self) -> list[tuple[str, Batch, RecordWatermarks | None]]:
+        """The same, with the watermarks that the records are judged by where those are known."""
         self._flush()
         self._reading = ([], iter(()))
         emitted, self._emitted = self._emitted, []
@@ -288,7 +321,7 @@ class Context:
 
     def _flush(self) -> None:
         if self._records:
-            self._emitted.append((self._port, self._records))
+            self._emitted.append((self._output, self._records, None))
             self._records = []
 
 
@@ -314,6 +347,10 @@ class Operator:
     """Whether a batch that failed may be processed again, in pieces: it changes no state."""
     pure = False
     """Whether the same batch always gives the same output: no state, no chance, no clock."""
+    keeps_rows = False
+    """Whether it sends on the records it is given, or one for each, with `ctx.emit_rows`."""
+    judges_lateness = False
+    """Whether it looks at `ctx.judged`."""
     whole_batches = False
     """Whether its batches must come as its source gave them, however long they take."""
     record_by_record = False
@@ -371,7 +408,7 @@ class Operator:
         Called before each run; a difference is there only where a rule carries the state over.
         """
 
-    def respread(
+    def redistribute(
         self, parts: Mapping[int, Mapping[str, Entries]], place: Place
     ) -> dict[str, dict[Any, Any]]:
         """The share of this place in what the shards before it kept, when their number has changed.
@@ -384,7 +421,7 @@ class Operator:
         }
         spreads[CONTEXT_STATE] = self.spread
         return {
-            name: spread_entries(
+            name: redistribute_entries(
                 spreads.get(name), {n: kept.get(name, {}) for n, kept in parts.items()}, place, name
             )
             for name in dict.fromkeys(name for kept in parts.values() for name in kept)
@@ -394,7 +431,10 @@ class Operator:
         """Before the first record of each generation, after state was restored."""
 
     def on_end(self, ctx: Context) -> None:
-        """All inputs have ended; the last chance to emit."""
+        """All inputs have ended; the last chance to emit.
+
+        Timers that are pending are dropped after this, and `on_timer` is not called any more.
+        """
 
     def on_watermark(self, watermark: int, ctx: Context) -> None:
         """Event time has come to here: no record before it will come, unless it is late.
@@ -403,7 +443,7 @@ class Operator:
         """
 
     def on_timer(self, now_s: float, ctx: Context) -> None:
-        """The time asked for with `ctx.call_at` has come."""
+        """The time asked for with `ctx.call_at` has come; never after `on_end`."""
 
     def tunable(self) -> dict[str, str]:
         """What can be changed while running, by name, with the values it was made with, in words."""
@@ -443,17 +483,19 @@ def process_tolerantly(operator: Operator, batch: Batch, ctx: Context) -> None:
     """`process_batch` for an operator whose records may be left out.
 
     The whole batch is tried first. If that fails, one that changes no state gets the batch again
-    in pieces, so that only the records at fault are left out. Any other is not asked again: what
-    it raised for a batch, rather than for a record, costs it the batch.
+    in pieces, so that only the records at fault are left out; so does any other if the keys of the
+    batch could not be told, which comes first. Else it is not asked again: what it raised for a
+    batch, rather than for a record, costs it the batch.
     """
-    mark = ctx.mark()
+    mark, judged = ctx.mark(), ctx.judged
     try:
         operator.process_batch(batch, ctx)
     except Exception as error:
         if not ctx.tolerates(error):
             raise
         ctx.forget_since(mark)
-        if len(batch) == 1 or not operator.repeatable:
+        untouched = ctx.keying is not None and ctx.keying.failed_on is batch
+        if len(batch) == 1 or not (operator.repeatable or untouched):
             for record in records_of(batch):
                 ctx.leave_out(Rejected(record, describe(error)))
             return
@@ -461,13 +503,15 @@ def process_tolerantly(operator: Operator, batch: Batch, ctx: Context) -> None:
         # record by record, so that a function sees no record more than twice.
         step = -(-len(batch) // 2) if isinstance(batch, pl.DataFrame) else 1
         for start in range(0, len(batch), step):
-            process_tolerantly(operator, batch[start : start + step], ctx)
+            piece = slice(start, start + step)
+            ctx.judged = judged.of(piece) if judged is not None else None
+            process_tolerantly(operator, batch[piece], ctx)
         ctx.join_since(mark)
 
 
 def bind_state(
     operator: Operator,
-    keystore: Callable[[str, Callable[[], Any] | None, Migration], KeyStore[Any, Any]],
+    keystore: Callable[[str, Callable[[], Any] | None, Migration], StateBackend[Any, Any]],
 ) -> None:
     """Give an operator's declared state its key stores: keystore makes or finds one by its name."""
     operator.__dict__["_keyed"] = {

@@ -1,6 +1,7 @@
 """Records that cannot be handled: fail, skip them, or keep them as dead letters.
 
-A source rejects what it cannot parse, an operator what its function raised on. `fail` ends the
+A source rejects what it cannot parse, an operator what its function raised on, a sink what it cannot
+store exactly. `fail` ends the
 run with an error that shows the record; `skip` counts it; `dead_letter` counts it and keeps it
 in the store, with the error, exactly as often as the record itself counts: once.
 """

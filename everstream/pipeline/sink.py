@@ -1,14 +1,14 @@
 """Where records go: the interface every sink fills, and the three honest kinds of delivery.
 
 An exactly-once writer collects records into a transaction. `prepare` closes the transaction at
-the instant of a checkpoint; it is made durable in the background (`Transaction.persist`) before
+the instant of a checkpoint; it is made durable in the background (`Committable.persist`) before
 that checkpoint counts; and it is committed only with a `Permit`, which exists only for
 checkpoints that can no longer be rolled back. Committing twice must be harmless. Idempotent
 sinks (keyed upsert) and at-least-once sinks (callbacks) need no transactions.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NoReturn, final
@@ -36,6 +36,9 @@ class Permit:
     """
 
     checkpoint: int
+    takes_back: bool
+    """Later checkpoints may have been shown, and were given up: the store went back to this one. If
+    not, nothing was shown since, and `recover` need not look for it."""
 
     def __init__(self, *_: object, **__: object) -> None:
         raise TypeError(
@@ -59,7 +62,7 @@ class SinkShard(Saved, word="sink-shard"):
     """URL of the store of this run, for sinks that keep their output with the checkpoints."""
 
 
-class Transaction(ABC):
+class Committable(ABC):
     """Records closed off at one checkpoint, waiting to be committed. Must pickle.
 
     `persist`, `commit` and `abort` run on a background thread while the writer goes on writing
@@ -91,16 +94,27 @@ class Writer(ABC):
 
     @abstractmethod
     def write(self, batch: Batch) -> None:
-        """Take these records (exactly-once: into the open transaction)."""
+        """Take these records (exactly-once: into the open transaction).
 
-    def prepare(self, checkpoint: int) -> Transaction | None:
+        Raise `RefusedRecords` to take none of them because some cannot be stored exactly: what the
+        sink's `on_error` says is done with those, and the others are written again.
+        """
+
+    def saved(self) -> Any:
+        """What the next checkpoint keeps besides transactions, as plain JSON; None for nothing."""
+        return None
+
+    def restore(self, saved: Any) -> None:
+        """What `saved` gave at the checkpoint this generation begins with; before `recover`."""
+
+    def prepare(self, checkpoint: int) -> Committable | None:
         """Close the open transaction at this checkpoint and open the next; fast, no fsync here.
 
         None if nothing was written, or if the sink has no transactions.
         """
         return None
 
-    def recover(self, transactions: Sequence[Transaction], permit: Permit) -> Sequence[Transaction]:
+    def recover(self, transactions: Sequence[Committable], permit: Permit) -> Sequence[Committable]:
         """Make the outside world show exactly what the permit says.
 
         Called once, before the first `write` of a new generation, also at the very first start
@@ -111,7 +125,7 @@ class Writer(ABC):
         """
         return ()
 
-    def adopt(self, transactions: Sequence[Transaction]) -> Sequence[Transaction]:
+    def adopt(self, transactions: Sequence[Committable]) -> Sequence[Committable]:
         """Make transactions that a writer in another process has prepared ready to be committed here.
 
         They were pickled on their way. Whoever leaves a folder or a connection out of that gives
@@ -124,12 +138,13 @@ class Writer(ABC):
 
 
 class Sink(ABC):
-    """Describes a sink; picklable. Opened once per shard and generation, on the shard's host.
+    """Describes a sink; picklable. Opened once per shard and generation, on the shard's worker.
 
     >>> class Shout(es.Sink):
     ...     def open(self, who):
     ...         return ShoutWriter()
-    >>> class ShoutWriter(es.Writer):
+    >>> from everstream.connectors import Writer
+    >>> class ShoutWriter(Writer):
     ...     def write(self, batch):
     ...         print(*batch, sep="!", end="!")
     >>> _ = es.Pipeline("loud").source(es.FromList(["to", "be"])).sink(Shout()).run()
@@ -144,6 +159,17 @@ class Sink(ABC):
     @abstractmethod
     def open(self, who: SinkShard) -> Writer:
         """The writer for one shard."""
+
+    def columns(self, who: SinkShard) -> Any:
+        """What decides how this sink stores rows, for whatever takes its place; None if it has none.
+
+        Of the class `connectors.columns.Columns`. Reads and changes nothing but the store of the run.
+        """
+        return None
+
+    def as_sink(self) -> "Sink":
+        """What a stream ends in; raises a UserError for options that a sink does not take."""
+        return self
 
     def check(self) -> None:
         """Raise a UserError that says what to fix if this sink cannot work."""
@@ -170,6 +196,15 @@ class Sink(ABC):
         Raises a UserError if the output belongs to a run with another store by now.
         """
 
+    def check_resume(
+        self, pipeline: str, operator: str, store: str, checkpoints: Mapping[int, int]
+    ) -> None:
+        """Called on the driver after `before_resume`: shard -> the checkpoint the run resumes from.
+
+        Raises a UserError if the sink has shown what came later and cannot take it back. All sinks
+        are asked before any of them takes anything back, so a rewind can still be undone.
+        """
+
     def left_behind(self, pipeline: str, operator: str, store: str) -> str | None:
         """What `start_fresh` with `replace` would delete, in words ("3 part files in 'out'").
 
@@ -177,17 +212,17 @@ class Sink(ABC):
         """
         return None
 
-    def aside(self, label: str) -> "Sink | None":
+    def audit_copy(self, label: str) -> "Sink | None":
         """The same sink with a place of its own beside the real one, for an audit.
 
         `label` is made of letters, digits and hyphens, and part of the place's name. The place is
-        made when it is needed, `results` gives what was committed there, and `clear_aside` removes
+        made when it is needed, `results` gives what was committed there, and `clear_audit_copy` removes
         it. None, as given here, for a sink that has no such place.
         """
         return None
 
-    def clear_aside(self, pipeline: str, operator: str) -> None:
-        """Remove the place that `aside` has chosen, and all that is in it."""
+    def clear_audit_copy(self, pipeline: str, operator: str) -> None:
+        """Remove the place that `audit_copy` has chosen, and all that is in it."""
 
     def results(self, pipeline: str, operator: str, store: str) -> list[Batch] | None:
         """What was committed, for sinks whose output goes back to the caller; else None."""

@@ -9,7 +9,7 @@ offset must hold all that is needed to go on (also which files belong to this sh
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic
+from typing import Any, Final, Generic
 
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch
@@ -23,7 +23,11 @@ class EndOfStream:
 
 
 END = EndOfStream()
-"""What `Reader.read` returns when the source has nothing more, ever."""
+"""What `Reader.read` returns when the source has nothing more: ever, or up to its stopping point."""
+
+
+NOT_KNOWN: Final = "what it has is not known before it is read"
+"""What `Source.unread` returns if only reading shows whether there is anything."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +74,25 @@ class Reader(ABC):
         """After a `read` that returned None: how long the engine may wait before it asks again."""
         return 0.05
 
+    def stop_at(self, point: Any) -> None:
+        """Called once, before `seek` and `read`: give what there was at this point, then return END.
+
+        The point is a `Source.stopping_point`; a later run goes on from `offset` with another one.
+        Only called if the run ends when it has caught up. As given here: for readers that return
+        END once they have given everything, and find what is new when they are opened again.
+        """
+
     def keep_time(self, wall_s: Callable[[], float], steady_s: Callable[[], float]) -> None:
         """Called once, before `seek` and `read`: the engine's clocks, which may be virtual.
 
         `wall_s` is seconds since 1970, `steady_s` never goes back nor jumps. For readers that
         depend on the time.
+        """
+
+    def use_store(self, store: str) -> None:
+        """Called once, before `seek` and `read`: where the run's store is.
+
+        For readers that keep files of their own, which must be signed if the store is.
         """
 
     def tune(self, settings: Mapping[str, str], version: int) -> None:
@@ -117,7 +135,7 @@ class Reader(ABC):
 
 
 class Source(ABC, Generic[T]):
-    """Describes a source of records of type T; picklable. Opened once per shard, on its host.
+    """Describes a source of records of type T; picklable. Opened once per shard, on its worker.
 
     >>> class Greetings(es.Source[str]):
     ...     max_shards = 1
@@ -136,7 +154,7 @@ class Source(ABC, Generic[T]):
     event_time: TimeOf | None = None
     """Where its records have their time, if its readers tell with `watermark` how far it has come."""
     own_slots: int = 0
-    """How many of Spark's slots its own work needs while the run goes on: no host gets these."""
+    """How many of Spark's slots its own work needs while the run goes on: no worker gets these."""
     replayable: bool = True
     """Whether records can be had again; one that is not must be wrapped in a journal."""
 
@@ -152,6 +170,10 @@ class Source(ABC, Generic[T]):
         """What can be changed while running, by name, with the values it was made with, in words."""
         return {}
 
+    def as_source(self) -> "Source[T]":
+        """What a pipeline reads from; raises a UserError for options that a source does not take."""
+        return self
+
     def check(self) -> None:
         """Raise a UserError that says what to fix if this source cannot work (no such file)."""
 
@@ -163,7 +185,7 @@ class Source(ABC, Generic[T]):
         """
         return {"source": type(self).__name__}
 
-    def respread(self, offsets: Sequence[Any], shards: int) -> Sequence[Any]:
+    def redistribute(self, offsets: Sequence[Any], shards: int) -> Sequence[Any]:
         """Offsets for so many shards, which together go on where those at these offsets stopped.
 
         One offset was last reported by each of the earlier shards, in their order, also by those
@@ -175,8 +197,33 @@ class Source(ABC, Generic[T]):
             return offsets
         raise UserError(
             f"{type(self).__name__} cannot be spread over {shards} shard(s) instead of "
-            f"{len(offsets)}: it does not say how (Source.respread). Keep the number of shards."
+            f"{len(offsets)}: it does not say how (Source.redistribute). Keep the number of shards."
         )
+
+    def stopping_point(self) -> Any:
+        """What there is to read now, for a run that ends when it has caught up.
+
+        Called on the driver when the run starts. Any value that pickles and is not None: readers
+        are given it (`Reader.stop_at`). What arrives later is left for the next run. As given here:
+        a UserError, because a source that does not say what there is might never catch up.
+        """
+        raise UserError(
+            f"{type(self).__name__} cannot tell what there is to read now, so a run cannot end when "
+            "it has caught up with it. Leave out until='caught-up' (--until caught-up) and stop the "
+            "run with timeout= (--timeout) instead."
+        )
+
+    def unread(self, offsets: Sequence[Any], point: Any) -> str | None:
+        """What readers at these offsets have not read of what there is, in words; None if nothing.
+
+        offsets: one per shard, in their order. point: a `stopping_point`. Asked on the driver, before
+        Spark starts, to find out whether there is anything to do. As given here: perhaps.
+        """
+        return NOT_KNOWN
+
+    def overlooked(self, offsets: Sequence[Any], point: Any) -> str | None:
+        """What is there that no run will read that goes on from these offsets, in words, if anything."""
+        return None
 
     def column_names(self) -> list[str] | None:
         """The columns of its rows, once it was checked; None if it does not know, or has none."""
@@ -187,9 +234,9 @@ class Source(ABC, Generic[T]):
         return None
 
     def before_run(self, pipeline: str, operator: str, store: str, resuming: bool) -> None:
-        """Called on the driver before the source is sent to the hosts.
+        """Called on the driver before the source is sent to the workers.
 
-        A chance to put into the store what the hosts will read. `resuming`: the run goes on from
+        A chance to put into the store what the workers will read. `resuming`: the run goes on from
         a checkpoint, whose offsets must stay good.
         """
 

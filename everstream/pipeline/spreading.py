@@ -64,7 +64,7 @@ class Place:
             )
 
 
-def spread_entries(
+def redistribute_entries(
     spread: Spread | None, parts: Mapping[int, Entries], place: Place, state: str
 ) -> dict[Any, Any]:
     """This place's share of what earlier shards kept in one state; a UserError if nobody can tell."""
@@ -113,7 +113,7 @@ def _together(parts: Mapping[int, Entries], place: Place, state: str) -> dict[An
             raise UserError(
                 f"operator '{place.operator}' keeps {state}, and two of its shards have an entry "
                 f"{next(iter(twice))!r}: nobody can tell which one counts. Keep the number of "
-                "shards, or override `respread`."
+                "shards, or override `redistribute`."
             )
         together |= entries
     return together

@@ -4,37 +4,28 @@ from __future__ import annotations
 
 import copy
 import itertools
-import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from everstream.errors import GraphError, UserError
-from everstream.pipeline.autoscale import AutoScale
-from everstream.pipeline.checkpointing import Checkpointing, Coordinated, Engine
-from everstream.pipeline.flow_methods import FlowMethods
-from everstream.pipeline.graph import ByKey, Edge, Graph, Kind, Node
+from everstream.pipeline.graph import ByKey, Edge, Graph, Kind, Node, base_name, is_usable
 from everstream.pipeline.keys import KEY_GROUPS, Keying
-from everstream.pipeline.names import base_name, is_usable
-from everstream.pipeline.operator import OUT, Operator, StateKind
-from everstream.pipeline.record_methods import RecordMethods
+from everstream.pipeline.methods.flow import FlowMethods
+from everstream.pipeline.methods.records import RecordMethods
+from everstream.pipeline.methods.time import TimeMethods
+from everstream.pipeline.operator import OUT, Operator
+from everstream.pipeline.options import RunOptions, RunOptionsDict
 from everstream.pipeline.rejects import OnError
 from everstream.pipeline.sink import Sink
 from everstream.pipeline.source import Source
-from everstream.pipeline.time_methods import TimeMethods
 from everstream.pipeline.types import T, U
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from everstream.engine.handle import RunHandle
+    from everstream.engine.result import RunResult
 
-    from everstream.monitoring.monitor import Monitor
-    from everstream.spark.handle import RunHandle
-    from everstream.spark.kills import Kill
-    from everstream.spark.listener import Listener, Snapshot
-    from everstream.spark.result import RunResult
-
-_COORDINATED = Coordinated()
-_NEED_A_KEY = ("fold", "reduce", "aggregate", "aggregates")
+_NEED_A_KEY = ("fold", "reduce", "aggregate")
 
 
 class Pipeline:
@@ -63,224 +54,44 @@ class Pipeline:
         """
         if not isinstance(source, Source):
             raise UserError(f"source() takes a Source such as es.TextLines(...), not {source!r}.")
+        source = source.as_source()
         node = self._add(name, base_name(source), Kind.SOURCE, source, shards, source.on_error)
         return Stream(self, [(node.name, OUT)])
 
     def run(
-        self,
-        *,
-        engine: Engine = "tasks",
-        checkpoint: Checkpointing | None = _COORDINATED,
-        store: str | os.PathLike[str] | None = None,
-        fresh: bool = False,
-        renamed: Mapping[str, str] | None = None,
-        drop_state: Collection[str] = (),
-        take_over: bool = False,
-        start_from: str | None = None,
-        master: str = "local[*]",
-        spark: SparkSession | None = None,
-        workers: int | None = None,
-        spares: int = 0,
-        autoscale: AutoScale | None = None,
-        max_shards: int | None = None,
-        standby: bool | str | float = False,
-        max_restarts: int = 3,
-        restart_window: str | float = "10m",
-        timeout: str | float | None = None,
-        until: Callable[[Snapshot], bool] | None = None,
-        kill: Sequence[str | Kill] = (),
-        listener: Listener | None = None,
-        progress: bool | None = None,
-        heartbeat_timeout: str | float = "10s",
-        pack_after: str | float = "30s",
-        slow_after: str | float = "10s",
-        checkpoint_timeout: str | float = "10m",
-        transport: str = "auto",
-        store_key: str | os.PathLike[str] | None = None,
-        monitor: Monitor | str | None = None,
-        history: bool = True,
-        ui: bool | str = False,
-        state: StateKind | None = None,
-        host_memory: str | int | None = None,
+        self, options: RunOptions | None = None, **overrides: Unpack[RunOptionsDict]
     ) -> RunResult:
-        """Run on Spark until the sources end or somebody stops it; `start` does not wait for that.
+        """Run on Spark until the sources end or the run is stopped; `start` does not wait for that.
 
-        engine: "tasks" keeps Spark tasks running that send each other records; with "microbatch"
-            each epoch is one Spark job, and Spark carries the records (docs/engines.md).
-        checkpoint: es.Coordinated(every="5s"), es.Uncoordinated(...), es.Induced(...), or None to
-            run without.
-        store: folder or fsspec URL for the checkpoints. A later run with the same store goes on
-            from the last one. Without a store a temporary folder is used and nothing is kept.
-        fresh: delete earlier checkpoints and output, start from nothing.
-        take_over: run on this store even if another run is using it, which then ends.
-        start_from: "STORE@NAME", a savepoint that a run in a store without checkpoints begins with.
-        renamed: operators that have another name than in the checkpoint, {"old": "new"}; an
-            operator given to itself goes on with its state though it has changed.
-        drop_state: operators that begin with nothing while the others go on from the checkpoint.
-        master, spark: a Spark master, or a session you already have.
-        workers: how many hosts (Spark tasks) to spread the shards over; default: all slots.
-        spares: so many further Spark tasks stand by, with everything loaded but the state; one
-            takes the place of a host that dies at once.
-        autoscale: an es.AutoScale: the run changes numbers of shards by itself.
-        max_shards: the most shards an operator behind key_by can ever have in this store: into so
-            many groups keys are spread; default 128.
-        standby: wait until whoever runs on this store ends badly or falls silent, and take over;
-            "2s" says how long a silence that is.
-        max_restarts: how many failures within restart_window are too many.
-        timeout: stop with a checkpoint after so long; without one, and saying so, if it cannot be had.
-        until: stop with a checkpoint when this function of the run's es.Snapshot says so.
-        kill: kill hosts on purpose, "OPERATOR[:SHARD]@5s", "@10000" records or "@after-prepare"
-            (see es.Kill); "driver@..." kills this process.
-        listener: an es.Listener that is told how the run goes.
-        progress: show on standard error how the run goes; default: unless there is a listener, or
-            EVERSTREAM_PROGRESS is 0.
-        heartbeat_timeout: a host that is silent for so long is taken for dead.
-        pack_after: a host that does not come back for so long leaves its shards to the others, until
-            there is room again.
-        slow_after: say so when a checkpoint, a restore or the store takes longer than this.
-        checkpoint_timeout: give up a checkpoint that is not complete after so long, and start the next.
-            The last one of a run is waited for three times as long; then the run fails.
-        transport: "auto" (unix sockets on one machine, encrypted TCP between machines) or "tcp".
-        store_key: the file with the key that signs the store; default: the one that
-            EVERSTREAM_STORE_KEY_FILE names, or none.
-        monitor: an es.Monitor, or how often one is to sample, "100ms"; see `result.monitored`.
-        history: keep in the store what happened, at most 16 MB of it, for `everstream ui`.
-        ui: serve a page of this run while it goes on, True: on loopback, or "HOST:PORT". Its link is
-            printed on standard error, with the token that actions need (docs/monitoring.md).
-        state: "disk" keeps the state of operators that have not said otherwise on the local disk,
-            where it may be larger than memory (docs/state.md).
-        host_memory: what the process of a host may have, "2g". Near it the host takes nothing in until
-            it has less; at it the run fails and says whose state it is.
+        Give options as keywords (`workers=4`), as an `es.RunOptions`, or both: keywords win. What you do
+        not give comes from the environment (`EVERSTREAM_WORKERS`), from `everstream.toml` or
+        `[tool.everstream]` in pyproject.toml, or is the default. docs/configuration.md lists all options.
 
         >>> pipeline = es.Pipeline("ten").source(es.Range(10)).collect()
         >>> result = pipeline.run(checkpoint=es.Coordinated(every="5s"), store="checkpoints/")
         >>> result.records_in, result.records_out
         (10, 10)
         """
-        from everstream.spark.run import run
+        from everstream.engine.run import run
 
-        return run(
-            self,
-            engine=engine,
-            checkpoint=checkpoint,
-            store=store,
-            fresh=fresh,
-            renamed=renamed,
-            drop_state=drop_state,
-            take_over=take_over,
-            start_from=start_from,
-            master=master,
-            spark=spark,
-            workers=workers,
-            spares=spares,
-            autoscale=autoscale,
-            max_shards=max_shards,
-            standby=standby,
-            max_restarts=max_restarts,
-            restart_window=restart_window,
-            timeout=timeout,
-            until=until,
-            kill=kill,
-            listener=listener,
-            progress=progress,
-            heartbeat_timeout=heartbeat_timeout,
-            pack_after=pack_after,
-            slow_after=slow_after,
-            checkpoint_timeout=checkpoint_timeout,
-            transport=transport,
-            store_key=store_key,
-            monitor=monitor,
-            history=history,
-            ui=ui,
-            state=state,
-            host_memory=host_memory,
-        )
+        return run(self, options, **overrides)
 
     def start(
-        self,
-        *,
-        engine: Engine = "tasks",
-        checkpoint: Checkpointing | None = _COORDINATED,
-        store: str | os.PathLike[str] | None = None,
-        fresh: bool = False,
-        renamed: Mapping[str, str] | None = None,
-        drop_state: Collection[str] = (),
-        take_over: bool = False,
-        start_from: str | None = None,
-        master: str = "local[*]",
-        spark: SparkSession | None = None,
-        workers: int | None = None,
-        spares: int = 0,
-        autoscale: AutoScale | None = None,
-        max_shards: int | None = None,
-        standby: bool | str | float = False,
-        max_restarts: int = 3,
-        restart_window: str | float = "10m",
-        timeout: str | float | None = None,
-        until: Callable[[Snapshot], bool] | None = None,
-        kill: Sequence[str | Kill] = (),
-        listener: Listener | None = None,
-        progress: bool | None = None,
-        heartbeat_timeout: str | float = "10s",
-        pack_after: str | float = "30s",
-        slow_after: str | float = "10s",
-        checkpoint_timeout: str | float = "10m",
-        transport: str = "auto",
-        store_key: str | os.PathLike[str] | None = None,
-        monitor: Monitor | str | None = None,
-        history: bool = True,
-        ui: bool | str = False,
-        state: StateKind | None = None,
-        host_memory: str | int | None = None,
+        self, options: RunOptions | None = None, **overrides: Unpack[RunOptionsDict]
     ) -> RunHandle:
-        """Run on Spark in the background: the handle of the run, at once.
+        """Run on Spark in the background: returns the handle of the run at once.
 
-        Its keywords are those of `run`, which is this and then `wait()`. Several pipelines may run
-        at once in a program, each on slots of its own: `workers` says how many it takes.
+        Takes the options of `run`, which is this and then `wait()`. Several pipelines can run at once in
+        a program, each on slots of its own: `workers` says how many it takes.
 
         >>> pipeline = es.Pipeline("ten").source(es.Range(10)).collect()
         >>> run = pipeline.start(checkpoint=es.Coordinated(every="5s"), store="checkpoints/")
         >>> run.wait().records_out
         10
         """
-        from everstream.spark.run import start
+        from everstream.engine.run import start
 
-        return start(
-            self,
-            engine=engine,
-            checkpoint=checkpoint,
-            store=store,
-            fresh=fresh,
-            renamed=renamed,
-            drop_state=drop_state,
-            take_over=take_over,
-            start_from=start_from,
-            master=master,
-            spark=spark,
-            workers=workers,
-            spares=spares,
-            autoscale=autoscale,
-            max_shards=max_shards,
-            standby=standby,
-            max_restarts=max_restarts,
-            restart_window=restart_window,
-            timeout=timeout,
-            until=until,
-            kill=kill,
-            listener=listener,
-            progress=progress,
-            heartbeat_timeout=heartbeat_timeout,
-            pack_after=pack_after,
-            slow_after=slow_after,
-            checkpoint_timeout=checkpoint_timeout,
-            transport=transport,
-            store_key=store_key,
-            monitor=monitor,
-            history=history,
-            ui=ui,
-            state=state,
-            host_memory=host_memory,
-        )
+        return start(self, options, **overrides)
 
     def with_nodes(self, nodes: Mapping[str, Node]) -> Self:
         """A copy with these nodes in place of those of the same name; the original stays as it is."""

@@ -1,4 +1,4 @@
-"""Event time: what a watermark is, and how times and durations are read.
+"""Event time: what a watermark is, and how times, durations and sizes are read.
 
 Event times are whole microseconds. A watermark is a promise about what is still to come: every
 later record has a time of at least the watermark, unless it is late. So a window that ends at
@@ -6,6 +6,8 @@ later record has a time of at least the watermark, unless it is late. So a windo
 Watermarks never go back.
 """
 
+import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,8 +24,8 @@ NO_WATERMARK: Final = -(2**63)
 END_OF_TIME: Final = 2**63 - 1
 """The watermark of an input that has ended."""
 
-Unit: TypeAlias = Literal["s", "ms", "us"]
-US_PER: Final[dict[str, int]] = {"s": 1_000_000, "ms": 1_000, "us": 1}
+Unit: TypeAlias = Literal["s", "ms", "us", "ns"]
+_NS_PER: Final[dict[str, int]] = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
 def microseconds(duration: str | float | timedelta) -> int:
@@ -51,11 +53,12 @@ class TimeOf:
     """Where a record's event time stands: a column, a Polars expression or a function of it."""
 
     what: str | pl.Expr | Callable[[Any], Any]
-    unit: Unit = "us"
+    unit: Unit | None = None
+    """Of times that are numbers; None if they are datetimes."""
 
     def __post_init__(self) -> None:
-        if self.unit not in US_PER:
-            raise UserError(f'unit={self.unit!r} is no unit of time: say "s", "ms" or "us".')
+        if self.unit is not None and self.unit not in _NS_PER:
+            raise UserError(f'unit={self.unit!r} is no unit of time: say "s", "ms", "us" or "ns".')
         if not isinstance(self.what, str | pl.Expr) and not callable(self.what):
             raise UserError(
                 f"event times come from a column, a Polars expression or a function, "
@@ -78,16 +81,93 @@ class TimeOf:
         else:
             function = self.what
             times = pl.Series([function(record) for record in records_of(batch)])
-        if isinstance(times.dtype, pl.Datetime) or times.dtype.is_integer():
+        if isinstance(times.dtype, pl.Datetime):
             return times
-        raise UserError(
-            f"'{wanted_by}' takes times from '{times.name}', which is {times.dtype}. Give it "
-            'datetimes, or whole numbers with unit="s", "ms" or "us".'
-        )
+        if times.dtype == pl.Null:
+            return times.cast(pl.Int64)
+        source = f"'{times.name}'" if times.name else "a function"
+        if not times.dtype.is_integer():
+            raise UserError(
+                f"'{wanted_by}' takes times from {source}, which is {times.dtype}. Give it "
+                'datetimes, or whole numbers with unit="s", "ms", "us" or "ns".'
+            )
+        if self.unit is None:
+            first = next((time for time in times if time is not None), None)
+            raise UserError(
+                f"'{wanted_by}' takes times from {source}, which is {times.dtype}, for example "
+                f'{first}: say in which unit these numbers are. Use unit="s", "ms", "us" or '
+                '"ns" for seconds, milliseconds, microseconds or nanoseconds since 1970.'
+            )
+        return times
 
     def microseconds(self, times: pl.Series) -> pl.Series:
         """Times as `read` gives them, as int64 microseconds."""
         if isinstance(times.dtype, pl.Datetime):
             return times.dt.epoch("us")
         numbers = times.cast(pl.Int64)
-        return numbers if self.unit == "us" else numbers * US_PER[self.unit]
+        match self.unit:
+            case "us" | None:
+                return numbers
+            case "ns":
+                return numbers // 1_000
+            case unit:
+                return numbers * (_NS_PER[unit] // 1_000)
+
+    def fits(self, duration_us: int) -> bool:
+        """Whether a duration is a whole number of the unit."""
+        return self.unit is None or duration_us * 1_000 % _NS_PER[self.unit] == 0
+
+
+def in_unit(times_us: Any, unit: Unit | None) -> Any:
+    """Microseconds, a column or an expression of them, as numbers of this unit."""
+    match unit:
+        case "us" | None:
+            return times_us
+        case "ns":
+            return times_us * 1_000
+        case _:
+            return times_us // (_NS_PER[unit] // 1_000)
+
+
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)b?\s*", re.IGNORECASE)
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+
+
+def size_bytes(name: str, size: str | int) -> int:
+    """So many bytes; a UserError names the option if it is no size."""
+    found = _SIZE.fullmatch(str(size))
+    if found is None or float(found[1]) <= 0:
+        raise UserError(f"{name}={size!r} is no size: say '2g', '512m' or a number of bytes.")
+    return int(float(found[1]) * _UNITS[found[2].lower()])
+
+
+# Administrators and time services set clocks: back by an hour, say, when one was an hour ahead. A timer
+# would then fire an hour late, or a second time. So when the clock of the machine is set back, processing
+# time continues from where it was, a little slower until the machine has caught up. When it is set
+# forward, processing time follows at once.
+PACE_WHILE_AHEAD = 0.9
+
+
+class ForwardClock:
+    """Seconds since 1970 by `clock`, except that they never go back.
+
+    >>> given = iter([100.0, 101.0, 41.0, 51.0])
+    >>> now_s = ForwardClock(lambda: next(given))
+    >>> [now_s(), now_s(), now_s()]
+    [101.0, 101.0, 110.0]
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._read_s = self._now_s = clock()
+
+    def __call__(self) -> float:
+        read_s = self._clock()
+        passed_s = max(0.0, read_s - self._read_s)
+        self._read_s = read_s
+        self._now_s = max(read_s, self._now_s + PACE_WHILE_AHEAD * passed_s)
+        return self._now_s
+
+    def not_before(self, time_s: float) -> None:
+        """It has been as late as this already, before a restart."""
+        self._now_s = max(self._now_s, time_s)

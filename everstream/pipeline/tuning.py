@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from everstream.errors import UserError
-from everstream.pipeline.batching import OFF, WRITTEN
 from everstream.pipeline.checkpointing import seconds
 from everstream.pipeline.graph import Graph
 from everstream.pipeline.operator import Operator
+from everstream.pipeline.operators.batching import OFF, WRITTEN
 from everstream.pipeline.source import Source
 
 Settings: TypeAlias = Mapping[str, Mapping[str, str]]
@@ -62,7 +62,7 @@ def resolved(wishes: Mapping[str, str], tunable: Settings) -> dict[str, dict[str
 
 def checked(name: str, value: str) -> str:
     """The value as it is kept, or a UserError that says what is wrong with it."""
-    from everstream.connectors.load import Load
+    from everstream.connectors.generate.load import Load
 
     if value == WRITTEN:
         return value

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from everstream.core.registry import PROTOCOLS, named
-from everstream.pipeline.checkpointing import Engine
+from everstream.pipeline.checkpointing import EngineName
 from everstream.planning import weighing
-from everstream.planning.engine_choice import EngineChoice, choose
 from everstream.planning.gathering import AdviceError, Facts, completed, with_measured
 from everstream.planning.measured import read_run
 from everstream.planning.protocol_costs import built_in, read_costs
@@ -29,6 +28,56 @@ from everstream.planning.units import (
     show_size,
 )
 from everstream.planning.weighing import Known, Option, Promises
+
+LEAST_LATENCY_S = 0.3
+"""Sooner than this a micro-batch rarely shows its results."""
+MANY_PER_SLOT = 4
+"""With so many shards per slot, those that share one wait for each other anyway."""
+
+
+@dataclass(frozen=True)
+class EngineChoice:
+    """The engine, and why."""
+
+    engine: EngineName
+    why: str
+    warning: str | None = None
+
+
+def choose(
+    *,
+    shards: int,
+    cycles: bool = False,
+    slots: int | None = None,
+    sockets: bool = True,
+    max_latency_s: float | None = None,
+) -> EngineChoice:
+    """sockets: whether workers may open them. max_latency_s: None if nobody has said."""
+    soon = max_latency_s is not None and max_latency_s < LEAST_LATENCY_S
+    if not sockets:
+        warning = None
+        if cycles:
+            warning = (
+                "records go round one hop per epoch: what goes round often takes that many epochs"
+            )
+        if soon and max_latency_s is not None:
+            warning = (
+                f"results within {show_duration(max_latency_s)} cannot be promised: an epoch of "
+                f"micro-batches takes up to {show_duration(LEAST_LATENCY_S)} however little it reads"
+            )
+        return EngineChoice("microbatch", "workers may not open sockets", warning)
+    if cycles:
+        return EngineChoice("tasks", "records go round in this graph")
+    if soon:
+        return EngineChoice("tasks", "results are wanted sooner than a micro-batch takes")
+    if slots is not None and shards >= MANY_PER_SLOT * slots and max_latency_s is not None:
+        why = (
+            f"{shards} shards take turns on {slots} slot(s), and results may take "
+            f"{show_duration(max_latency_s)}"
+        )
+        return EngineChoice("microbatch", why)
+    return EngineChoice("tasks", "nothing speaks for micro-batches, which are slower")
+
 
 _ASSUMED_SPREAD = 2.0
 """How far off an assumed value may be, as a factor either way; a given one is taken as 10 %."""
@@ -58,7 +107,7 @@ class Advice:
     sureness: str
     options: tuple[Option, ...]
     warnings: tuple[str, ...] = ()
-    engine: Engine = "tasks"
+    engine: EngineName = "tasks"
     why_engine: str = ""
     curve: tuple[tuple[float, float, float, float], ...] = field(default=(), repr=False)
     """(interval, cost of checkpoints, cost of failures, recovery time) over a range."""
@@ -119,7 +168,8 @@ def advise(
     `measured` is a file that `everstream bench protocols` wrote on your machine; without one the
     protocols are weighed with the measurement that comes with the package.
 
-    >>> advice = es.advise(state_size="1GB", write_bandwidth="200MB/s", rate=50_000,
+    >>> from everstream.planning import advise
+    >>> advice = advise(state_size="1GB", write_bandwidth="200MB/s", rate=50_000,
     ...                    capacity=150_000, mtbf="6h", recovery="1s", shards=4)
     >>> advice.protocol
     'aligned'

@@ -1,4 +1,4 @@
-"""Reads a graph of operators from JSON, for `everstream simulate run --graph`.
+"""Reads a graph of operators from JSON, for `everstream model run --graph`.
 
     {"operators": [{"name": "split", "service": "normal:80us,10us", "cpus": 3,
                     "next": {"left": 0.3, "right": 0.7}},

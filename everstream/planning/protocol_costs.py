@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from everstream.core.registry import PROTOCOLS
-from everstream.pipeline.checkpointing import Induced
+from everstream.pipeline.checkpointing import CommunicationInduced
 from everstream.planning.measured import RunResultError, list_at, mapping_at, number_at, parse_json
 
 _LOGGING = [protocol.name for protocol in PROTOCOLS.values() if protocol.logs]
-_INDUCED = [p.name for p in PROTOCOLS.values() if isinstance(p.choice, Induced)]
+_INDUCED = [p.name for p in PROTOCOLS.values() if isinstance(p.choice, CommunicationInduced)]
 _BUILT_IN = "built_in_costs.json"
 
 

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from everstream.core.registry import named
-from everstream.pipeline.checkpointing import Induced
+from everstream.pipeline.checkpointing import CommunicationInduced
 from everstream.planning import analytic
 from everstream.planning.protocol_costs import Costs
 from everstream.planning.units import show_duration
@@ -213,7 +213,7 @@ def suits(known: Known, protocol: str) -> tuple[bool, str]:
             "on a cycle its checkpoints may not fit together: measured, a failure led "
             f"{back['uncoordinated']:.1f} intervals back, and {back['hmnr']:.1f} under hmnr"
         )
-    if isinstance(facts.choice, Induced) and not known.cycles:
+    if isinstance(facts.choice, CommunicationInduced) and not known.cycles:
         return False, "without cycles it never forces a checkpoint: uncoordinated is the same"
     if facts.logs:
         share = logging_share_of(known, protocol)

@@ -1,1 +1,1 @@
-"""Performs what a shard decides, in a process of whatever engine; the engine fills a `Port`."""
+"""Performs what a shard decides, in a process of whatever engine; the engine fills a `EngineApi`."""

@@ -1,14 +1,15 @@
 """A chain of fused operators at work: batches go in at the head, output falls into outlets.
 
 Stages are built anew for every generation, from the pipeline as the user wrote it, so nothing an
-operator kept in plain attributes can leak from before a failure to after it.
+operator kept in plain attributes can leak from before a failure to after it. A sink's transactions stay
+here until their permit has come.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import cloudpickle
 
@@ -16,26 +17,33 @@ from everstream.core.checkpoint_record import DEAD_LETTERS
 from everstream.core.ids import ShardId
 from everstream.core.meter import Meter
 from everstream.core.plan import Plan
-from everstream.errors import EverstreamError
-from everstream.pipeline.batch import Batch
-from everstream.pipeline.clocks import ForwardClock
+from everstream.errors import EverstreamError, RefusedRecords, UserError
+from everstream.pipeline.aggregation.local_parts import LATE
+from everstream.pipeline.batch import Batch, taken, without
+from everstream.pipeline.event_time.lateness import RecordWatermarks
 from everstream.pipeline.graph import ByKey, Kind
-from everstream.pipeline.local_parts import LATE
 from everstream.pipeline.operator import Context, Moment, bind_state, process_tolerantly
-from everstream.pipeline.sink import Permit, Sink, SinkShard
+from everstream.pipeline.rejects import Rejected
+from everstream.pipeline.sink import Committable, Permit, Sink, SinkShard
 from everstream.pipeline.source import EndOfStream
 from everstream.pipeline.spreading import CONTEXT_STATE
-from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
+from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK, ForwardClock
 from everstream.pipeline.tuning import Settings, Tuning, merged, tunable_in
+from everstream.runtime.channel_state import CHANNELS
 from everstream.runtime.explaining import explained
+from everstream.runtime.jobs import Persisting
 from everstream.runtime.outlets import Outlet
-from everstream.runtime.rest import Rest
-from everstream.runtime.saved_stages import SavedStages
-from everstream.runtime.stage import Stage
+from everstream.runtime.stage import PendingBatch, Stage
 from everstream.state.snapshot import ShardState
 
 
-class ChainStages(SavedStages):
+class WritableNumber(Protocol):
+    """One number that is written over."""
+
+    def __setitem__(self, index: Literal[0], value: int, /) -> None: ...
+
+
+class ChainStages:
     """All operators of one shard, and the batch on its way through them."""
 
     def __init__(
@@ -72,9 +80,20 @@ class ChainStages(SavedStages):
         self.meter = Meter()
         self.started = False
         self._at = shard.operator
+        """The operator at work."""
         self._unfinished = False
         """A batch came in part: what it tells of event time holds when all of it is through."""
-        self.place = [0]
+        self.place: WritableNumber = [0]
+        """Says which of the operators is at work; an engine may put it where others can see it."""
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        return self.plan.chains[self.shard.operator].operators
+
+    @property
+    def catches_up(self) -> bool:
+        """Its source ends for this run, and not for good."""
+        return self.plan.graph.nodes[self.shard.operator].stops_at is not None
 
     @property
     def head(self) -> Stage:
@@ -101,7 +120,7 @@ class ChainStages(SavedStages):
             routing = next((edge.routing for edge in graph.inputs(name)), None)
             keying = routing.keying if isinstance(routing, ByKey) else None
             ctx = Context(
-                name,
+                graph.nodes[name].written_as,
                 self.shard.number,
                 shards,
                 self.state.keystore(name, CONTEXT_STATE),
@@ -121,15 +140,20 @@ class ChainStages(SavedStages):
             if kind is Kind.SOURCE:
                 stage.reader = what.open(self.shard.number, shards)
                 stage.reader.keep_time(self.clock_s, self.steady_s)
+                stage.reader.use_store(store)
                 stage.reader.fence(generation)
+                if graph.nodes[name].stops_at is not None:
+                    stage.reader.stop_at(graph.nodes[name].stops_at)
                 if "offset" in extra:
                     stage.reader.seek(extra["offset"])
-                stage.rest = Rest(extra.get("rest"))
+                stage.rest = PendingBatch(extra.get("rest"))
             elif kind is Kind.SINK:
                 who = SinkShard(graph.name, name, self.shard.number, shards, generation, store)
                 self._put_inherited_right(what, who, extra, permit)
                 stage.writer = what.open(who)
                 stage.writer.keep_moment(self.moment)
+                if "writer" in extra:
+                    stage.writer.restore(extra["writer"])
                 self._put_right(stage, extra, permit)
             else:
                 bind_state(what, partial(self.state.keystore, name))
@@ -172,8 +196,16 @@ class ChainStages(SavedStages):
         for number, edge in enumerate(self.plan.graph.edges):
             if edge.sender in self.stages:
                 target = self.stages[edge.receiver] if self.plan.fused(edge) else None
-                targets = self.stages[edge.sender].targets.setdefault(edge.port, [])
+                targets = self.stages[edge.sender].targets.setdefault(edge.output, [])
                 targets.append(target if target is not None else self.outlets[number])
+        for stage in reversed(self.stages.values()):
+            behind = [t for targets in stage.targets.values() for t in targets]
+            stage.judged_behind = any(
+                target.judged_behind
+                or (target.operator is not None and target.operator.judges_lateness)
+                for target in behind
+                if isinstance(target, Stage)
+            )
 
     # Work.
 
@@ -278,7 +310,11 @@ class ChainStages(SavedStages):
         return True
 
     def finish(self) -> None:
-        """No more input: upstream first, so that last records still pass those behind."""
+        """No more input: upstream first, so that last records still pass those behind.
+
+        Event time comes to its end, so all that waits for it fires. Timers of processing time that
+        are pending are dropped: a bounded input does not end later because of them.
+        """
         for stage in self.stages.values():
             if stage.operator is not None:
                 if stage.ctx.watermark < END_OF_TIME:
@@ -286,17 +322,25 @@ class ChainStages(SavedStages):
                 self._enter(stage)
                 stage.operator.on_end(stage.ctx)
                 self._forward_emitted(stage)
+                stage.ctx.wanted_at_s = math.inf
 
-    def _process(self, stage: Stage, batch: Batch) -> None:
+    def _process(self, stage: Stage, batch: Batch, judged: RecordWatermarks | None = None) -> None:
         self._at, self.place[0] = stage.name, stage.number  # `_enter`, without the call
         stage.records_in += len(batch)
         if stage.writer is not None:
-            stage.writer.write(batch)
-            stage.records_out += len(batch)
+            written = self._write(stage, batch)
+            stage.records_out += written
             if self._times:
-                self.meter.wrote(stage.name, len(batch), self.moment.born_s, self.clock_s())
+                self.meter.wrote(stage.name, written, self.moment.born_s, self.clock_s())
             return
         assert stage.operator is not None
+        if judged is not None and not stage.operator.keeps_rows:
+            if stage.judged_behind and not stage.operator.whole_batches:
+                stage.records_in -= len(batch)
+                self._process_in_runs(stage, batch, judged)
+                return
+            judged = None
+        stage.ctx.judged = judged
         if stage.ctx.on_error == "fail":
             stage.operator.process_batch(batch, stage.ctx)
         else:
@@ -305,6 +349,33 @@ class ChainStages(SavedStages):
         self._forward_emitted(stage)
         if stage.ctx.announced > stage.passed:
             self._pass_watermark(stage)
+
+    def _process_in_runs(self, stage: Stage, batch: Batch, judged: RecordWatermarks) -> None:
+        """What it makes of a record is judged as the record is: it gets those that are behind after
+        the watermark that they are behind."""
+        for rows, watermark in judged.runs():
+            self._advance(stage, watermark)
+            self._process(stage, batch[rows])
+
+    def _write(self, stage: Stage, batch: Batch) -> int:
+        """Write what the sink takes, and do with the rest what `on_error` says; how many it took."""
+        assert stage.writer is not None
+        while True:
+            try:
+                stage.writer.write(batch)
+                return len(batch)
+            except RefusedRecords as refused:
+                rows = refused.rows
+                records = taken(batch, list(rows))
+                if stage.ctx.on_error == "fail":
+                    stage.ctx.show(records[0])
+                    raise
+            for record, reason in zip(records, rows.values(), strict=True):
+                stage.ctx.leave_out(Rejected(record, reason))
+            self._keep_rejected(stage)
+            batch = without(batch, rows)
+            if not len(batch):
+                return 0
 
     def _advance(self, stage: Stage, watermark: int) -> None:
         if watermark > stage.ctx.watermark:
@@ -349,18 +420,118 @@ class ChainStages(SavedStages):
             self.meter.lost(stage.name, dead_letters=sum(one.records for one in rejected))
 
     def _forward_emitted(self, stage: Stage) -> None:
-        for port, batch in stage.ctx.take_emitted():
-            self._forward(stage, port, batch)
+        for output, batch, judged in stage.ctx.take_judged():
+            self._forward(stage, output, batch, judged)
 
-    def _forward(self, stage: Stage, port: str, batch: Batch) -> None:
+    def _forward(
+        self, stage: Stage, output: str, batch: Batch, judged: RecordWatermarks | None = None
+    ) -> None:
         stage.records_out += len(batch)
-        if port == LATE:
+        if output == LATE:
             self.meter.lost(stage.name, late=len(batch))
-        for target in stage.targets.get(port, ()):
+        for target in stage.targets.get(output, ()):
             if isinstance(target, Stage):
-                self._process(target, batch)
+                self._process(target, batch, judged)
             else:
                 target.collect(batch)
+
+    # What a checkpoint takes of the operators, and whose output is prepared, durable or committed.
+
+    def prepare(self, checkpoint: int) -> dict[str, Any]:
+        """Close the sinks' transactions; what must be saved besides the key stores."""
+        extras: dict[str, Any] = {}
+        for stage in self.stages.values():
+            if stage.operator is not None:
+                self._enter(stage)
+                stage.operator.before_checkpoint(stage.ctx)
+                if stage.ctx.take_emitted():
+                    raise UserError("before_checkpoint cannot emit; emit while processing records.")
+            if stage.reader is not None:
+                extras[stage.name] = {"offset": stage.reader.offset}
+                if stage.rest:
+                    extras[stage.name]["rest"] = stage.rest.saved()
+                stage.offsets.append((checkpoint, stage.reader.offset))
+            elif stage.writer is not None:
+                self._enter(stage)
+                transaction = stage.writer.prepare(checkpoint)
+                if transaction is not None:
+                    stage.pending.append(transaction)
+                    stage.unpersisted.append(Persisting(transaction))
+                if stage.pending:
+                    extras[stage.name] = {"transactions": tuple(stage.pending)}
+                saved = stage.writer.saved()
+                if saved is not None:
+                    extras.setdefault(stage.name, {})["writer"] = saved
+            if stage.name not in self.operators:
+                continue
+            if stage.ctx.skipped:
+                extras.setdefault(stage.name, {})["skipped"] = stage.ctx.skipped
+            if stage.ctx.asked_time:
+                extras.setdefault(stage.name, {})["now_s"] = stage.ctx.now_s
+            times = (stage.ctx.watermark, stage.ctx.announced)
+            if times != (NO_WATERMARK, NO_WATERMARK):
+                extras.setdefault(stage.name, {})["watermark"] = times
+        return extras
+
+    def keeping(self, extras: Mapping[str, Any]) -> list[str]:
+        """The operators that would lose something without the state and these extras."""
+        full = self.state.full()
+        for name, extra in extras.items():
+            if name != CHANNELS and extra.keys() & {"offset", "transactions"}:
+                full.add(name.removesuffix(DEAD_LETTERS))
+        return [name for name in self.operators if name in full]
+
+    def unpersisted(self) -> list[Persisting]:
+        for stage in self.stages.values():
+            stage.unpersisted = [waiting for waiting in stage.unpersisted if not waiting.done]
+        return [waiting for stage in self.stages.values() for waiting in stage.unpersisted]
+
+    def committable(self, permit: Permit) -> list[Committable]:
+        return [
+            transaction
+            for stage in self.stages.values()
+            for transaction in stage.pending
+            if transaction.checkpoint <= permit.checkpoint
+        ]
+
+    def sink_of(self, transactions: Sequence[Committable]) -> str | None:
+        """The first sink that has one of these transactions."""
+        wanted = {id(transaction) for transaction in transactions}
+        sinks = (s.name for s in self.stages.values() if wanted & {id(t) for t in s.pending})
+        return next(sinks, None)
+
+    def mark_committed(self, permit: Permit) -> None:
+        for stage in self.stages.values():
+            stage.pending = [t for t in stage.pending if t.checkpoint > permit.checkpoint]
+            stage.note_stable(permit.checkpoint)
+
+    def call_hook(self, hook: str, checkpoint: int) -> None:
+        """Call on_checkpoint or on_commit of every operator."""
+        for stage in self.stages.values():
+            if stage.operator is not None:
+                self._enter(stage)
+                getattr(stage.operator, hook)(checkpoint, stage.ctx)
+
+    @property
+    def counts(self) -> dict[str, tuple[int, int]]:
+        return {
+            name: (stage.records_in, stage.records_out)
+            for name, stage in self.stages.items()
+            if name in self.operators
+        }
+
+    @property
+    def skipped(self) -> dict[str, int]:
+        """Operator -> records left out, of those that left any out."""
+        return {
+            name: stage.ctx.skipped
+            for name, stage in self.stages.items()
+            if name in self.operators and stage.ctx.skipped
+        }
+
+    def saved_names(self) -> list[str]:
+        """The names under which this chain's extras are saved."""
+        return [*self.operators, *(name + DEAD_LETTERS for name in self.operators)]
 
     # Ends.
 
@@ -388,4 +559,10 @@ class ChainStages(SavedStages):
         """
         at_work = self.stages.get(self._at) if operator is None else None
         record = at_work.ctx.record if at_work is not None else None
-        return explained(error, operator or self._at, self.shard.number, record)
+        name = (operator or self._at).removesuffix(DEAD_LETTERS)
+        return explained(error, self.plan.graph.nodes[name].written_as, self.shard.number, record)
+
+    def _enter(self, stage: Stage) -> None:
+        """From here on this operator has the word: an error, or the end of the process, is its own."""
+        self._at = stage.name
+        self.place[0] = stage.number

@@ -1,15 +1,53 @@
-"""Makes an error of an operator one that tells a user whose it is and what it was at.
+"""Turns an error of an operator into one that names the operator and the record, and may recur.
 
 Classes of users take part in this, as records and as errors, and may fail at being shown or
 pickled: an explanation always comes of it all the same, and always reaches the driver.
 """
 
+import errno
 import pickle
 import traceback
 from typing import Any
 
-from everstream.errors import EverstreamError, OperatorError, UserError
-from everstream.runtime.recurring import will_recur
+import polars as pl
+
+from everstream.errors import EverstreamError, OperatorError, ShareRefused, StoreError, UserError
+
+# A database that is away may be back after a pause; a column that does not exist will not. These are
+# only kinds of errors that concern the program, its records or a folder, and never the state of
+# another system: in doubt the work is retried.
+OF_THE_PROGRAM = (
+    UserError,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    NotImplementedError,
+    RecursionError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    pl.exceptions.PolarsError,
+)
+OF_A_FOLDER = {
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
+    *(errno.ENAMETOOLONG, errno.EXDEV),
+}
+
+
+def will_recur(error: BaseException) -> bool:
+    """Whether the same work would end in the same error once more."""
+    if isinstance(error, OSError):
+        return error.errno in OF_A_FOLDER
+    if isinstance(error, StoreError):
+        # Libraries of object stores raise what they like when a network fails.
+        return isinstance(error.__cause__, OSError) and will_recur(error.__cause__)
+    if error.__cause__ is not None and will_recur(error.__cause__):
+        return True
+    return isinstance(error, OF_THE_PROGRAM)
+
 
 _SHOWN = 300
 _OURS = ("everstream/core/", "everstream/runtime/")
@@ -21,13 +59,13 @@ def explained(
 ) -> EverstreamError:
     """The error as one that names the operator, the record and the traceback."""
     known = isinstance(error, EverstreamError) and not isinstance(error, UserError)
-    if known and _travels(error):
+    if (known or isinstance(error, ShareRefused)) and _travels(error):
         error.will_recur = will_recur(error)  # type: ignore[attr-defined]
         return error  # type: ignore[return-value]
     lines = traceback.format_exception(type(error), error, error.__traceback__)
     theirs = [line for line in lines if not any(own in line.split("\n")[0] for own in _OURS)]
     text = "".join(theirs).encode(errors="backslashreplace").decode()
-    told = OperatorError(operator, shard_number, _shown(record), text)
+    told = OperatorError(operator, shard_number, _shown(record) if record is not None else "", text)
     told.will_recur = will_recur(error)
     return told
 

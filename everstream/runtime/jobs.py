@@ -1,7 +1,7 @@
 """What a runner leaves to its engine: saving a checkpoint, committing output, and all other I/O.
 
 An `Upload` and a `CommitJob` are made on the shard's thread and performed in the background; they
-share nothing with the shard that it still changes. The `Port` is all a runner knows of the world.
+share nothing with the shard that it still changes. The `EngineApi` is all a runner knows of the world.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.fault_points import Point
 from everstream.core.ids import Generation, ShardId
-from everstream.core.points import Point
-from everstream.pipeline.sink import Permit, Transaction
+from everstream.pipeline.sink import Committable, Permit
 from everstream.runtime.channel_state import ChannelState
 from everstream.runtime.message_log import Segment
 from everstream.state.snapshot import Capture as StateCapture
@@ -26,7 +26,7 @@ class Persisting:
     is uploaded itself, the transactions of that one may be committed, and gone from where they were.
     """
 
-    transaction: Transaction
+    transaction: Committable
     done: bool = False
 
     def perform(self) -> None:
@@ -92,7 +92,7 @@ class CommitJob:
     shard: ShardId
     generation: Generation
     permit: Permit
-    transactions: list[Transaction]
+    transactions: list[Committable]
 
     def perform(self, reached: Callable[[ShardId, Point], None]) -> None:
         for transaction in self.transactions:

@@ -88,7 +88,7 @@ class Alignment:
 def read_meter(runner: "ShardRunner") -> Meter:
     """All that this shard has measured, as of now."""
     chain, use = runner.chain, runner.use
-    use.settle(runner.port.clock_s())
+    use.settle(runner.engine.clock_s())
     reader = chain.head.reader if chain.stages else None
     load = reader.load() if reader is not None else NO_LOAD
     return replace(

@@ -18,8 +18,7 @@ from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import ChannelId, Generation, ShardId
 from everstream.errors import CorruptObject
 from everstream.runtime.payload import BatchPayload
-from everstream.state.formats import check_format
-from everstream.state.objects import Data, ObjectRef
+from everstream.state.objects import Data, ObjectRef, check_format
 
 SEGMENT_BYTES: Final = 16 << 20
 """A segment of this size is written without waiting for the next checkpoint."""

@@ -1,6 +1,6 @@
 """How many records a shard takes at once, so that one step lasts about so long and no longer.
 
-Nothing interrupts a step: markers, stops and the other shards of a host wait for its end. What a
+Nothing interrupts a step: markers, stops and the other shards of a worker wait for its end. What a
 record costs is learned while running, from steps that took long enough to tell: a quick one only
 says that more may be tried. A step has a part that costs the same however many records it has, and
 a part for each record; steps are cut to the time they may take, but never so short that the first

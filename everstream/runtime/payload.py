@@ -53,7 +53,10 @@ class BatchPayload:
 _PICKLED = b"\x00" * 8
 _ARROW = b"\x01" + b"\x00" * 7
 _APART = b"\x02" + b"\x00" * 7
+_POLARS = b"\x03" + b"\x00" * 7
 """Eight bytes, so that the Arrow data behind them stays aligned."""
+_WIDE = frozenset({pl.Int128, pl.UInt128})
+"""PyArrow has no such numbers: Polars writes and reads them."""
 _SMALL_FRAME = 4096
 """Values in a frame, up to which Polars writes Arrow IPC by itself: the way through PyArrow copies less,
 and takes some 100 microseconds however small the frame is."""
@@ -64,6 +67,8 @@ _SMALL_BYTES = 1 << 16
 def encode_batch(batch: Batch) -> Any:
     if isinstance(batch, list):
         return _pickled(batch)
+    if any(kind in _WIDE for kind in batch.dtypes):
+        return _POLARS + batch.write_ipc_stream(None).getbuffer()
     if batch.height * batch.width <= _SMALL_FRAME:
         small = batch.clone().write_ipc_stream(None, compat_level=pl.CompatLevel.oldest())
         return _ARROW + small.getbuffer()
@@ -157,6 +162,8 @@ def decode_batch(encoded: Any) -> Batch:
         return list(pickle.loads(body))
     if kind == _APART:
         return _taken_apart(buffer)
+    if kind == _POLARS:
+        return pl.read_ipc_stream(body.to_pybytes())
     if kind == _ARROW:
         with pa.ipc.open_stream(body) as reader:
             frame = pl.from_arrow(reader.read_all(), rechunk=False)

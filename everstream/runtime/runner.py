@@ -1,15 +1,17 @@
 """Performs a shard's instructions: everything that needs no I/O of its own.
 
 The runner binds the deciding `Shard` to the working `ChainStages` and outlets. Sending,
-uploading, committing and loading go out through a `Port`, which Spark hosts fill with sockets
+uploading, committing and loading go out through a `EngineApi`, which Spark workers fill with sockets
 and threads and the simulator with virtual time.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, assert_never
 
 from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.fault_points import Point
 from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import NO_CHECKPOINT, ChannelId, CheckpointNumber, Generation, ShardId
 from everstream.core.instructions import (
@@ -47,39 +49,38 @@ from everstream.core.messages import (
     StartCheckpoint,
 )
 from everstream.core.plan import Plan
-from everstream.core.points import Point
 from everstream.core.protocols.base import Place, Queues
 from everstream.core.scheme import Scheme
 from everstream.core.shard import Shard
 from everstream.core.status import Status
 from everstream.errors import CorruptObject, EnvironmentFault, EverstreamError, said
-from everstream.pipeline.placing import key_group, on_disk
 from everstream.pipeline.sink import Permit
+from everstream.pipeline.source import EndOfStream
+from everstream.pipeline.state_backend import key_group, on_disk
 from everstream.pipeline.tuning import Tuning
 from everstream.runtime.chain import ChainStages
+from everstream.runtime.engine_api import EngineApi
 from everstream.runtime.jobs import CommitJob, Upload
 from everstream.runtime.measuring import Alignment, NoUse, TimeUse, read_meter
 from everstream.runtime.outlets import make_outlets
-from everstream.runtime.pace import Pace
-from everstream.runtime.port import Port
+from everstream.runtime.pace import UNLIMITED, Pace
 from everstream.runtime.sent_frames import SentFrames
 from everstream.runtime.snapshots import Snapshots
 from everstream.runtime.spilled import SpillSpace
-from everstream.runtime.steps import ShardSteps
-from everstream.state.disk_keystore import DiskSpace
+from everstream.state.backends.disk import DiskSpace
 from everstream.state.snapshot import ShardState
 from everstream.state.store import ObjectRef
 
 
-class ShardRunner(ShardSteps):
-    """One shard: decides, works, and talks to the rest of the world through its port."""
+class ShardRunner:
+    """One shard: decides, works, and talks to the rest of the world through its engine."""
 
     def __init__(
         self,
         plan: Plan,
         id: ShardId,
         scheme: Scheme,
-        port: Port,
+        engine: EngineApi,
         pace: Pace | None = None,
         *,
         recovers: bool = True,
@@ -110,32 +111,34 @@ class ShardRunner(ShardSteps):
         self.pace = (pace or Pace()) if cuts else Pace(0.0)
         """How many records a step has."""
         self._wishes = cuts
-        self.sent = SentFrames(plan, id, scheme, port)
+        self.sent = SentFrames(plan, id, scheme, engine)
         self.sides = {channel: plan.graph.edges[channel.edge].side for channel in inputs}
-        self.port = port
-        self.spill = SpillSpace(port.scratch, port.load, f"shard {id}")
-        self.outlets = make_outlets(plan, self.shard, port.send, self.sent.append, self.spill)
+        self.engine = engine
+        self.spill = SpillSpace(engine.scratch, engine.load, f"shard {id}")
+        self.outlets = make_outlets(plan, self.shard, engine.send, self.sent.append, self.spill)
         for outlet in self.outlets.values():
             outlet.reset()
         state = ShardState(
-            DiskSpace(f"{port.scratch}/{id.operator}-{id.number}", key_group, on_disk(plan.graph))
+            DiskSpace(f"{engine.scratch}/{id.operator}-{id.number}", key_group, on_disk(plan.graph))
         )
         self.chain = ChainStages(
             plan,
             id,
             self.outlets,
             state,
-            port.wall_s,
-            port.clock_s,
+            engine.wall_s,
+            engine.clock_s,
             recovers=recovers,
             times=measures,
         )
         self._handed_over = NO_CHECKPOINT
         self._snapshots = Snapshots(
-            inputs, self.chain, state, self.outlets, self.sent, port, self.spill
+            inputs, self.chain, state, self.outlets, self.sent, engine, self.spill
         )
         self.ready_at_s = 0.0
         """A source that had nothing to give is not asked again before this time."""
+        self.caught_up = False
+        """Its source has given all there was when the run started, in a run that ends then."""
         self.processed = 0
         """Records that reached this shard in this process: what `--kill ...@10000` counts."""
         self.dropped = 0
@@ -153,7 +156,7 @@ class ShardRunner(ShardSteps):
     # Commands of the coordinator.
 
     def on_command(self, command: Command) -> None:
-        """Obey; what concerns the host as a whole is for the host."""
+        """Obey; what concerns the worker as a whole is for the worker."""
         match command:
             case Restore():
                 self._perform(self.shard.on_restore(command))
@@ -193,7 +196,7 @@ class ShardRunner(ShardSteps):
                 self.sent.find()
             self._perform(instructions)
         except CorruptObject as error:
-            self.port.tell(RestoreFailed(self.shard.id, command.generation, str(error)))
+            self.engine.tell(RestoreFailed(self.shard.id, command.generation, str(error)))
         except BaseException as error:  # see `_guarded`
             self._perform(self.shard.on_failure(self.chain.explain(error)))
 
@@ -213,8 +216,9 @@ class ShardRunner(ShardSteps):
         cycle = self._everybody if command.cycle == EVERYBODY else self.cycle
         if command.cycle in (EVERYBODY, self._cycle_number):
             waits = not all(outlet.idle for outlet in self.outlets.values())
-            waits |= self.chain.started and bool(self.chain.head.rest)
-            self.port.tell(self.shard.census(command, cycle, waits))
+            if command.cycle != EVERYBODY:  # then it is paused, and gives out nothing
+                waits |= self.chain.started and bool(self.chain.head.rest)
+            self.engine.tell(self.shard.census(command, cycle, waits))
 
     def _on_stable(self, command: Stable) -> None:
         self.sent.prune(command.received)
@@ -238,7 +242,7 @@ class ShardRunner(ShardSteps):
         if frame.kind is FrameKind.MARKER:
             self._alignment.came = True
             if self.shard.awaits_markers:
-                self._alignment.look(True, self.port.clock_s())
+                self._alignment.look(True, self.engine.clock_s())
 
     def on_grant(
         self, channel: ChannelId, generation: Generation, frames: int, most: int = 0
@@ -256,9 +260,9 @@ class ShardRunner(ShardSteps):
         """An upload has become durable."""
         if upload.generation != self.shard.generation:
             return
-        self.port.reached(self.shard.id, Point.AFTER_SNAPSHOT)
+        self.engine.reached(self.shard.id, Point.AFTER_SNAPSHOT)
         if upload.transactions:
-            self.port.reached(self.shard.id, Point.AFTER_PREPARE)
+            self.engine.reached(self.shard.id, Point.AFTER_PREPARE)
         record = self._snapshots.saved(upload, ref, upload_s)
         self._perform(self.shard.on_durable(upload.generation, record))
 
@@ -279,7 +283,7 @@ class ShardRunner(ShardSteps):
         if job.generation == self.shard.generation:
             self.chain.meter.commits += len(job.transactions)
             if job.transactions:
-                self.port.reached(self.shard.id, Point.AFTER_COMMIT)
+                self.engine.reached(self.shard.id, Point.AFTER_COMMIT)
             self.chain.mark_committed(job.permit)
             number = CheckpointNumber(job.permit.checkpoint)
             self._guarded(self.chain.call_hook, "on_commit", number)
@@ -299,9 +303,9 @@ class ShardRunner(ShardSteps):
 
     def step(self) -> bool:
         """Do the next piece of work; False if there was none."""
-        began_s = self.port.clock_s()
+        began_s = self.engine.clock_s()
         stepped = self._step()
-        ended_s = self.port.clock_s()
+        ended_s = self.engine.clock_s()
         self.took_s = ended_s - began_s
         if stepped:
             self.use.stepped(began_s, ended_s)
@@ -348,6 +352,7 @@ class ShardRunner(ShardSteps):
             read_meter(self) if self._measures else None,
             self.shard.last_number,
             self._handed_over,
+            self.caught_up,
         )
 
     # Instructions.
@@ -362,13 +367,13 @@ class ShardRunner(ShardSteps):
                 case Produce(most=most):
                     self._guarded(self._produce, most)
                 case Tell(report=report):
-                    self.port.tell(report)
+                    self.engine.tell(report)
                 case Capture(record=record, queues=queues):
                     self._guarded(self._capture, record, queues)
                 case RecordArrival(frame=frame):
                     self._guarded(self._snapshots.add, frame)
                 case CloseCapture():
-                    self._snapshots.close(self._alignment.over(self.port.clock_s()))
+                    self._snapshots.close(self._alignment.over(self.engine.clock_s()))
                     self._upload()
                 case EmitMarkers(epoch=epoch, overtaking=overtaking):
                     for outlet in self.outlets.values():
@@ -394,7 +399,7 @@ class ShardRunner(ShardSteps):
                 return
 
     def _guarded(self, work: Callable[..., None], *arguments: Any) -> None:
-        """User code runs in here: what it raises ends this shard, not the host."""
+        """User code runs in here: what it raises ends this shard, not the worker."""
         try:
             work(*arguments)
         except BaseException as error:  # it may even exit, or cancel itself
@@ -426,8 +431,8 @@ class ShardRunner(ShardSteps):
             self._perform(self.shard.on_finished())
 
     def _capture(self, record: CheckpointRecord, queues: Queues) -> None:
-        self.port.reached(self.shard.id, Point.BEFORE_SNAPSHOT)
-        aligned_s = self._alignment.over(self.port.clock_s())
+        self.engine.reached(self.shard.id, Point.BEFORE_SNAPSHOT)
+        aligned_s = self._alignment.over(self.engine.clock_s())
         if queues != "both":  # that one stays open until the last marker
             record = replace(record, aligned_s=aligned_s)
         self._snapshots.take(record, queues, self.shard.generation, self.shard.waiting())
@@ -436,7 +441,7 @@ class ShardRunner(ShardSteps):
     def _upload(self) -> None:
         for upload in self._snapshots.ready():
             self._handed_over = upload.record.number
-            self.port.upload(upload)
+            self.engine.upload(upload)
 
     def _open_again(self) -> None:
         """Everybody is back: send those who have gone back what they have not seen."""
@@ -445,7 +450,7 @@ class ShardRunner(ShardSteps):
             self.outlets[channel.edge].open(channel, again)
 
     def _commit(self, permit: Permit) -> None:
-        self.port.commit(
+        self.engine.commit(
             CommitJob(
                 self.shard.id,
                 self.shard.generation,
@@ -455,8 +460,8 @@ class ShardRunner(ShardSteps):
         )
 
     def _load(self, order: LoadState) -> None:
-        began_s = self.port.clock_s()
-        self.ready_at_s = 0.0
+        began_s = self.engine.clock_s()
+        self.ready_at_s, self.caught_up = 0.0, False
         self._end_unsaved = False
         self._alignment = Alignment()
         try:
@@ -467,6 +472,150 @@ class ShardRunner(ShardSteps):
             self._perform(self.shard.on_failure(self.chain.explain(error)))
         else:
             if order.records:
-                self.port.reached(self.shard.id, Point.IN_RESTORE)
-            restore_s = self.port.clock_s() - began_s
+                self.engine.reached(self.shard.id, Point.IN_RESTORE)
+            restore_s = self.engine.clock_s() - began_s
             self._perform(self.shard.on_loaded(order.generation, restore_s, waiting))
+
+    # Steps: a frame or a part of one, a batch of a source, a timer. Each goes through the chain, and its
+    # output leaves through the outlets with the ordinal of the step.
+
+    def can_step(self, now_s: float) -> bool:
+        """There may be work, and room for its output."""
+        return self._is_ready(now_s) and self._has_room()
+
+    def may_step(self, now_s: float) -> bool:
+        """The same, and if it cannot it is noted what it waits for."""
+        if not self._is_ready(now_s):
+            self.use.rests(now_s, blocked=False)
+        elif not self._has_room():
+            self.use.rests(now_s, blocked=True)
+        else:
+            return True
+        return False
+
+    def _is_ready(self, now_s: float) -> bool:
+        if not self.shard.works:
+            return False
+        if self.shard.paused and self.chain.head.reader is not None:
+            return False  # what it has read and not given out is part of its checkpoint
+        return now_s >= self.ready_at_s or self._timer_due()
+
+    def _has_room(self) -> bool:
+        return all(outlet.idle or outlet.feedback for outlet in self.outlets.values())
+
+    def timer_in_s(self) -> float:
+        """How long until an operator can be called that wants to be; for ever if none does."""
+        timer_at_s = self.chain.timer_at_s
+        if timer_at_s == math.inf or self.shard.paused or not self.can_step(math.inf):
+            return math.inf
+        return timer_at_s - self.chain.now_s()
+
+    # How much.
+
+    def _most(self) -> int:
+        """Records the next step may have: for its own sake, and for those behind."""
+        if not self._wishes:
+            return UNLIMITED
+        return self._for_those_behind(self.pace.take())
+
+    def _wished(self) -> int:
+        """The size of frames this shard wants; 0 if it takes them as they come."""
+        if not self._wishes:
+            return 0
+        wished = self._for_those_behind(self.pace.fits)
+        return wished if wished < UNLIMITED else 0
+
+    def _for_those_behind(self, most: int) -> int:
+        """So many records, or fewer if somebody behind wants fewer."""
+        for outlet in self.outlets.values():
+            if outlet.most < most:
+                most = outlet.most
+        return most
+
+    def _deliver(self, frame: Frame, records: int, watermark: int | None) -> None:
+        began_s = self.engine.clock_s()
+        self.processed += records
+        last = frame.start + records == frame.records
+        self.chain.moment.born_s = frame.born_s
+        if frame.payload is not None:
+            batch = frame.payload.batch
+            if records < frame.records:
+                batch = batch[frame.start : frame.start + records]
+            self.chain.process(batch, self.sides[frame.channel], last=last)
+        if watermark is not None:
+            self.chain.advance(watermark)
+        self._flush(frame.number, records)
+        self.pace.note(records, self.engine.clock_s() - began_s)
+        if not last:
+            self.shard.on_cut(frame, records)
+        elif frame.sequence:
+            self.engine.grant(frame.channel, 1, self._wished())
+
+    def _advance(self, watermark: int) -> None:
+        self.chain.advance(watermark)
+        self._flush_outside_step()
+
+    def _timer_due(self) -> bool:
+        timer_at_s = self.chain.timer_at_s
+        due = timer_at_s != math.inf and timer_at_s <= self.chain.now_s()
+        return due and not self.shard.paused
+
+    def _call_timers(self) -> None:
+        self.chain.call_timers(self.chain.now_s())
+        self._flush_outside_step()
+
+    def _produce(self, most: int) -> None:
+        rest = self.chain.head.rest
+        if rest or self._read():
+            began_s = self.engine.clock_s()
+            start = rest.start
+            part = rest.take(most)
+            self.sent.before_forwarding(start, len(part))
+            self.chain.forward(part, last=not rest)
+            self.processed += len(part)
+            self._flush(self.shard.next_ordinal(), len(part))
+            self.pace.note(len(part), self.engine.clock_s() - began_s)
+
+    def _read(self) -> bool:
+        """Whether the source had a batch."""
+        head = self.chain.head
+        assert head.reader is not None
+        self.sent.before_reading(head.reader)
+        batch = self.chain.read()
+        if batch is None:
+            self.ready_at_s = self.engine.clock_s() + head.reader.ready_in_s()
+            if self.chain.advance_source():
+                self._flush_outside_step()
+        elif isinstance(batch, EndOfStream) and self.chain.catches_up:
+            self.caught_up, self.ready_at_s = True, math.inf
+            if self.chain.advance_source():
+                self._flush_outside_step()
+        elif isinstance(batch, EndOfStream):
+            self._perform(self.shard.on_source_ended())
+        else:
+            head.rest.fill(batch)
+            return True
+        return False
+
+    def _start(self) -> None:
+        self.chain.start()
+        self._flush_outside_step()
+
+    def _tune(self) -> None:
+        tuning, self._untold = self._untold, None
+        assert tuning is not None
+        self.chain.tune(tuning)
+        self._flush_outside_step()
+
+    # Output.
+
+    def _flush(self, ordinal: int, records: int) -> None:
+        """A step of so many records is over: its output leaves as frames with this ordinal."""
+        self.shard.born_s = self.chain.moment.born_s
+        for outlet in self.outlets.values():
+            outlet.flush(ordinal, records)
+
+    def _flush_outside_step(self) -> None:
+        self.shard.born_s = self.chain.moment.born_s
+        for outlet in self.outlets.values():
+            outlet.flush_outside_step()

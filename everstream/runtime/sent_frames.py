@@ -1,37 +1,205 @@
-"""What a shard has sent, and sends again to whoever has gone back.
+"""What a shard has sent, and replays to receivers that roll back.
 
-Binds a shard's message log to its outlets. When receivers go back, or the shard itself does, it is
-asked for frames: they are read at once, while there is still time to say that they cannot be, and
-sent when everybody is back. Without a log everybody goes back together and nothing is sent again.
+`SentFrames` binds a shard's message log to its outlets. When receivers roll back, or the shard itself
+does, frames are requested from it: they are read at once, while there is still time to report that they
+cannot be, and sent when all shards are restored. Without a log all shards roll back together and nothing
+is replayed. `SourceLog` is the log of a source shard that reads its records again instead.
 """
 
+import pickle
+import struct
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
-from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.checkpoint_record import CheckpointRecord, LogSegment
 from everstream.core.frames import Frame
 from everstream.core.ids import ChannelId, Generation, ShardId
 from everstream.core.messages import Recover
+from everstream.core.permits import permit
 from everstream.core.plan import Plan
 from everstream.core.scheme import Scheme
-from everstream.pipeline.source import Reader
-from everstream.runtime.message_log import MessageLog, Segment, log_of
+from everstream.errors import CorruptObject
+from everstream.pipeline.batch import Batch, joined
+from everstream.pipeline.graph import ByKey, Kind
+from everstream.pipeline.operator import Operator
+from everstream.pipeline.operators.purity import can_be_read_again, is_plain
+from everstream.pipeline.source import EndOfStream, Reader, Source
+from everstream.runtime.chain import ChainStages
+from everstream.runtime.engine_api import EngineApi
+from everstream.runtime.message_log import DurableLog, MessageLog, Segment, log_of
 from everstream.runtime.outlets import Outlet
-from everstream.runtime.port import Port
-from everstream.runtime.source_log import SourceLog, reads_again
+from everstream.runtime.payload import BatchPayload
+from everstream.state.objects import ObjectRef
+from everstream.state.saved import dumps
+from everstream.state.snapshot import ShardState
+
+# A log for source shards that holds no records: the source is its own log. What a source gave at an
+# offset it gives again, and stages without state, randomness or clock make the same frames of it. So
+# instead of a frame's bytes its offset is logged, and which records of the batch it was made of: some
+# ten bytes. A frame that is requested again is read again. The plan decides whether that is sound for
+# a shard (`reads_again`); for all others the bytes themselves are logged.
+_BYTES = b"bytes".ljust(64)
+_PLACE = b"place"
+"""What a logged payload is; as long as a boundary, so that Arrow data behind it stays aligned."""
+_PART = struct.Struct("<IQQ")
+"""The how-manieth frame, made of the records of the batch from where on, and how many."""
+
+
+def reads_again(plan: Plan, shard: ShardId) -> bool:
+    """Whether this shard is a source whose output can be had again by reading."""
+    nodes = [plan.graph.nodes[name] for name in plan.chains[shard.operator].operators]
+    source, others = nodes[0].what, [node.what for node in nodes[1:]]
+    return (
+        isinstance(source, Source)
+        and nodes[0].kind is Kind.SOURCE
+        and all(isinstance(what, Operator) for what in others)
+        and all(node.on_error == "fail" for node in nodes)
+        and all(_routes_by_columns(plan, channel.edge) for channel in plan.outputs[shard])
+        and can_be_read_again(source, [what for what in others if isinstance(what, Operator)])
+    )
+
+
+def _routes_by_columns(plan: Plan, edge: int) -> bool:
+    routing = plan.graph.edges[edge].routing
+    if not isinstance(routing, ByKey):
+        return True
+    return routing.keying.on_columns and is_plain(routing.keying.selector)
+
+
+class SourceLog(DurableLog):
+    """Logs where each frame was read. The runner says so before each step, in `origin`."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        shard: ShardId,
+        load: Callable[[Sequence[ObjectRef]], list[bytes]],
+    ) -> None:
+        super().__init__(shard, plan.outputs[shard], load)
+        self._plan = plan
+        self._origin: bytes | None = None
+        self._part = (0, 0)
+        self._count: dict[ChannelId, int] = {}
+
+    def reading_at(self, offset: Any) -> None:
+        """What is appended from now on was read at this offset."""
+        self._origin = dumps(offset)
+
+    def forwarding(self, start: int, records: int) -> None:
+        """What is appended from now on was made of so many records of the batch, from `start` on."""
+        self._part = (start, records)
+        self._count = {}
+
+    def append(self, frame: Frame) -> None:
+        if frame.payload is None:
+            super().append(frame)
+            return
+        if self._origin is None:
+            # It waited in the checkpoint we went back to: nobody here knows where it was read.
+            logged = _BYTES + bytes(frame.payload.encoded)
+        else:
+            index = self._count.get(frame.channel, 0)
+            self._count[frame.channel] = index + 1
+            logged = _PLACE + _PART.pack(index, *self._part) + self._origin
+        super().append(replace(frame, payload=BatchPayload(encoded=logged)))
+
+    def restore(
+        self, generation: Generation, segments: Sequence[LogSegment], sent: Mapping[ChannelId, int]
+    ) -> None:
+        super().restore(generation, segments, sent)
+        self._origin = None
+
+    def after(self, channel: ChannelId, sequence: int) -> list[Frame]:
+        places = super().after(channel, sequence)
+        if not any(frame.payload is not None for frame in places):
+            return places
+        again = _ReadAgain(self._plan, self.shard)
+        try:
+            return [frame if frame.payload is None else again.frame(frame) for frame in places]
+        finally:
+            again.close()
+
+
+class _ReadAgain:
+    """The shard's stages a second time, with a reader of their own."""
+
+    def __init__(self, plan: Plan, shard: ShardId) -> None:
+        self._plan = plan
+        self._caught = {channel.edge: _Catch() for channel in plan.outputs[shard]}
+        self._chain = ChainStages(plan, shard, self._caught, ShardState(), lambda: 0.0)  # type: ignore[arg-type]
+        self._chain.build({}, {}, 0, "", permit(0))
+        self._made_of: bytes | None = None
+
+    def frame(self, place: Frame) -> Frame:
+        assert place.payload is not None
+        told = memoryview(place.payload.encoded)
+        if told[: len(_BYTES)] == _BYTES:
+            return replace(place, payload=BatchPayload(encoded=told[len(_BYTES) :]))
+        told = told[len(_PLACE) :]
+        index, start, records = _PART.unpack_from(told)
+        made_of = bytes(told[4:])
+        if made_of != self._made_of:
+            self._make(bytes(told[_PART.size :]), start, records)
+            self._made_of = made_of
+        parts = self._parts(place.channel)
+        if index >= len(parts) or len(parts[index]) != place.records:
+            raise CorruptObject(
+                f"the source of {place.channel} does not give again what it gave before: "
+                f"{place.records} records were sent and cannot be found."
+            )
+        return replace(place, payload=BatchPayload(parts[index]))
+
+    def _make(self, origin: bytes, start: int, records: int) -> None:
+        for catch in self._caught.values():
+            catch.batches = []
+        reader = self._chain.head.reader
+        assert reader is not None
+        reader.seek(pickle.loads(origin))
+        batch = self._chain.read()
+        if isinstance(batch, EndOfStream | None) or len(batch) < start + records:
+            raise CorruptObject("a source has nothing where it gave records before.")
+        self._chain.forward(batch[start : start + records])
+
+    def _parts(self, channel: ChannelId) -> list[Batch]:
+        batches = joined(self._caught[channel.edge].batches)
+        routing = self._plan.graph.edges[channel.edge].routing
+        if not isinstance(routing, ByKey):
+            return batches
+        channels = [c for c in self._plan.outputs[channel.sender] if c.edge == channel.edge]
+        place = channels.index(channel)
+        split = (routing.keying.split(batch, len(channels)) for batch in batches)
+        return [part for parts in split for shard, part in parts if shard == place]
+
+    def close(self) -> None:
+        self._chain.close()
+
+
+class _Catch:
+    """Stands where an outlet stands, and keeps what falls into it."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+
+    def collect(self, batch: Batch) -> None:
+        self.batches.append(batch)
+
+    def advance(self, watermark: int) -> None:
+        """Watermarks are in the log itself."""
 
 
 class SentFrames:
     """One shard's memory of what it sent."""
 
-    def __init__(self, plan: Plan, shard: ShardId, scheme: Scheme, port: Port) -> None:
+    def __init__(self, plan: Plan, shard: ShardId, scheme: Scheme, engine: EngineApi) -> None:
         self.shard = shard
         self.outputs = plan.outputs[shard]
         self.log: MessageLog | None
         if scheme.log == "durable" and reads_again(plan, shard):
-            self.log = SourceLog(plan, shard, port.load)
+            self.log = SourceLog(plan, shard, engine.load)
         else:
-            self.log = log_of(scheme.log, shard, self.outputs, port.load)
-        self._save_segment = port.save_segment
+            self.log = log_of(scheme.log, shard, self.outputs, engine.load)
+        self._save_segment = engine.save_segment
         self._asked_for: dict[ChannelId, int] = {}
         """Channels to be opened again -> what their receivers have seen."""
         self._found: dict[ChannelId, list[Frame]] = {}

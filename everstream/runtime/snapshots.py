@@ -8,8 +8,9 @@ in slices between later pieces of work.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from everstream.core.checkpoint_record import CheckpointRecord, LogSegment
@@ -19,12 +20,12 @@ from everstream.core.instructions import LoadState
 from everstream.core.protocols.base import Queues
 from everstream.runtime.chain import ChainStages
 from everstream.runtime.channel_state import CHANNELS, ChannelState, decoded_alone
+from everstream.runtime.engine_api import EngineApi
 from everstream.runtime.jobs import Upload
 from everstream.runtime.outlets import Outlet
-from everstream.runtime.port import Port
+from everstream.runtime.redistributed_state import load_share
 from everstream.runtime.sent_frames import SentFrames
 from everstream.runtime.spilled import Spill, SpillSpace
-from everstream.runtime.state_loading import load_state
 from everstream.state.objects import ObjectRef
 from everstream.state.snapshot import ShardState
 
@@ -39,7 +40,7 @@ class Snapshots:
         state: ShardState,
         outlets: Mapping[int, Outlet],
         sent: SentFrames,
-        port: Port,
+        engine: EngineApi,
         space: SpillSpace,
     ) -> None:
         self._inputs = tuple(inputs)
@@ -47,7 +48,7 @@ class Snapshots:
         self._state = state
         self._outlets = outlets
         self._sent = sent
-        self._port = port
+        self._engine = engine
         self._space = space
         self._open: tuple[Upload, ChannelState] | None = None
         """A checkpoint that waits for frames that belong to it."""
@@ -63,7 +64,7 @@ class Snapshots:
         waiting: Iterable[Frame],
     ) -> None:
         """The state of this instant; it stays open if frames that are to come belong to it."""
-        began_s = self._port.clock_s()
+        began_s = self._engine.clock_s()
         if self._open is not None:
             # Its epoch was given up, otherwise no other would have begun.
             self._state.mark_failed(self._open[0].capture)
@@ -86,7 +87,7 @@ class Snapshots:
             keeps=tuple(self._chain.keeping(extras)),
             uncommitted=uncommitted_in(extras),
             holds_frames=bool(channels) or queues == "both",
-            capture_s=self._port.clock_s() - began_s,
+            capture_s=self._engine.clock_s() - began_s,
         )
         transactions, segments = self._chain.unpersisted(), self._sent.seal()
         upload = Upload(record.shard, generation, record, capture, transactions, segments, channels)
@@ -107,7 +108,7 @@ class Snapshots:
 
     def save_slice(self) -> None:
         """Save some more of what was captured."""
-        self._state.save_slice(self._port.clock_s)
+        self._state.save_slice(self._engine.clock_s)
 
     def ready(self) -> Iterator[Upload]:
         """Those that can be uploaded now."""
@@ -149,19 +150,19 @@ class Snapshots:
         self._closed.clear()
         for outlet in self._outlets.values():
             outlet.reset()
-        extras = load_state(self._state, self._chain, order.records, self._port.load)
+        extras = load_state(self._state, self._chain, order.records, self._engine.load)
         channels: ChannelState = extras.pop(CHANNELS, ChannelState())
         channels.fetch(Spill(self._space, self._inputs))
         for number, saved in channels.outputs.items():
             self._outlets[number].requeue(saved)
         for carried in (record.carried for record in order.records):
-            for data, ref in zip(self._port.load(carried), carried, strict=True):
+            for data, ref in zip(self._engine.load(carried), carried, strict=True):
                 channels.join(decoded_alone(data, ref))
         record = order.records[0] if order.records else None
         self._sent.restore(order.generation, record, self._outlets)
         self._sent.find()
         counts = {name: pair for r in order.records for name, pair in r.counts.items()}
-        self._chain.build(extras, counts, order.generation, self._port.store_url, order.permit)
+        self._chain.build(extras, counts, order.generation, self._engine.store_url, order.permit)
         return channels.waiting(self._inputs, order.generation)
 
 
@@ -172,3 +173,39 @@ def uncommitted_in(extras: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
         for name, extra in extras.items()
         if name != CHANNELS and "transactions" in extra
     }
+
+
+def load_state(
+    state: ShardState,
+    chain: ChainStages,
+    records: Sequence[CheckpointRecord],
+    load: Callable[[Sequence[ObjectRef]], list[bytes]],
+) -> dict[str, Any]:
+    """Fill the key stores; the extras (offsets, transactions) of this chain's operators.
+
+    Usually one record holds everything. After a change of the graph the operators' state is
+    gathered, by their names, from the records they were in; the next capture is full then.
+    """
+    operators = chain.operators
+    if len(records) == 1 and records[0].parts:
+        return load_share(state, chain, records[0], load)
+    if len(records) == 1 and records[0].operators == operators and not records[0].aliases:
+        objects = records[0].objects
+        return state.restore(load(objects), objects, load)
+    state.reset()
+    extras: dict[str, Any] = {}
+    for record in records:
+        owner = partial(_owner_among, record, operators)
+        other = state.beside(owner)
+        found = other.restore(load(record.objects), record.objects, load)
+        owned = {record.owner(name): value for name, value in found.items()}
+        extras |= {name: owned[name] for name in chain.saved_names() if name in owned}
+        if CHANNELS in found and record.operators == operators:
+            extras[CHANNELS] = found[CHANNELS]
+        state.adopt(other, owner)
+    return extras
+
+
+def _owner_among(record: CheckpointRecord, operators: Collection[str], saved: str) -> str | None:
+    owner = record.owner(saved)
+    return owner if owner in operators else None

@@ -1,7 +1,7 @@
 """Frames that wait on the local disk, because there are more of them than memory is for.
 
 They are written in segments, as the bytes that would be sent, to files without names
-(`state/unnamed.py`), which go with the last who wants something of them.
+(`state/storage/unnamed.py`), which go with the last who wants something of them.
 
 A segment never changes. A checkpoint that has one puts it into the store as an object of its own, once,
 however many checkpoints name it, and nobody needs all segments in memory to do so.
@@ -18,7 +18,7 @@ from everstream.runtime.message_log import decode_segment, encode_segment, frame
 from everstream.runtime.payload import BatchPayload, decode_batch
 from everstream.state.objects import ObjectRef
 from everstream.state.saved import Saved
-from everstream.state.unnamed import Piece, UnnamedFile, UnnamedFiles
+from everstream.state.storage.unnamed import Piece, UnnamedFile, UnnamedFiles
 
 MEMORY_BYTES: Final = 32 << 20
 """What may wait in memory at one feedback edge of a shard, or of frames for one checkpoint."""

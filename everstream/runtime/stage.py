@@ -4,14 +4,45 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from everstream.core.frames import even_part
 from everstream.core.manifest import KEPT_MANIFESTS
+from everstream.pipeline.batch import Batch
 from everstream.pipeline.operator import Context, Operator
-from everstream.pipeline.sink import Transaction, Writer
+from everstream.pipeline.sink import Committable, Writer
 from everstream.pipeline.source import Reader
 from everstream.pipeline.times import NO_WATERMARK
 from everstream.runtime.jobs import Persisting
 from everstream.runtime.outlets import Outlet
-from everstream.runtime.rest import Rest
+from everstream.runtime.payload import BatchPayload
+
+
+class PendingBatch:
+    """One source shard's batch under way."""
+
+    def __init__(self, saved: bytes | None = None) -> None:
+        self._batch: Batch = BatchPayload(encoded=saved).batch if saved is not None else []
+        self.start = 0
+        """Records of the batch that were taken."""
+
+    def __bool__(self) -> bool:
+        return self.start < len(self._batch)
+
+    def fill(self, batch: Batch) -> None:
+        """The next batch was read."""
+        self._batch, self.start = batch, 0
+
+    def take(self, most: int) -> Batch:
+        """The next part, of at most so many records."""
+        batch, start = self._batch, self.start
+        left = len(batch) - start
+        if left <= most:
+            self._batch, self.start = [], 0
+            return batch[start:] if start else batch
+        self.start = start + even_part(left, most)
+        return batch[start : self.start]
+
+    def saved(self) -> bytes:
+        return bytes(BatchPayload(self._batch[self.start :]).encoded)
 
 
 @dataclass(frozen=True)
@@ -20,7 +51,7 @@ class Inherited:
 
     shard: int
     shards: int
-    transactions: Sequence[Transaction]
+    transactions: Sequence[Committable]
 
 
 @dataclass
@@ -37,7 +68,7 @@ class Stage:
     targets: dict[str, list["Stage | Outlet"]] = field(default_factory=dict)
     records_in: int = 0
     records_out: int = 0
-    pending: list[Transaction] = field(default_factory=list)
+    pending: list[Committable] = field(default_factory=list)
     """Transactions that are prepared and not known to be committed."""
     unpersisted: list[Persisting] = field(default_factory=list)
     """Those whose records may not be durable yet."""
@@ -45,9 +76,11 @@ class Stage:
     """A source's: checkpoint, offset, of those that may become stable."""
     stable_offsets: list[Any] = field(default_factory=list)
     """The offsets of the stable checkpoints one can still go back to, oldest first."""
-    rest: Rest = field(default_factory=Rest)
+    rest: PendingBatch = field(default_factory=PendingBatch)
     """A source's: what was read and is not processed."""
     dead_letters: "Stage | None" = None
+    judged_behind: bool = False
+    """Whether an operator behind it, in this chain, looks at what records are judged by."""
     passed: int = NO_WATERMARK
     """The watermark that was passed on to those behind."""
 
@@ -63,7 +96,7 @@ class Stage:
             del self.stable_offsets[:-KEPT_MANIFESTS]
             self.reader.forget(self.stable_offsets[0])
 
-    def hold(self, transactions: Sequence[Transaction]) -> None:
+    def hold(self, transactions: Sequence[Committable]) -> None:
         """These were restored and wait for their permit; they are durable."""
         self.pending = list(transactions)
         self.unpersisted = []

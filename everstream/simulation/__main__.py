@@ -31,7 +31,7 @@ def replay(
     ] = 0,
     storm: Annotated[
         bool,
-        typer.Option(help="Everything goes wrong at once, as in `everstream simulate faults`."),
+        typer.Option(help="Everything goes wrong at once, as in `everstream simulate`."),
     ] = False,
 ) -> None:
     """Simulate one run in virtual time and say whether its output was right.
@@ -70,7 +70,7 @@ def described(history: History, world: World) -> list[str]:
     outcome = history.outcome.value if history.outcome is not None else "not ended"
     verdict = "right" if history.right else "WRONG"
     return [
-        f"seed {history.seed}: shape {history.shape} ({shards}) on {len(world.plan.hosts)} host(s)",
+        f"seed {history.seed}: shape {history.shape} ({shards}) on {len(world.plan.workers)} worker(s)",
         "faults:",
         *(f"  {line}" for line in history.faults or ["none"]),
         "notes:",

@@ -29,7 +29,7 @@ class Safety:
     exactly_once: bool = True
     """Otherwise records may count twice, and only what is lost is held against the run."""
     may_lose: bool = False
-    """What was in transit from a dead host may be lost, if the run knows that."""
+    """What was in transit from a dead worker may be lost, if the run knows that."""
     stable: Epoch = NO_EPOCH
     """The newest epoch that ever had its manifest in the store."""
     violations: list[str] = field(default_factory=list)

@@ -4,8 +4,8 @@ import math
 import random
 from typing import Any
 
-from everstream.connectors.generate import Range
-from everstream.connectors.paced import Paced
+from everstream.connectors.generate.paced import Paced
+from everstream.connectors.generate.sources import Range
 from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.stream import Pipeline
 from everstream.simulation.outside import OutsideClock, OutsideSink
@@ -50,7 +50,7 @@ class Later(Operator):
 
 def alarms(chance: random.Random) -> Shape:
     """A source that follows a clock, and an operator that waits for one."""
-    n, shards, hosts = chance.randint(20, 80), chance.randint(1, 2), chance.randint(1, 3)
+    n, shards, workers = chance.randint(20, 80), chance.randint(1, 2), chance.randint(1, 3)
     rate = chance.choice((100, 400))
 
     def build(pipeline: Pipeline, world: int) -> None:
@@ -59,4 +59,4 @@ def alarms(chance: random.Random) -> Shape:
         later = numbers.on_demand().process(Later(), name="later", shards=shards)
         later.sink(OutsideSink(world), name="out")
 
-    return Shape("alarms", hosts, build, lambda: {"out": list(range(n))})
+    return Shape("alarms", workers, build, lambda: {"out": list(range(n))})

@@ -1,4 +1,4 @@
-"""A simulated driver: takes over the store, starts hosts, obeys its coordinator, writes manifests.
+"""A simulated driver: takes over the store, starts workers, obeys its coordinator, writes manifests.
 
 What a driver has under way does not stop when it dies: a write may still land, a message arrive.
 So each driver is an object of its own, and asks whether it is still the living one.
@@ -6,12 +6,11 @@ So each driver is an object of its own, and asks whether it is still the living 
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
-from everstream.core.changes import GoingOn, fallbacks, going_on
 from everstream.core.coordinators.coordinator import Coordinator
-from everstream.core.ids import HostId, TaskNumber, first_generation
-from everstream.core.manifest import KEPT_MANIFESTS, EpochManifest, shard_counts
+from everstream.core.ids import TaskNumber, WorkerId, first_generation
+from everstream.core.manifest import KEPT_MANIFESTS, EpochManifest, manifests_in, shard_counts
 from everstream.core.messages import Command, Report, Shutdown
 from everstream.core.orders import (
     Discard,
@@ -21,14 +20,26 @@ from everstream.core.orders import (
     Order,
     Outcome,
     Place,
+    Quiesced,
+    Refused,
     SendTo,
     WriteManifest,
 )
-from everstream.core.plan import Plan
-from everstream.core.respreading import respread
-from everstream.errors import LeaseLost, StoreError
-from everstream.simulation.hosts import SimulatedHost
-from everstream.state.landing import Landing
+from everstream.core.plan import rescaled
+from everstream.core.plan_change import (
+    Decision,
+    Facts,
+    FailRun,
+    GiveUp,
+    PlanChange,
+    ReturnToFormer,
+    StartQuiesce,
+    TakePlan,
+)
+from everstream.core.upgrade.compatibility import GoingOn, going_on
+from everstream.errors import EverstreamError, LeaseLost, StoreError
+from everstream.simulation.workers import SimulatedWorker
+from everstream.state.manifest_append import ManifestAppend
 from everstream.state.store import CheckpointStore, Lease
 
 if TYPE_CHECKING:
@@ -39,6 +50,7 @@ class SimulatedDriver:
     """One attempt of the driver. It is up when it has taken over the store."""
 
     coordinator: Coordinator
+    plan_change: PlanChange
     store: CheckpointStore
     lease: Lease
 
@@ -46,13 +58,15 @@ class SimulatedDriver:
         self.world = world
         self.number = number
         self.up = False
-        self._next_plan: Plan | None = None
-        """What the run goes on with when it stands still."""
         self.alive = True
         """It can be so long after it was replaced, and not know."""
-        self.hosts: dict[TaskNumber, SimulatedHost] = {}
+        self.workers: dict[TaskNumber, SimulatedWorker] = {}
         """The living attempts of its tasks; whoever is not in here is a zombie."""
-        self._places: dict[HostId, SimulatedHost] = {}
+        self.starting: set[TaskNumber] = set()
+        """Tasks that Spark is about to run."""
+        self._present: set[TaskNumber] = set()
+        """Tasks that have said hello, and were not lost since."""
+        self._places: dict[WorkerId, SimulatedWorker] = {}
 
     @property
     def is_zombie(self) -> bool:
@@ -70,10 +84,7 @@ class SimulatedDriver:
         self.store.on_damage = world.note
         try:
             self.lease = world.lease = self.store.acquire_lease(f"driver-{self.number}")
-            manifests = [EpochManifest.from_json(found.body) for found in self.store.manifests()]
-            found = self._going_on(manifests)
-            if found.rewritten:
-                self.store.append_manifest(self.lease, found.manifests[0].to_json())
+            found = self._going_on(manifests_in(self.store))
             self.store.sweep(self.lease)
         except StoreError:
             world.after(0.05, self.take_over)
@@ -83,13 +94,19 @@ class SimulatedDriver:
         world.plan = found.settles or world.wanted
         generation = first_generation(self.lease.number)
         self.coordinator = world.coordinator = world.scheme.coordinator(
-            world.plan, world.policy, generation, found.manifests
+            world.plan, world.policy, generation, found.manifests, unwritten=found.unwritten
         )
-        if found.settles is not None:
-            self.rescale(world.wanted)
+        self.plan_change = PlanChange(
+            world.scheme,
+            world.policy,
+            self.coordinator,
+            target=world.wanted if found.settles is not None else None,
+            spares=world.spares,
+            pack_after_s=world.pack_after_s,
+        )
         self._tick()
-        for number in range(len(world.plan.hosts) + world.spares):
-            self.start_host(TaskNumber(number))
+        for number in range(len(world.plan.workers) + world.spares):
+            self.start_worker(TaskNumber(number))
 
     def _going_on(self, manifests: list[EpochManifest]) -> GoingOn:
         """What a run that changes nothing but its shards goes on from; other changes are for tests."""
@@ -98,12 +115,14 @@ class SimulatedDriver:
             return GoingOn(manifests)
         return going_on(manifests, self.world.wanted, self.world.scheme.log)
 
-    def start_host(self, number: TaskNumber) -> None:
-        """As Spark does: some time after the task was lost, it runs again."""
+    def start_worker(self, number: TaskNumber) -> None:
+        """As Spark does: some time after the task was lost, it runs again, if there is a slot for it."""
         world = self.world
+        self.starting.add(number)
 
         def start() -> None:
-            if not self.alive or self._is_over:
+            self.starting.discard(number)
+            if not self.alive or self._is_over or number in world.lost_slots:
                 return
             world.attempts[number] += 1
             self._begin(number)
@@ -112,85 +131,91 @@ class SimulatedDriver:
 
     def _begin(self, number: TaskNumber) -> None:
         world = self.world
-        started = SimulatedHost(world, number, world.attempts[number], self, world.scheme)
-        self.hosts[number] = started
+        started = SimulatedWorker(world, number, world.attempts[number], self, world.scheme)
+        self.workers[number] = started
         world.everybody.append(started)
         started.to_driver.carry(lambda: self._on_hello(started))
 
-    def _on_hello(self, host: SimulatedHost) -> None:
-        if not self._hears(host) or self.coordinator.is_settled:
-            return  # who comes between two plans is given the next one with all others
-        if host.plan is not self.coordinator.plan:
-            self._replan(host)
+    def _on_hello(self, worker: SimulatedWorker) -> None:
+        if not self._hears(worker):
             return
-        self.world.event(f"host {host.number} joins")
+        self._present.add(worker.number)
+        if worker.plan is not self.coordinator.plan:
+            self._replan(worker)
+            return
+        self.world.event(f"worker {worker.number} joins")
         now_s = self.world.scheduler.now_s
-        self.obey(self.coordinator.on_process_joined(host.number, host, now_s))
+        self.obey(self.coordinator.on_process_joined(worker.number, worker, now_s))
 
-    def _place(self, host: SimulatedHost, id: HostId) -> None:
+    def _place(self, worker: SimulatedWorker, id: WorkerId) -> None:
         """Told at once: what it is sent next takes its time, and comes after."""
-        host.take_place(id)
-        self._places[id] = host
+        worker.take_place(id)
+        self._places[id] = worker
         if self.world.tuning.version:
-            host.on_tune(self.world.tuning)
+            worker.on_tune(self.world.tuning)
 
-    # Other numbers of shards.
+    # Plans.
 
-    def rescale(self, plan: Plan) -> None:
-        """Bring everything to a standstill, and go on with this plan."""
-        self._next_plan = plan
-        self.obey(self.coordinator.on_settle("a change of shards", self.world.scheduler.now_s))
+    def _look_at_plan(self) -> None:
+        """See whether the run is to have another plan."""
+        facts = Facts(len(self._present), shard_counts(self.world.wanted))
+        now_s = self.world.scheduler.now_s
+        self._perform(self.plan_change.look(self.coordinator, facts, now_s))
 
-    def _settled(self) -> None:
-        """The same hosts get another plan once what they begin with is in the store."""
-        plan = self._next_plan
-        assert plan is not None
-        self.world.event("everything stands still")
-        manifest = respread(self.coordinator.manifests[0], plan)
-        self._start_writing(manifest, lambda error: self._go_on(manifest, plan, error))
-
-    def _go_on(self, manifest: EpochManifest, plan: Plan, error: StoreError | None) -> None:
+    def _perform(self, decisions: list[Decision]) -> None:
         world = self.world
-        if not self.alive or self._is_over:
-            return
-        if isinstance(error, LeaseLost):
-            self.obey([EndRun(Outcome.FAILED, error)])
-            return
-        if error is not None:
-            world.after(0.05, self._settled)
-            return
-        self.coordinator = world.scheme.coordinator(
-            plan,
-            world.policy,
-            self.coordinator.generation,
-            [manifest, *fallbacks(self.coordinator.manifests, plan, world.scheme.log)],
-            self.coordinator,
-        )
-        if not self.is_zombie:
-            world.plan, world.coordinator = plan, self.coordinator
-        world.event("other shards take over")
-        for host in list(self.hosts.values()):
-            self._replan(host)
+        for decision in decisions:
+            match decision:
+                case StartQuiesce(reason=reason):
+                    self.obey(self.coordinator.on_quiesce(reason, world.scheduler.now_s))
+                case TakePlan(successor=successor):
+                    self._take_plan(successor)
+                case ReturnToFormer(successor=successor):
+                    if not self.is_zombie:
+                        counts = shard_counts(successor.plan)
+                        world.wanted = rescaled(world.wanted, counts, successor.plan.key_groups)
+                    self._take_plan(successor)
+                case GiveUp(error=error):
+                    world.event(str(error))
+                case FailRun(error=error):
+                    for worker in self.workers.values():
+                        self._send(worker, Shutdown())
+                    self._end(Outcome.FAILED, error)
+                case Note(text=text, warning=warning):
+                    world.event(text)
+                    if warning:
+                        world.note(text)
+                case _:
+                    assert_never(decision)
 
-    def _replan(self, host: SimulatedHost) -> None:
+    def _take_plan(self, successor: Coordinator) -> None:
+        """The same workers get another plan, and what they begin with once they have loaded it."""
+        self.coordinator = successor
+        if not self.is_zombie:
+            self.world.plan, self.world.coordinator = successor.plan, successor
+        for worker in list(self.workers.values()):
+            self._replan(worker)
+
+    def _replan(self, worker: SimulatedWorker) -> None:
         """The process stays, and forgets everything it had; what was sent to it finds nobody."""
 
         def replan() -> None:
-            if host.alive and self._hears(host) and host.plan is not self.coordinator.plan:
-                host.alive = False
-                self._begin(host.number)
+            if worker.alive and self._hears(worker) and worker.plan is not self.coordinator.plan:
+                worker.alive = False
+                self._begin(worker.number)
 
-        host.from_driver.carry(lambda: host.when_free(replan))
+        worker.from_driver.carry(lambda: worker.when_free(replan))
 
-    def on_report(self, host: SimulatedHost, report: Report) -> None:
+    def on_report(self, worker: SimulatedWorker, report: Report) -> None:
         """Reports of zombies are dropped, as the driver drops those of earlier attempts."""
-        if self._hears(host) and host.plan is self.coordinator.plan:
+        if self._hears(worker) and worker.plan is self.coordinator.plan:
             self.obey(self.coordinator.on_report(report, self.world.scheduler.now_s))
 
-    def _hears(self, host: SimulatedHost) -> bool:
-        return self.alive and self.hosts.get(host.number) is host
+    def _hears(self, worker: SimulatedWorker) -> bool:
+        return self.alive and self.workers.get(worker.number) is worker
 
-    def on_host_lost(self, number: TaskNumber, how: str) -> None:
+    def on_worker_lost(self, number: TaskNumber, how: str) -> None:
+        self._present.discard(number)
         self.obey(self.coordinator.on_process_lost(number, how, self.world.scheduler.now_s))
 
     def on_stop(self) -> None:
@@ -199,6 +224,7 @@ class SimulatedDriver:
     def _tick(self) -> None:
         world = self.world
         if self.alive and not self._is_over:
+            self._look_at_plan()
             self.obey(self.coordinator.on_tick(world.scheduler.now_s))
             world.scheduler.after(0.01, self._tick)
 
@@ -206,12 +232,12 @@ class SimulatedDriver:
         world = self.world
         for order in orders:
             match order:
-                case SendTo(host=id, command=command):
+                case SendTo(worker=id, command=command):
                     self._send(self._places[id], command)
-                case Place(process=number, host=id):
-                    self._place(self.hosts[number], id)
+                case Place(process=number, worker=id):
+                    self._place(self.workers[number], id)
                 case Dismiss(process=number):
-                    self._send(self.hosts[number], Shutdown())
+                    self._send(self.workers[number], Shutdown())
                 case WriteManifest(manifest=manifest):
                     world.event(f"epoch {manifest.epoch} is being written")
                     world.moment("writing")
@@ -220,17 +246,25 @@ class SimulatedDriver:
                     self._remove(partial(self.store.discard, objects))
                 case Note(text=text):
                     world.note(text)
-                case EndRun(error=error) if self.is_zombie:
-                    world.event(f"driver {self.number}, which was replaced, ends: {error}")
+                case EndRun() | Quiesced() | Refused() if self.is_zombie:
+                    world.event(f"driver {self.number}, which was replaced, ends: {order}")
                     self.alive = False
-                case EndRun(outcome=Outcome.SETTLED):
-                    self._settled()
+                case Quiesced():
+                    self._perform(self.plan_change.on_quiesced(self.coordinator))
+                case Refused(error=error):
+                    self._perform(self.plan_change.on_refused(self.coordinator, error))
                 case EndRun(outcome=outcome, error=error):
-                    world.event(f"the run {outcome.value}")
-                    world.outcome = outcome
-                    world.history.refused = outcome is Outcome.FAILED and self._all_rotten()
-                    if error is not None:
-                        world.note(str(error))
+                    self._end(outcome, error)
+                case _:
+                    assert_never(order)
+
+    def _end(self, outcome: Outcome, error: EverstreamError | None) -> None:
+        world = self.world
+        world.event(f"the run {outcome.value}")
+        world.outcome = outcome
+        world.history.refused = outcome is Outcome.FAILED and self._all_rotten()
+        if error is not None:
+            world.note(str(error))
 
     @property
     def _is_over(self) -> bool:
@@ -250,34 +284,24 @@ class SimulatedDriver:
             for manifest in kept
         )
 
-    def _send(self, host: SimulatedHost, command: Command) -> None:
-        host.from_driver.carry(lambda: host.when_free(lambda: host.on_command(command)))
+    def _send(self, worker: SimulatedWorker, command: Command) -> None:
+        worker.from_driver.carry(lambda: worker.when_free(lambda: worker.on_command(command)))
 
     # Manifests.
 
-    def _start_writing(
-        self, manifest: EpochManifest, then: Callable[[StoreError | None], None] | None = None
-    ) -> None:
+    def _start_writing(self, manifest: EpochManifest) -> None:
         number = next(self.world.numbers)
-        landing = self.store.landing(self.lease, {**manifest.to_json(), "number": number})
-        self.world.after(
-            0.01, lambda: self._write(manifest, number, landing, then or self._on_written)
-        )
+        append = self.store.append(self.lease, {**manifest.to_json(), "number": number})
+        self.world.after(0.01, lambda: self._write(manifest, number, append))
 
-    def _write(
-        self,
-        manifest: EpochManifest,
-        number: int,
-        landing: Landing,
-        then: Callable[[StoreError | None], None],
-    ) -> None:
+    def _write(self, manifest: EpochManifest, number: int, append: ManifestAppend) -> None:
         """One step of it. A dead driver's write may still land, unless its lease is gone."""
         world = self.world
         if not self.alive and world.scheduler.random.random() < 0.5:
             return
         error: StoreError | None = None
         try:
-            next(landing)
+            next(append)
         except StopIteration:
             world.answers.on_answer(number, landed=True)
             self._stable(manifest)
@@ -289,9 +313,9 @@ class SimulatedDriver:
             world.moment("given up")
             error = failure
         else:
-            world.after(0.02, lambda: self._write(manifest, number, landing, then))
+            world.after(0.02, lambda: self._write(manifest, number, append))
             return
-        world.after(0.005, lambda: then(error))
+        world.after(0.005, lambda: self._on_written(error))
 
     def _stable(self, manifest: EpochManifest) -> None:
         world = self.world

@@ -28,7 +28,7 @@ EPOCHS_WATCHED: dict[Moment, int] = {
 class Faults:
     """How much goes wrong at most. Times in virtual seconds; the chances come from the seed."""
 
-    host_kills: int = 3
+    worker_kills: int = 3
     ambushes: int = 2
     zombies: int = 1
     driver_kills: int = 1
@@ -54,6 +54,8 @@ class Faults:
     """Operators get other numbers of shards, while everything goes on."""
     rotten_outputs: int = 0
     """Prepared output that is damaged, or vanishes, while it waits."""
+    lost_slots: int = 0
+    """Workers that die with their slot: it comes back late, or never."""
     takeovers: int = 0
     """A standby takes over, while the driver it takes over from lives on for a while."""
     until_s: float = 0.5
@@ -62,8 +64,8 @@ class Faults:
     def timed(self, chance: random.Random) -> Iterator[tuple[float, str]]:
         """When to do what: the names of methods of `World`."""
         for count, fault in (
-            (self.host_kills, "kill_host"),
-            (self.zombies, "lose_host"),
+            (self.worker_kills, "kill_worker"),
+            (self.zombies, "lose_worker"),
             (self.driver_kills, "kill_driver"),
             (self.full_disks, "fill_disk"),
             (self.lost_answers, "lose_answer"),
@@ -79,6 +81,7 @@ class Faults:
             (self.rescales, "rescale"),
             (self.rotten_outputs, "rot_output"),
             (self.takeovers, "take_over"),
+            (self.lost_slots, "lose_slot"),
         ):
             for _ in range(chance.randint(0, count) if count else 0):
                 yield chance.uniform(0, self.until_s), fault
@@ -92,8 +95,11 @@ class Faults:
 
 NO_FAULTS = Faults(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
-RESCALES = Faults(rescales=6, host_kills=2, ambushes=1)
+RESCALES = Faults(rescales=6, worker_kills=2, ambushes=1)
 """Whatever else goes wrong, the numbers of shards change, too."""
+
+LOST_SLOTS = Faults(lost_slots=3, rescales=2, worker_kills=2, ambushes=1)
+"""Machines are gone for good while everything else goes wrong: shards are packed, and spread again."""
 
 STORM = Faults(
     rotten_objects=3,

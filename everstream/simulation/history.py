@@ -24,7 +24,7 @@ class History:
     forced: int = 0
     """Checkpoints that a protocol demanded before a delivery."""
     lost_frames: int = 0
-    """Frames the run itself knows to be lost, because logs died with their hosts."""
+    """Frames the run itself knows to be lost, because logs died with their workers."""
     faults: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)

@@ -6,9 +6,9 @@ from everstream.simulation.checks import Answers
 from everstream.simulation.disk import SimulatedDisk
 from everstream.simulation.driver import SimulatedDriver
 from everstream.simulation.happenings import Happenings
-from everstream.simulation.hosts import SimulatedHost
 from everstream.simulation.oddities import OPERATORS, raise_one
 from everstream.simulation.outside import Outside
+from everstream.simulation.workers import SimulatedWorker
 from everstream.state.manifests import FOLDER
 
 SECONDS_SINCE_1970 = 1e9
@@ -22,10 +22,12 @@ class ProcessMishaps(Happenings):
     driver: SimulatedDriver
     outside: Outside
     answers: Answers
-    everybody: list[SimulatedHost]
-    """All hosts that were ever started."""
+    everybody: list[SimulatedWorker]
+    """All workers that were ever started."""
     clock_ahead_s: dict[TaskNumber, float]
     """Process -> how far the clock of its machine is ahead of the time."""
+    lost_slots: set[TaskNumber]
+    """Tasks for which Spark has no slot."""
     operator_trouble: list[str]
 
     def new_driver(self) -> SimulatedDriver:
@@ -33,43 +35,73 @@ class ProcessMishaps(Happenings):
         raise NotImplementedError
 
     @property
-    def hosts(self) -> dict[TaskNumber, SimulatedHost]:
+    def workers(self) -> dict[TaskNumber, SimulatedWorker]:
         """The living attempts of the driver that counts."""
         raise NotImplementedError
 
-    def _choose_host(self, id: int | None) -> SimulatedHost | None:
-        alive = [h for h in self.hosts.values() if h.alive and (id is None or h.id == id)]
+    def _choose_worker(self, id: int | None) -> SimulatedWorker | None:
+        alive = [h for h in self.workers.values() if h.alive and (id is None or h.id == id)]
         return self.scheduler.random.choice(alive) if alive and self.outcome is None else None
 
-    def kill_host(self, id: int | None = None) -> None:
-        host = self._choose_host(id)
-        if host is not None:
-            self.fault(f"kill {_name(host)}")
-            host.die()
-            self._replace(host, "killed")
+    def kill_worker(self, id: int | None = None) -> None:
+        worker = self._choose_worker(id)
+        if worker is not None:
+            self.fault(f"kill {_name(worker)}")
+            worker.die()
+            self._replace(worker, "killed")
 
-    def lose_host(self, id: int | None = None) -> None:
+    def lose_worker(self, id: int | None = None) -> None:
         """Silent for too long: replaced, but it lives on as a zombie for a while."""
-        host = self._choose_host(id)
-        if host is not None:
-            self.fault(f"{_name(host)} is thought dead")
-            self.after(0.2, host.die)
-            self._replace(host, "silent")
+        worker = self._choose_worker(id)
+        if worker is not None:
+            self.fault(f"{_name(worker)} is thought dead")
+            self.after(0.2, worker.die)
+            self._replace(worker, "silent")
 
-    def _replace(self, host: SimulatedHost, how: str) -> None:
-        self.driver.start_host(host.number)
+    def _replace(self, worker: SimulatedWorker, how: str) -> None:
+        self.driver.start_worker(worker.number)
         if self.scheduler.random.random() < 0.7:
             # Otherwise the driver learns of it only when the next attempt says hello.
-            self.driver.on_host_lost(host.number, how)
+            self.driver.on_worker_lost(worker.number, how)
+
+    def lose_slot(self, id: int | None = None) -> None:
+        """A worker dies with its machine: its task finds no slot for a long time, or never.
+
+        One slot always stays or returns; otherwise nobody would be left to end the run.
+        """
+        worker = self._choose_worker(id)
+        if worker is None:
+            return
+        number, driver = worker.number, self.driver
+        self.fault(f"{_name(worker)} dies, and its slot is gone")
+        worker.die()
+        self.lost_slots.add(number)
+
+        def notice() -> None:
+            if driver.alive and driver.workers.get(number) is worker:
+                driver.on_worker_lost(number, "killed")
+
+        self.after(0.05, notice)
+        last = len(self.lost_slots) >= len(self.workers)
+        if last or self.scheduler.random.random() < 0.7:
+            self.after(0.8, lambda: self.return_slot(number))
+
+    def return_slot(self, number: TaskNumber) -> None:
+        """There is room again for this task."""
+        self.lost_slots.discard(number)
+        if self.outcome is None:
+            self.fault(f"the slot of task {number} is back")
+            if self.driver.up and number not in self.driver.starting:
+                self.driver.start_worker(number)
 
     def kill_driver(self) -> None:
         if self.outcome is not None:
             return
         self.fault("kill the driver")
         self.driver.alive = False
-        for host in self.hosts.values():
-            # Hosts notice after a while; until then they are zombies.
-            self.after(0.05, host.die)
+        for worker in self.workers.values():
+            # Workers notice after a while; until then they are zombies.
+            self.after(0.05, worker.die)
         self.after(0.02, self.new_driver().take_over)
 
     def take_over(self) -> None:
@@ -77,10 +109,12 @@ class ProcessMishaps(Happenings):
         if self.outcome is not None:
             return
         self.fault("a standby takes over")
-        zombies = dict(self.hosts)
+        zombies = dict(self.workers)
         self.after(0.02, self.new_driver().take_over)
-        for host in zombies.values():
-            self.after(0.5, host.die)  # their driver may never be told, if it has nothing to write
+        for worker in zombies.values():
+            self.after(
+                0.5, worker.die
+            )  # their driver may never be told, if it has nothing to write
 
     def cut_power(self) -> None:
         """Of the machine where everything runs: nobody lives on, not even as a zombie."""
@@ -88,9 +122,9 @@ class ProcessMishaps(Happenings):
             return
         self.fault("the power is cut")
         self.driver.alive = False
-        for host in self.everybody:
-            if host.alive:
-                host.die()
+        for worker in self.everybody:
+            if worker.alive:
+                worker.die()
         log = self.disk.list(FOLDER)
         self.disk.lose_unsynced()
         self.answers.on_power_cut(log, self.disk.list(FOLDER))
@@ -98,7 +132,7 @@ class ProcessMishaps(Happenings):
         self.after(0.1, self.new_driver().take_over)
 
     def wall_s(self, machine: TaskNumber) -> float:
-        """What the clock of this host's machine shows."""
+        """What the clock of this worker's machine shows."""
         return SECONDS_SINCE_1970 + self.scheduler.now_s + self.clock_ahead_s[machine]
 
     def jump_clock(self) -> None:
@@ -135,5 +169,5 @@ class ProcessMishaps(Happenings):
             self.outside.rot(chosen)
 
 
-def _name(host: SimulatedHost) -> str:
-    return f"the spare {host.number}" if host.id is None else f"host {host.id}"
+def _name(worker: SimulatedWorker) -> str:
+    return f"the spare {worker.number}" if worker.id is None else f"worker {worker.id}"

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 from everstream.errors import ConnectorError, InternalError
 from everstream.pipeline.batch import Batch, records_of
-from everstream.pipeline.sink import Delivery, Permit, Sink, SinkShard, Transaction, Writer
+from everstream.pipeline.sink import Committable, Delivery, Permit, Sink, SinkShard, Writer
 from everstream.simulation.oddities import OPERATORS, raise_one
 
 Place: TypeAlias = Literal["visible", "waiting"]
@@ -113,7 +113,7 @@ class OutsideClock:
         return OutsideSink.worlds[self.world].wall_s()
 
 
-class OutsideTransaction(Transaction):
+class OutsideTransaction(Committable):
     def __init__(self, world: int, who: SinkShard, checkpoint: int, records: list[Any]) -> None:
         self.world = world
         self.who = who
@@ -188,11 +188,11 @@ class OutsideWriter(Writer):
         OutsideSink.worlds[self.world].may_fail()
         self.open_records += records_of(batch)
 
-    def prepare(self, checkpoint: int) -> Transaction | None:
+    def prepare(self, checkpoint: int) -> Committable | None:
         records, self.open_records = self.open_records, []
         return OutsideTransaction(self.world, self.who, checkpoint, records) if records else None
 
-    def recover(self, transactions: Sequence[Transaction], permit: Permit) -> Sequence[Transaction]:
+    def recover(self, transactions: Sequence[Committable], permit: Permit) -> Sequence[Committable]:
         outside, me = OutsideSink.worlds[self.world], (self.who.operator, self.who.shard)
         outside.may_fail()
         newest = outside.fences.get(me, 0)

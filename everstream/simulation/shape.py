@@ -12,7 +12,7 @@ class Shape:
     """A pipeline over the numbers 0 to n-1, and what it must put out, sink by sink."""
 
     name: str
-    hosts: int
+    workers: int
     build: Callable[[Pipeline, int], None]
     expected: Callable[[], dict[str, list[Any]]]
     ordered: bool = False

@@ -6,13 +6,13 @@ from typing import Any
 
 import polars as pl
 
-from everstream.connectors.generate import Range
-from everstream.pipeline.aggregates import count
-from everstream.pipeline.aggregates import sum as sum_of
+from everstream.connectors.generate.sources import Range
+from everstream.pipeline.aggregation.aggregates import count
+from everstream.pipeline.aggregation.aggregates import sum as sum_of
+from everstream.pipeline.event_time.windows import Tumbling
 from everstream.pipeline.operator import Context, Keyed, Operator
 from everstream.pipeline.spreading import Spread
 from everstream.pipeline.stream import Pipeline, Stream
-from everstream.pipeline.windows import Tumbling
 from everstream.simulation.clock_shapes import alarms
 from everstream.simulation.outside import OutsideSink
 from everstream.simulation.shape import Shape, chance_batch, chance_shards
@@ -36,19 +36,19 @@ def _count(value: int, record: Any) -> int:
 
 
 def line(chance: random.Random) -> Shape:
-    n, shards, hosts = chance.randint(20, 120), chance.randint(1, 3), chance.randint(1, 3)
+    n, shards, workers = chance.randint(20, 120), chance.randint(1, 3), chance.randint(1, 3)
 
     def build(pipeline: Pipeline, world: int) -> None:
         numbers = pipeline.source(Range(n, batch=chance_batch(n)), name="numbers", shards=shards)
         odd = numbers.filter(lambda x: x % 2 == 1, name="odd").on_demand()
         odd.map(lambda x: x * 10, name="times").sink(OutsideSink(world), name="out")
 
-    return Shape("line", hosts, build, lambda: {"out": [x * 10 for x in range(n) if x % 2]})
+    return Shape("line", workers, build, lambda: {"out": [x * 10 for x in range(n) if x % 2]})
 
 
 def shuffle(chance: random.Random) -> Shape:
     n, keys = chance.randint(20, 120), chance.randint(1, 7)
-    sources, shards, hosts = chance.randint(1, 3), chance.randint(1, 3), chance.randint(1, 4)
+    sources, shards, workers = chance.randint(1, 3), chance.randint(1, 3), chance.randint(1, 4)
 
     def build(pipeline: Pipeline, world: int) -> None:
         numbers = pipeline.source(Range(n, batch=chance_batch(n)), name="numbers", shards=sources)
@@ -61,11 +61,11 @@ def shuffle(chance: random.Random) -> Shape:
         totals = Counter(x % keys for x in range(n))
         return {"out": [(key, i + 1) for key, total in totals.items() for i in range(total)]}
 
-    return Shape("shuffle", hosts, build, expected)
+    return Shape("shuffle", workers, build, expected)
 
 
 def diamond(chance: random.Random) -> Shape:
-    n, hosts = chance.randint(20, 100), chance.randint(1, 4)
+    n, workers = chance.randint(20, 100), chance.randint(1, 4)
     left, right = chance.randint(1, 3), chance.randint(1, 2)
 
     def build(pipeline: Pipeline, world: int) -> None:
@@ -82,7 +82,7 @@ def diamond(chance: random.Random) -> Shape:
         seen = [(key, i + 1) for key, total in totals.items() for i in range(total)]
         return {"out": seen}
 
-    return Shape("diamond", hosts, build, expected)
+    return Shape("diamond", workers, build, expected)
 
 
 class Tally(Operator):
@@ -97,7 +97,7 @@ class Tally(Operator):
 
 
 def many_sinks(chance: random.Random) -> Shape:
-    n, m, hosts = chance.randint(10, 60), chance.randint(10, 60), chance.randint(1, 4)
+    n, m, workers = chance.randint(10, 60), chance.randint(10, 60), chance.randint(1, 4)
 
     def build(pipeline: Pipeline, world: int) -> None:
         first = pipeline.source(Range(n, batch=3), name="first")
@@ -114,11 +114,11 @@ def many_sinks(chance: random.Random) -> Shape:
         pairs = [(0, i + 1) for i in range(n)] + [(1, i + 1) for i in range(m)]
         return {"copies": [x for x in range(n) for _ in range(3)], "pairs-out": pairs}
 
-    return Shape("many-sinks", hosts, build, expected, fixed=frozenset({"copy", "copies"}))
+    return Shape("many-sinks", workers, build, expected, fixed=frozenset({"copy", "copies"}))
 
 
 def ordered_farm(chance: random.Random) -> Shape:
-    n, workers, hosts = chance.randint(20, 100), chance.randint(1, 4), chance.randint(1, 4)
+    n, workers, workers = chance.randint(20, 100), chance.randint(1, 4), chance.randint(1, 4)
 
     def build(pipeline: Pipeline, world: int) -> None:
         numbers = pipeline.source(Range(n, batch=chance_batch(n)), name="numbers")
@@ -127,7 +127,7 @@ def ordered_farm(chance: random.Random) -> Shape:
 
     return Shape(
         "ordered-farm",
-        hosts,
+        workers,
         build,
         lambda: {"out": [x for x in range(n) if x % 5]},
         ordered=True,
@@ -138,19 +138,21 @@ def ordered_farm(chance: random.Random) -> Shape:
 def windows(chance: random.Random) -> Shape:
     """Counts per key and window, with records that come too late at a sink of their own."""
     n, keys, size = chance.randint(20, 120), chance.randint(1, 4), chance.randint(5, 30)
-    sources, shards, hosts = chance.randint(1, 3), chance.randint(1, 3), chance.randint(1, 4)
+    sources, shards, workers = chance.randint(1, 3), chance.randint(1, 3), chance.randint(1, 4)
     batch, back = chance_batch(n), chance.randint(1, 20)
     times = [number - chance.randint(0, back) for number in range(n)]
     lateness = chance.choice((0, back))
 
     def build(pipeline: Pipeline, world: int) -> None:
         numbers = pipeline.source(Range(n, batch=batch), name="numbers", shards=sources)
-        timed = numbers.event_time(lambda x: times[x], lateness=lateness / 1e6, name="time")
+        timed = numbers.event_time(
+            lambda x: times[x], lateness=lateness / 1e6, name="time", unit="us"
+        )
         window = timed.key_by(lambda x: x % keys).window(Tumbling(size / 1e6))
         counted = window.aggregate(n=count(), total=sum_of("value"), name="count", shards=shards)
         rows = counted.map(lambda row: tuple(row.values()), name="rows")
         rows.sink(OutsideSink(world), name="out")
-        counted.port("late").sink(OutsideSink(world), name="late")
+        counted.side_output("late").sink(OutsideSink(world), name="late")
 
     def expected() -> dict[str, list[Any]]:
         watermarks = [-(10**9)] * sources
@@ -164,8 +166,7 @@ def windows(chance: random.Random) -> Shape:
                     late.append(x)
                 else:
                     kept.setdefault((x % keys, start), []).append(x)
-            latest = max(times[x] for x in numbers) - lateness
-            watermarks[shard] = max(watermarks[shard], latest)
+                watermarks[shard] = max(watermarks[shard], times[x] - lateness)
         out = [
             (key, start, start + size, len(numbers), sum(numbers))
             for (key, start), numbers in kept.items()
@@ -173,14 +174,14 @@ def windows(chance: random.Random) -> Shape:
         return {"out": out, "late": late}
 
     return Shape(
-        "windows", hosts, build, expected, fixed=frozenset({"numbers", "time", "count-local"})
+        "windows", workers, build, expected, fixed=frozenset({"numbers", "time", "count-local"})
     )
 
 
 def joined(chance: random.Random) -> Shape:
     """Two streams of unequal speed, joined where their times are close."""
     n, m, keys = chance.randint(10, 50), chance.randint(10, 90), chance.randint(1, 4)
-    shards, hosts, near = chance.randint(1, 3), chance.randint(1, 4), chance.randint(0, 5)
+    shards, workers, near = chance.randint(1, 3), chance.randint(1, 4), chance.randint(0, 5)
 
     def build(pipeline: Pipeline, world: int) -> None:
         def side(name: str, total: int, batch: int, shards: int) -> Stream:
@@ -188,7 +189,7 @@ def joined(chance: random.Random) -> Shape:
                 Range(total, column="t", batch=batch), name=name, shards=shards
             )
             keyed = source.with_columns(k=pl.col("t") % keys, name=f"{name}-key")
-            return keyed.event_time("t", lateness=1e-4, name=f"{name}-time")
+            return keyed.event_time("t", lateness=1e-4, name=f"{name}-time", unit="us")
 
         left, right = side("left", n, 3, 1), side("right", m, 7, 2)
         pairs = left.interval_join(
@@ -201,29 +202,29 @@ def joined(chance: random.Random) -> Shape:
         near_ones = [(a, b) for a in range(n) for b in range(m) if abs(a - b) <= near]
         return {"out": [(a, b) for a, b in near_ones if a % keys == b % keys]}
 
-    return Shape("joined", hosts, build, expected)
+    return Shape("joined", workers, build, expected)
 
 
 def two_loops(chance: random.Random) -> Shape:
     """A cycle behind another: the first runs dry long before the second."""
     n, keys, hops = chance.randint(10, 40), chance.randint(1, 4), chance.randint(1, 3)
-    hosts, shards = chance.randint(1, 4), chance.randint(1, 2)
+    workers, shards = chance.randint(1, 4), chance.randint(1, 2)
 
     def build(pipeline: Pipeline, world: int) -> None:
         numbers = pipeline.source(Range(n, batch=chance_batch(n)), name="numbers")
         starts = numbers.map(lambda x: (x, hops), name="start")
         first = starts.key_by(lambda r: r[0] % keys).process(Hop(), name="first", shards=shards)
-        first.port("round").feedback(to=first)
-        again = first.port("visits").map(lambda visit: (visit[0], hops), name="again")
+        first.side_output("round").feedback(to=first)
+        again = first.side_output("visits").map(lambda visit: (visit[0], hops), name="again")
         second = again.key_by(lambda r: r[0] % keys).process(Hop(), name="second", shards=shards)
-        second.port("round").feedback(to=second)
-        second.port("visits").sink(OutsideSink(world), name="out")
+        second.side_output("round").feedback(to=second)
+        second.side_output("visits").sink(OutsideSink(world), name="out")
 
     def expected() -> dict[str, list[Any]]:
         visits = _visits([(x, hops) for x in range(n)], keys)
         return {"out": _visits([(key, hops) for key, _ in visits], keys)}
 
-    return Shape("two-loops", hosts, build, expected)
+    return Shape("two-loops", workers, build, expected)
 
 
 class Matches(Operator):
@@ -243,7 +244,7 @@ class Matches(Operator):
 def uneven_join(chance: random.Random) -> Shape:
     """Two sources of which one gives in a few large batches what the other gives one by one."""
     n, m, keys = chance.randint(5, 30), chance.randint(5, 30), chance.randint(2, 6)
-    hosts, shards = chance.randint(1, 4), chance.randint(1, 3)
+    workers, shards = chance.randint(1, 4), chance.randint(1, 3)
 
     def build(pipeline: Pipeline, world: int) -> None:
         few = pipeline.source(Range(n, batch=10), name="few").map(lambda x: ("few", x), name="f")
@@ -257,7 +258,7 @@ def uneven_join(chance: random.Random) -> Shape:
         pairs = [(x, 1000 + y) for x in range(n) for y in range(m) if x % keys == (1000 + y) % keys]
         return {"out": pairs}
 
-    return Shape("uneven-join", hosts, build, expected)
+    return Shape("uneven-join", workers, build, expected)
 
 
 class Hop(Operator):
@@ -269,9 +270,9 @@ class Hop(Operator):
         number, left = record
         visits = ctx.state.get(ctx.key, 0) + 1
         ctx.state.put(ctx.key, visits)
-        ctx.emit((ctx.key, visits), port="visits")
+        ctx.emit((ctx.key, visits), output="visits")
         if left:
-            ctx.emit((number + 1, left - 1), port="round")
+            ctx.emit((number + 1, left - 1), output="round")
 
 
 def _visits(starts: list[tuple[int, int]], keys: int) -> list[Any]:
@@ -282,47 +283,47 @@ def _visits(starts: list[tuple[int, int]], keys: int) -> list[Any]:
 def loop(chance: random.Random) -> Shape:
     """An operator that feeds itself."""
     n, keys, hops = chance.randint(10, 50), chance.randint(1, 5), chance.randint(1, 4)
-    hosts, shards = chance.randint(1, 3), chance.randint(1, 3)
+    workers, shards = chance.randint(1, 3), chance.randint(1, 3)
 
     def build(pipeline: Pipeline, world: int) -> None:
         numbers = pipeline.source(Range(n, batch=chance_batch(n)), name="numbers")
         starts = numbers.map(lambda x: (x, x % (hops + 1)), name="start")
         hop = starts.key_by(lambda r: r[0] % keys).process(Hop(), name="hop", shards=shards)
-        hop.port("round").feedback(to=hop)
-        hop.port("visits").sink(OutsideSink(world), name="out")
+        hop.side_output("round").feedback(to=hop)
+        hop.side_output("visits").sink(OutsideSink(world), name="out")
 
     def expected() -> dict[str, list[Any]]:
         return {"out": _visits([(x, x % (hops + 1)) for x in range(n)], keys)}
 
-    return Shape("loop", hosts, build, expected)
+    return Shape("loop", workers, build, expected)
 
 
 def long_loop(chance: random.Random) -> Shape:
-    """A cycle over several operators and hosts, behind a shuffle and beside a branch."""
+    """A cycle over several operators and workers, behind a shuffle and beside a branch."""
     n, keys, hops = chance.randint(10, 40), chance.randint(1, 5), chance.randint(1, 3)
-    hosts, shards, others = chance.randint(2, 4), chance.randint(1, 2), chance.randint(1, 3)
+    workers, shards, others = chance.randint(2, 4), chance.randint(1, 2), chance.randint(1, 3)
 
     def build(pipeline: Pipeline, world: int) -> None:
         numbers = pipeline.source(Range(n, batch=chance_batch(n)), name="numbers", shards=2)
         starts = numbers.map(lambda x: (x, hops), name="start")
         hop = starts.key_by(lambda r: r[0] % keys).process(Hop(), name="hop", shards=shards)
-        moved = hop.port("round").on_demand().map(lambda r: r, name="carry", shards=others)
+        moved = hop.side_output("round").on_demand().map(lambda r: r, name="carry", shards=others)
         checked = moved.on_demand().filter(lambda r: True, name="check", shards=1)
         checked.feedback(to="hop")
-        hop.port("visits").sink(OutsideSink(world), name="out")
+        hop.side_output("visits").sink(OutsideSink(world), name="out")
         starts.sink(OutsideSink(world), name="starts")
 
     def expected() -> dict[str, list[Any]]:
         starts = [(x, hops) for x in range(n)]
         return {"out": _visits(starts, keys), "starts": starts}
 
-    return Shape("long-loop", hosts, build, expected)
+    return Shape("long-loop", workers, build, expected)
 
 
 def columns(chance: random.Random) -> Shape:
     """A source whose output can be read again instead of being logged, to two kinds of channels."""
     n, keys, batch = chance.randint(20, 160), chance.randint(1, 5), chance.randint(1, 9)
-    sources, shards, hosts = chance.randint(1, 3), chance.randint(1, 3), chance.randint(1, 4)
+    sources, shards, workers = chance.randint(1, 3), chance.randint(1, 3), chance.randint(1, 4)
 
     def build(pipeline: Pipeline, world: int) -> None:
         numbers = pipeline.source(Range(n, column="n", batch=batch), name="numbers", shards=sources)
@@ -337,7 +338,7 @@ def columns(chance: random.Random) -> Shape:
         kept = [x for x in range(n) if x % 4 != 1]
         return {"doubled": [2 * x for x in kept], "pairs": [(x % keys, x) for x in kept]}
 
-    return Shape("columns", hosts, build, expected)
+    return Shape("columns", workers, build, expected)
 
 
 CLOCK_SHAPES = (alarms,)

@@ -1,6 +1,6 @@
 """Work that takes virtual time, and work that is cut at random.
 
-While a slow operator works its host is busy: whatever comes meanwhile waits for the end of the
+While a slow operator works its worker is busy: whatever comes meanwhile waits for the end of the
 step, as on Spark. `RandomParts` cuts every batch and frame it can, so that crashes and checkpoints
 fall between any two parts.
 """
@@ -8,7 +8,7 @@ fall between any two parts.
 import random
 from typing import Any
 
-from everstream.connectors.generate import Range
+from everstream.connectors.generate.sources import Range
 from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.stream import Pipeline
 from everstream.runtime.pace import Pace

@@ -1,4 +1,4 @@
-"""A whole run in virtual time: driver, hosts, network, disk, and faults from one seed.
+"""A whole run in virtual time: driver, workers, network, disk, and faults from one seed.
 
 Faults come from the seed, or one by one from a scenario. Processes are killed, only thought dead
 (and go on as zombies), or lose their power; writes are torn, late, refused or rot; operators, sinks
@@ -6,6 +6,7 @@ and the store raise errors of every kind; clocks jump. After the last fault the 
 exactly the right output, or stop and say that what it needs is damaged.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import count
@@ -18,7 +19,7 @@ from everstream.core.plan import Plan, make_plan, rescaled
 from everstream.core.scheme import ALIGNED, Scheme
 from everstream.errors import InternalError
 from everstream.pipeline.operator import StateKind
-from everstream.pipeline.placing import placed
+from everstream.pipeline.state_backend import placed
 from everstream.pipeline.tuning import Tuning, merged, resolved, tunable_in
 from everstream.runtime.pace import Pace
 from everstream.simulation.checks import Answers, Safety
@@ -26,16 +27,19 @@ from everstream.simulation.disk import SimulatedDisk
 from everstream.simulation.driver import SimulatedDriver
 from everstream.simulation.faults import Faults
 from everstream.simulation.history import History
-from everstream.simulation.hosts import SimulatedHost
 from everstream.simulation.mishaps import ProcessMishaps
 from everstream.simulation.outside import Outside, OutsideSink
 from everstream.simulation.scheduler import Scheduler
 from everstream.simulation.shapes import Shape
 from everstream.simulation.store_mishaps import CHECKPOINT_TIMEOUT_S, StoreMishaps
+from everstream.simulation.workers import SimulatedWorker
 from everstream.state.manifests import entry_of
 from everstream.state.store import CheckpointStore, Lease
 
 __all__ = ["History", "World"]
+
+PACK_AFTER_S = 0.3
+"""Longer than Spark usually takes to run a task again."""
 
 
 class World(ProcessMishaps, StoreMishaps):
@@ -79,7 +83,7 @@ class World(ProcessMishaps, StoreMishaps):
         self.scratch = scratch
         pipeline = shape.pipeline(seed)
         placing = placed(pipeline.graph, state)
-        self.plan: Plan = make_plan(pipeline.with_nodes(placing), shape.hosts)
+        self.plan: Plan = make_plan(pipeline.with_nodes(placing), shape.workers)
         """What runs now."""
         self.wanted = self.plan
         """What somebody has asked for: the next driver knows it, too."""
@@ -89,9 +93,11 @@ class World(ProcessMishaps, StoreMishaps):
         )
         self.tuning = Tuning()
         self.spares = spares
-        self.everybody: list[SimulatedHost] = []
+        self.lost_slots: set[TaskNumber] = set()
+        self.pack_after_s = PACK_AFTER_S if faults.lost_slots else math.inf
+        self.everybody: list[SimulatedWorker] = []
         self.attempts: Counter[TaskNumber] = Counter()
-        processes = map(TaskNumber, range(len(self.plan.hosts) + spares))
+        processes = map(TaskNumber, range(len(self.plan.workers) + spares))
         self.clock_ahead_s = dict.fromkeys(processes, 0.0)
         self.outside.wall_s = lambda: self.wall_s(TaskNumber(0))
         self.operator_trouble: list[str] = []
@@ -103,13 +109,13 @@ class World(ProcessMishaps, StoreMishaps):
         for at_s, fault in faults.timed(chance):
             self.scheduler.at(at_s, getattr(self, fault))
         for moment, number in faults.lying_in_ambush(chance):
-            kill = self.kill_driver if moment == "late" else self.kill_host
+            kill = self.kill_driver if moment == "late" else self.kill_worker
             self.ambushes[moment, number] = kill
 
     @property
-    def hosts(self) -> dict[TaskNumber, SimulatedHost]:
+    def workers(self) -> dict[TaskNumber, SimulatedWorker]:
         """The living attempts of the driver that counts; whoever is not in here is a zombie."""
-        return self.driver.hosts
+        return self.driver.workers
 
     def run(self) -> History:
         """Until the run ends, one way or another."""
@@ -120,7 +126,7 @@ class World(ProcessMishaps, StoreMishaps):
             history.violations.append(f"a rule of the core: {error}")
         if self.outcome is not None:
             history.recoveries += len(self.coordinator.recoveries)
-            history.forced += self.coordinator.tally.forced
+            history.forced += self.coordinator.checkpoint_stats.forced
         history.lost_frames = self.coordinator.lost_frames
         self.safety.at_end(self.outcome, history.lost_frames)
         history.outcome = self.outcome
@@ -132,7 +138,7 @@ class World(ProcessMishaps, StoreMishaps):
         return history
 
     def _run(self) -> None:
-        while self.outcome is None or any(host.alive for host in self.hosts.values()):
+        while self.outcome is None or any(worker.alive for worker in self.workers.values()):
             unsafe = self.safety.violations or self.answers.violations
             if unsafe or not self.scheduler.step():
                 return
@@ -153,15 +159,14 @@ class World(ProcessMishaps, StoreMishaps):
 
     def rescale(self) -> None:
         """Somebody wants other numbers of shards, while the run goes on."""
-        if self.outcome is not None or not self.driver.up or self.coordinator.is_settling:
+        if self.outcome is not None or not self.driver.up or self.coordinator.is_quiescing:
             return
         chance = self.scheduler.random
         names = [name for name in self.plan.graph.nodes if name not in self.shape.fixed]
         chosen = {name: chance.randint(1, 4) for name in names if chance.random() < 0.5}
         before = {n: self.plan.chains[c].shards for n, c in self.plan.chain_of.items()}
         self.fault(f"rescale to {chosen}")
-        self.wanted = rescaled(self.plan, {**before, **chosen}, self.plan.key_groups)
-        self.driver.rescale(self.wanted)
+        self.wanted = rescaled(self.wanted, {**before, **chosen}, self.plan.key_groups)
 
     def resume(self) -> None:
         """Run again on the same store, after a run that has ended."""
@@ -190,9 +195,9 @@ class World(ProcessMishaps, StoreMishaps):
         self.safety.on_stable(EpochManifest.from_json(entry.body), self.scheme.log != "none")
 
     def tune(self, wishes: Mapping[str, str]) -> None:
-        """Settings are changed; hosts that start later are told, too."""
+        """Settings are changed; workers that start later are told, too."""
         changes = resolved(wishes, tunable_in(self.plan.graph))
         settings = merged(self.tuning.settings, changes)
         self.tuning = Tuning(self.tuning.version + 1, settings)
-        for host in self.hosts.values():
-            host.on_tune(self.tuning)
+        for worker in self.workers.values():
+            worker.on_tune(self.tuning)

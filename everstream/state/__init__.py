@@ -1,7 +1,6 @@
 """Operator state, its snapshots, and the store they live in."""
 
 from everstream.state.blobs import Blobs, FsspecBlobs
-from everstream.state.keystore import KeyStore
 from everstream.state.snapshot import Capture, ShardState
 from everstream.state.store import CheckpointStore, Lease, Manifest, ObjectRef, Skipped
 
@@ -10,7 +9,6 @@ __all__ = [
     "Capture",
     "CheckpointStore",
     "FsspecBlobs",
-    "KeyStore",
     "Lease",
     "Manifest",
     "ObjectRef",

@@ -7,19 +7,20 @@ StoreError that names the path and says what to do.
 
 import builtins
 import errno
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, Protocol
+from contextlib import contextmanager, suppress
+from typing import Any, Final, Protocol
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.spec import AbstractFileSystem
 
 from everstream.errors import EverstreamError, InternalError, NotStored, StoreError, said
-from everstream.state.bucket import PROBES, PROTOCOLS, Bucket
-from everstream.state.exclusive import Creating, exclusive_create
-from everstream.state.localdisk import LocalDisk, NothingPut
 from everstream.state.objects import Data, checksum_of, pieces_of
+from everstream.state.storage.bucket import PROBES, PROTOCOLS, Bucket
+from everstream.state.storage.exclusive import Creating, exclusive_create
+from everstream.state.storage.localdisk import LocalDisk, NothingPut
 
 
 class Blobs(Protocol):
@@ -223,3 +224,16 @@ class _Remote:
 
     def _full(self, path: str) -> str:
         return f"{self._root}/{path}"
+
+
+IDENTITY: Final = "identity"
+
+
+def identity_of(url: str) -> str:
+    """The same for ever; made when somebody asks for the first time."""
+    blobs = FsspecBlobs(url)
+    with suppress(FileNotFoundError):
+        return blobs.read(IDENTITY).decode(errors="replace")
+    with suppress(FileExistsError):
+        blobs.create(IDENTITY, uuid.uuid4().hex.encode())
+    return blobs.read(IDENTITY).decode(errors="replace")

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from everstream.errors import StoreError
 from everstream.state.blobs import Blobs
-from everstream.state.formats import check_format
+from everstream.state.objects import check_format
 
 CONTROL: Final = "control/"
 TUNABLE: Final = f"{CONTROL}tunable.json"

@@ -24,7 +24,7 @@ from everstream.state import saved
 _UNPICKLABLE = (pickle.PicklingError, AttributeError, TypeError, ValueError, RecursionError)
 
 
-class Kind(Enum):
+class ValueKind(Enum):
     """How a value of some type behaves between a capture and its encoding."""
 
     ATOMIC = "atomic"
@@ -41,38 +41,38 @@ _ATOMIC_TYPES = frozenset(
     {
         *(int, float, complex, bool, str, bytes, type(None), type(...), range),
         *(datetime.date, datetime.time, datetime.datetime, datetime.timedelta, datetime.timezone),
-        *(decimal.Decimal, fractions.Fraction, uuid.UUID),
+        *(decimal.Decimal, fractions.Fraction, uuid.UUID, saved.NanKey),
     }
 )
 _POLARS_FRAMES = frozenset({"DataFrame", "Series"})
 
 
-def _kind_of(type_: type) -> Kind:
+def _kind_of(type_: type) -> ValueKind:
     """Exact types only: a subclass of int can carry attributes that change."""
     package = type_.__module__.partition(".")[0]
     if type_ in _ATOMIC_TYPES or issubclass(type_, Enum):
-        return Kind.ATOMIC
+        return ValueKind.ATOMIC
     if type_ is np.ndarray:
-        return Kind.ARRAY
+        return ValueKind.ARRAY
     if package == "numpy" and issubclass(type_, np.generic):
         # np.void is a window onto memory that can change; np.object_ is never a value's type.
-        return Kind.MUTABLE if issubclass(type_, np.void) else Kind.ATOMIC
+        return ValueKind.MUTABLE if issubclass(type_, np.void) else ValueKind.ATOMIC
     if package == "polars" and type_.__name__ in _POLARS_FRAMES:
-        return Kind.FRAME
+        return ValueKind.FRAME
     if type_.__module__ == "pyarrow.lib" and not type_.__name__.endswith(("Buffer", "Builder")):
-        return Kind.FRAME
-    return Kind.MUTABLE
+        return ValueKind.FRAME
+    return ValueKind.MUTABLE
 
 
-class _Kinds(dict[type, Kind]):
-    def __missing__(self, type_: type) -> Kind:
+class _Kinds(dict[type, ValueKind]):
+    def __missing__(self, type_: type) -> ValueKind:
         kind = self[type_] = _kind_of(type_)
         return kind
 
 
 class _Steadiness(dict[type, bool]):
     def __missing__(self, type_: type) -> bool:
-        steady = self[type_] = KINDS[type_] in (Kind.ATOMIC, Kind.FRAME)
+        steady = self[type_] = KINDS[type_] in (ValueKind.ATOMIC, ValueKind.FRAME)
         return steady
 
 
@@ -205,7 +205,7 @@ def freeze(entries: dict[Any, Any], whose: str) -> Any:
         if all_atomic(entries.values()):
             return entries.copy()
         kinds = {KINDS[type_] for type_ in set(map(type, entries.values()))}
-        if Kind.FRAME in kinds or Kind.ARRAY in kinds:
+        if ValueKind.FRAME in kinds or ValueKind.ARRAY in kinds:
             return {key: _freeze_value(key, value, whose) for key, value in entries.items()}
     return pickled_whole(entries, whose)
 
@@ -228,16 +228,16 @@ def freeze_keys(keys: Iterable[Any], whose: str) -> Any:
 
 def all_atomic(values: Collection[Any]) -> bool:
     """Whether nothing in here can ever change; asks once per type, not per value."""
-    return all(KINDS[type_] is Kind.ATOMIC for type_ in types_within(values))
+    return all(KINDS[type_] is ValueKind.ATOMIC for type_ in types_within(values))
 
 
 def _freeze_value(key: Any, value: Any, whose: str) -> Any:
     kind = KINDS[type(value)]
-    if kind is Kind.ATOMIC:
+    if kind is ValueKind.ATOMIC:
         return value
-    if kind is Kind.FRAME:
+    if kind is ValueKind.FRAME:
         return value.clone() if type(value).__module__.startswith("polars") else value
-    if kind is Kind.ARRAY and not value.dtype.hasobject:
+    if kind is ValueKind.ARRAY and not value.dtype.hasobject:
         return value.copy(order="K")
     return _pickled(value, key, whose)
 

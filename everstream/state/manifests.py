@@ -5,7 +5,11 @@ manifests into the slots that follow, always the one after the newest it knows. 
 lease finds that very slot taken by somebody else's entry and learns it there; so two drivers can
 never both add a manifest. For this the slots of leases must stay for ever, and the newest slot
 must never go away: only slots of manifests that newer ones follow are ever removed. Void entries
-stay, too: each keeps a manifest that was given up from landing late in its slot (see `landing`).
+stay, too: each keeps a manifest that was given up from append late in its slot (see `append`).
+
+So a store has more slots the longer it is in use, and nobody wants to read them all. Entries never
+change, and what lands in a slot of the past never counts: so an index may say of all slots up to one
+which of them still matter. It is a help and no more: who finds none, or a damaged one, reads all.
 """
 
 import json
@@ -15,10 +19,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
-from everstream.errors import LeaseLost, StoreError
+from everstream.errors import LeaseLost, StoreError, StoreGone
 from everstream.state.blobs import Blobs
-from everstream.state.formats import check_format
-from everstream.state.objects import ObjectRef, checksum_of
+from everstream.state.objects import ObjectRef, check_format, checksum_of
 from everstream.state.signing import Forged, is_signed
 
 FOLDER: Final = "manifests/"
@@ -30,6 +33,9 @@ _KEYS: Final = (
     "without: give the right key file with --store-key (store_key=, EVERSTREAM_STORE_KEY_FILE), "
     "leave it out, or use another store"
 )
+INDEX: Final = f"{FOLDER}index"
+UNINDEXED: Final = 16
+"""Entries that may be read for nothing before the index is written anew."""
 _SLOT = re.compile(re.escape(FOLDER) + r"(\d{8,})\.json")
 _CHECKSUM = re.compile(rb'\{"checksum": "([0-9a-f]{32})", "entry": ')
 
@@ -132,6 +138,32 @@ def path_of(slot: int) -> str:
     return f"{FOLDER}{slot:08d}.json"
 
 
+@dataclass(frozen=True, slots=True)
+class Index:
+    """Up to a slot, those that matter."""
+
+    upto: int = 0
+    matter: tuple[int, ...] = ()
+
+    def needed(self, slots: Iterable[int]) -> list[int]:
+        """Of these slots, those that must be read."""
+        matter = set(self.matter)
+        return [slot for slot in slots if slot > self.upto or slot in matter]
+
+    def encoded(self) -> bytes:
+        text = json.dumps({"format": FORMAT, "upto": self.upto, "matter": self.matter}).encode()
+        return checksum_of(text).encode() + b"\n" + text
+
+    @classmethod
+    def decoded(cls, data: bytes) -> "Index":
+        """What these bytes say; nothing if they are damaged, or of a later version."""
+        checksum, _, text = data.partition(b"\n")
+        if checksum != checksum_of(text).encode():
+            return cls()
+        fields = json.loads(text)
+        return cls(fields["upto"], tuple(fields["matter"])) if fields["format"] == FORMAT else cls()
+
+
 class ManifestLog:
     """The slots in the store, as one driver sees them."""
 
@@ -148,13 +180,38 @@ class ManifestLog:
 
     def entries(self, *, anew: bool = False) -> list[Entry]:
         """All entries in order; `anew` reads them again to notice damage since."""
-        slots = self.slots()
         known = {} if anew else self._read
+        slots = self._index().needed(self.slots())
         self._read = {slot: known.get(slot) or self._entry(slot) for slot in slots}
         found = [entry for entry in self._read.values() if entry.kind != "gone"]
         if found and all(entry.distrusted for entry in found):
             raise StoreError(f"{self._blobs!r} cannot be used: {found[-1].reason}. {_KEYS}")
         return found
+
+    def index(self, entries: Sequence[Entry]) -> None:
+        """Let whoever reads the log next leave out entries that no longer matter, if that is many.
+
+        Of all but the newest entry those matter that are checkpoints, or cannot be read, and of the
+        others the last fresh start and the highest lease.
+        """
+        if not entries:
+            return
+        *older, newest = entries
+        rest = [entry for entry in older if entry.kind not in ("checkpoint", "corrupt")]
+        last = [
+            *[entry for entry in rest if entry.kind == "fresh"][-1:],
+            *sorted((e for e in rest if e.kind != "void"), key=lambda e: (e.lease, e.slot))[-1:],
+        ]
+        needless = {entry.slot for entry in rest} - {entry.slot for entry in last}
+        if len(needless) >= UNINDEXED:
+            matter = tuple(entry.slot for entry in older if entry.slot not in needless)
+            self._blobs.write(INDEX, Index(newest.slot - 1, matter).encoded())
+
+    def _index(self) -> "Index":
+        try:
+            return Index.decoded(self._blobs.read(INDEX))
+        except (FileNotFoundError, Forged):
+            return Index()
 
     def claim(self, kind: str, owner: str, after: int | None = None) -> Lease:
         """Put a lease or a fresh start into the first free slot, after everything there is.
@@ -189,8 +246,20 @@ class ManifestLog:
                 raise self._lost(Lease(number, 0), entry)
 
     def next_slot(self, lease: Lease) -> int:
-        """Where the next entry under this lease goes, unless somebody has taken over."""
-        return self._newest(lease) + 1
+        """Where the next entry under this lease goes, unless somebody has taken over.
+
+        StoreGone if the log is not there any more: an entry in an empty folder would look like a
+        store, and name objects that were deleted.
+        """
+        newest = self._newest(lease)
+        if self._is_gone(newest) and max(self.slots(), default=0) < newest:
+            raise StoreGone(
+                f"{self._blobs!r} was deleted, or emptied, while this run was using it: its log no "
+                f"longer has entry {newest}. The run cannot write what it needs to go on from there "
+                "again, because later checkpoints build on earlier ones. Put the store back from a "
+                "backup and run again; or start over with --fresh, which deletes the output."
+            )
+        return newest + 1
 
     def occupy(self, slot: int, data: bytes) -> bytes:
         """Put this entry into a slot unless it is taken; what the slot holds then."""
@@ -237,6 +306,13 @@ class ManifestLog:
                 raise self._lost(lease, last)
             self._newest_known[lease] = last.slot
         return self._newest_known[lease]
+
+    def _is_gone(self, slot: int) -> bool:
+        """False if nobody knows, because the store cannot be read at the moment."""
+        try:
+            return self._entry(slot).kind == "gone"
+        except StoreError:
+            return False
 
     def _entry(self, slot: int) -> Entry:
         try:

@@ -52,6 +52,16 @@ class Migration:
                     f"{missing[0]} to {missing[0] + 1}. Values of every earlier version may be left."
                 )
 
+    def check_not_before(self, version: int) -> None:
+        """Raise a UserError if values of this version are later than those that the program keeps."""
+        if version > self.version:
+            raise UserError(
+                f"the values in the checkpoint have version {version}, and the program keeps those of "
+                f"version {self.version}: values cannot be migrated to an earlier version. Use the "
+                "program that wrote them, or roll back to an earlier checkpoint with `everstream "
+                "rewind`."
+            )
+
     def __call__(self, old: Outdated) -> Any:
         """The value as this version keeps it. The old one stays whole, whatever the function does."""
         value = old.value if is_steady(old.value) else copy.deepcopy(old.value)

@@ -1,10 +1,10 @@
-"""References to objects in the store: a name, a size and a checksum, small enough for a manifest."""
+"""Objects in the store: references (name, size and checksum), and the check of their format."""
 
 import hashlib
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from everstream.errors import InternalError
+from everstream.errors import InternalError, StoreError
 
 Data: TypeAlias = bytes | tuple[bytes, ...]
 """The content of an object, whole or in pieces that follow each other."""
@@ -49,3 +49,14 @@ class ObjectRef:
     @classmethod
     def of(cls, name: str, data: Data) -> "ObjectRef":
         return cls(name, sum(map(len, pieces_of(data))), checksum_of(data))
+
+
+# Everything that outlives a run names its format. An older Everstream must not take a newer format for
+# damage: it would fall back to an older checkpoint, or end a log early, and not report the loss.
+def check_format(what: str, found: int, known: int) -> None:
+    """Raise a StoreError if `what` is in a format that came after the newest one known here."""
+    if found > known:
+        raise StoreError(
+            f"{what} has format {found}, and this Everstream reads up to format {known}: it was "
+            "written by a newer one. Use that one, or give this run another store."
+        )

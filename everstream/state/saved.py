@@ -5,7 +5,7 @@ every older store unreadable. Classes of ours that are saved inherit from `Saved
 the words in `CLASSES`; arrays and frames are saved as plain bytes with their type. What a pickle
 names is then this module and what Python, and the user, put there. So these hold for ever: the
 name of this module and of the functions `revive`, `nested`, `merged`, `frame`, `series`, `array`,
-`objects` and `scalar`, what they take, and the words.
+`objects`, `scalar` and `nan_key`, what they take, and the words.
 """
 
 import copyreg
@@ -24,30 +24,30 @@ from everstream.errors import InternalError
 
 PROTOCOL: Final = 5
 CLASSES: Final = {
-    "block-offset": "everstream.connectors.blocks:BlockOffset",
+    "block-offset": "everstream.connectors.generate.blocks:BlockOffset",
     "channel-state": "everstream.runtime.channel_state:ChannelState",
-    "disk-state": "everstream.state.files:SavedFiles",
-    "file-range": "everstream.connectors.ranges:Split",
-    "files-offset": "everstream.connectors.ranges:LinesOffset",
-    "kafka-offset": "everstream.connectors.kafka_offsets:KafkaOffset",
-    "kafka-transaction": "everstream.connectors.kafka_sink:KafkaTransaction",
-    "key-offset": "everstream.connectors.postgres_source:KeyOffset",
-    "key-range": "everstream.connectors.postgres_source:_KeyRange",
-    "lake-file": "everstream.connectors.lake:LakeFile",
-    "lake-offset": "everstream.connectors.lake_source:LakeOffset",
-    "lake-transaction": "everstream.connectors.lake_sink:LakeTransaction",
+    "disk-state": "everstream.state.backends.files:SavedFiles",
+    "file-range": "everstream.connectors.files.ranges:Split",
+    "files-offset": "everstream.connectors.files.ranges:LinesOffset",
+    "kafka-offset": "everstream.connectors.kafka.offsets:KafkaOffset",
+    "kafka-transaction": "everstream.connectors.kafka.sink:KafkaTransaction",
+    "key-offset": "everstream.connectors.sql.postgres_source:KeyOffset",
+    "key-range": "everstream.connectors.sql.postgres_source:_KeyRange",
+    "lake-file": "everstream.connectors.lake.table:LakeFile",
+    "lake-offset": "everstream.connectors.lake.source:LakeOffset",
+    "lake-transaction": "everstream.connectors.lake.sink:LakeTransaction",
     "outdated": "everstream.state.migrating:Outdated",
-    "paced-begun": "everstream.connectors.paced_offsets:Begun",
-    "paced-offset": "everstream.connectors.paced_offsets:PacedOffset",
-    "part-name": "everstream.connectors.parts:PartName",
-    "part-transaction": "everstream.connectors.parts:PartTransaction",
-    "pending-name": "everstream.connectors.parts:PendingName",
+    "paced-begun": "everstream.connectors.generate.paced_offsets:Begun",
+    "paced-offset": "everstream.connectors.generate.paced_offsets:PacedOffset",
+    "part-name": "everstream.connectors.files.parts:PartName",
+    "part-transaction": "everstream.connectors.files.parts:PartTransaction",
+    "pending-name": "everstream.connectors.files.parts:PendingName",
     "rejected": "everstream.pipeline.rejects:Rejected",
     "sink-shard": "everstream.pipeline.sink:SinkShard",
     "spilled-frames": "everstream.runtime.spilled:Spilled",
-    "stream-offset": "everstream.connectors.spark_landed:StreamOffset",
-    "table-transaction": "everstream.connectors.tables:TableTransaction",
-    "webhook-transaction": "everstream.connectors.webhook:WebhookTransaction",
+    "stream-offset": "everstream.connectors.spark.landed:StreamOffset",
+    "table-transaction": "everstream.connectors.sql.tables:TableTransaction",
+    "webhook-transaction": "everstream.connectors.http.webhook:WebhookTransaction",
 }
 """Word -> where the class stands today. Words are never taken out, nor given to another class."""
 
@@ -116,6 +116,21 @@ def objects(shape: tuple[int, ...], values: list[Any]) -> np.ndarray[Any, Any]:
 def scalar(dtype: np.dtype[Any], data: bytes) -> Any:
     """A number of numpy's."""
     return np.frombuffer(data, dtype)[0]
+
+
+class NanKey(float):
+    """A NaN that is itself again when it is read: a dict finds a NaN only if it is the same object."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (nan_key, ())
+
+
+NAN: Final = NanKey("nan")
+"""The one NaN that keys have (`state/canonical_key.py`)."""
+
+
+def nan_key() -> float:
+    return NAN
 
 
 def dumps(value: Any) -> bytes:

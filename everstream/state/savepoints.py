@@ -5,17 +5,20 @@ no run tidies up. So it costs the space of the state once more, and nothing that
 afterwards, `--fresh` included, can harm it. Its manifest comes last: without one it does not count.
 """
 
+import io
 import json
+import os
 import re
-from collections.abc import Iterator
+import tarfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from everstream.errors import CorruptObject, StoreError, UserError
 from everstream.state.blobs import Blobs
-from everstream.state.formats import check_format
 from everstream.state.manifests import Manifest, objects_of
-from everstream.state.objects import ObjectRef, checksum_of
+from everstream.state.objects import ObjectRef, check_format, checksum_of
 from everstream.state.store import CheckpointStore
 
 SAVEPOINTS: Final = "savepoints/"
@@ -213,3 +216,80 @@ def _path(name: str, file: str) -> str:
 
 def _object_path(name: str, ref: ObjectRef) -> str:
     return _path(name, f"objects/{ref.name}.{ref.checksum}")
+
+
+# A savepoint as one file: a tar archive with its manifest first and its objects behind it. It is read
+# and written piece by piece, so no more than one object is in memory. What comes in is checked against
+# the manifest, object by object, before any of it counts.
+FIRST = "savepoint.json"
+
+Told = Callable[[ObjectRef], None]
+
+
+def export_savepoint(
+    store: CheckpointStore, kept: Savepoint, file: str | os.PathLike[str], told: Told
+) -> None:
+    """Write it into a file, which is there only when it is whole. `told` of each object.
+
+    Only its owner can read it: it holds the state as it is.
+    """
+    path = Path(file)
+    if path.exists():
+        raise UserError(f"'{path}' is there already: delete it, or give another name.")
+    unfinished = path.with_name(path.name + ".unfinished")
+    unfinished.unlink(missing_ok=True)
+    with (
+        open(unfinished, "xb", opener=_for_the_owner) as written,
+        tarfile.open(fileobj=written, mode="w") as archive,
+    ):
+        head = {"name": kept.name, **kept.to_json()}
+        _add(archive, FIRST, json.dumps(head).encode())
+        for ref, data in objects_in(store, kept):
+            _add(archive, ref.name, data)
+            told(ref)
+    with unfinished.open("rb") as whole:
+        os.fsync(whole.fileno())
+    unfinished.rename(path)
+
+
+def _for_the_owner(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+
+
+def import_savepoint(
+    store: CheckpointStore, file: str | os.PathLike[str], name: str | None, told: Told
+) -> Savepoint:
+    """Put the savepoint of such a file into a store, under its own name or another."""
+    try:
+        with tarfile.open(file, "r:") as archive:
+            head = archive.next()
+            if head is None or head.name != FIRST:
+                raise tarfile.ReadError("it does not begin with a savepoint's manifest")
+            fields = json.loads(_content(archive, head))
+            # Its place was in the log of another store.
+            arriving = Savepoint.from_json(name or fields["name"], {**fields, "slot": None})
+            incoming = Incoming(store, arriving)
+            while (member := archive.next()) is not None:
+                data = _content(archive, member)
+                incoming.add(member.name, data)
+                told(ObjectRef.of(member.name, data))
+            incoming.finish()
+    except (tarfile.TarError, ValueError, KeyError) as error:
+        raise StoreError(f"'{file}' is no whole savepoint: {error}") from None
+    except OSError as error:
+        raise UserError(f"'{file}' cannot be read: {error}") from None
+    return arriving
+
+
+def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    archive.addfile(member, io.BytesIO(data))
+
+
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    found = archive.extractfile(member)
+    data = found.read() if found is not None else b""
+    if len(data) != member.size:
+        raise tarfile.ReadError(f"it ends in the middle of '{member.name}'")
+    return data

@@ -2,8 +2,9 @@
 
 Snapshots are pickles, and a pickle runs code when it is loaded; checksums find damage, not forgery.
 With a key every manifest and object carries a keyed hash (HMAC-SHA-256) of its content and of its
-name in the store, and is refused before anything of it is looked at. The key itself is never written
-to a store, a log, an error or a Spark task: it is read from a file, and hosts are given it at the gate.
+name in the store, and is refused before anything of it is looked at. Connectors that keep files of
+their own in a store are given a `StoreUrl`, and sign what they write there with the same key. The key itself is never written
+to a store, a log, an error or a Spark task: it is read from a file, and workers are given it at the gate.
 """
 
 import hashlib
@@ -98,6 +99,28 @@ class StoreKey:
         if not hmac.compare_digest(_mac(self._words[found[1]], path, content), found[2]):
             raise Forged(f"the signature of '{path}' does not match")
         return content
+
+
+class StoreUrl(str):
+    """Where a store is, with its key for code in this process that reads or writes there directly.
+
+    It is a plain string for everybody else, and pickles as one: the key stays in this process.
+    """
+
+    key: StoreKey | None
+
+    def __new__(cls, url: str, key: StoreKey | None) -> "StoreUrl":
+        made = super().__new__(cls, url)
+        made.key = key
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (str, (str(self),))
+
+
+def key_of(store: str) -> StoreKey | None:
+    """The key that came with the address of a store; None if the store is not signed."""
+    return store.key if isinstance(store, StoreUrl) else None
 
 
 class SignedBlobs(FsspecBlobs):

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 from everstream.errors import CorruptObject, InternalError, UserError
-from everstream.state.disk_keystore import DiskKeyStore, DiskSpace
-from everstream.state.files import Frozen, Load, Put, SavedFiles, temporary_folder
-from everstream.state.formats import check_format
-from everstream.state.freezing import freeze, freeze_keys, pieces_after
-from everstream.state.keystore import KeyStore
+from everstream.state.backends.disk import DiskBackend, DiskSpace, entries_in
+from everstream.state.backends.files import Frozen, Load, Put, SavedFiles
+from everstream.state.backends.memory import MemoryBackend
+from everstream.state.backends.protocol import StateBackend, StorePart
+from everstream.state.backends.slicing import Slices
+from everstream.state.freezing import pieces_after
 from everstream.state.migrating import FIRST_VERSION, Migration
-from everstream.state.objects import ObjectRef
-from everstream.state.slicing import Slices, StandingSlices, can_be_sliced, can_stand_still
+from everstream.state.objects import ObjectRef, check_format
 
 MAGIC: Final = b"EVERSNAP"
 VERSION: Final = 2
@@ -38,8 +38,8 @@ SLICED_LIMIT: Final = 2
 
 Kind: TypeAlias = Literal["full", "delta"]
 StoreId: TypeAlias = tuple[str, str]
-_Part: TypeAlias = tuple[Any, Any]
-"""Of one store: the deleted keys and the changed entries; or None and all entries."""
+SavedPart: TypeAlias = tuple[Any, Any]
+"""Of one store, as it is pickled: the deleted keys and the changed entries; or None and all entries."""
 
 
 NO_VERSIONS: Final[Mapping[StoreId, int]] = {}
@@ -60,7 +60,7 @@ class Capture:
         sequence: int,
         lineage: int,
         base: tuple[ObjectRef, ...],
-        content: tuple[Kind, Mapping[str, Any], dict[StoreId, _Part]],
+        content: tuple[Kind, Mapping[str, Any], dict[StoreId, SavedPart]],
         slices: dict[StoreId, Slices],
         frozen: dict[StoreId, Frozen],
     ) -> None:
@@ -141,12 +141,12 @@ class ShardState:
     def __init__(self, space: DiskSpace | None = None) -> None:
         """space: where state is kept on disk, and which; without it all is in memory."""
         self._space = space
-        self._stores: dict[StoreId, KeyStore[Any, Any]] = {}
+        self._stores: dict[StoreId, StateBackend[Any, Any]] = {}
         self._base: _Base | None = None
         self._under_way: dict[int, Capture] = {}
         self._sliced: list[Capture] = []
         """Captures that are not whole yet, oldest first."""
-        self._layered: dict[StoreId, KeyStore[Any, Any]] = {}
+        self._layered: dict[StoreId, StateBackend[Any, Any]] = {}
         """Stores whose dict stands still under what has changed since."""
         self._sequence = 0
         # Raised by restore and reset: captures from before no longer bear on what is dirty.
@@ -158,7 +158,7 @@ class ShardState:
         name: str,
         init: Callable[[], Any] | None = None,
         migration: Migration | None = None,
-    ) -> KeyStore[Any, Any]:
+    ) -> StateBackend[Any, Any]:
         """The store of this operator with this name; always the same one, also after a restore.
 
         With a migration, values of earlier versions are wrapped, and the next capture is full.
@@ -193,25 +193,24 @@ class ShardState:
         while len(self._sliced) >= SLICED_LIMIT or any(
             store.layered >= SLICED_LIMIT for store in self._layered.values()
         ):
-            self.save_slice(_standing)
-        # Before there are parts that hold the same values.
-        held = {store_id: store.held_outside() for store_id, store in self._in_memory().items()}
+            self.save_slice(lambda: 0.0)
         self._sequence += 1
         base = self._base
         deltas = sum(capture.kind == "delta" for capture in self._under_way.values())
-        if base is None or base.is_used_up(deltas):
-            kind: Kind = "full"
-            parts = self._everything(in_slices)
-        else:
-            kind = "delta"
-            parts = self._changes(in_slices)
-        slices = {i: part[1] for i, part in parts.items() if isinstance(part[1], Slices)}
-        frozen = self._freeze(parts)
-        # Only when nothing above failed: an unpicklable value must not cost us what is dirty.
-        for store_id, store in self._in_memory().items():
-            store.close_layer(self._sequence, held[store_id], slices.get(store_id))
+        kind: Kind = "full" if base is None or base.is_used_up(deltas) else "delta"
+        parts = self._parts(kind == "full", in_slices)
+        # Only when all parts are there: an unpicklable value must not make us forget a change.
+        for store_id, store in self._stores.items():
+            store.close_capture(self._sequence, parts[store_id])
         chain = base.chain if base is not None and kind == "delta" else ()
-        content = (kind, {**extras, **self._versions()}, parts)
+        present = {i: part for i, part in parts.items() if part is not None}
+        content = (
+            kind,
+            {**extras, **self._versions()},
+            {i: (part.deleted, part.entries) for i, part in present.items()},
+        )
+        slices = {i: part.slices for i, part in present.items() if part.slices is not None}
+        frozen = {i: part.files for i, part in present.items() if part.files is not None}
         capture = Capture(kind, self._sequence, self._lineage, chain, content, slices, frozen)
         self._under_way[self._sequence] = capture
         if not capture.whole:
@@ -224,7 +223,7 @@ class ShardState:
         return bool(self._sliced or self._layered)
 
     def save_slice(self, clock_s: Callable[[], float]) -> None:
-        """Go on with the oldest capture that is not whole; a UserError if a value cannot be saved.
+        """Continue the oldest capture that is not whole; a UserError if a value cannot be saved.
 
         When all are whole, the changes since then are brought back into their stores.
         """
@@ -235,7 +234,7 @@ class ShardState:
         store_id, slices = next(iter(capture.slices.items()))
         slices.go_on(clock_s)
         if slices.whole:
-            self._stores[store_id].end_slices(capture.slices.pop(store_id))
+            capture.slices.pop(store_id).end()
             if capture.whole:
                 del self._sliced[0]
 
@@ -259,11 +258,8 @@ class ShardState:
             return (*capture.base, ref)
         chain = (ref,) if capture.kind == "full" or base is None else (*base.chain, ref)
         self._base = _Base.on(capture.sequence, chain, capture.files)
-        for store in self._stores.values():
-            store.drop_layers(capture.sequence)
-        for store_id, frozen in capture.frozen.items():
-            if frozen.saved is not None:
-                self._on_disk()[store_id].shelve(frozen.saved)
+        for store_id, store in self._stores.items():
+            store.mark_durable(capture.sequence, capture.frozen.get(store_id))
         return chain
 
     def mark_failed(self, capture: Capture) -> None:
@@ -273,14 +269,12 @@ class ShardState:
         self._settle(capture)
         if not capture.whole:
             self._sliced.remove(capture)
-            for store_id, slices in capture.slices.items():
-                self._stores[store_id].end_slices(slices)
-        for store in self._stores.values():
-            store.merge_layer(capture.sequence)
-        wanted = [frozen for other in self._under_way.values() for frozen in other.frozen.values()]
-        for store_id, frozen in capture.frozen.items():
-            if frozen not in wanted:
-                self._on_disk()[store_id].lose(frozen)
+            for slices in capture.slices.values():
+                slices.end()
+        needed = [frozen for other in self._under_way.values() for frozen in other.frozen.values()]
+        for store_id, store in self._stores.items():
+            files = capture.frozen.get(store_id)
+            store.mark_failed(capture.sequence, None if files in needed else files)
 
     def restore(
         self, objects: Sequence[bytes], chain: Sequence[ObjectRef], load: Load | None = None
@@ -315,7 +309,7 @@ class ShardState:
         extras = dict(decoded[-1][1])
         self._load(entries, on_disk, load, extras.pop(VERSIONS, {}))
         files = [ref for saved in on_disk.values() for ref in saved.files.values()]
-        if all(store_id in self._on_disk() for store_id in on_disk):
+        if all(self._stores[store_id].saves_files for store_id in on_disk):
             self._base = _Base.on(self._sequence, tuple(chain[fulls[-1] :]), files)
         else:
             self._base = None  # kept in memory from now on: the next capture is full
@@ -339,7 +333,7 @@ class ShardState:
 
     def close(self) -> None:
         """Leave nothing on the local disk."""
-        for store in self._on_disk().values():
+        for store in self._stores.values():
             store.remove()
 
     def beside(self, owner: Callable[[str], str | None]) -> "ShardState":
@@ -381,114 +375,50 @@ class ShardState:
     ) -> None:
         for store_id in {*entries, *on_disk, *versions}:
             self.keystore(*store_id)
-        # First what may fail.
-        opened = {i: self._opened(i, saved, load) for i, saved in on_disk.items()}
+        # First what may fail, and what changes a store last of that.
+        for store_id in sorted(on_disk, key=lambda store_id: self._stores[store_id].saves_files):
+            if load is None:
+                raise InternalError(
+                    f"{_named(store_id)} is on disk, and there is no way to read it"
+                )
+            store = self._stores[store_id]
+            if store.saves_files:
+                store.open(on_disk[store_id], load, versions.get(store_id, FIRST_VERSION))
+            else:
+                entries[store_id] = entries_in(on_disk[store_id], load)
         for store_id, store in self._stores.items():
-            if store_id not in opened:
+            if not (store_id in on_disk and store.saves_files):
                 store.load(entries.get(store_id, {}), versions.get(store_id, FIRST_VERSION))
-            elif opened[store_id] is not store:
-                store.adopt(opened[store_id])
-                opened[store_id].remove()
-            if store_id in opened:
-                store.version = versions.get(store_id, FIRST_VERSION)
         self._under_way.clear()
         self._sliced.clear()
         self._layered.clear()
         self._lineage += 1
 
-    def _opened(
-        self, store_id: StoreId, saved: SavedFiles, load: Load | None
-    ) -> DiskKeyStore[Any, Any]:
-        """A store with these files: the one that is kept on disk, or one to read from."""
-        if load is None:
-            raise InternalError(f"{_named(store_id)} is on disk, and nobody can read its files")
-        store = self._stores[store_id]
-        if not isinstance(store, DiskKeyStore):
-            store = DiskKeyStore(temporary_folder(), _no_group, _named(store_id))
-        store.open(saved, load)
-        return store
-
     def _new_store(
         self, operator: str, name: str, init: Callable[[], Any] | None
-    ) -> KeyStore[Any, Any]:
+    ) -> StateBackend[Any, Any]:
         space = self._space
         if space is None or not space.on_disk(operator, name):
-            return KeyStore(init)
-        return DiskKeyStore(Path(space.folder), space.group, _named((operator, name)), init)
+            return MemoryBackend(init, _named((operator, name)))
+        return DiskBackend(Path(space.folder), space.group, _named((operator, name)), init)
 
-    def _in_memory(self) -> dict[StoreId, KeyStore[Any, Any]]:
-        return {i: s for i, s in self._stores.items() if not isinstance(s, DiskKeyStore)}
-
-    def _on_disk(self) -> dict[StoreId, DiskKeyStore[Any, Any]]:
-        return {i: s for i, s in self._stores.items() if isinstance(s, DiskKeyStore)}
-
-    def _freeze(self, parts: dict[StoreId, _Part]) -> dict[StoreId, Frozen]:
-        """The stores on disk as they are now. One without keys is saved as such."""
-        frozen: dict[StoreId, Frozen] = {}
-        for store_id, store in self._on_disk().items():
-            found = store.freeze()
-            if found is not None:
-                frozen[store_id] = found
-            else:
-                parts[store_id] = (None, {})
-        return frozen
+    def _parts(self, full: bool, in_slices: bool) -> dict[StoreId, StorePart | None]:
+        """What has to be saved of each store. Files come last: they need not be given up if it fails."""
+        parts: dict[StoreId, StorePart | None] = {}
+        for store_id in sorted(
+            self._stores, key=lambda store_id: self._stores[store_id].saves_files
+        ):
+            store = self._stores[store_id]
+            parts[store_id] = store.capture(full=full, in_slices=in_slices)
+            if store.layered:
+                self._layered[store_id] = store
+        return parts
 
     def _settle(self, capture: Capture) -> None:
         if self._under_way.pop(capture.sequence, None) is None:
             raise InternalError(
                 f"capture {capture.sequence} was marked durable or failed a second time"
             )
-
-    def _everything(self, in_slices: bool) -> dict[StoreId, _Part]:
-        return {
-            store_id: (None, self._whole_store(store_id, store, in_slices))
-            for store_id, store in self._in_memory().items()
-            if store
-        }
-
-    def _changes(self, in_slices: bool) -> dict[StoreId, _Part]:
-        return {
-            store_id: self._changed_part(store_id, store, in_slices)
-            for store_id, store in self._in_memory().items()
-            if store.has_changes()
-        }
-
-    def _whole_store(self, store_id: StoreId, store: KeyStore[Any, Any], in_slices: bool) -> Any:
-        """A store as it is now, or slices that will be."""
-        if in_slices and store.tells_first and can_stand_still(len(store), store.types):
-            self._layered[store_id] = store
-            return StandingSlices(store.stand_still(), _named(store_id))
-        return _cut_loose(store_id, store, store.look(), in_slices)
-
-    def _changed_part(self, store_id: StoreId, store: KeyStore[Any, Any], in_slices: bool) -> _Part:
-        changes, entries = store.changes(), store.look()
-        if changes.cleared:
-            return None, self._whole_store(store_id, store, in_slices)
-        updated = {key: entries[key] for key in changes.dirty if key in entries}
-        gone = changes.deleted
-        if len(updated) < len(changes.dirty):
-            gone = gone | {key: None for key in changes.dirty if key not in entries}
-        return freeze_keys(gone, _named(store_id)), _cut_loose(store_id, store, updated, in_slices)
-
-
-def _cut_loose(
-    store_id: StoreId, store: KeyStore[Any, Any], entries: dict[Any, Any], in_slices: bool
-) -> Any:
-    """These entries of a store as they are now, or slices that will be."""
-    if in_slices and store.tells_first and can_be_sliced(entries):
-        own = entries.copy() if entries is store.look() else entries
-        return Slices(own, _named(store_id))
-    return freeze(entries, _named(store_id))
-
-
-def _no_group(key: Any) -> int:
-    """For what is only read."""
-    return 0
-
-
-def _standing() -> float:
-    """A clock that never ends a slice."""
-    return 0.0
 
 
 def extras_in(data: bytes, name: str) -> dict[str, Any]:
@@ -501,7 +431,7 @@ def _named(store_id: StoreId) -> str:
     return f"operator '{store_id[0]}', state '{store_id[1]}'"
 
 
-def _apply(part: _Part, entries: dict[Any, Any]) -> None:
+def _apply(part: SavedPart, entries: dict[Any, Any]) -> None:
     deleted, updated = part
     if deleted is None:
         entries.clear()
@@ -511,7 +441,7 @@ def _apply(part: _Part, entries: dict[Any, Any]) -> None:
     entries.update(updated)
 
 
-def _decode(data: bytes, name: str) -> tuple[Kind, dict[str, Any], dict[StoreId, _Part]]:
+def _decode(data: bytes, name: str) -> tuple[Kind, dict[str, Any], dict[StoreId, SavedPart]]:
     if data[: len(MAGIC)] != MAGIC or len(data) <= len(_HEADER):
         raise CorruptObject(f"'{name}' is not a snapshot of Everstream, or was cut short")
     check_format(f"the snapshot '{name}'", data[len(MAGIC)], VERSION)

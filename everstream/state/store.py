@@ -4,6 +4,11 @@ Objects come first, the manifest that names them last: what no manifest names do
 log of manifests has one order that all drivers agree on, and only the holder of the newest lease
 can add to it. Names of objects should hold the lease number, so that no two drivers share one.
 
+What is deleted goes in three steps: the manifests, a look whether the lease is still ours, the
+objects. A driver can be fenced at any moment, and not know: whoever takes the lease before that look
+keeps all objects, and whoever takes it later no longer finds the manifests, so builds on nothing that
+is about to go.
+
 Every object is there twice. Incremental snapshots build on each other, so all checkpoints that are
 kept share objects: without a second copy one flipped bit could make every one of them useless.
 """
@@ -15,7 +20,7 @@ from typing import Any, Final
 
 from everstream.errors import CorruptObject, InternalError
 from everstream.state.blobs import Blobs
-from everstream.state.landing import Landing, Wait, landing, pause, performed
+from everstream.state.manifest_append import ManifestAppend, Wait, append, pause, performed
 from everstream.state.manifests import (
     Entry,
     Holder,
@@ -138,8 +143,12 @@ class CheckpointStore:
         self._lease = self._log.claim("lease", owner, after)
         return self._lease
 
-    def landing(self, lease: Lease, body: dict[str, Any]) -> Landing:
-        """Add a manifest, step by step: see `Landing`.
+    def hold(self, lease: Lease) -> None:
+        """This lease, which was taken elsewhere, is ours."""
+        self._lease = lease
+
+    def append(self, lease: Lease, body: dict[str, Any]) -> ManifestAppend:
+        """Add a manifest, step by step: see `ManifestAppend`.
 
         `body["objects"]` lists every object it takes to recover.
         """
@@ -147,7 +156,7 @@ class CheckpointStore:
             raise InternalError("a manifest needs the key 'objects', a list of object references")
         for fields in body["objects"]:
             ObjectRef.from_json(fields)
-        return landing(self._log, lease, "checkpoint", body)
+        return append(self._log, lease, "checkpoint", body)
 
     def append_manifest(self, lease: Lease, body: dict[str, Any], wait: Wait = pause) -> int:
         """Add a manifest and give its slot. Waits until it is known whether it is there.
@@ -155,7 +164,7 @@ class CheckpointStore:
         LeaseLost means that somebody has taken over, any other StoreError that the manifest is not
         there and never will be.
         """
-        return performed(self.landing(lease, body), wait)
+        return performed(self.append(lease, body), wait)
 
     def manifests(self) -> list[Manifest]:
         """All whole manifests, newest first; `skipped` tells what was left out."""
@@ -194,8 +203,7 @@ class CheckpointStore:
         """
         if keep < 1:
             raise InternalError(f"at least one manifest must be kept, not {keep}")
-        if self._lease is not None:
-            self._log.require(self._lease)
+        self._require_lease()
         entries = self._log.entries()
         kept = standing(_valid(entries))[:keep]
         slots = {manifest.slot for manifest in kept}
@@ -203,9 +211,7 @@ class CheckpointStore:
         if objects:
             self._remove(gone, kept)
             return
-        for entry in gone:
-            if entry.kind == "checkpoint":
-                self._log.remove(entry.slot)
+        self._remove_manifests(gone)
 
     def note_shown(self) -> None:
         """All output that the newest manifest covers is committed: there is nothing left to do."""
@@ -226,7 +232,8 @@ class CheckpointStore:
             return False
 
     def discard(self, refs: Iterable[ObjectRef]) -> None:
-        """Delete objects that nothing will name."""
+        """Delete objects that nothing names any more; LeaseLost if somebody has taken over."""
+        self._require_lease()
         for ref in refs:
             self.blobs.delete(_object_path(ref))
             self.blobs.delete(_copy_path(ref))
@@ -248,28 +255,39 @@ class CheckpointStore:
             if path not in kept:
                 self.blobs.delete(path)
         self.blobs.clean()
+        self._log.index(self._log.entries())
 
     def forget_all(self, lease: Lease | None = None, wait: Wait = pause) -> None:
         """Start afresh: all manifests and objects go; leases stay, so old drivers stay fenced.
 
         Without a lease this fences off every driver there is.
         """
-        if lease is None:
-            slot = self._log.claim("fresh", "").slot
-        else:
-            slot = performed(landing(self._log, lease, "fresh", None), wait)
+        # Before anybody can follow: so none of these objects is a later driver's.
         paths = self._object_paths()
+        if lease is None:
+            self._lease = self._log.claim("fresh", "")
+            slot = self._lease.slot
+        else:
+            slot = performed(append(self._log, lease, "fresh", None), wait)
         self._remove([entry for entry in self._log.entries() if entry.slot < slot], ())
         for path in paths:
             self.blobs.delete(path)
 
     def _remove(self, entries: Iterable[Entry], kept: Iterable[Manifest]) -> None:
         """Manifests before objects: a crash in between leaves orphans, never broken manifests."""
-        manifests = [entry for entry in entries if entry.kind == "checkpoint"]
-        named = {ref for entry in manifests for ref in Manifest(entry.slot, 0, entry.body).objects}
-        for entry in manifests:
-            self._log.remove(entry.slot)
+        named = {ref for manifest in self._remove_manifests(entries) for ref in manifest.objects}
         self.discard(named - {ref for manifest in kept for ref in manifest.objects})
+
+    def _remove_manifests(self, entries: Iterable[Entry]) -> list[Manifest]:
+        """Those among these entries, which are gone then."""
+        found = [e for e in entries if e.kind == "checkpoint"]
+        for entry in found:
+            self._log.remove(entry.slot)
+        return [Manifest(entry.slot, entry.lease, entry.body) for entry in found]
+
+    def _require_lease(self) -> None:
+        if self._lease is not None:
+            self._log.require(self._lease)
 
     def _object_paths(self) -> list[str]:
         return [*self.blobs.list(OBJECTS), *self.blobs.list(COPIES)]

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 from everstream.core.permits import permit
 from everstream.errors import EverstreamError, UserError
-from everstream.pipeline.sink import Delivery, Transaction, Writer
+from everstream.pipeline.sink import Committable, Delivery, Writer
 from everstream.testing.sink_world import OPERATOR, PIPELINE, World
 
 TOUR = (2, 3, 1, 4)
@@ -51,7 +51,7 @@ class _Shards:
     number: int
     generation: int
     writers: dict[int, Writer] = field(default_factory=dict)
-    prepared: dict[int, Transaction] = field(default_factory=dict)
+    prepared: dict[int, Committable] = field(default_factory=dict)
     saved: dict[int, bytes] = field(default_factory=dict)
 
     def recover(
@@ -69,7 +69,7 @@ class _Shards:
             assert not own.recover(held, permit(checkpoint))
             self.writers[shard] = own
 
-    def restored(self, shard: int) -> list[Transaction]:
+    def restored(self, shard: int) -> list[Committable]:
         return [pickle.loads(self.saved[shard])] if shard in self.saved else []
 
     def take(self, checkpoint: int) -> list[int]:

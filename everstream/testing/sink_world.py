@@ -12,7 +12,7 @@ import cloudpickle
 from everstream.core.permits import permit
 from everstream.errors import EverstreamError
 from everstream.pipeline.batch import Batch, records_of
-from everstream.pipeline.sink import Sink, SinkShard, Transaction, Writer
+from everstream.pipeline.sink import Committable, Sink, SinkShard, Writer
 
 MakeSink = Callable[[str], Sink]
 ReadBack = Callable[[Sink, SinkShard], Iterable[Any]]
@@ -67,14 +67,14 @@ class World:
         assert not lost, f"{self.scenario}: {when}: lost {sorted(lost)[:5]}"
         assert not surplus, f"{self.scenario}: {when}: too many or too early {sorted(surplus)[:5]}"
 
-    def prepare(self, writer: Writer, checkpoint: int) -> Transaction:
+    def prepare(self, writer: Writer, checkpoint: int) -> Committable:
         writer.write(self.batches[checkpoint])
         transaction = writer.prepare(checkpoint)
         assert transaction is not None, f"{self.scenario}: prepare gave no transaction"
         assert transaction.checkpoint == checkpoint, f"{self.scenario}: wrong checkpoint number"
         return transaction
 
-    def commit_next(self, writer: Writer, checkpoint: int) -> Transaction:
+    def commit_next(self, writer: Writer, checkpoint: int) -> Committable:
         transaction = self.prepare(writer, checkpoint)
         transaction.persist()
         transaction.commit(permit(checkpoint))
@@ -87,7 +87,7 @@ class Life:
     def __init__(self, world: World) -> None:
         self.world = world
         self.writer = world.start(1)
-        self.prepared: dict[int, Transaction] = {}
+        self.prepared: dict[int, Committable] = {}
         self.saved: dict[int, bytes] = {}
         self.committed: set[int] = set()
 
@@ -107,7 +107,7 @@ class Life:
             self.committed.add(checkpoint)
         self.world.must_show(self.committed, f"after step {what}")
 
-    def restored(self, checkpoint: int, only_uncommitted: bool) -> list[Transaction]:
+    def restored(self, checkpoint: int, only_uncommitted: bool) -> list[Committable]:
         """The transactions that a checkpoint holds, as another process reads them."""
         return [
             pickle.loads(data)

@@ -4,22 +4,27 @@ The suite plays the engine. It writes, prepares, persists and commits; stops bet
 these; lets the dead writer go on as a zombie; and starts a new generation that recovers with the
 permit and the transactions a restored checkpoint would hold. After every step the output is read
 back and compared with what should be visible then: nothing lost, doubled or early. Then it does so
-with other numbers of shards, as `sink_rescaling` tells.
+with other numbers of shards (`sink_rescaling`), and with values that drift in type: records that
+differ from those before in the type of one value come from a generation that has not seen the others.
+What the sink takes must be read back equal in value and type (a whole number alone may have become
+a float or a Decimal that equals it); what it refuses must not show.
 """
 
+import math
 import pickle
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from decimal import Decimal
 from functools import partial
 from itertools import product
 from typing import Any
 
 from everstream.core.permits import permit
 from everstream.errors import EverstreamError, UserError
-from everstream.pipeline.batch import Batch
-from everstream.pipeline.sink import Delivery, Transaction
+from everstream.pipeline.batch import Batch, records_of
+from everstream.pipeline.sink import Committable, Delivery
 from everstream.testing.sink_rescaling import rescalings
 from everstream.testing.sink_world import OPERATOR, PIPELINE, Life, MakeSink, ReadBack, World
 
@@ -41,7 +46,7 @@ def check_sink(
     takes_back: bool = True,
     every: int = 1,
 ) -> None:
-    """Check that a sink keeps the promises of `Sink`, `Writer` and `Transaction`.
+    """Check that a sink keeps the promises of `Sink`, `Writer` and `Committable`.
 
     `make_sink(place)` makes a sink whose output goes somewhere under the folder `place` (or to a
     table named after it); the suite uses a new place for each scenario. `read_back(sink, who)`
@@ -80,6 +85,7 @@ def _scenarios(delivery: Delivery) -> list[tuple[str, Callable[[World], None]]]:
         _neighbours_are_left_alone,
         _fresh_start_asks_before_it_replaces,
         _another_process_commits_what_tasks_have_prepared,
+        values_that_drift_in_type_stay_what_they_are,
     ]
     named = [(scenario.__name__.strip("_").replace("_", " "), scenario) for scenario in plain]
     return [*named, *_crashes(), *_held_back()]
@@ -223,7 +229,7 @@ def _permit_must_cover_the_checkpoint(world: World) -> None:
 def _persist_and_commit_run_beside_the_writer(world: World) -> None:
     writer = world.start(1)
 
-    def finish(transaction: Transaction) -> None:
+    def finish(transaction: Committable) -> None:
         transaction.persist()
         transaction.commit(permit(transaction.checkpoint))
 
@@ -332,3 +338,70 @@ def _shows_records_once_though_written_twice(world: World) -> None:
             writer.write(world.batches[checkpoint])
             assert writer.prepare(checkpoint) is None, f"{world.scenario}: prepare must give None"
         world.must_show(CHECKPOINTS, f"after generation {generation}")
+
+
+LARGE = 2**53 + 1
+"""The first whole number that no float equals."""
+
+
+def drifts(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The record with one value of another type."""
+    for name, value in record.items():
+        others: list[Any] = [None, 4000.5, True, LARGE, "4000"]
+        for other in others:
+            if other is None or type(other) is not type(value):
+                yield {**record, name: other}
+
+
+def values_that_drift_in_type_stay_what_they_are(world: World) -> None:
+    first = records_of(world.batches[1])
+    if not isinstance(first[0], Mapping):
+        return
+    sent = list(first)
+    writer = world.start(1)
+    writer.write(world.batches[1])
+    _commit(writer, 1)
+    checkpoint = 1
+    for generation, record in enumerate(drifts(first[0]), start=2):
+        writer = world.open(generation)
+        writer.recover([], permit(checkpoint))
+        try:
+            writer.write([record])
+        except UserError:
+            continue
+        checkpoint += 1
+        _commit(writer, checkpoint)
+        sent.append(record)
+    found = list(world.read_back(world.sink(), world.who(0)))
+    for record in sent:
+        place = next((n for n, other in enumerate(found) if alike(record, other)), None)
+        assert place is not None, (
+            f"{world.scenario}: {record!r} was taken, and is not there as it was: {found[:5]!r}"
+        )
+        del found[place]
+    assert not found, f"{world.scenario}: there is {found[:5]!r}, which was refused or never sent"
+
+
+def _commit(writer: Any, checkpoint: int) -> None:
+    transaction = writer.prepare(checkpoint)
+    if transaction is not None:
+        transaction.persist()
+        transaction.commit(permit(checkpoint))
+
+
+def alike(sent: Any, found: Any) -> bool:
+    """Equal in value and type.
+
+    >>> alike({"a": 1}, {"a": 1.0}), alike({"a": 1}, {"a": True}), alike({"a": 1.0}, {"a": 1})
+    (True, False, False)
+    """
+    if isinstance(sent, Mapping) and isinstance(found, Mapping):
+        names = {*sent, *found}
+        return all(alike(sent.get(name), found.get(name)) for name in names)
+    if isinstance(sent, list | tuple) and isinstance(found, list | tuple):
+        return len(sent) == len(found) and all(map(alike, sent, found))
+    if type(sent) is int and type(found) in (int, float, Decimal):
+        return bool(sent == found)
+    if isinstance(sent, float) and math.isnan(sent):
+        return isinstance(found, float) and math.isnan(found)
+    return type(sent) is type(found) and bool(sent == found)

@@ -1,15 +1,18 @@
 """The conformance suite for sources: what the engine relies on, as one function to call in a test.
 
 `check_source` reads a source with several shard counts, then reopens it at the offsets it has
-reported, as the engine does after a failure, and compares; then it goes on with other numbers of
-shards, as `respreading` tells. It fails with an AssertionError that says which promise was broken.
+reported, as the engine does after a failure, and compares. Then the number of shards changes: on a
+tour of several numbers, the shards of each read for a while, some to their end, and their offsets are
+redistributed to the next number. With the last one all of them read to the end, and every record
+must have come once. A broken promise is an AssertionError that names it.
 """
 
 import pickle
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 import cloudpickle
@@ -17,7 +20,6 @@ import cloudpickle
 from everstream.errors import UserError
 from everstream.pipeline.batch import records_of
 from everstream.pipeline.source import EndOfStream, Reader, Source
-from everstream.testing.respreading import Stage, check_respreading
 
 OFFSETS_TRIED = 12
 
@@ -153,7 +155,7 @@ def check_source(
     lane: Callable[[Any], Any] | None = None,
     now: Callable[[], float] = time.time,
     wait: Callable[[float], None] = time.sleep,
-    respreads: bool | None = None,
+    redistributes: bool | None = None,
 ) -> None:
     """Check that a source keeps the promises of `Source` and `Reader`.
 
@@ -164,8 +166,8 @@ def check_source(
     `lane` is for a source whose shards read several streams at once, each in order but mixed
     anew each time: which stream a record is of. Without it, all records of a shard have one order.
 
-    A source may refuse another number of shards with a UserError; with `respreads=True` it must
-    not, with `respreads=False` it must.
+    A source may refuse another number of shards with a UserError; with `redistributes=True` it must
+    not, with `redistributes=False` it must.
     """
     suite = _Suite(make_source, max_reads, now, wait, lane)
     limit = make_source().max_shards
@@ -195,8 +197,8 @@ def check_source(
             surplus = together - Counter(map(repr, expected))
             assert not surplus, f"{count} shards give too often: {_few(surplus)}"
     records = Counter(map(repr, expected)) if expected is not None else alone
-    stage = Stage(make_source, suite.read_on, limit, respreads)
-    check_respreading(stage, records, orders if lane else {}, endless)
+    subject = Subject(make_source, suite.read_on, limit, redistributes)
+    check_redistributing(subject, records, orders if lane else {}, endless)
 
 
 def _in_lanes(records: Sequence[str], lanes: Sequence[Any]) -> dict[Any, list[str]]:
@@ -222,3 +224,122 @@ def _check_refusal(suite: _Suite, shards: int) -> None:
     except UserError:
         return
     raise AssertionError(f"max_shards is lower, but {shards} shards are not refused")
+
+
+FIRST_TOUR = (2, 3, 1, 4)
+TOURS = 5
+MOST_SHARDS = 5
+MOST_BATCHES = 6
+SOME_END = 0.25
+"""How often a shard reads to its end before the number changes."""
+
+Record = tuple[Any, str]
+"""Which order it is part of, and what it is."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What the suite needs of a source."""
+
+    make_source: Callable[[], Source[Any]]
+    read: Callable[[Reader, int | None], list[Record]]
+    """So many batches, or all there are."""
+    max_shards: int | None
+    redistributes: bool | None
+    """Whether the source must do it, must refuse it, or may."""
+
+    def source(self) -> Source[Any]:
+        """As a Spark task gets it."""
+        source = self.make_source()
+        source.check()
+        shipped: Source[Any] = pickle.loads(cloudpickle.dumps(source))
+        return shipped
+
+
+def check_redistributing(
+    subject: Subject,
+    records: Counter[str] | None,
+    orders: Mapping[Any, Sequence[str]],
+    endless: bool,
+) -> None:
+    """Raise an AssertionError if records are lost or doubled when the number of shards changes.
+
+    `records` are all there are, `orders` those of one order each, which must stay as it is.
+    """
+    for tour in _tours(subject.max_shards):
+        found = _Tour(subject, tour).run()
+        if found is None:
+            assert subject.redistributes is not True, f"it refuses the numbers of shards {tour}"
+            return
+        assert subject.redistributes is not False, (
+            f"it does not refuse the numbers of shards {tour}"
+        )
+        if records is None:
+            continue
+        counted = Counter(record for _, record in found)
+        doubled = counted - records
+        assert not doubled, f"shards {tour}: {doubled.total()} too many: {list(doubled)[:5]}"
+        if not endless:
+            lost = records - counted
+            assert not lost, f"shards {tour}: {lost.total()} are lost: {list(lost)[:5]}"
+            for lane, wanted in orders.items():
+                there = [record for of, record in found if of == lane]
+                assert there == list(wanted), f"shards {tour}: {lane} is out of order"
+
+
+def _tours(max_shards: int | None) -> Iterator[tuple[int, ...]]:
+    if max_shards == 1:
+        return
+    most = min(max_shards or MOST_SHARDS, MOST_SHARDS)
+    yield tuple(min(number, most) for number in FIRST_TOUR)
+    for seed in range(1, TOURS):
+        chance = Random(seed)
+        yield (*chance.sample(range(1, most + 1), min(most, 3)), chance.randint(1, most))
+
+
+class _Tour:
+    """One way through several numbers of shards."""
+
+    def __init__(self, subject: Subject, numbers: tuple[int, ...]) -> None:
+        self.subject = subject
+        self.numbers = numbers
+        self.chance = Random(repr(numbers))
+        self.found: list[Record] = []
+
+    def run(self) -> list[Record] | None:
+        """All records, in the order they came; None if the source refuses."""
+        saved: list[bytes] | None = None
+        for leg, shards in enumerate(self.numbers):
+            offsets: Sequence[Any] | None = None
+            if saved is not None:
+                try:
+                    offsets = self._redistribute(saved, shards)
+                except UserError:
+                    return None
+            is_last = leg == len(self.numbers) - 1
+            saved = [self._read(shard, shards, offsets, is_last) for shard in range(shards)]
+        return self.found
+
+    def _redistribute(self, saved: Sequence[bytes], shards: int) -> Sequence[Any]:
+        def spread() -> list[Any]:
+            offsets = [pickle.loads(offset) for offset in saved]
+            return list(self.subject.source().redistribute(offsets, shards))
+
+        offsets, again = spread(), spread()
+        about = f"shards {self.numbers}, from {len(saved)} to {shards}"
+        assert len(offsets) == shards, f"{about}: {len(offsets)} offsets"
+        assert offsets == again, f"{about}: other offsets each time"
+        return [pickle.loads(pickle.dumps(offset)) for offset in offsets]
+
+    def _read(
+        self, shard: int, shards: int, offsets: Sequence[Any] | None, to_the_end: bool
+    ) -> bytes:
+        reader = self.subject.source().open(shard, shards)
+        if offsets is not None:
+            reader.seek(offsets[shard])
+        batches = self.chance.randint(0, MOST_BATCHES)
+        some = not to_the_end and self.chance.random() >= SOME_END
+        self.found += self.subject.read(reader, batches if some else None)
+        saved = pickle.dumps(reader.offset)
+        reader.close()
+        return saved

@@ -5,21 +5,76 @@ Kernels run without the GIL, so threads that share arrays agree through `load`,
 that run interpreted, where one thread does everything.
 """
 
-from collections.abc import Callable
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from everstream.extras import extra
-from everstream.transactions.machine_code import one_at_a_time
+
+VARIABLE = "EVERSTREAM_KERNEL_CACHE"
+
+
+def cache_folder() -> Path:
+    """The folder, made if missing; only its owner can enter, since what lies there is executed."""
+    base = os.environ.get(VARIABLE)
+    if base is None:
+        caches = os.environ.get("XDG_CACHE_HOME") or os.path.join(Path.home(), ".cache")
+        base = os.path.join(caches, "everstream", "kernels")
+    folder = Path(base)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+# Numba numbers the files of a function's signatures by what its index names, and takes no lock: two
+# processes that compile two signatures at the same time give both the same number, and the index then
+# leads from one signature to the code of the other. Code for other types computes nonsense silently.
+def one_at_a_time(dispatcher: F) -> F:
+    """A function of numba's whose cache no two processes read or write at the same time."""
+    files = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
+    if files is not None:  # compilation may be switched off
+        files.save = _alone(files, files.save)
+        files.load = _alone(files, files.load)
+    return dispatcher
+
+
+def _alone(files: Any, work: F) -> F:
+    @wraps(work)
+    def guarded(*args: Any) -> Any:
+        with _locked(f"{files._index_path}.lock"):
+            return work(*args)
+
+    return guarded  # type: ignore[return-value]
+
+
+@contextmanager
+def _locked(path: str) -> Iterator[None]:
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError:  # a folder that nobody can write to needs no lock
+        yield
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
 
 with extra("transactions"):
     from llvmlite import ir  # type: ignore[import-untyped]
     from numba import njit, types
     from numba.core import cgutils
     from numba.extending import intrinsic
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 def kernel(function: F) -> F:

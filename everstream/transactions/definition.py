@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from everstream.extras import extra
-from everstream.transactions.cache import cache_folder
-from everstream.transactions.committed_path import CommittedPath, committed_path
+from everstream.transactions.compiled import cache_folder
 from everstream.transactions.errors import DefinitionError
+from everstream.transactions.kernels.committed_path import CommittedPath, committed_path
 from everstream.transactions.tables import KeyReference, Table
 
 with extra("transactions"):

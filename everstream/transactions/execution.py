@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from everstream.transactions import drivers
 from everstream.transactions.compiled import cycles_per_second
 from everstream.transactions.errors import ExecutionError
-from everstream.transactions.graph import Graph
+from everstream.transactions.graph import PrecedenceGraph
+from everstream.transactions.kernels import drivers
 
 PARALLEL_FROM_S = 1e-6
 
@@ -104,7 +104,7 @@ def totals_block(threads: int) -> npt.NDArray[np.int64]:
 def run_along_graph(
     kernel: Callable[..., None],
     threads: Threads,
-    graph: Graph,
+    graph: PrecedenceGraph,
     included: npt.NDArray[np.uint8],
     data: Any,
     executed_by: npt.NDArray[np.uint8],

@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from everstream.transactions.compiled import kernel
-from everstream.transactions.layout import Layout
+from everstream.transactions.layout import DataLayout
 
 Ints = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
-class Graph:
+class PrecedenceGraph:
     """Who waits for whom: `successors[start[i]:start[i + 1]]` wait for transaction i."""
 
     incoming: Ints
@@ -31,7 +31,7 @@ class Graph:
 class GraphBuilder:
     """Builds graphs over growing tables, reusing its per-cell memory between batches."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: DataLayout) -> None:
         self._layout = layout
         self._writer = np.full(0, -1, np.int32)
         self._readers = np.full(0, -1, np.int32)
@@ -42,7 +42,7 @@ class GraphBuilder:
         slots: Ints,
         included: npt.NDArray[np.uint8],
         largest_slot: int,
-    ) -> Graph:
+    ) -> PrecedenceGraph:
         """The graph over the transactions that `included` marks."""
         tables = len(self._layout.tables)
         cells = (largest_slot + 1) * tables
@@ -60,7 +60,7 @@ class GraphBuilder:
         )
         _forget_cells(types, slots, table_of, tables, *seen)
         incoming, start, successors = _by_source(source, target, edges, rows)
-        return Graph(incoming, start, successors)
+        return PrecedenceGraph(incoming, start, successors)
 
 
 @kernel
@@ -156,3 +156,105 @@ def _by_source(source: Any, target: Any, edges: int, rows: int) -> Any:
         successors[fill[source[edge]]] = target[edge]
         fill[source[edge]] += 1
     return incoming, start, successors
+
+
+@kernel
+def levels_of(start: Any, successors: Any, rows: int, included: Any) -> Any:
+    """Level of each transaction: one more than the highest it waits for; -1 if not included."""
+    level = np.full(rows, -1, np.int32)
+    for i in range(rows):
+        if included[i] == 0:
+            continue
+        level[i] = max(level[i], 0)
+        for edge in range(start[i], start[i + 1]):
+            level[successors[edge]] = max(level[successors[edge]], level[i] + 1)
+    return level
+
+
+@kernel
+def by_level(level: Any) -> Any:
+    """Transactions ordered by level, and where each level starts."""
+    deepest = -1
+    for i in range(len(level)):
+        deepest = max(deepest, level[i])
+    start = np.zeros(deepest + 2, np.int64)
+    for i in range(len(level)):
+        if level[i] >= 0:
+            start[level[i] + 1] += 1
+    for at in range(deepest + 1):
+        start[at + 1] += start[at]
+    fill = start.copy()
+    order = np.empty(start[deepest + 1], np.int32)
+    for i in range(len(level)):
+        if level[i] >= 0:
+            order[fill[level[i]]] = i
+            fill[level[i]] += 1
+    return order, start
+
+
+# How entangled the transactions of a batch are.
+@dataclass(frozen=True)
+class Dependencies:
+    """How entangled a batch is: counts of the three kinds, and the share of its hottest key."""
+
+    operations: int
+    temporal: int
+    logical: int
+    parametric: int
+    hottest_share: float
+
+
+@kernel
+def count_dependencies(
+    types: Any, slots: Any, table_of: Any, is_write: Any, tables: int, counts: Any
+) -> Any:
+    """Operations, logical and parametric pairs; and the hottest cell's count. Clears `counts`."""
+    rows = len(types)
+    width = slots.shape[0]
+    operations = 0
+    logical = 0
+    parametric = 0
+    hottest = 0
+    for i in range(rows):
+        kind = types[i]
+        keys = 0
+        writes = 0
+        for p in range(width):
+            if table_of[kind, p] < 0:
+                break
+            keys += 1
+            writes += is_write[kind, p]
+            cell = slots[p, i] * tables + table_of[kind, p]
+            counts[cell] += 1
+            hottest = max(hottest, counts[cell])
+        operations += keys
+        logical += keys - 1
+        parametric += writes * (keys - 1)
+    for i in range(rows):
+        kind = types[i]
+        for p in range(width):
+            if table_of[kind, p] < 0:
+                break
+            counts[slots[p, i] * tables + table_of[kind, p]] = 0
+    return operations, logical, parametric, hottest
+
+
+def dependencies_of(
+    layout: DataLayout,
+    types: npt.NDArray[np.uint8],
+    slots: Ints,
+    graph: PrecedenceGraph,
+    largest_slot: int,
+) -> Dependencies:
+    """The dependency counts of a batch whose graph is known."""
+    cells = (largest_slot + 1) * len(layout.tables)
+    operations, logical, parametric, hottest = count_dependencies(
+        types,
+        slots,
+        layout.table_of,
+        layout.is_write,
+        len(layout.tables),
+        np.zeros(cells, np.int32),
+    )
+    share = hottest / max(1, len(types))
+    return Dependencies(operations, len(graph.successors), logical, parametric, share)

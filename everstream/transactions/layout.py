@@ -25,7 +25,7 @@ class ReadColumn:
     users: tuple[tuple[int, int], ...]  # (transaction, key position) pairs that fill it
 
 
-class Layout:
+class DataLayout:
     """What stands where in `data`, and the shape of the transactions in arrays."""
 
     def __init__(self, tables: Sequence[Table], transactions: Sequence[Transaction]) -> None:

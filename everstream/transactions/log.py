@@ -127,7 +127,7 @@ def _decode_text(body: memoryview, count: int) -> npt.NDArray[Any]:
     return words
 
 
-class Log:
+class TransactionLog:
     """The streams and snapshots of one engine in a store."""
 
     def __init__(self, store: Store, streams: int = 1) -> None:

@@ -17,14 +17,14 @@ from everstream.pipeline.batch import Batch, columns_of
 from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.rejects import Rejected
 from everstream.pipeline.times import TimeOf, Unit
-from everstream.state.keystore import KeyStore
+from everstream.state.backends.memory import MemoryBackend
+from everstream.state.backends.protocol import StateBackend
 from everstream.transactions.definition import Transaction
 from everstream.transactions.engine import TransactionEngine
 from everstream.transactions.errors import DefinitionError, ExecutionError, InputError
-from everstream.transactions.layout import Layout
+from everstream.transactions.layout import DataLayout
 from everstream.transactions.recovery import SCHEMES
-from everstream.transactions.saved_events import SavedEvents
-from everstream.transactions.state_log import StateLog
+from everstream.transactions.state_log import SavedEvents, StateLog
 from everstream.transactions.tables import Table
 
 COMMITTED = "committed"
@@ -53,7 +53,7 @@ class Transact(Operator):
         parallelism: int = 1,
         recovery: str = "delta",
         timestamp: str | None = None,
-        unit: Unit = "us",
+        unit: Unit | None = None,
         epoch: str | int = BATCH,
         select: str = "transaction",
     ) -> None:
@@ -69,7 +69,7 @@ class Transact(Operator):
         self.announces_watermarks = isinstance(epoch, int)
         # A batch is the unit that is put in order.
         self.whole_batches = epoch == BATCH
-        Layout(self.tables, self.transactions)
+        DataLayout(self.tables, self.transactions)
         self._engine: TransactionEngine | None = None
         self._waiting: list[pl.DataFrame] = []
         self._unsaved: list[pl.DataFrame] = []
@@ -106,7 +106,7 @@ class Transact(Operator):
         waiting = ctx.state.get(_WAITING)
         self._waiting = [] if waiting is None else [waiting]
 
-    def opened(self, state: KeyStore[Any, Any]) -> TransactionEngine:
+    def opened(self, state: StateBackend[Any, Any]) -> TransactionEngine:
         """An engine that has recovered from this state."""
         engine = TransactionEngine(
             self.tables,
@@ -134,7 +134,7 @@ class Transact(Operator):
         else:
             ctx.state.delete(_WAITING)
 
-    def _commit(self, engine: TransactionEngine, state: KeyStore[Any, Any]) -> None:
+    def _commit(self, engine: TransactionEngine, state: StateBackend[Any, Any]) -> None:
         engine.end_epoch()
         engine.flush()
         saved = SavedEvents(state)
@@ -149,7 +149,7 @@ class Transact(Operator):
             saved.clear()
             self._blocks = 0
 
-    def _snapshot_due(self, state: KeyStore[Any, Any]) -> bool:
+    def _snapshot_due(self, state: StateBackend[Any, Any]) -> bool:
         """Blocks that outweigh the tables, or are many, would only make restores slow."""
         if not SCHEMES[self.recovery].commits:
             return True
@@ -297,7 +297,7 @@ def outcome_columns(outcomes: Sequence[str], events: Sequence[str]) -> dict[str,
 
 def tables_in(operator: Transact, state: Mapping[Any, Any]) -> dict[str, pl.DataFrame]:
     """The tables in an operator's saved state: per table, key and value columns, keys in order."""
-    store: KeyStore[Any, Any] = KeyStore()
+    store: StateBackend[Any, Any] = MemoryBackend()
     store.load(dict(state))
     engine = operator.opened(store)
     tables = {found.table.name: found.frame() for found in engine.states}

@@ -12,7 +12,7 @@ import pyarrow as pa
 from everstream.transactions.errors import InputError
 from everstream.transactions.execution import Threads
 from everstream.transactions.index import Positions, Rows, dictionary
-from everstream.transactions.layout import Layout
+from everstream.transactions.layout import DataLayout
 from everstream.transactions.recovery.scheme import BatchRun
 from everstream.transactions.tables import TableState
 
@@ -26,7 +26,7 @@ class Preprocessor:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: DataLayout,
         states: Sequence[TableState],
         threads: Threads,
         select: str,
@@ -134,7 +134,7 @@ class _Use:
     position_of: Positions
 
 
-def _uses(layout: Layout) -> list[_Use]:
+def _uses(layout: DataLayout) -> list[_Use]:
     """Every use of a column once, for all types that name it as the key of one table."""
     uses: list[_Use] = []
     for number, declared in enumerate(layout.transactions):

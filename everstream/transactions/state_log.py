@@ -1,4 +1,4 @@
-"""A log that lives in an operator's state, so that a pipeline's checkpoints make it durable.
+"""A log, and events, in an operator's state, so that a pipeline's checkpoints make them durable.
 
 A block is an entry of bytes that never changes once it is there. So a checkpoint writes only the
 blocks since the one before, shares them with the running operator instead of copying them, and a
@@ -7,7 +7,9 @@ rollback takes back exactly the blocks that came after it.
 
 from typing import Any
 
-from everstream.state.keystore import KeyStore
+import polars as pl
+
+from everstream.state.backends.protocol import StateBackend
 from everstream.transactions.log import SNAPSHOT
 from everstream.transactions.store import Store
 
@@ -20,7 +22,7 @@ class StateLog(Store):
     snapshots_kept = 1
     """The checkpoint store has older checkpoints, should this one be damaged."""
 
-    def __init__(self, state: KeyStore[Any, Any]) -> None:
+    def __init__(self, state: StateBackend[Any, Any]) -> None:
         self._state = state
 
     def append(self, name: str, data: bytes) -> None:
@@ -59,3 +61,33 @@ class StateLog(Store):
             else:
                 blocks += size_bytes
         return snapshot, blocks
+
+
+class SavedEvents:
+    """The events since the snapshot, kept in the state for `fast`, which runs them again."""
+
+    _KEY = "events"
+
+    def __init__(self, state: StateBackend[Any, Any]) -> None:
+        self._state = state
+
+    def add(self, first_event: int, events: pl.DataFrame) -> None:
+        self._state.put(f"{self._KEY}-{first_event:012d}", events)
+
+    def between(self, first: int, last: int) -> pl.DataFrame:
+        """The events with these numbers; commits and saved events begin at the same ones."""
+        parts: list[pl.DataFrame] = [
+            self._state[key] for key in self._keys() if first <= self._number(key) < last
+        ]
+        return pl.concat(parts, how="vertical_relaxed")
+
+    def clear(self) -> None:
+        for key in self._keys():
+            del self._state[key]
+
+    def _keys(self) -> list[str]:
+        found = (key for key in self._state if isinstance(key, str))
+        return sorted(key for key in found if key.startswith(f"{self._KEY}-"))
+
+    def _number(self, key: str) -> int:
+        return int(key.rpartition("-")[2])

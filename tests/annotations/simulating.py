@@ -6,12 +6,12 @@ from typing import Any
 
 from everstream.annotations import AnnotatedFunction, AnnotatedPipeline
 from everstream.core.orders import Outcome
+from everstream.engine.result import RunResult
 from everstream.pipeline.graph import Kind
 from everstream.pipeline.sink import Sink
 from everstream.simulation.faults import NO_FAULTS, Faults
-from everstream.simulation.hosts import SimulatedHost
+from everstream.simulation.workers import SimulatedWorker
 from everstream.simulation.world import World
-from everstream.spark.result import RunResult
 from tests.docs.simulated import Given
 
 HEAD = "import everstream as es\n"
@@ -29,13 +29,13 @@ def simulated(
     for name, sink in sinks:
         assert isinstance(sink, Sink)
         sink.start_fresh(pipeline.name, name, url, True)
-    before, SimulatedHost.store_url = SimulatedHost.store_url, url
+    before, SimulatedWorker.store_url = SimulatedWorker.store_url, url
     try:
         shape = Given(pipeline.name, 3, lambda pipeline, world: None, dict, given=pipeline)
         world = World(seed, shape, Faults(rotten_objects=0) if faults else NO_FAULTS)
         history = world.run()
     finally:
-        SimulatedHost.store_url = before
+        SimulatedWorker.store_url = before
     assert history.outcome is Outcome.FINISHED, f"seed {seed}: {history.notes[-3:]}"
     outputs: dict[str, Any] = {}
     for name, sink in sinks:

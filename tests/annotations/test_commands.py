@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import everstream.spark.run
+import everstream.engine.run
 from everstream.cli.app import app
 from everstream.cli.finding import load_pipeline
-from everstream.cli.options import RunOptions
+from everstream.cli.run_command import RunCommand
 from everstream.errors import UserError
 from tests.docs import simulated
 
@@ -51,7 +51,7 @@ def main(limit, text: str = "none"):
 def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(everstream.spark.run, "run", simulated.run)
+    monkeypatch.setattr(everstream.engine.run, "run", simulated.run)
     before = set(sys.modules)
     Path("roots.py").write_text(PROGRAM)
     yield
@@ -91,8 +91,8 @@ def test_a_pipeline_takes_no_arguments() -> None:
 
 
 def test_arguments_reach_the_driver() -> None:
-    options = RunOptions("roots.py:main", arguments=("limit=30",))
-    assert RunOptions.from_json(options.to_json()) == options
+    command = RunCommand("roots.py:main", arguments=("limit=30",))
+    assert RunCommand.from_json(command.to_json()) == command
 
 
 def test_the_printed_program_runs_by_itself_and_gives_the_same() -> None:

@@ -4,8 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 import everstream as es
-
-MASTER = "local[4]"
+from tests.spark import MASTER
 
 
 def is_prime(number: int) -> bool:

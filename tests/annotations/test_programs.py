@@ -9,10 +9,11 @@ import pytest
 
 import everstream as es
 from everstream.annotations.loop import LARGEST_BATCH, READS, Pace, resumed
+from everstream.connectors import Reader
+from everstream.engine.result import RunResult
 from everstream.errors import UserError
 from everstream.pipeline.source import END
-from everstream.spark.result import RunResult
-from everstream.state.keystore import KeyStore
+from everstream.state.backends.memory import MemoryBackend
 from tests.annotations.inventing import invented
 from tests.annotations.simulating import function_of, module_of, simulated
 
@@ -30,7 +31,7 @@ def agree(text: str, folder: Path, *arguments: Any, seed: int = 1, **given: Any)
 def stage_of(pipeline: es.Pipeline, name: str) -> tuple[es.Operator, es.Context]:
     """A stage as a shard has it, and a context for it."""
     stage = cloudpickle.loads(cloudpickle.dumps(pipeline.graph.nodes[name].what))
-    return stage, es.Context(name, 0, 1, KeyStore())
+    return stage, es.Context(name, 0, 1, MemoryBackend())
 
 
 def check_invented(seed: int, folder: Path) -> None:
@@ -277,7 +278,7 @@ def main(limit):
     source = function_of(text).pipeline(20).graph.nodes["source"].what
     assert isinstance(source, es.Source)
 
-    def rest(reader: es.Reader) -> list[Any]:
+    def rest(reader: Reader) -> list[Any]:
         found: list[Any] = []
         while (batch := reader.read()) is not END:
             found += batch or []  # type: ignore[operator]

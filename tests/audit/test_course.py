@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from everstream.audit.course import MAX_EXTRA_ROUNDS, Audit, Findings
+from everstream.audit.audit_plan import MAX_EXTRA_ROUNDS, Audit, Findings
 from everstream.audit.kill_plan import A_FEW
 from everstream.audit.trial import Ending, Trial
-from everstream.spark.kills import Kill
+from everstream.engine.kills import Kill
 from tests.audit.plans import three
 
 RIGHT = {"out": list(range(600))}
@@ -30,7 +30,7 @@ class Played:
     def perform(self, trial: Trial) -> Ending:
         self.trials.append(trial)
         for kill in trial.kills[: self.happening]:
-            trial.gatekeeper.on_kill(Kill.parse(kill))
+            trial.end_gate.on_kill(Kill.parse(kill))
         return self.play(trial)
 
     def drawn(self, rounds: list[list[str]]) -> None:

@@ -1,8 +1,8 @@
 """The kills of an audit: drawn from the seed alone, possible in the plan, of every kind."""
 
 from everstream.audit.kill_plan import A_FEW, KillPlan, Target, targets_of
-from everstream.core.points import Point
-from everstream.spark.kills import Kill
+from everstream.core.fault_points import Point
+from everstream.engine.kills import Kill
 from tests.audit.plans import plan_of_three
 
 COUNTS = {"numbers": (0, 600), "count": (600, 600), "out": (600, 0)}

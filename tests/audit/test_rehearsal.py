@@ -7,7 +7,6 @@ import polars as pl
 import pytest
 
 import everstream as es
-from everstream.audit.held import Held
 from everstream.audit.rehearsal import (
     Rehearsal,
     clear,
@@ -16,6 +15,8 @@ from everstream.audit.rehearsal import (
     real_sinks,
     rehearsed,
 )
+from everstream.audit.throttled_source import ThrottledSource
+from everstream.connectors import SinkShard, Writer
 from everstream.connectors.collect import Collect
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.source import END, Reader
@@ -32,7 +33,7 @@ def test_every_sink_is_replaced_under_its_name_and_the_original_is_not_changed()
     pipeline = pipeline_into(sink)
     copy = rehearsed(pipeline, Rehearsal("gate", 1.0, (("numbers", 100),)))
     assert isinstance(copy.graph.nodes["out"].what, Collect)
-    assert isinstance(copy.graph.nodes["numbers"].what, Held)
+    assert isinstance(copy.graph.nodes["numbers"].what, ThrottledSource)
     assert pipeline.graph.nodes["out"].what is sink
     assert copy.graph.edges == pipeline.graph.edges
 
@@ -50,10 +51,10 @@ class Shelf(es.Sink):
         self.label = label
         self.cleared: list[str] = []
 
-    def open(self, who: es.SinkShard) -> es.Writer:
+    def open(self, who: SinkShard) -> Writer:
         raise AssertionError("nothing is written here")
 
-    def aside(self, label: str) -> "Shelf":
+    def audit_copy(self, label: str) -> "Shelf":
         other = Shelf(label)
         other.cleared = self.cleared
         return other
@@ -61,7 +62,7 @@ class Shelf(es.Sink):
     def results(self, pipeline: str, operator: str, store: str) -> list[Any]:
         return [[(self.label, operator)]]
 
-    def clear_aside(self, pipeline: str, operator: str) -> None:
+    def clear_audit_copy(self, pipeline: str, operator: str) -> None:
         self.cleared.append(self.label)
 
 
@@ -69,11 +70,11 @@ def test_a_sink_that_can_write_aside_does_so_if_that_is_wanted(tmp_path: Path) -
     sink = Shelf()
     pipeline = pipeline_into(sink)
     assert isinstance(rehearsed(pipeline, Rehearsal()).graph.nodes["out"].what, Collect)
-    copy = rehearsed(pipeline, Rehearsal(aside="first"))
+    copy = rehearsed(pipeline, Rehearsal(audit_copy="first"))
     assert real_sinks(pipeline.graph) == ["out"]
     assert real_sinks(pipeline_into(es.JsonLines("never-written/")).graph) == []
-    second = Rehearsal(aside="second")
-    assert collected(copy.graph, tmp_path, second) == {"out": [("second", "out")]}
+    second = Rehearsal(audit_copy="second")
+    assert collected(copy.graph, str(tmp_path), second) == {"out": [("second", "out")]}
     clear(copy.graph, second)
     assert sink.cleared == ["second"]
     clear(copy.graph, Rehearsal())
@@ -81,7 +82,9 @@ def test_a_sink_that_can_write_aside_does_so_if_that_is_wanted(tmp_path: Path) -
 
 
 def held(gate: Path, rate: float, whole_frames: bool = False) -> Reader:
-    return Held(es.Range(100, batch=10), rate, str(gate), whole_frames=whole_frames).open(0, 1)
+    return ThrottledSource(
+        es.Range(100, batch=10), rate, str(gate), whole_frames=whole_frames
+    ).open(0, 1)
 
 
 def next_frame(reader: Reader) -> Any:

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 import everstream as es
+from everstream.connectors import END, Reader
 from everstream.core.manifest import EpochManifest
-from everstream.spark.listener import Listener, Snapshot
+from everstream.engine.reporting.listener import Listener, RunStatus
 from tests.s3_server import BUCKET, S3Server
+from tests.spark import MASTER as MASTER
 
 from .places import IN_A_BUCKET
 
-MASTER = "local[6]"
 RECORDS = 60_000
 KEYS = 50
 
@@ -57,11 +58,11 @@ class Gated(es.Source):
     def __init__(self, gate: Path) -> None:
         self.gate = gate
 
-    def open(self, shard: int, shards: int) -> es.Reader:
+    def open(self, shard: int, shards: int) -> Reader:
         return GatedReader(self.gate)
 
 
-class GatedReader(es.Reader):
+class GatedReader(Reader):
     def __init__(self, gate: Path) -> None:
         self.gate = gate
         self.next = 0
@@ -77,7 +78,7 @@ class GatedReader(es.Reader):
     def read(self) -> Any:
         self.rest = not self.rest
         if self.next >= RECORDS:
-            return es.END
+            return END
         if self.rest:
             return None
         trickle = self.next >= RECORDS * 9 // 10 and not self.gate.exists()
@@ -97,7 +98,7 @@ def open_gate(folder: Path) -> None:
 
 
 def killable(folder: Path) -> es.Pipeline:
-    """numbers -> front | middle | count x2 | out: every part on a host of its own."""
+    """numbers -> front | middle | count x2 | out: every part on a worker of its own."""
     pids = folder / "pids"
     pids.mkdir(exist_ok=True)
     pipeline = es.Pipeline("killable")
@@ -138,7 +139,7 @@ def pid_of(folder: Path, operator: str, shard: int = 0) -> int:
 
 
 class Killer(Listener):
-    """Calls `at_epoch` when an epoch becomes stable and `at_failure` when a host was lost.
+    """Calls `at_epoch` when an epoch becomes stable and `at_failure` when a worker was lost.
 
     Opens the gate once as many failures as expected have been recovered from.
     """
@@ -160,7 +161,7 @@ class Killer(Listener):
     def epoch(self, manifest: EpochManifest) -> None:
         self.at_epoch(manifest.epoch)
 
-    def progress(self, snapshot: Snapshot) -> None:
+    def progress(self, snapshot: RunStatus) -> None:
         back = [report for report in snapshot.recoveries if report.restored_s is not None]
         if len(back) >= self.expected_failures:
             open_gate(self.folder)

@@ -15,8 +15,8 @@ SCHEMES: dict[str, Checkpointing] = {
     "unaligned": es.Coordinated(every=EVERY, mode="unaligned"),
     "at-least-once": es.Coordinated(every=EVERY, mode="at-least-once"),
     "uncoordinated": es.Uncoordinated(every=EVERY, jitter=0.3),
-    "hmnr": es.Induced(every=EVERY, rule="hmnr", jitter=0.3),
-    "bcs": es.Induced(every=EVERY, rule="bcs", jitter=0.3),
+    "hmnr": es.CommunicationInduced(every=EVERY, rule="hmnr", jitter=0.3),
+    "bcs": es.CommunicationInduced(every=EVERY, rule="bcs", jitter=0.3),
 }
 
 
@@ -42,9 +42,9 @@ class Visits(Starts):
             key = number % KEYS
             visits = ctx.state.get(key, 0) + 1
             ctx.state.put(key, visits)
-            ctx.emit((key, visits), port="visits")
+            ctx.emit((key, visits), output="visits")
             if left:
-                ctx.emit((number + 1, left - 1), port="round")
+                ctx.emit((number + 1, left - 1), output="round")
 
 
 def starts(folder: Path, shard: str) -> list[int]:
@@ -61,7 +61,7 @@ def _counting(stream: es.Stream, folder: Path, side: str) -> None:
 
 
 def fork(folder: Path) -> es.Pipeline:
-    """front | left | right: three hosts, and the branches know nothing of each other."""
+    """front | left | right: three workers, and the branches know nothing of each other."""
     (folder / "pids").mkdir(exist_ok=True)
     pipeline = es.Pipeline("fork")
     numbers = pipeline.source(Gated(folder / "gate"), name="numbers")
@@ -81,8 +81,12 @@ def loop(folder: Path) -> es.Pipeline:
     visits = pairs.key_by(lambda pair: pair[0] % KEYS).process(
         Visits(folder / "pids"), name="visits", shards=2
     )
-    visits.port("round").feedback(to=visits)
-    end = visits.port("visits").on_demand().process(Starts(folder / "pids"), name="end", shards=1)
+    visits.side_output("round").feedback(to=visits)
+    end = (
+        visits.side_output("visits")
+        .on_demand()
+        .process(Starts(folder / "pids"), name="end", shards=1)
+    )
     end.sink(es.JsonLines(str(folder / "out")), name="out")
     return pipeline
 

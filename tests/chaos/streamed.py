@@ -13,11 +13,11 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 import everstream as es
-from everstream.connectors import spark_stream
+from everstream.connectors.spark import stream
 from everstream.core.manifest import EpochManifest
-from everstream.pipeline.checkpointing import Engine
-from everstream.spark.context import make_context
-from everstream.spark.listener import Listener
+from everstream.engine.reporting.listener import Listener
+from everstream.engine.spark.context import make_context
+from everstream.pipeline.checkpointing import EngineName
 
 FILES, ROWS = 4, 25
 """One file to a batch, so many rows in each."""
@@ -45,7 +45,7 @@ def write(folder: Path) -> None:
         os.utime(file, (1e9 + number, 1e9 + number))  # Spark takes files by their age
 
 
-def run(engine: Engine, folder: Path, listener: Listener | None = None) -> es.RunResult:
+def run(engine: EngineName, folder: Path, listener: Listener | None = None) -> es.RunResult:
     """Until all files are read; state counts the rows, so that none can be lost or doubled unseen."""
     spark = SparkSession(make_context("local[3]", "streamed"))
     stream = spark.readStream.schema("n long").option("maxFilesPerTrigger", 1)
@@ -66,17 +66,17 @@ def run(engine: Engine, folder: Path, listener: Listener | None = None) -> es.Ru
     )
 
 
-def main(engine: Engine, folder: Path) -> None:
+def main(engine: EngineName, folder: Path) -> None:
     waiting = Waiting()
-    land = spark_stream._Landing._land
+    land = stream._Landing._land
 
-    def land_and_die(self: spark_stream._Landing, rows: DataFrame, number: int) -> None:
+    def land_and_die(self: stream._Landing, rows: DataFrame, number: int) -> None:
         land(self, rows, number)
         if number == LAST:
             waiting.in_manifest.wait()
             os.kill(os.getpid(), signal.SIGKILL)
 
-    spark_stream._Landing._land = land_and_die  # type: ignore[method-assign]
+    stream._Landing._land = land_and_die  # type: ignore[method-assign]
     run(engine, folder, waiting)
 
 

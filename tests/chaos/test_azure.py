@@ -12,17 +12,18 @@ import pytest
 from obstore.store import from_url
 
 import everstream as es
-from everstream.connectors.files import filesystem_of
-from everstream.connectors.parts import PartFolder, owner_of
+from everstream.connectors.files.filesystem import filesystem_of
+from everstream.connectors.files.parts import PartFolder, owner_of
 from everstream.core.orders import Outcome
 from everstream.errors import LeaseLost
 from everstream.pipeline.sink import SinkShard
 from everstream.state import FsspecBlobs
-from everstream.state.bucket import IN_PARTS_FROM_BYTES
+from everstream.state.storage.bucket import IN_PARTS_FROM_BYTES
 from everstream.state.store import CheckpointStore
 from everstream.testing import sinks
 from everstream.testing.sinks import check_sink
 from tests.azure_server import CONTAINER, AzureServer
+from tests.spark import MASTER
 
 pytestmark = pytest.mark.long
 
@@ -97,7 +98,7 @@ def test_output_is_exactly_once_whoever_crashes_where(
     check_sink(lambda place: es.JsonLines(f"{folder}/{Path(place).name}/"), read_back)
 
 
-def test_a_killed_host_loses_and_doubles_nothing_and_no_secret_is_stored(
+def test_a_killed_worker_loses_and_doubles_nothing_and_no_secret_is_stored(
     server: AzureServer, folder: str
 ) -> None:
     numbers = es.Pipeline("counted").source(es.Paced(es.Range(6_000, batch=50), rate=6_000))
@@ -105,7 +106,8 @@ def test_a_killed_host_loses_and_doubles_nothing_and_no_secret_is_stored(
         init=int, update=lambda count, _: count + 1, name="count", shards=2
     )
     result = counts.sink(es.JsonLines(f"{folder}/out/"), name="out").run(
-        master="local[2]",
+        master=MASTER,
+        workers=2,
         store=f"{folder}/store",
         checkpoint=es.Coordinated(every="200ms"),
         kill=["count@1000"],

@@ -1,4 +1,4 @@
-"""Real kills of hosts that keep their state on disk: while a checkpoint is saved, and in a restore."""
+"""Real kills of workers that keep their state on disk: while a checkpoint is saved, and in a restore."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ def on_disk(folder: Path) -> es.Pipeline:
 
 
 @pytest.mark.parametrize("story", KILLS)
-def test_hosts_with_state_on_disk_that_are_killed_lose_and_double_nothing(
+def test_workers_with_state_on_disk_that_are_killed_lose_and_double_nothing(
     tmp_path: Path, story: str
 ) -> None:
     result = on_disk(tmp_path).run(

@@ -3,10 +3,13 @@
 import signal
 from pathlib import Path
 
+import pytest
+
+import everstream as es
 from tests.processes import wait_until_gone
 
 from .conftest import expected, open_gate, pid_of, shown
-from .drivers import start, wait_for_line
+from .drivers import finish, start, wait_for_line
 
 
 def test_a_killed_driver_leaves_no_process_behind_and_the_next_goes_on_exactly(
@@ -14,17 +17,12 @@ def test_a_killed_driver_leaves_no_process_behind_and_the_next_goes_on_exactly(
 ) -> None:
     driver = start(tmp_path)
     wait_for_line(driver, "epoch 4")
-    hosts = [pid_of(tmp_path, name) for name in ("front", "middle", "back")]
+    workers = [pid_of(tmp_path, name) for name in ("front", "middle", "back")]
     driver.send_signal(signal.SIGKILL)
     driver.wait()
-    wait_until_gone(hosts)
+    wait_until_gone(workers)
     open_gate(tmp_path)
-    again = start(tmp_path)
-    line = wait_for_line(again, "outcome")
-    assert again.wait() == 0
-    outcome, resumed_from = line.split()[1], int(line.split()[3])
-    assert outcome == "finished"
-    assert resumed_from >= 4
+    assert finish(tmp_path).resumed_from >= 4
     want, got = expected(), shown(tmp_path)
     assert (sum((want - got).values()), sum((got - want).values())) == (0, 0)
 
@@ -35,13 +33,9 @@ def test_a_driver_that_was_taken_over_can_commit_nothing(tmp_path: Path) -> None
     wait_for_line(first, "epoch 3")
     first.send_signal(signal.SIGSTOP)
     open_gate(tmp_path)
-    refused = start(tmp_path)
-    assert refused.wait() == 1
-    assert refused.stderr is not None
-    assert f"pid {first.pid} on" in refused.stderr.read()
-    second = start(tmp_path, how="taking over")
-    assert wait_for_line(second, "outcome").split()[1] == "finished"
-    assert second.wait() == 0
+    with pytest.raises(es.EverstreamError, match=f"pid {first.pid} on"):
+        finish(tmp_path)
+    finish(tmp_path, take_over=True)
     first.send_signal(signal.SIGCONT)
     assert first.wait() == 1
     assert first.stderr is not None
@@ -49,6 +43,7 @@ def test_a_driver_that_was_taken_over_can_commit_nothing(tmp_path: Path) -> None
     assert shown(tmp_path) == expected()
 
 
+@pytest.mark.long  # the command's Ctrl-C is tested in every run
 def test_ctrl_c_stops_with_a_checkpoint_and_the_next_run_goes_on_exactly(tmp_path: Path) -> None:
     driver = start(tmp_path)
     wait_for_line(driver, "epoch 2")
@@ -58,7 +53,5 @@ def test_ctrl_c_stops_with_a_checkpoint_and_the_next_run_goes_on_exactly(tmp_pat
     part_way = shown(tmp_path)
     assert 0 < sum(part_way.values()) < sum(expected().values())
     open_gate(tmp_path)
-    again = start(tmp_path)
-    assert wait_for_line(again, "outcome").split()[1] == "finished"
-    assert again.wait() == 0
+    finish(tmp_path)
     assert shown(tmp_path) == expected()

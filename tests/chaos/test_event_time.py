@@ -32,7 +32,7 @@ def windowed(folder: Path) -> es.Pipeline:
     keyed = timed.key_by(lambda n: n % KEYS)
     sliding = keyed.window(es.Sliding("2s", every="1s"))
     counts = sliding.aggregate(n=es.count(), total=es.sum("value"), name="count", shards=2)
-    counts.port("late").sink(es.JsonLines(str(folder / "late")), name="late")
+    counts.side_output("late").sink(es.JsonLines(str(folder / "late")), name="late")
     middle = counts.process(Register(str(pids)), name="middle")
     middle.on_demand().sink(es.JsonLines(str(folder / "counts")), name="out", shards=1)
     gaps = keyed.window(es.Session("60ms")).aggregate(n=es.count(), name="sessions", shards=1)
@@ -73,7 +73,7 @@ def sessions() -> Counter[Any]:
     return Counter(spans.select("key", "start", "end", "n").rows())
 
 
-def test_killing_hosts_in_the_middle_of_windows_loses_and_doubles_nothing(tmp_path: Path) -> None:
+def test_killing_workers_in_the_middle_of_windows_loses_and_doubles_nothing(tmp_path: Path) -> None:
     def kill_at(epoch: int) -> None:
         if epoch == 3:
             kill(pid_of(tmp_path, "middle"))

@@ -1,4 +1,4 @@
-"""From Kafka to Kafka with hosts, the driver and brokers killed; a reader of another library judges."""
+"""From Kafka to Kafka with workers, the driver and brokers killed; a reader of another library judges."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import everstream as es
-from everstream.connectors.kafka_sink import KafkaTransaction
+from everstream.connectors.kafka.sink import KafkaTransaction
 from everstream.core.permits import permit
 from everstream.pipeline.sink import SinkShard
 from tests.chaos.conftest import pid_of
@@ -41,7 +41,7 @@ def commit_with_a_broker_killed_in_it(server: KafkaServer, folder: Path, broker:
     writer.write([{"n": 1}, {"n": 2}])
     transaction = writer.prepare(1)
     assert isinstance(transaction, KafkaTransaction)
-    frames, killed = transaction._frames, []
+    frames, killed = transaction._messages, []
 
     def with_a_kill() -> Any:
         yield from frames()
@@ -51,7 +51,7 @@ def commit_with_a_broker_killed_in_it(server: KafkaServer, folder: Path, broker:
             if server.brokers == 1:
                 server.start(broker)
 
-    transaction._frames = with_a_kill  # type: ignore[method-assign]
+    transaction._messages = with_a_kill  # type: ignore[method-assign]
     transaction.commit(permit(1))
     transaction.commit(permit(1))
     writer.close()
@@ -100,7 +100,7 @@ def end(command: Command, folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(900)
-def test_from_kafka_to_kafka_every_record_comes_once_and_in_order_though_host_and_driver_are_killed(
+def test_from_kafka_to_kafka_every_record_comes_once_and_in_order_though_worker_and_driver_are_killed(
     kafka: KafkaServer, folder: Path
 ) -> None:
     chance = random.Random(7)
@@ -122,14 +122,14 @@ def test_from_kafka_to_kafka_every_record_comes_once_and_in_order_though_host_an
 def test_from_kafka_to_kafka_every_record_comes_once_and_in_order_though_everybody_is_killed(
     folder: Path, seed: int, rounds: int
 ) -> None:
-    """Kills of hosts, the driver, and brokers, which come back before the next kill."""
+    """Kills of workers, the driver, and brokers, which come back before the next kill."""
     install_kafka()
     chance = random.Random(seed)
     records = 2_700
     with KafkaServer(folder / "kafka", brokers=3) as server:
         copying = Copying(server, folder, rounds * records, f"long-{seed}")
         command = run(folder, "--max-restarts", "100")
-        kinds = ["broker", "broker", "driver", "host"] * (rounds // 4)
+        kinds = ["broker", "broker", "driver", "worker"] * (rounds // 4)
         chance.shuffle(kinds)
         for number, kind in enumerate(kinds, start=1):
             copying.feed(records // 3, chance)
@@ -137,7 +137,7 @@ def test_from_kafka_to_kafka_every_record_comes_once_and_in_order_though_everybo
             command.wait_for(f"{some} records", lambda: len(copying.committed()) >= some)  # noqa: B023
             if kind == "driver":
                 command.driver().kill()
-            elif kind == "host":
+            elif kind == "worker":
                 os.kill(pid_of(folder, "back", chance.randrange(2)), signal.SIGKILL)
             else:
                 broker = chance.randrange(3)

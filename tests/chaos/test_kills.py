@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import everstream as es
-from everstream.spark.result import RunResult
+from everstream.engine.result import RunResult
+from tests.sampling import sampled
 
 from .conftest import MASTER, Killer, expected, kill, killable, pid_of, shown
 from .places import store_of
@@ -33,8 +34,8 @@ def assert_exact(folder: Path) -> None:
     assert (sum((want - got).values()), sum((got - want).values())) == (0, 0)
 
 
-@pytest.mark.parametrize("operator", ["front", "middle", "back"])
-def test_killing_a_source_a_middle_or_a_sink_host_loses_and_doubles_nothing(
+@pytest.mark.parametrize("operator", sampled(["front", "middle", "back"], ["middle"]))
+def test_killing_a_source_a_middle_or_a_sink_worker_loses_and_doubles_nothing(
     tmp_path: Path, operator: str
 ) -> None:
     listener = Killer(
@@ -49,7 +50,7 @@ def test_killing_a_source_a_middle_or_a_sink_host_loses_and_doubles_nothing(
     assert result.records_in == result.records_out == 60_000
 
 
-def test_killing_two_hosts_at_once_loses_and_doubles_nothing(tmp_path: Path) -> None:
+def test_killing_two_workers_at_once_loses_and_doubles_nothing(tmp_path: Path) -> None:
     def two(epoch: int) -> None:
         if epoch == 3:
             kill(pid_of(tmp_path, "front"))
@@ -60,7 +61,7 @@ def test_killing_two_hosts_at_once_loses_and_doubles_nothing(tmp_path: Path) -> 
     assert len(result.recoveries) == 2
 
 
-def test_killing_another_host_during_recovery_loses_and_doubles_nothing(tmp_path: Path) -> None:
+def test_killing_another_worker_during_recovery_loses_and_doubles_nothing(tmp_path: Path) -> None:
     listener = Killer(
         tmp_path,
         2,
@@ -81,7 +82,7 @@ def test_a_kill_after_so_many_records_is_injected_once_and_not_held_against_the_
     assert all(report.milliseconds()["detected_ms"] is not None for report in result.recoveries)
 
 
-def test_a_host_that_stands_still_is_replaced_and_fenced_when_it_wakes_up(tmp_path: Path) -> None:
+def test_a_worker_that_stands_still_is_replaced_and_fenced_when_it_wakes_up(tmp_path: Path) -> None:
     stopped: list[int] = []
 
     def stop(epoch: int) -> None:

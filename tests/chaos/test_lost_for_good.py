@@ -69,7 +69,7 @@ def test_shards_of_a_worker_that_is_gone_for_good_are_packed_and_spread_again(
             packed = heard.epochs
             heard.wait_until(lambda: heard.epochs >= packed + 3)
             started.append(worker(tmp_path, "127.0.0.1", address, 7))
-            heard.wait_until(lambda: heard.says("the same on 4 host(s) instead of"))
+            heard.wait_until(lambda: heard.says("the same on 4 worker(s) instead of"))
             spread = heard.epochs
             heard.wait_until(lambda: heard.epochs >= spread + 2)
             result = run.wait()

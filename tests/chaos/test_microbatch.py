@@ -11,15 +11,15 @@ import pytest
 
 import everstream as es
 from everstream.core.orders import Outcome
-from tests.microbatch.pipelines import RECORDS, SMALL, counted, counting
-from tests.spark.running import MASTER
+from tests.engine.microbatch.pipelines import RECORDS, SMALL, counted, counting
+from tests.engine.tasks.running import MASTER
 
 from .places import store_of
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import sys
-from tests.microbatch.pipelines import SMALL, counting
+from tests.engine.microbatch.pipelines import SMALL, counting
 
 counting(sys.argv[3]).run(
     engine="microbatch", master="local[2]", checkpoint=SMALL, store=sys.argv[1], kill=[sys.argv[2]],

@@ -1,17 +1,17 @@
-"""A host that is killed and comes back on the same machine reads no snapshot from the bucket."""
+"""A worker that is killed and comes back on the same machine reads no snapshot from the bucket."""
 
 from pathlib import Path
 
 import pytest
 
-from everstream.state.near import PREFIX
+from everstream.state.local_recovery import PREFIX
 from tests.cli.commands import Command
 from tests.gated import TOTAL, committed, expected, open_gate, prepare
 from tests.s3_proxy import S3Proxy
 from tests.s3_server import BUCKET, S3Server
 
 UNSCRUBBED = """
-from everstream.spark.scrubber import Scrubber
+from everstream.engine.scrubber import Scrubber
 Scrubber.start = lambda self: None
 """
 """The driver reads snapshots now and then, to see whether they are whole: not in here."""
@@ -25,7 +25,7 @@ def snapshots_read(proxy: S3Proxy) -> list[str]:
 
 
 @pytest.mark.timeout(900)
-def test_killed_hosts_and_the_next_driver_find_their_snapshots_on_their_own_machine(
+def test_killed_workers_and_the_next_driver_find_their_snapshots_on_their_own_machine(
     tmp_path: Path,
 ) -> None:
     prepare(tmp_path, 20_000)
@@ -46,7 +46,7 @@ def test_killed_hosts_and_the_next_driver_find_their_snapshots_on_their_own_mach
         command.driver().kill()
         open_gate(tmp_path, 40_000)
         command.wait_for("output of the next driver", lambda: committed(out).total() >= 40_000)
-        assert snapshots_read(proxy) == [], "its hosts found them, too"
+        assert snapshots_read(proxy) == [], "its workers found them, too"
         for copy in near.iterdir():
             copy.write_bytes(copy.read_bytes()[:-1] + b"?")
         command.driver().kill()

@@ -1,4 +1,4 @@
-"""The store in a bucket of a real object store, with hosts, the driver and the object store killed."""
+"""The store in a bucket of a real object store, with workers, the driver and the object store killed."""
 
 import json
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ def server(tmp_path: Path) -> Iterator[S3Server]:
 
 
 @pytest.mark.timeout(900)
-def test_hosts_the_driver_and_the_object_store_are_killed_and_the_output_is_exact(
+def test_workers_the_driver_and_the_object_store_are_killed_and_the_output_is_exact(
     tmp_path: Path, server: S3Server
 ) -> None:
     prepare(tmp_path, 20_000)

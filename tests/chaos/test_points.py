@@ -1,35 +1,35 @@
-"""Kills at the named points of a checkpoint's life, for hosts and for the driver."""
+"""Kills at the named points of a checkpoint's life, for workers and for the driver."""
 
 from pathlib import Path
 
 import pytest
 
 import everstream as es
-from everstream.core.points import Point
+from everstream.core.fault_points import Point
 
 from .conftest import MASTER, Killer, expected, killable, open_gate, shown
-from .drivers import start, wait_for_line
+from .drivers import finish, start
 from .places import store_of
 
-HOST_KILLS = {
+WORKER_KILLS = {
     "snapshots": ["count:0@before-snapshot#2", "count:1@in-snapshot#3", "middle@after-snapshot#4"],
     "commits": ["out@after-prepare#2", "out@in-commit#2", "out@after-commit#2"],
     "restore": ["front@in-snapshot#3", "count:0@in-restore"],
 }
 
 
-@pytest.mark.parametrize("story", HOST_KILLS)
-def test_hosts_killed_at_named_points_lose_and_double_nothing(tmp_path: Path, story: str) -> None:
+@pytest.mark.parametrize("story", WORKER_KILLS)
+def test_workers_killed_at_named_points_lose_and_double_nothing(tmp_path: Path, story: str) -> None:
     result = killable(tmp_path).run(
         checkpoint=es.Coordinated(every="200ms"),
         store=store_of(tmp_path),
         master=MASTER,
         workers=6,
-        kill=HOST_KILLS[story],
-        listener=Killer(tmp_path, len(HOST_KILLS[story])),
+        kill=WORKER_KILLS[story],
+        listener=Killer(tmp_path, len(WORKER_KILLS[story])),
     )
     assert shown(tmp_path) == expected()
-    assert [report.injected for report in result.recoveries] == [True] * len(HOST_KILLS[story])
+    assert [report.injected for report in result.recoveries] == [True] * len(WORKER_KILLS[story])
 
 
 def check_drivers_killed_at(points: list[Point], folder: Path) -> None:
@@ -39,9 +39,7 @@ def check_drivers_killed_at(points: list[Point], folder: Path) -> None:
         killed = start(folder, f"driver@{point.value}#{occurrence}")
         assert killed.wait() == -9
     open_gate(folder)
-    last = start(folder)
-    assert wait_for_line(last, "outcome").split()[1] == "finished"
-    assert last.wait() == 0
+    finish(folder)
     assert shown(folder) == expected()
 
 

@@ -1,4 +1,4 @@
-"""A host that says nothing is told from one that is dead, and what killed one is said."""
+"""A worker that says nothing is told from one that is dead, and what killed one is said."""
 
 import ctypes
 import os
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import everstream as es
-from everstream.spark.listener import Listener
+from everstream.engine.reporting.listener import Listener
 
 from .conftest import MASTER
 
@@ -30,7 +30,7 @@ class Holds(es.Operator):
 
 
 class Opens(Listener):
-    """Lets go of the host once the run has said that it is silent."""
+    """Lets go of the worker once the run has said that it is silent."""
 
     def __init__(self, pipe: Path) -> None:
         self.pipe = pipe
@@ -42,7 +42,7 @@ class Opens(Listener):
             self.pipe.open("w").close()
 
 
-def test_a_host_that_holds_the_interpreter_lock_is_not_taken_for_dead(tmp_path: Path) -> None:
+def test_a_worker_that_holds_the_interpreter_lock_is_not_taken_for_dead(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     pipeline = es.Pipeline("holding")

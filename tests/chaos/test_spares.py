@@ -9,6 +9,7 @@ import pytest
 
 import everstream as es
 from everstream.core.ids import TaskNumber
+from tests.sampling import sampled
 
 from .conftest import MASTER, Killer, expected, kill, killable, pid_of, shown
 from .places import store_of
@@ -17,7 +18,7 @@ PROTOCOLS = {
     "aligned": es.Coordinated(every="200ms"),
     "unaligned": es.Coordinated(every="200ms", mode="unaligned"),
     "uncoordinated": es.Uncoordinated(every="200ms"),
-    "hmnr": es.Induced(every="200ms"),
+    "hmnr": es.CommunicationInduced(every="200ms"),
 }
 
 
@@ -36,12 +37,12 @@ def start(folder: Path, listener: Killer, checkpoint: Any, spares: int) -> Any:
 def standing_by(handle: Any) -> list[int]:
     """The processes that wait for a place."""
     driver = handle._driver
-    numbers = driver.coordinator._run.hosts.spares if driver is not None else ()
+    numbers = driver.coordinator._run.workers.spares if driver is not None else ()
     found = [driver.attempts.process(TaskNumber(number)) for number in numbers]
     return [one.hello.pid for one in found if one is not None]
 
 
-@pytest.mark.parametrize("protocol", ["aligned", "uncoordinated", "hmnr"])
+@pytest.mark.parametrize("protocol", sampled(["aligned", "uncoordinated", "hmnr"], ["aligned"]))
 def test_a_process_that_stood_by_takes_the_place_of_a_killed_one(
     tmp_path: Path, protocol: str
 ) -> None:
@@ -71,8 +72,8 @@ def test_a_process_that_stood_by_takes_the_place_of_a_killed_one(
     assert started and started[0] < killed[0], "it had been there before"
 
 
-def test_spares_die_too_and_hosts_one_after_the_other(tmp_path: Path) -> None:
-    """A spare is killed, which harms nobody, then three hosts, whose tasks become spares in turn."""
+def test_spares_die_too_and_workers_one_after_the_other(tmp_path: Path) -> None:
+    """A spare is killed, which harms nobody, then three workers, whose tasks become spares in turn."""
     handle = killable(tmp_path).start(
         checkpoint=PROTOCOLS["aligned"],
         store=store_of(tmp_path),

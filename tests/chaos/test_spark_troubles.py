@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.standalone import cluster
-from tests.microbatch.pipelines import counted
+from tests.engine.microbatch.pipelines import counted
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,10 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from everstream.core.points import Point
+from everstream.core.fault_points import Point
 from tests.cli.commands import Command
 from tests.gated import TOTAL, committed, expected, open_gate, prepare
-from tests.sampling import sampled
 
 pytestmark = pytest.mark.timeout(900)  # several Spark processes start
 
@@ -34,9 +33,9 @@ class Stage:
         """Waits already when it is given back, and the driver knows it."""
         command = self.run("--standby", *more)
         command.wait_for("a standby", lambda: command.says("standing by: "))
-        pulse = self.folder / "store" / "standby" / "pulse"
-        first = pulse.read_bytes()
-        command.wait_for("a sign of life", lambda: pulse.read_bytes() != first)
+        heartbeat = self.folder / "store" / "standby" / "pulse"
+        first = heartbeat.read_bytes()
+        command.wait_for("a sign of life", lambda: heartbeat.read_bytes() != first)
         return command
 
     def shows(self, records: int) -> Callable[[], bool]:
@@ -50,7 +49,7 @@ class Stage:
 
 
 def kill_all(command: Command) -> None:
-    """Monitor, driver, Java and hosts, in one go: as if the machine had died."""
+    """Monitor, driver, Java and workers, in one go: as if the machine had died."""
     monitor = psutil.Process(command.process.pid)
     for process in [monitor, *monitor.children(recursive=True)]:
         try:
@@ -70,10 +69,11 @@ def test_a_standby_goes_on_when_everything_of_the_first_is_killed(tmp_path: Path
     assert second.says("taking over from 'steady pid"), second.output
     assert first.end() == 1, first.output
     assert first.says("has taken over this store"), first.output
-    third = stage.stand_by()
+    third = stage.stand_by("--kill", f"driver@{Point.IN_RESTORE.value}")
     kill_all(second)
     stage.open(30_000)
     third.wait_for("output of the third", stage.shows(30_000))
+    assert third.says("the driver died (killed by SIGKILL)"), third.output
     fourth = stage.stand_by()
     stage.open(TOTAL)
     assert third.end() == 0, third.output
@@ -106,12 +106,12 @@ def test_a_first_driver_that_only_slept_commits_nothing_and_says_why_it_ends(
     assert stage.is_exact()
 
 
-QUICK = [Point.IN_RESTORE.value]
 POINTS = [point.value for point in Point if point is not Point.AFTER_COMMIT]
 """Between a commit and its report there is nothing of a driver's."""
 
 
-@pytest.mark.parametrize("point", sampled(POINTS, QUICK))
+@pytest.mark.long  # one of them is in the first test of this file
+@pytest.mark.parametrize("point", POINTS)
 def test_a_standby_that_is_killed_while_it_takes_over_goes_on_exactly(
     tmp_path: Path, point: str
 ) -> None:
@@ -131,4 +131,4 @@ def test_a_standby_needs_a_store_and_does_not_start_afresh(tmp_path: Path) -> No
     stage = Stage(tmp_path)
     refused = stage.run("--standby", "--fresh", "--yes")
     assert refused.end() == 2
-    assert refused.says("a standby goes on from the store's checkpoints"), refused.output
+    assert refused.says("a standby resumes from the checkpoints of the store"), refused.output

@@ -1,15 +1,18 @@
 """The store lets us down: a corrupt newest checkpoint, a full disk."""
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import everstream as es
 from everstream.core.ids import ShardId
 from everstream.core.manifest import EpochManifest
+from everstream.errors import StoreError
 
 from .conftest import MASTER, Killer, expected, kill, killable, open_gate, pid_of, shown
 
@@ -17,7 +20,7 @@ OFTEN = es.Coordinated(every="200ms")
 
 
 class Corrupter(Killer):
-    """Spoils one object of the newest checkpoint and its copy, then kills a host."""
+    """Spoils one object of the newest checkpoint and its copy, then kills a worker."""
 
     def epoch(self, manifest: EpochManifest) -> None:
         if manifest.epoch == 4:
@@ -96,3 +99,53 @@ def test_a_full_disk_is_said_and_checkpoints_go_on_when_there_is_room(
     assert result.recoveries == []
     assert any("given up" in note and "space" in note for note in listener.notes)
     assert listener.failed_at is not None
+
+
+class Full(Filler):
+    """Leaves the disk full."""
+
+    def note(self, text: str, warning: bool) -> None:
+        Killer.note(self, text, warning)
+
+
+def test_a_disk_that_stays_full_ends_the_run_and_the_next_one_is_exact(
+    tmp_path: Path, small_disk: Path
+) -> None:
+    listener = Full(tmp_path, small_disk)
+    options = {"store": small_disk / "store", "master": MASTER, "workers": 6, "history": False}
+    with pytest.raises(es.RunFailed, match="6 checkpoints in a row have failed") as caught:
+        killable(tmp_path).run(
+            checkpoint=OFTEN, listener=listener, tolerable_checkpoint_failures=5, **options
+        )
+    assert f"goes on from epoch {listener.newest}" in str(caught.value)
+    said = [note for note in listener.notes if "given up" in note]
+    assert len(said) == 1, "what does not change is said once"
+    listener.file.unlink()
+    open_gate(tmp_path)
+    killable(tmp_path).run(checkpoint=OFTEN, listener=es.Listener(), **options)
+    assert shown(tmp_path) == expected()
+
+
+class Deleter(Killer):
+    """Deletes the store after some epochs."""
+
+    def epoch(self, manifest: EpochManifest) -> None:
+        if manifest.epoch == 3:
+            shutil.rmtree(self.folder / "store")
+
+
+@pytest.mark.parametrize("engine", ["tasks", "microbatch"])
+def test_a_store_that_is_deleted_under_a_run_is_noticed_and_not_made_up(
+    tmp_path: Path, engine: Any
+) -> None:
+    with pytest.raises((es.RunFailed, StoreError), match="was deleted, or emptied"):
+        killable(tmp_path).run(
+            checkpoint=OFTEN,
+            store=tmp_path / "store",
+            master=MASTER,
+            engine=engine,
+            listener=Deleter(tmp_path),
+            history=False,
+        )
+    manifests = tmp_path / "store" / "manifests"
+    assert not manifests.exists() or not list(manifests.iterdir()), "nobody takes it for a store"

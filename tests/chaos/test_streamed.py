@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from everstream.core.orders import Outcome
-from everstream.pipeline.checkpointing import Engine
+from everstream.pipeline.checkpointing import EngineName
 from tests.chaos.streamed import FILES, LAST, ROWS, run, write
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ["tasks", "microbatch"])
 def test_a_batch_that_the_manifest_has_and_spark_has_not_noted_counts_once(
-    engine: Engine, tmp_path: Path
+    engine: EngineName, tmp_path: Path
 ) -> None:
     write(tmp_path / "in")
     killed = subprocess.run(

@@ -7,15 +7,16 @@ import polars as pl
 import pytest
 
 import everstream as es
-from everstream.spark.result import RunResult
+from everstream.engine.result import RunResult
+from everstream.inspection import read_tables
 from everstream.transactions.interpreter import Interpreter
-from everstream.transactions.workloads import ledger
+from everstream_lab.workloads.transactions import ledger
+from tests.spark import MASTER
 from tests.transactions.piped import content
 
 from .conftest import RECORDS, Gated, Killer
 from .places import store_of
 
-MASTER = "local[3]"
 OFTEN = es.Coordinated(every="200ms")
 EVENTS = ledger.streaming_ledger().events(RECORDS, seed=4)
 
@@ -25,7 +26,7 @@ def moves(numbers: list[int]) -> pl.DataFrame:
 
 
 def book(folder: Path, recovery: str) -> es.Pipeline:
-    """numbers -> events | book | out: a ledger on a host of its own."""
+    """numbers -> events | book | out: a ledger on a worker of its own."""
     pipeline = es.Pipeline("ledger")
     numbers = pipeline.source(Gated(folder / "gate"), name="numbers")
     events = numbers.map_batches(moves, name="events").on_demand()
@@ -67,7 +68,7 @@ def test_killed_transactions_give_every_outcome_once_and_the_right_tables(
     for name in ("src", "dst", "src_asset", "dst_asset"):
         assert shown[name].to_list() == [outcome.reads.get(name) for outcome in outcomes]
 
-    found = es.read_tables(store_of(tmp_path), pipeline, "book")
+    found = read_tables(store_of(tmp_path), pipeline, "book")
     assert {name: content(frame) for name, frame in found.items()} == interpreter.tables
     moved = shown.filter(pl.col("committed") & (pl.col("transaction") == "deposit"))
     accounts = found["accounts"]

@@ -15,7 +15,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 import everstream as es
-from tests.microbatch.pipelines import RECORDS, SMALL
+from tests.engine.microbatch.pipelines import RECORDS, SMALL
 
 PATIENCE_S = 120.0
 TWINS = {

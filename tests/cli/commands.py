@@ -33,7 +33,10 @@ class Command:
             stderr=subprocess.STDOUT,
             text=True,
             env={
-                **os.environ,
+                # A command of its own has the master that users get, not the one tests share.
+                **{
+                    name: value for name, value in os.environ.items() if name != "EVERSTREAM_MASTER"
+                },
                 MARK: self.mark,
                 "PYTHONPATH": path,
                 "COLUMNS": "200",

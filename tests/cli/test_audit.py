@@ -10,8 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from everstream.audit.rehearsal import Rehearsal
-from everstream.cli import app, audit_stage
-from everstream.cli.options import RunOptions
+from everstream.cli import audit_stage
+from everstream.cli.app import app
+from everstream.cli.run_command import RunCommand
 from everstream.cli.supervise import Supervisor
 from everstream.errors import UserError
 from tests.cli.commands import ROOT, Command
@@ -80,7 +81,7 @@ def test_a_pipeline_that_keeps_its_state_in_a_global_is_found_out(tmp_path: Path
 
 @pytest.mark.long
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_every_example_comes_through_kills_of_hosts_and_drivers(
+def test_every_example_comes_through_kills_of_workers_and_drivers(
     tmp_path: Path, example: str
 ) -> None:
     target = str(ROOT / "examples" / f"{example}.py")
@@ -121,21 +122,21 @@ def test_every_run_of_an_audit_signs_its_store_with_the_key(
 
     class Asked(Supervisor):
         def run(self) -> None:
-            asked.append(self._options)
+            asked.append(self._command)
             raise UserError("that will do")
 
     monkeypatch.setattr(audit_stage, "Supervisor", Asked)
     arguments = ["audit", str(ROOT / "examples" / "primes.py"), "--store-key", str(key)]
     said = CliRunner().invoke(app, arguments)
     assert said.exit_code == 2 and "that will do" in said.output
-    (options,) = asked
-    assert RunOptions.from_json(options.to_json()).store_key == str(key)
+    (command,) = asked
+    assert RunCommand.from_json(command.to_json()).options.store_key == str(key)
 
 
 def test_the_driver_gets_the_rehearsal_it_was_asked_for() -> None:
     for how in (None, Rehearsal(), Rehearsal("a/gate", 2.5, (("lines", 26), ("more", 0)))):
-        options = RunOptions("app.py", kills=("a@1",), rehearsal=how)
-        assert RunOptions.from_json(options.to_json()) == options
+        command = RunCommand("app.py", {"kill": ["a@1"]}, rehearsal=how)
+        assert RunCommand.from_json(command.to_json()) == command
 
 
 TO_KAFKA = """

@@ -1,4 +1,4 @@
-"""Asking beforehand whether a changed pipeline would go on: the answer, and its exit code."""
+"""CheckpointRequests beforehand whether a changed pipeline would go on: the answer, and its exit code."""
 
 import json
 import shutil
@@ -10,21 +10,24 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import everstream as es
-from everstream.cli import app
+from everstream.cli.app import app
 from everstream.cli.finding import load_pipeline
-from everstream.cli.options import RunOptions
+from everstream.cli.run_command import RunCommand
 from everstream.core.manifest import FORMAT
 from everstream.core.orders import Outcome
+from everstream.engine.reporting.listener import RunStatus
+from everstream.engine.spark import slots
 from everstream.errors import UserError
-from everstream.spark import room
-from everstream.spark.listener import Snapshot
+from everstream.state.control import Shards, record_settings
 from everstream.state.store import CheckpointStore
-from tests.spark.running import Notes
+from tests.engine.tasks.running import Notes
+from tests.spark import MASTER
 
 RECORDS, HALF, KEYS = 6_000, 3_000, 7
 PROGRAM = """
 import os
 import everstream as es
+from everstream.connectors import END, Reader
 
 class Gated(es.Source):
     '''Whole numbers, and half of them only while there is no file `gate`.'''
@@ -33,7 +36,7 @@ class Gated(es.Source):
     def open(self, shard, shards):
         return GatedReader()
 
-class GatedReader(es.Reader):
+class GatedReader(Reader):
     offset = 0
 
     def seek(self, offset):
@@ -41,7 +44,7 @@ class GatedReader(es.Reader):
 
     def read(self):
         if self.offset == {records}:
-            return es.END
+            return END
         most = {records} if os.path.exists("{gate}") else {half}
         batch = list(range(self.offset, min(self.offset + 50, most)))
         self.offset += len(batch)
@@ -73,7 +76,9 @@ def program(folder: Path, name: str = "count") -> str:
 
 def run(target: str, store: Path, **options: Any) -> Any:
     every = es.Coordinated(every="100ms")
-    return load_pipeline(target).run(master="local[2]", store=store, checkpoint=every, **options)
+    return load_pipeline(target).run(
+        master=MASTER, workers=2, store=store, checkpoint=every, **options
+    )
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +86,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that was stopped half way: its program, store and output."""
     folder = tmp_path_factory.mktemp("stopped")
 
-    def half_way(snapshot: Snapshot) -> bool:
+    def half_way(snapshot: RunStatus) -> bool:
         return snapshot.epoch >= 2 and snapshot.records_read == HALF
 
     result = run(program(folder), folder / "store", until=half_way)
@@ -117,6 +122,31 @@ def test_a_renamed_operator_would_be_refused_with_the_fix_and_fits_when_it_is_sa
     assert "new: begins with nothing" in said.output
 
 
+def test_shards_that_were_changed_while_a_run_went_on_count_also_after_a_rewind(
+    stopped: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(stopped / "store", tmp_path / "store")
+    mine, store = program(stopped), tmp_path / "store"
+    before = CheckpointStore.at(str(store)).manifests()[0].body["epoch"]
+    record_settings(CheckpointStore.at(str(store)).blobs, {}, {"count": Shards(3, 2)})
+    would = "'count' goes on with 3 shard(s) instead of 2"
+    asked_for = "'count' has 3 shard(s) instead of 2, as was asked for"
+    said = check(mine, "--store", store)
+    assert would in said.output and asked_for in said.output and said.exit_code == 0
+    notes = Notes()
+    run(mine, store, listener=notes, until=lambda snapshot: snapshot.epoch > before)
+    assert would in notes.texts, "a run does what was said"
+    said = check(mine, "--store", store)
+    assert "2 shard(s) instead of 3" not in said.output and would not in said.output
+    assert asked_for in said.output and "Fits: a run goes on" in said.output
+    shutil.copytree(stopped / "store", store := tmp_path / "again")
+    older = min(entry.body["epoch"] for entry in CheckpointStore.at(str(store)).manifests())
+    record_settings(CheckpointStore.at(str(store)).blobs, {}, {"count": Shards(3, 2)})
+    rewound = CliRunner().invoke(app, ["rewind", str(store), "--to", str(older), "--yes"])
+    assert rewound.exit_code == 0, rewound.output
+    assert would in check(mine, "--store", store).output
+
+
 def test_what_cannot_be_read_is_not_called_refused(stopped: Path) -> None:
     mine = program(stopped)
     assert check(stopped / "nowhere.py", "--store", stopped / "store").exit_code == 2
@@ -131,7 +161,7 @@ def test_a_changed_pipeline_is_refused_before_spark_starts_and_leaves_the_store_
     def never(*_: object) -> None:
         raise AssertionError("Spark was started")
 
-    monkeypatch.setattr(room, "make_context", never)
+    monkeypatch.setattr(slots, "make_context", never)
     before = sorted((stopped / "store").rglob("*"))
     with pytest.raises(UserError, match="--renamed count=total"):
         run(program(stopped, "total"), stopped / "store")
@@ -189,11 +219,10 @@ def test_a_manifest_of_the_first_format_is_accepted_with_a_note(
 
 
 def test_a_driver_that_takes_over_drops_nothing_again() -> None:
-    asked = RunOptions("app.py", renamed=("a=b",), drop_state=("c",))
-    again = RunOptions.from_json(asked.to_json())
-    assert again == asked
-    assert again.once_started().drop_state == ()
-    assert again.once_started().renamings() == {"a": "b"}
+    asked = RunCommand("app.py", {"renamed": {"a": "b"}, "drop_state": ["c"]})
+    again = RunCommand.from_json(asked.to_json())
+    assert again == asked and asked.options.upgrade.drop_state == ["c"]
+    assert again.once_started().options.upgrade == es.Upgrade(renamed={"a": "b"})
 
 
 KEEPING = """
@@ -209,7 +238,7 @@ class Count(es.Operator):
 
 
 pipeline = es.Pipeline("keeping")
-numbers = pipeline.source(es.Paced(es.Range(6_000, batch=50), rate=6_000), name="numbers")
+numbers = pipeline.source(es.Paced(es.Range(6_000, batch=50), rate={rate}), name="numbers")
 rows = numbers.map(lambda n: {{"n": n}}, name="rows")
 rows.key_by(lambda row: row["n"] % 7).process(Count(), name="count").collect()
 rows.key_by(lambda row: row["n"] % 3).aggregate({aggregates}, name="sums").collect(name="other")
@@ -218,7 +247,7 @@ rows.key_by(lambda row: row["n"] % 3).aggregate({aggregates}, name="sums").colle
 
 def written(folder: Path, name: str, *texts: str) -> str:
     path = folder / f"{name}.py"
-    names = ("declared", "update", "value", "aggregates")
+    names = ("rate", "declared", "update", "value", "aggregates")
     path.write_text(KEEPING.format(**dict(zip(names, texts, strict=True))))
     return str(path)
 
@@ -228,7 +257,8 @@ def test_what_is_migrated_new_and_dropped_is_said_by_operator_and_done_on_spark(
 ) -> None:
     add, value = "self.seen[ctx.key] += 1", "self.seen[ctx.key]"
     kept = "count=es.count(), last=es.max('n')"
-    first = written(tmp_path, "first", "es.Keyed(init=int)", add, value, kept)
+    slowly = "200"  # so that it is stopped long before its end on any machine
+    first = written(tmp_path, "first", slowly, "es.Keyed(init=int)", add, value, kept)
     store = tmp_path / "store"
     stopped = run(first, store, until=lambda snapshot: snapshot.epoch >= 1)
     assert stopped.outcome is Outcome.STOPPED
@@ -237,7 +267,7 @@ def test_what_is_migrated_new_and_dropped_is_said_by_operator_and_done_on_spark(
     )
     add, value = "self.seen[ctx.key]['n'] += 1", "self.seen[ctx.key]['n']"
     kept = "count=es.count(), mean=es.avg('n')"
-    second = written(tmp_path, "second", migrated, add, value, kept)
+    second = written(tmp_path, "second", "6_000", migrated, add, value, kept)
     said = check(second, "--store", store)
     assert said.exit_code == 0, said.output
     for words in (

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +13,25 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import everstream as es
-from everstream.cli import app
+from everstream.cli.app import app
+from everstream.core.manifest import EpochManifest
 from everstream.core.orders import Outcome
 from everstream.errors import StoreError
+from everstream.inspection import checkpoints, read_state
 from everstream.state.blobs import FsspecBlobs
+from everstream.state.heartbeat import HEARTBEAT
 from everstream.state.manifests import entry_of
 from everstream.state.store import CheckpointStore
+from everstream.state.store_lock import held
+from tests.spark import MASTER
 
 RECORDS = 30_000
 KEYS = 7
 
 
-def counting(folder: Path) -> es.Pipeline:
+def counting(folder: Path, rate: float = 15_000) -> es.Pipeline:
     pipeline = es.Pipeline("counting")
-    numbers = pipeline.source(es.Paced(es.Range(RECORDS, batch=50), rate=15_000), name="numbers")
+    numbers = pipeline.source(es.Paced(es.Range(RECORDS, batch=50), rate=rate), name="numbers")
     counts = numbers.key_by(lambda n: n % KEYS).fold(
         init=int, update=lambda count, _: count + 1, name="count", shards=2
     )
@@ -33,9 +39,10 @@ def counting(folder: Path) -> es.Pipeline:
     return pipeline
 
 
-def run(folder: Path, **options: Any) -> Any:
-    return counting(folder).run(
-        master="local[2]",
+def run(folder: Path, rate: float = 15_000, **options: Any) -> Any:
+    return counting(folder, rate).run(
+        master=MASTER,
+        workers=2,
         store=folder / "store",
         checkpoint=es.Coordinated(every="100ms"),
         **options,
@@ -43,7 +50,8 @@ def run(folder: Path, **options: Any) -> Any:
 
 
 def run_some_epochs(folder: Path) -> None:
-    result = run(folder, until=lambda snapshot: snapshot.epoch >= 4)
+    """So slowly that it is stopped long before its end on any machine."""
+    result = run(folder, rate=500, until=lambda snapshot: snapshot.epoch >= 4)
     assert result.outcome is Outcome.STOPPED
 
 
@@ -124,13 +132,29 @@ def test_checkpoints_are_listed_newest_first_with_time_size_and_duration(store: 
         assert row["restore_bytes"] >= row["size_bytes"]
     assert found["pipeline"] == "counting"
     assert found["lease"]["owner"].startswith("counting pid ")
+    assert found["lease"]["held"] is False, "the run has ended"
 
 
 def test_the_table_shows_every_shard_and_who_holds_the_lease(store: str) -> None:
     said = ask("checkpoints", store, "--shards")
     assert said.exit_code == 0
     assert "count:0" in said.output and "count:1" in said.output and "numbers:0" in said.output
-    assert "Lease 1 is held by counting pid " in said.output
+    assert "Lease 1 was last taken by counting pid " in said.output
+    assert "which has ended: the store is free" in said.output
+    with held(store, "counting", take_over=False):
+        CheckpointStore.at(store).blobs.delete(HEARTBEAT)
+        assert "Lease 1 is held by counting pid " in ask("checkpoints", store).output
+    assert "which has ended" in ask("checkpoints", store).output, "as after a kill"
+
+
+def test_a_lease_that_was_taken_on_another_machine_is_not_said_to_be_held_nor_free(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    CheckpointStore.at(store).blobs.delete(HEARTBEAT)
+    monkeypatch.setattr(checkpoints.socket, "gethostname", lambda: "another-machine")
+    said = ask("checkpoints", store)
+    assert "whether it still runs cannot be seen from here" in said.output
+    assert listed(store)["lease"]["held"] is None
 
 
 def test_looking_changes_nothing(store: str) -> None:
@@ -206,7 +230,7 @@ def test_snapshots_without_a_manifest_are_an_unfinished_epoch(store: str) -> Non
 
 def test_the_state_of_all_shards_is_what_the_offset_says(store: str) -> None:
     for epoch in epochs(store):
-        counts = es.read_state(store, "count", epoch)
+        counts = read_state(store, "count", epoch)
         assert counts.columns == ["shard", "state", "key", "value"]
         assert counts["shard"].n_unique() == 2
         (read,) = (
@@ -221,9 +245,9 @@ def test_the_state_of_all_shards_is_what_the_offset_says(store: str) -> None:
 
 
 def test_a_source_shows_its_offset_and_a_sink_its_pending_transactions(store: str) -> None:
-    (offset,) = es.read_state(store, "numbers").iter_rows(named=True)
+    (offset,) = read_state(store, "numbers").iter_rows(named=True)
     assert offset["state"] == "offset" and offset["value"] is not None
-    tables = {epoch: es.read_state(store, "out", epoch) for epoch in epochs(store)}
+    tables = {epoch: read_state(store, "out", epoch) for epoch in epochs(store)}
     pending = pl.concat(table for table in tables.values() if len(table))
     assert set(pending["state"]) == {"pending"}
     assert all("PartTransaction" in value for value in pending["value"])
@@ -232,7 +256,7 @@ def test_a_source_shows_its_offset_and_a_sink_its_pending_transactions(store: st
 
 
 def test_state_is_shown_as_a_table_json_and_csv(store: str, tmp_path: Path) -> None:
-    whole = es.read_state(store, "count")
+    whole = read_state(store, "count")
     table = ask("state", store, "--operator", "count", "--limit", "3").output
     assert f"{KEYS} rows" in table and "the first 3 shown" in table
     said = ask("state", store, "--operator", "count", "--json")
@@ -306,18 +330,50 @@ def test_rewind_asks_first(store: str) -> None:
     assert listed(store)["checkpoints"][0]["epoch"] == oldest
 
 
-def test_epochs_that_a_rewind_gave_up_cannot_be_gone_back_to(store: str) -> None:
-    current, middle, oldest = epochs(store)
+def test_a_rewind_can_be_undone_until_a_run_begins(store: str) -> None:
+    current, middle, _ = epochs(store)
+    before = CheckpointStore.at(store).manifests()[0].body
     assert ask("rewind", store, "--to", str(middle), "--yes").exit_code == 0
     found = listed(store)
-    assert [(row["epoch"], row["status"]) for row in found["checkpoints"]] == [
+    assert found["checkpoints"][0]["epoch"] == middle
+    assert found["lease"]["owner"].startswith("everstream rewind pid ")
+    assert ask("rewind", store, "--to", str(current), "--yes").exit_code == 0
+    after = CheckpointStore.at(store).manifests()[0].body
+    assert {**after, "written_at": 0} == {**before, "written_at": 0}
+
+
+def test_epochs_that_a_rewind_gave_up_cannot_be_gone_back_to_once_a_run_has_begun(
+    store: str,
+) -> None:
+    current, middle, oldest = epochs(store)
+    assert ask("rewind", store, "--to", str(middle), "--yes").exit_code == 0
+    opened = CheckpointStore.at(store)
+    opened.sweep(opened.acquire_lease("the next run"))
+    assert [(row["epoch"], row["status"]) for row in listed(store)["checkpoints"]] == [
         (middle, "current"),
         (oldest, "kept"),
     ]
-    assert found["lease"]["owner"].startswith("everstream rewind pid ")
     said = ask("rewind", store, "--to", str(current), "--yes")
     assert said.exit_code == 2
     assert f"epoch {current} is not in the store. It can go back to: {oldest}." in said.stderr
+
+
+def test_a_rewind_behind_messages_in_a_topic_is_refused_and_changes_nothing(store: str) -> None:
+    _, _, oldest = epochs(store)
+    opened = CheckpointStore.at(store)
+    newest = EpochManifest.from_json(opened.manifests()[0].body)
+    name, *_ = [n for n, about in (newest.described or {}).items() if "sink" in about]
+    about = {"sink": "Kafka", "delivery": "exactly-once", "topic": "orders"}
+    opened.append_manifest(
+        opened.acquire_lease("a run with a Kafka sink"),
+        replace(newest, described={**(newest.described or {}), name: about}).to_json(),
+    )
+    before = files(store)
+    said = ask("rewind", store, "--to", str(oldest), "--yes")
+    assert said.exit_code == 2
+    assert f"sink '{name}' has sent" in said.stderr and "topic 'orders'" in said.stderr
+    assert "Nothing was changed" in said.stderr
+    assert files(store) == before
 
 
 def test_rewind_waits_and_says_so_until_it_knows_whether_it_went_through(
@@ -333,7 +389,7 @@ def test_rewind_waits_and_says_so_until_it_knows_whether_it_went_through(
     monkeypatch.setattr(FsspecBlobs, "create", loses_answers)
     oldest = epochs(store)[-1]
     said = ask("rewind", store, "--to", str(oldest), "--yes")
-    assert said.exit_code == 0 and epochs(store) == [oldest]
+    assert said.exit_code == 0 and epochs(store)[0] == oldest
     assert "It is not known yet whether that went through: the connection broke" in said.stderr
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from everstream.audit.comparison import judge
-from everstream.bench.accounts import plain_program
+from everstream.demo.accounts import plain_program
 from tests.cli.commands import Command
 
 pytestmark = pytest.mark.timeout(900)  # many processes start; on a busy machine that takes long

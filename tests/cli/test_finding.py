@@ -48,12 +48,17 @@ def test_a_pipeline_is_found_by_its_name_in_a_file_and_in_a_module() -> None:
     assert load_pipeline("good:pipeline").name == "good"
 
 
-def test_an_application_is_found_by_its_name_and_the_class_of_its_input(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("EVERSTREAM_INPUTS", str(tmp_path / "inputs"))
-    assert load_pipeline("everstream.apps:prime").name == "prime"
-    assert load_pipeline("everstream.apps:mandelbrot:small").name == "mandelbrot"
+def test_a_module_may_make_the_pipeline_that_it_is_asked_for() -> None:
+    Path("program.py").write_text(
+        "import everstream as es\n"
+        "def __getattr__(name):\n"
+        "    if not name.startswith('n'):\n"
+        "        raise AttributeError(name)\n"
+        "    return es.Pipeline(name)\n"
+    )
+    assert load_pipeline("program:n12").name == "n12"
+    with pytest.raises(UserError, match="program has no 'm12'"):
+        load_pipeline("program:m12")
 
 
 def test_a_file_may_have_the_name_of_a_module_and_import_its_neighbours() -> None:
@@ -86,9 +91,6 @@ def test_functions_of_a_file_reach_processes_that_do_not_have_it(tmp_path: Path)
         (None, "missing_module:pipeline", "there is no module 'missing_module'"),
         (None, "missing.py:", "write FILE.py, FILE.py:NAME or module:NAME"),
         (GOOD, "program:pipeline:", "write FILE.py"),
-        (None, "everstream.apps:prim", "no application 'prim'; did you mean 'prime'?"),
-        (None, "everstream.apps:prime:tiny", "no class of inputs 'tiny'; there are: test, small"),
-        (None, "everstream.apps:prime:test:x", "write everstream.apps:NAME:CLASS"),
         (GOOD, "program.py:typo", "has no 'typo'; the pipelines in it: pipeline"),
         (GOOD, "program.py:double", "'double' in program.py is of type function"),
         (GOOD, "program", None),

@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 import everstream
-from everstream.cli import app
+from everstream.cli.app import app
 from everstream.cli.fresh import agreed
-from everstream.cli.options import RunOptions
+from everstream.cli.run_command import RunCommand
 from everstream.connectors import Collect, JsonLines, Sqlite
 from everstream.core.permits import permit
 from everstream.errors import UserError
@@ -89,16 +89,16 @@ def test_fresh_says_which_savepoints_stay(program: Path) -> None:
     store.append_manifest(lease, {"epoch": 1, "pipeline": "words", "objects": []})
     take_savepoint(store, "before", now=1.0)
     with pytest.raises(UserError, match=r"and not the savepoint\(s\) 'before': they stay"):
-        agreed(RunOptions("program.py"), yes=False)
+        agreed(RunCommand("program.py"), yes=False)
 
 
 def test_who_says_no_keeps_everything(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     show(program)
-    options = RunOptions("program.py", fresh=True)
+    command = RunCommand("program.py", {"fresh": True})
     monkeypatch.setattr("sys.stdin", Terminal("n\n"))
-    assert not agreed(options, yes=False)
+    assert not agreed(command, yes=False)
     monkeypatch.setattr("sys.stdin", Terminal("y\n"))
-    assert agreed(options, yes=False)
+    assert agreed(command, yes=False)
     assert shown(program) == (1, 3), "asking deletes nothing"
 
 
@@ -106,14 +106,14 @@ def test_a_yes_beforehand_is_heard_and_still_told_what_goes(
     program: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     show(program)
-    assert agreed(RunOptions("program.py", fresh=True), yes=True)
+    assert agreed(RunCommand("program.py", {"fresh": True}), yes=True)
     assert "3 row(s)" in capsys.readouterr().err
 
 
 def test_where_nothing_is_nobody_is_asked(program: Path) -> None:
-    assert agreed(RunOptions("program.py", fresh=True), yes=False)
+    assert agreed(RunCommand("program.py", {"fresh": True}), yes=False)
     with pytest.raises(UserError, match="no file"):
-        agreed(RunOptions("missing.py", fresh=True), yes=False)
+        agreed(RunCommand("missing.py", {"fresh": True}), yes=False)
 
 
 def texts(tree: ast.AST) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from everstream.monitoring.sheet import read_sheet
+from everstream.observability.monitoring.sheet import read_sheet
 from tests.cli.commands import Command
 from tests.gated import TOTAL, committed, expected, open_gate, prepare
 
@@ -45,7 +45,7 @@ class Saga:
 
 @pytest.fixture(scope="module")
 def saga(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Saga]:
-    """A timeout; Ctrl-C; a killed host, driver and Spark. Each goes on from where it was."""
+    """A timeout; Ctrl-C; a killed worker, driver and Spark. Each goes on from where it was."""
     folder = tmp_path_factory.mktemp("saga")
     prepare(folder, 10_000)
     out = folder / "out"
@@ -187,7 +187,7 @@ def test_an_exception_in_user_code_shows_operator_record_and_traceback(tmp_path:
 def test_a_second_ctrl_c_kills_and_leaves_no_process_behind(tmp_path: Path) -> None:
     prepare(tmp_path, 0)
     command = Command("run", "steady.py", cwd=tmp_path)
-    command.wait_for("hosts", lambda: command.says("host(s)"))
+    command.wait_for("workers", lambda: command.says("worker(s)"))
     command.driver().suspend()  # so that it cannot stop in time by itself
     command.process.send_signal(signal.SIGINT)
     command.wait_for("first Ctrl-C", lambda: command.says("Ctrl-C again to kill"))

@@ -3,7 +3,11 @@
 import json
 from pathlib import Path
 
+import pytest
+from typer.testing import CliRunner
+
 import everstream as es
+from everstream.cli.app import app
 from tests.cli.commands import Command
 
 APP = """
@@ -16,32 +20,37 @@ counted.sink(es.JsonLines("out"), name="out")
 """
 
 
-def ended(*arguments: str, cwd: Path) -> tuple[int, str]:
-    command = Command(*arguments, cwd=cwd)
-    return command.end(), command.output
+def ended(*arguments: str) -> tuple[int, str]:
+    """The exit code of a command and what it said, in this process."""
+    done = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
+    return done.exit_code, done.output
 
 
-def test_a_run_gets_other_shards_and_the_next_one_has_them(tmp_path: Path) -> None:
+def test_a_run_gets_other_shards_and_the_next_one_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "app.py").write_text(APP)
     arguments = ("--every", "200ms", "--workers", "2", "--store", "store")
     run = Command("run", "app.py", *arguments, cwd=tmp_path)
     shown = tmp_path / "out"
     run.wait_for("output", lambda: shown.is_dir() and any(shown.glob("part-*")))
-    code, said = ended("scale", "store", "count=3", "--wait", "60", "--json", cwd=tmp_path)
+    code, said = ended("scale", "store", "count=3", "--wait", "60", "--json")
     assert code == 0, said
     assert json.loads(said)["operators"]["count"] == {"shards": 3, "wanted": 3}
     assert json.loads(said)["done"]
     run.process.terminate()
-    assert run.process.wait(timeout=120) == 0, run.output
-    assert run.says("going on with other shards: count 2 to 3")
-    code, said = ended("scale", "store", "count=1", "--wait", "0", cwd=tmp_path)
+    assert run.end() == 0, run.output
+    assert run.says("resumed with another plan: count 2 to 3")
+    code, said = ended("scale", "store", "count=1", "--wait", "0")
     assert code == 0
     assert "it counts for the next one" in said
-    code, said = ended("check", "app.py", "--store", "store", cwd=tmp_path)
-    assert code == 0, said
+    check = Command("check", "app.py", "--store", "store", cwd=tmp_path)
+    assert check.end() == 0, check.output
 
 
-def test_what_is_wrong_is_said_in_a_line(tmp_path: Path) -> None:
+def test_what_is_wrong_is_said_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     pipeline = es.Pipeline("short")
     pipeline.source(es.Range(10), name="numbers").sink(es.Collect(), name="out")
     pipeline.run(store=tmp_path / "store")
@@ -50,6 +59,6 @@ def test_what_is_wrong_is_said_in_a_line(tmp_path: Path) -> None:
         ("numbers=0", "write OPERATOR=SHARDS"),
         ("numbers", "write OPERATOR=SHARDS"),
     ):
-        code, said = ended("scale", "store", wish, cwd=tmp_path)
+        code, said = ended("scale", "store", wish)
         assert code == 2
         assert why in said

@@ -8,12 +8,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import everstream as es
-from everstream.cli import app
+from everstream.cli.app import app
 from everstream.cli.finding import load_pipeline
 from everstream.core.orders import Outcome
+from everstream.engine.tasks.driver.job import WorkersJob
 from everstream.errors import StoreError
-from everstream.spark.job import HostsJob
 from everstream.state.signing import KEY_FILE, is_signed
+from tests.spark import MASTER
 
 WORD = "planted-key-0123456789abcdef-0123456789"
 PROGRAM = """
@@ -35,14 +36,14 @@ def signed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "store.key").write_text(f"{WORD}\n")
     (folder / "store.key").chmod(0o600)
     captured: list[bytes] = []
-    begin = HostsJob.__init__
+    begin = WorkersJob.__init__
 
-    def capturing(self: HostsJob, *args: Any, **named: Any) -> None:
+    def capturing(self: WorkersJob, *args: Any, **named: Any) -> None:
         begin(self, *args, **named)
         captured.append(cloudpickle.dumps(named["task"]))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(HostsJob, "__init__", capturing)
+        patch.setattr(WorkersJob, "__init__", capturing)
         result = run(folder, kill=["count@500"], until=lambda s: s.epoch >= 3 and s.recoveries)
     assert result.outcome is Outcome.STOPPED and len(result.recoveries) == 1
     (folder / "task").write_bytes(captured[0])
@@ -51,7 +52,7 @@ def signed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(folder: Path, **options: Any) -> Any:
     return load_pipeline(str(folder / "app.py")).run(
-        master="local[2]",
+        master=MASTER,
         workers=1,
         store=folder / "store",
         checkpoint=es.Coordinated(every="100ms"),
@@ -74,7 +75,9 @@ def test_everything_that_a_run_restores_from_is_signed_and_the_key_is_nowhere(si
 def test_a_run_without_the_key_is_refused_before_spark_starts(
     signed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("everstream.spark.room.make_context", lambda *_: pytest.fail("Spark"))
+    monkeypatch.setattr(
+        "everstream.engine.spark.slots.make_context", lambda *_: pytest.fail("Spark")
+    )
     with pytest.raises(StoreError, match=r"is signed.*--store-key"):
         run(signed, store_key=None)
 

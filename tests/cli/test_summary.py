@@ -7,7 +7,7 @@ from everstream.cli.summary import show_recoveries
 from everstream.core.coordinators.recovery_report import RecoveryReport
 
 
-@pytest.mark.parametrize("what", ["host 2 (killed on purpose)", "host 2 came back"])
+@pytest.mark.parametrize("what", ["worker 2 (killed on purpose)", "worker 2 came back"])
 def test_a_kill_on_purpose_is_said_once(what: str) -> None:
     console = Console(width=200)
     with console.capture() as said:

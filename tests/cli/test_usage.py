@@ -6,8 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 import everstream as es
-from everstream.cli import app
-from everstream.cli.options import RunOptions
+from everstream.cli.app import app
+from everstream.cli.run_command import RunCommand
 from tests.cli.commands import ROOT, Command
 
 WORD_COUNT = str(ROOT / "examples" / "word_count.py")
@@ -34,24 +34,31 @@ def test_help_teaches_with_an_example(command: list[str]) -> None:
     ("options", "says"),
     [
         (["--every", "banana"], "'banana' is no duration: write it like 500ms, 5s, 2m or 1h"),
-        (["--every", "0s"], "the time between checkpoints must be positive"),
+        (["--every", "0s"], "--every 0s: the time must be positive"),
         (["--timeout", "soon"], "'soon' is no duration"),
         (["--heartbeat-timeout", "0s"], "--heartbeat-timeout 0s: the time must be positive"),
         (["--checkpoint-timeout", "0s"], "--checkpoint-timeout 0s: the time must be positive"),
         (
             ["--checkpoint", "none", "--every", "1s"],
-            "need checkpoints: say which with --checkpoint",
+            "need checkpoints, and the protocol is none",
         ),
         (["--checkpoint", "none", "--log", "memory"], "need checkpoints"),
-        (["--checkpoint", "unaligned", "--log", "durable"], "unaligned keeps no log: drop --log"),
-        (["--checkpoint", "hmnr", "--every-records", "100"], "hmnr: each shard has its own timer"),
-        (["--checkpoint", "uncoordinated", "--every", "auto"], "give a time with --every"),
+        (
+            ["--checkpoint", "unaligned", "--log", "durable"],
+            "unaligned keeps no log: leave log out",
+        ),
+        (["--checkpoint", "hmnr", "--every-records", "100"], "hmnr each shard has its own timer"),
+        (["--checkpoint", "uncoordinated", "--every", "auto"], "give a time with every"),
         (["--checkpoint", "bcs", "--log", "tape"], "tape"),
         (
             ["--checkpoint", "sometimes"],
             "'sometimes' is no checkpoint protocol: say one of aligned",
         ),
-        (["--workers", "0"], "--workers"),
+        (["--workers", "0"], "--workers 0: give a whole number from 1 up"),
+        (["--engine", "steam"], "--engine steam: say one of tasks, microbatch"),
+        (["--renamed", "a"], "--renamed a: write OLD=NEW"),
+        (["--worker-memory", "much"], "--worker-memory much: "),
+        (["--monitor", "1ms"], "the shortest period is 50ms"),
     ],
 )
 def test_a_wrong_option_is_named(options: list[str], says: str) -> None:
@@ -71,17 +78,17 @@ def test_a_wrong_option_is_named(options: list[str], says: str) -> None:
         ({"checkpoint": "at-least-once"}, es.Coordinated(mode="at-least-once")),
         ({"checkpoint": "uncoordinated", "every": "2s"}, es.Uncoordinated(every="2s")),
         ({"checkpoint": "uncoordinated", "log": "memory"}, es.Uncoordinated(log="memory")),
-        ({"checkpoint": "hmnr", "every": "2s"}, es.Induced(every="2s", rule="hmnr")),
-        ({"checkpoint": "bcs", "log": "durable"}, es.Induced(rule="bcs")),
+        ({"checkpoint": "hmnr", "every": "2s"}, es.CommunicationInduced(every="2s", rule="hmnr")),
+        ({"checkpoint": "bcs", "log": "durable"}, es.CommunicationInduced(rule="bcs")),
         ({"checkpoint": "none"}, None),
     ],
 )
 def test_each_word_after_checkpoint_chooses_a_protocol(
     options: dict[str, str], chosen: object
 ) -> None:
-    asked = RunOptions("pipeline.py", **options)  # type: ignore[arg-type]
+    asked = RunCommand("pipeline.py", options)
     asked.check()
-    assert RunOptions.from_json(asked.to_json()).checkpointing() == chosen
+    assert RunCommand.from_json(asked.to_json()).options.checkpoint == chosen
 
 
 CYCLIC = """

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 import polars as pl
 
-from everstream.connectors.parts import owner_of
+from everstream.connectors.files.parts import owner_of
 from everstream.pipeline.sink import SinkShard
 
 

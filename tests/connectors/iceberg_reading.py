@@ -8,8 +8,8 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.manifest import ManifestEntryStatus
 
-from everstream.connectors.lake import Mark
-from everstream.connectors.parts import owner_of
+from everstream.connectors.files.parts import owner_of
+from everstream.connectors.lake.table import Mark
 from everstream.pipeline.sink import SinkShard
 
 NAME = "lake.words"

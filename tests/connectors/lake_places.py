@@ -9,9 +9,9 @@ from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog import Catalog
 
 from everstream.connectors import Delta, Iceberg
-from everstream.connectors.lake_both_ways import LakeBothWays
+from everstream.connectors.lake.connector import LakeConnector
 from everstream.pipeline.batch import Batch
-from everstream.pipeline.sink import SinkShard, Transaction
+from everstream.pipeline.sink import Committable, SinkShard
 from tests.connectors import delta_reading, iceberg_reading
 
 os.environ["POLARS_ICEBERG_PLANNER"] = "pyiceberg"  # there is a faster one, which we do not need
@@ -41,7 +41,7 @@ class LakePlace:
     def iceberg(self) -> Any:
         return self.catalog.load_table(iceberg_reading.NAME)
 
-    def open(self, **options: Any) -> LakeBothWays:
+    def open(self, **options: Any) -> LakeConnector:
         if self.kind == "delta":
             return Delta(self.lake, **options)
         return Iceberg(iceberg_reading.NAME, iceberg_reading.catalog_in(self.lake), **options)
@@ -49,7 +49,7 @@ class LakePlace:
     def who(self, generation: int = 1, shard: int = 0, operator: str = "counts") -> SinkShard:
         return SinkShard("words", operator, shard, 2, generation, self.store)
 
-    def prepared(self, batch: Batch, checkpoint: int = 1, **options: Any) -> Transaction:
+    def prepared(self, batch: Batch, checkpoint: int = 1, **options: Any) -> Committable:
         writer = self.open(**options).open(self.who())
         writer.write(batch)
         transaction = writer.prepare(checkpoint)

@@ -1,6 +1,6 @@
 """The PostgreSQL server of the tests: installed if it is not there."""
 
-from everstream.bench.connectors.postgres_server import PostgresServer, programs
+from everstream_lab.bench.connectors.postgres_server import PostgresServer, programs
 from tests.installing import install
 
 __all__ = ["PostgresServer", "install_postgres", "programs"]

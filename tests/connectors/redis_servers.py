@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from everstream.bench.connectors.redis_server import LocalRedis
+from everstream_lab.bench.connectors.redis_server import LocalRedis
 from tests.installing import install
 
 

@@ -2,17 +2,22 @@
 
 import hashlib
 import sqlite3
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
 from everstream.connectors import Postgres, Sqlite
-from everstream.connectors.sql import CHECKPOINTS, TOKEN, WRITERS
+from everstream.connectors.sql.database import CHECKPOINTS, TOKEN, WRITERS, Session
+from everstream.connectors.sql.tables import TableSink
 from everstream.pipeline.batch import Batch
-from everstream.pipeline.sink import Sink, SinkShard, Transaction
+from everstream.pipeline.sink import Committable, Sink, SinkShard
 
-OWN = f"SELECT id FROM {WRITERS} WHERE target = {{0}} AND pipeline = {{0}} AND operator = {{0}}"
+OWN = (
+    f"EXISTS (SELECT 1 FROM {WRITERS} WHERE target = {{0}} AND pipeline = {{0}} AND operator = {{0}} "
+    f"AND {TOKEN} >= id * {CHECKPOINTS} AND {TOKEN} < (id + 1) * {CHECKPOINTS})"
+)
 
 
 def table_for(place: str) -> str:
@@ -27,7 +32,7 @@ def sqlite_rows(file: Path, table: str, who: SinkShard | None = None) -> list[di
             return []
         sql, values = f'SELECT * FROM "{table}"', ()
         if who is not None:
-            sql += f" WHERE {TOKEN} / {CHECKPOINTS} IN ({OWN.format('?')})"
+            sql += f" WHERE {OWN.format('?')}"
             values = (table, who.pipeline, who.operator)
         rows = [dict(row) for row in connection.execute(sql, values)]
     connection.close()
@@ -43,7 +48,7 @@ def postgres_rows(dsn: str, table: str, who: SinkShard | None = None) -> list[di
             return []
         sql, values = f'SELECT * FROM "{table}"', ()
         if who is not None:
-            sql += f" WHERE {TOKEN} / {CHECKPOINTS} IN ({OWN.format('%s')})"
+            sql += f" WHERE {OWN.format('%s')}"
             values = (table, who.pipeline, who.operator)
         rows = connection.execute(sql, values).fetchall()
     return [{name: value for name, value in row.items() if name != TOKEN} for row in rows]
@@ -63,6 +68,16 @@ class Place:
         if self.kind == "sqlite":
             return Sqlite(self.file, self.table, **options)
         return Postgres(self.dsn, self.table, **options)
+
+    @property
+    def salt(self) -> int:
+        """A number of the test's own, for what all tests of one server share."""
+        return int(self.table[1:6], 16)
+
+    def session(self) -> AbstractContextManager[Session]:
+        sink = self.sink()
+        assert isinstance(sink, TableSink)
+        return sink._database.session(self.table)
 
     def rows(self) -> list[dict[str, Any]]:
         if self.kind == "sqlite":
@@ -87,7 +102,7 @@ class Place:
     def _connect(self) -> Any:
         return sqlite3.connect(self.file) if self.kind == "sqlite" else psycopg.connect(self.dsn)
 
-    def prepared(self, batch: Batch, checkpoint: int = 1, **options: Any) -> Transaction:
+    def prepared(self, batch: Batch, checkpoint: int = 1, **options: Any) -> Committable:
         writer = self.sink(**options).open(self.who())
         writer.write(batch)
         transaction = writer.prepare(checkpoint)

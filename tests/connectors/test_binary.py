@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from everstream.connectors import Binary
-from everstream.connectors.parts import owner_of
+from everstream.connectors.files.parts import owner_of
 from everstream.errors import UserError
 from everstream.pipeline.sink import SinkShard
 from everstream.testing.sinks import check_sink
@@ -28,7 +28,7 @@ def test_binary_is_exactly_once_through_every_crash() -> None:
     def shown(_: Any, who: SinkShard) -> Iterator[Any]:
         folder = Path(who.store).parent / "out"
         mine = owner_of(who.pipeline, who.operator)
-        for part in folder.glob(f"part-{mine}-????-????????.bin"):
+        for part in folder.glob(f"part-{mine}-????-????????-g*.bin"):
             yield from map(json.loads, part.read_text().splitlines())
 
     check_sink(lambda place: Binary(f"{place}/out", encode=line), shown)

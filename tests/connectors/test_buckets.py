@@ -14,8 +14,8 @@ import polars as pl
 import pytest
 
 import everstream as es
-from everstream.connectors.files import filesystem_of, names_in
-from everstream.connectors.parts import PartFolder, owner_of
+from everstream.connectors.files.filesystem import filesystem_of, names_in
+from everstream.connectors.files.parts import PartFolder, owner_of
 from everstream.core.permits import permit
 from everstream.errors import EverstreamError, UserError
 from everstream.pipeline.sink import SinkShard
@@ -24,6 +24,7 @@ from everstream.testing import sinks
 from everstream.testing.sinks import check_sink
 from everstream.testing.sources import check_source
 from tests.s3_server import BUCKET, SECRET, S3Server
+from tests.spark import MASTER
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,7 @@ def test_the_sources_give_what_is_in_the_bucket(server: S3Server, folder: str) -
     rows.write_parquet(parquet, row_group_size=64)
     put(server, folder, "rows.parquet", parquet.getvalue())
     check_source(
-        lambda: es.TextLines(f"{folder}/*.txt", batch_bytes=300), expected=texts, respreads=True
+        lambda: es.TextLines(f"{folder}/*.txt", batch_bytes=300), expected=texts, redistributes=True
     )
     check_source(lambda: es.JsonLines(f"{folder}/rows.jsonl"), expected=rows.to_dicts())
     check_source(lambda: es.Parquet(f"{folder}/rows.parquet"), expected=rows.to_dicts())
@@ -128,7 +129,7 @@ def test_a_folder_that_was_emptied_is_gone(server: S3Server, folder: str) -> Non
     fs.rm_file(f"{path}/x")
 
 
-def test_hosts_and_the_object_store_are_killed_and_the_output_is_exact(
+def test_workers_and_the_object_store_are_killed_and_the_output_is_exact(
     folder: str, server: S3Server, tmp_path: Path
 ) -> None:
     for number in range(2):
@@ -152,7 +153,8 @@ def test_hosts_and_the_object_store_are_killed_and_the_output_is_exact(
     rows.sink(es.JsonLines(f"{folder}/json/", storage_options=own), name="json")
     rows.sink(es.Parquet(f"{folder}/parquet/", storage_options=own), name="parquet")
     result = pipeline.run(
-        master="local[3]",
+        master=MASTER,
+        workers=3,
         store=tmp_path / "store",
         checkpoint=es.Coordinated(every="200ms"),
         kill=["parse@1500"],

@@ -12,11 +12,12 @@ import pytest
 
 import everstream as es
 from everstream.connectors import Csv, JsonLines, TextLines
-from everstream.connectors.compressed import CODECS
+from everstream.connectors.files.compressed import CODECS
 from everstream.errors import ConnectorError
 from everstream.pipeline.batch import records_of
 from everstream.pipeline.source import END, Reader, Source
 from everstream.testing.sources import check_source
+from tests.spark import MASTER
 
 LINES = [f"line {number} {'x' * (number % 50)}" for number in range(2_000)]
 
@@ -84,7 +85,9 @@ def test_compressed_files_keep_the_promises_of_a_source(tmp_path: Path, kind: st
         pack(tmp_path / f"{part}.jsonl.zst", [f'{{"n":{n},"t":"é"}}' for n in own])
         pack(tmp_path / f"{part}.csv.gz", ["n,t", *(f'{n},"é"' for n in own)])
     expected = [{"n": number, "t": "é"} for number in numbers]
-    check_source(lambda: SOURCES[kind](tmp_path), shards=(1, 2), expected=expected, respreads=True)
+    check_source(
+        lambda: SOURCES[kind](tmp_path), shards=(1, 2), expected=expected, redistributes=True
+    )
 
 
 def test_a_quoted_line_end_in_a_compressed_csv_file(tmp_path: Path) -> None:
@@ -125,5 +128,5 @@ def test_a_pipeline_counts_the_lines_of_compressed_files(tmp_path: Path) -> None
         pack(tmp_path / f"{number}.txt.gz", LINES[number::3])
     pipeline = es.Pipeline("packed")
     pipeline.source(es.TextLines(tmp_path), shards=2).collect()
-    result = pipeline.run(master="local[3]", store=tmp_path / ".store")
+    result = pipeline.run(master=MASTER, workers=3, store=tmp_path / ".store")
     assert sorted(result.collected()) == sorted(LINES)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everstream.connectors import JsonLines, TextLines
-from everstream.connectors.ranges import deal
+from everstream.connectors.files.ranges import deal
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.source import EndOfStream, Reader
 from everstream.testing.sources import check_source
@@ -40,7 +40,7 @@ pieces = st.sampled_from(
 contents = st.lists(st.lists(pieces, max_size=25).map("".join), min_size=1, max_size=4)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(contents, st.integers(1, 7), st.integers(1, 40))
 def test_every_line_is_read_exactly_once(texts: list[str], shards: int, batch_bytes: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -58,7 +58,7 @@ def test_every_line_is_read_exactly_once(texts: list[str], shards: int, batch_by
             assert found == expected
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(contents, st.integers(1, 40))
 def test_text_lines_keeps_the_promises_of_a_source(texts: list[str], batch_bytes: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -67,7 +67,9 @@ def test_text_lines_keeps_the_promises_of_a_source(texts: list[str], batch_bytes
             Path(folder, f"{number}.txt").write_bytes(text.encode())
             expected += lines_of(text.encode())
         check_source(
-            lambda: TextLines(folder, batch_bytes=batch_bytes), expected=expected, respreads=True
+            lambda: TextLines(folder, batch_bytes=batch_bytes),
+            expected=expected,
+            redistributes=True,
         )
 
 
@@ -224,7 +226,7 @@ def test_json_lines_keeps_the_promises_of_a_source(tmp_path: Path) -> None:
     )
     for batch_bytes in (1, 20, 10_000):
         check_source(
-            partial(JsonLines, file, batch_bytes=batch_bytes), expected=VALUES, respreads=True
+            partial(JsonLines, file, batch_bytes=batch_bytes), expected=VALUES, redistributes=True
         )
 
 
@@ -238,7 +240,7 @@ def test_json_lines_as_columns_keeps_the_promises_of_a_source(
         check_source(
             partial(JsonLines, f"{tmp_path}/*.jsonl", batch_bytes=batch_bytes, **how),
             expected=ROWS,
-            respreads=True,
+            redistributes=True,
         )
 
 

@@ -20,7 +20,7 @@ from everstream.pipeline.batch import records_of
 from everstream.pipeline.operator import Context
 from everstream.pipeline.source import EndOfStream, Reader
 from everstream.runtime.stage import Stage
-from everstream.state.keystore import KeyStore
+from everstream.state.backends.memory import MemoryBackend
 from everstream.testing.sources import check_source
 
 FEED: list[Any] = []
@@ -88,7 +88,9 @@ def test_a_function_in_a_journal_keeps_the_promises_of_a_source(tmp_path: Path) 
 def test_a_source_in_a_journal_keeps_the_promises_of_a_source(tmp_path: Path, root: str) -> None:
     folder = f"{root}{tmp_path}/{uuid.uuid4().hex}"
     check_source(
-        lambda: Journal(FromList(range(20), batch=3), folder), expected=range(20), respreads=False
+        lambda: Journal(FromList(range(20), batch=3), folder),
+        expected=range(20),
+        redistributes=False,
     )
 
 
@@ -250,7 +252,7 @@ def test_damage_in_the_middle_of_a_journal_is_named(tmp_path: Path) -> None:
 
 
 def test_old_segments_may_be_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("everstream.connectors.journal.SEGMENT_BYTES", 1)
+    monkeypatch.setattr("everstream.connectors.journal.source.SEGMENT_BYTES", 1)
     FEED[:] = [1, 2, 3]
     reader = one_by_one(tmp_path, 1)
     assert [reader.read() for _ in range(2)] == [[1], [2]]
@@ -269,7 +271,7 @@ def test_old_segments_may_be_removed(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_what_no_checkpoint_needs_is_removed_and_a_fresh_start_begins_behind_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("everstream.connectors.journal.SEGMENT_BYTES", 1)
+    monkeypatch.setattr("everstream.connectors.journal.source.SEGMENT_BYTES", 1)
     FEED[:] = [1, 2, 3, 4]
     reader = one_by_one(tmp_path, 1)
     offsets = [reader.offset for _ in range(4) if reader.read()]
@@ -292,17 +294,17 @@ def test_what_no_checkpoint_needs_is_removed_and_a_fresh_start_begins_behind_it(
 def test_the_newest_segment_is_never_removed_nor_any_that_is_asked_to_be_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("everstream.connectors.journal.SEGMENT_BYTES", 1)
+    monkeypatch.setattr("everstream.connectors.journal.source.SEGMENT_BYTES", 1)
     FEED[:] = [1, 2]
     reader = one_by_one(tmp_path, 1)
     assert [reader.read(), reader.read()] == [[1], [2]]
     reader.forget(reader.offset)
     assert len(list(tmp_path.glob("shard-0-of-1/segment-*"))) == 1
     FEED[:] = [1, 2, 3]
-    keeper = Journal(FromFeed(), tmp_path / "all", keep="all").open(0, 1)
+    strategy = Journal(FromFeed(), tmp_path / "all", keep="all").open(0, 1)
     for _ in range(3):
-        keeper.read()
-    keeper.forget(keeper.offset)
+        strategy.read()
+    strategy.forget(strategy.offset)
     assert len(list(tmp_path.glob("all/shard-0-of-1/segment-*"))) == 3
     with pytest.raises(UserError, match="keep='some': say 'needed' or 'all'"):
         Journal(FromFeed(), tmp_path, keep="some")
@@ -315,7 +317,7 @@ def test_a_source_is_told_what_the_kept_checkpoints_do_not_need() -> None:
         def forget(self, offset: int) -> None:
             told.append(offset)
 
-    stage = Stage("source", Context("source", 0, 1, KeyStore()), reader=Telling())
+    stage = Stage("source", Context("source", 0, 1, MemoryBackend()), reader=Telling())
     for checkpoint in range(1, 8):
         stage.offsets.append((checkpoint, checkpoint * 10))
         if checkpoint != 5:  # its manifest could not be written

@@ -77,7 +77,7 @@ JSON = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(records=st.lists(JSON, min_size=1))
 def test_any_json_comes_back_as_pythons_own_json_would_give_it(
     records: list[Any], tmp_path_factory: pytest.TempPathFactory

@@ -11,11 +11,12 @@ from typing import Any
 
 import fastavro
 import polars as pl
+import pyarrow as pa
 import pytest
 
 from everstream.connectors import Avro, Kafka
-from everstream.connectors.kafka_avro import AvroDecoder
-from everstream.connectors.kafka_formats import BROKEN, Json
+from everstream.connectors.kafka.avro import AvroDecoder
+from everstream.connectors.kafka.formats import BROKEN, Json, unpacked_bytes
 from everstream.errors import ConnectorError, EverstreamError, UserError
 from everstream.pipeline.source import EndOfStream
 from tests.connectors.kafka_reading import all_of, opened, read_until, topic_of
@@ -212,6 +213,14 @@ def test_avro_values_with_a_header_and_broken_ones() -> None:
 OLD = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "int"}]}
 
 
+ANSWERS: dict[str, dict[str, Any]] = {
+    "/schemas/ids/41": {"schema": json.dumps(OLD)},
+    "/schemas/ids/42": {"error_code": 40403, "message": "Schema 42 not found"},
+    "/schemas/ids/43": {"schema": "syntax = 'proto3';", "schemaType": "PROTOBUF"},
+    "/schemas/ids/44": {"schema": json.dumps({"type": "nothing"})},
+}
+
+
 class Registry(BaseHTTPRequestHandler):
     """The one call of a schema registry that a reader makes."""
 
@@ -219,10 +228,10 @@ class Registry(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         type(self).asked.append((self.path, self.headers["Authorization"]))
-        found = self.path == "/schemas/ids/41"
-        self.send_response(200 if found else 404)
+        answer = ANSWERS.get(self.path, {})
+        self.send_response(200 if "schema" in answer else 404)
         self.end_headers()
-        self.wfile.write(json.dumps({"schema": json.dumps(OLD)} if found else {}).encode())
+        self.wfile.write(json.dumps(answer).encode())
 
     def log_message(self, *_: object) -> None: ...
 
@@ -249,7 +258,7 @@ def test_a_registry_is_asked_once_for_the_schema_a_value_was_written_with(regist
     assert path == "/schemas/ids/41" and password is not None
 
 
-def test_a_registry_that_does_not_know_or_is_not_there_is_named_without_its_password(
+def test_a_registry_that_gives_no_answer_or_is_not_there_is_named_without_its_password(
     registry: str,
 ) -> None:
     for address, why in ((registry, "HTTP 404"), ("127.0.0.1:1", "refused")):
@@ -257,3 +266,132 @@ def test_a_registry_that_does_not_know_or_is_not_there_is_named_without_its_pass
         with pytest.raises(EverstreamError, match=f"http://{address} does not .* 5: .*{why}") as no:
             AvroDecoder(given, None).objects([avro({"id": 1}, number=5)])
         assert SECRET not in f"{no.value} {no.value!r} {given!r}"
+
+
+@pytest.mark.parametrize(
+    ("number", "why"), [(42, "has no schema 42"), (43, "type PROTOBUF"), (44, "no Avro")]
+)
+def test_a_value_whose_schema_nobody_knows_is_left_to_on_error(
+    kafka: KafkaServer, registry: str, number: int, why: str
+) -> None:
+    topic = topic_of(kafka)
+    values = [avro({"id": n}, OLD, 41 if n != 2 else number) for n in (1, 2, 3)]
+    kafka.produce(topic, [{"value": value} for value in values])
+    given = Avro(registry=f"http://{registry}")
+    with pytest.raises(ConnectorError, match=f"offset 1: .*{why}"):
+        all_of(Kafka(kafka.bootstrap, topic, value="avro", avro=given, stop="latest"))
+    Registry.asked = []
+    reader = opened(
+        Kafka(
+            kafka.bootstrap, topic, value="avro", avro=given, stop="latest", on_error="dead_letter"
+        )
+    )
+    assert read_until(reader, lambda _: False) == [{"id": 1}, {"id": 3}]
+    ((record, error),) = [(each.record, each.error) for each in reader.take_rejected()]
+    assert record == values[1] and why in error
+    reader.close()
+    paths = [path for path, _ in Registry.asked]
+    assert paths.count(f"/schemas/ids/{number}") == 1, "asked again and again for what it lacks"
+
+
+DEEP = {"type": "record", "name": "R", "fields": [{"name": "f", "type": "double"}]}
+
+
+def test_bytes_that_no_avro_reader_understands_are_broken_values() -> None:
+    decoder = AvroDecoder(Avro(DEEP), None)
+    for value in (b"\x01", b"\x00" * 3):
+        with pytest.raises(BROKEN):
+            decoder.objects([value])
+
+
+def test_a_key_that_is_no_text_is_left_to_on_error(kafka: KafkaServer) -> None:
+    topic = topic_of(kafka)
+    kafka.produce(topic, [{"value": b"1", "key": b"\xff"}, {"value": b"2", "key": b"a"}])
+    reader = opened(
+        Kafka(kafka.bootstrap, topic, stop="latest", fields=["value", "key"], on_error="skip")
+    )
+    assert read_until(reader, lambda _: False) == [{"value": 2, "key": "a"}]
+    (rejected,) = reader.take_rejected()
+    assert rejected.record == b"1" and "is no text" in rejected.error
+    reader.close()
+
+
+def ipc(frame: pl.DataFrame, compression: Any = "zstd") -> bytes:
+    return frame.write_ipc_stream(None, compression=compression).getvalue()
+
+
+def nulls(rows: int) -> bytes:
+    """A table of nothing, which takes no room on the wire however long it is."""
+    table = pa.table({"n": pa.nulls(rows)})
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, table.schema) as writer:
+        writer.write_table(table)
+    return out.getvalue().to_pybytes()
+
+
+BOMBS = {
+    "zeros": ipc(pl.DataFrame({"n": pl.zeros(1_000_000, dtype=pl.Int64, eager=True)})),
+    "zeros in lz4": ipc(
+        pl.DataFrame({"n": pl.zeros(1_000_000, dtype=pl.Int64, eager=True)}), "lz4"
+    ),
+    "nulls": nulls(1 << 22),
+    "one text often": ipc(
+        pl.DataFrame({"n": pl.Series(["x" * 100_000], dtype=pl.Categorical)}).select(
+            pl.col("n").repeat_by(1_000).explode()
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+def test_an_arrow_value_that_unpacks_to_too_much_is_left_to_on_error(
+    kafka: KafkaServer, kind: str
+) -> None:
+    topic = topic_of(kafka)
+    table = ipc(pl.DataFrame({"n": [1, 2]}))
+    kafka.produce(topic, [{"value": value} for value in (table, BOMBS[kind], table)])
+    options: dict[str, Any] = {"value": "arrow", "stop": "latest", "max_record_bytes": 1_000_000}
+    with pytest.raises(ConnectorError, match=r"offset 1: .*unpacks to .* max_record_bytes=1,000,"):
+        frame_of(Kafka(kafka.bootstrap, topic, **options))
+    reader = opened(Kafka(kafka.bootstrap, topic, on_error="dead_letter", **options))
+    assert read_until(reader, lambda _: False) == [{"n": 1}, {"n": 2}] * 2
+    assert [each.record for each in reader.take_rejected()] == [BOMBS[kind]]
+    reader.close()
+
+
+def test_arrow_values_that_are_large_together_are_unpacked_some_at_a_time(
+    kafka: KafkaServer,
+) -> None:
+    topic = topic_of(kafka)
+    value = ipc(pl.DataFrame({"n": pl.zeros(10_000, dtype=pl.Int64, eager=True)}))
+    kafka.produce(topic, [{"value": value}] * 20)
+    reader = opened(
+        Kafka(kafka.bootstrap, topic, value="arrow", stop="latest", max_record_bytes=200_000)
+    )
+    sizes, offsets = list[int](), list[int]()
+    while not isinstance(batch := reader.read(), EndOfStream):
+        if batch is not None:
+            sizes.append(len(batch))
+            ((at, _, _),) = [place[:3] for place in reader.offset.places.values()]
+            offsets.append(at)
+    assert sum(sizes) == 200_000 and max(sizes) == 20_000
+    assert offsets == [2 * n for n in range(1, 11)], "an offset behind what was held back"
+    reader.close()
+
+
+def test_the_unpacked_size_is_told_before_anything_is_unpacked() -> None:
+    frame = pl.DataFrame(
+        {
+            "n": range(1_000),
+            "t": ["some text"] * 1_000,
+            "l": [[1, 2]] * 1_000,
+            "s": [{"a": 1.5, "b": "x"}] * 1_000,
+        }
+    )
+    size = unpacked_bytes(ipc(frame, "uncompressed"))
+    assert frame.estimated_size() <= size <= 2 * frame.estimated_size()
+    for compression in ("lz4", "zstd"):
+        assert unpacked_bytes(ipc(frame, compression)) == size
+    for broken in (b"\xff" * 64, b"no table at all"):
+        with pytest.raises(ValueError, match="no Arrow IPC stream"):
+            unpacked_bytes(broken)

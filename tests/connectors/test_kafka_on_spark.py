@@ -1,8 +1,7 @@
-"""Kafka in real runs on Spark: hosts and the broker are killed while it is read, and it counts right."""
+"""Kafka in real runs on Spark: workers and the broker are killed while it is read, and it counts right."""
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,20 +9,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 import everstream as es
-from everstream.pipeline.checkpointing import Engine
-from everstream.spark.context import make_context
+from everstream.pipeline.checkpointing import EngineName
 from tests.connectors.kafka_reading import PATIENCE_S, topic_of
 from tests.kafka_server import KafkaServer
 
 EACH = 600
 """Records in each of two partitions."""
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    session = SparkSession(make_context("local[3]", "kafka tests"))
-    yield session
-    session.stop()
 
 
 def rows_in(folder: Path) -> list[dict[str, Any]]:
@@ -44,8 +35,8 @@ def produce(kafka: KafkaServer, topic: str, first: int, end: int) -> None:
 
 
 @pytest.mark.parametrize("engine", ["tasks", pytest.param("microbatch", marks=pytest.mark.long)])
-def test_killed_hosts_and_a_killed_broker_lose_and_double_nothing(
-    engine: Engine, spark: SparkSession, kafka: KafkaServer, tmp_path: Path
+def test_killed_workers_and_a_killed_broker_lose_and_double_nothing(
+    engine: EngineName, spark: SparkSession, kafka: KafkaServer, tmp_path: Path
 ) -> None:
     topic = topic_of(kafka, 2)
     produce(kafka, topic, 0, EACH // 2)

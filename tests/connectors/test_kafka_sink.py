@@ -13,10 +13,10 @@ from confluent_kafka import KafkaError, KafkaException
 from kafka.partitioner.default import murmur2
 
 import everstream as es
-from everstream.connectors import kafka_commits
-from everstream.connectors.kafka_commits import ShardCommits
-from everstream.connectors.kafka_marks import Mark, Marks, topic_of_marks
-from everstream.connectors.kafka_sink import KafkaTransaction
+from everstream.connectors import Delivery
+from everstream.connectors.kafka import commits
+from everstream.connectors.kafka.commits import Mark, Marks, ShardCommits, topic_of_marks
+from everstream.connectors.kafka.sink import KafkaTransaction
 from everstream.core.permits import permit
 from everstream.errors import ConnectorError, EverstreamError, UserError
 from everstream.pipeline.batch import Batch
@@ -134,7 +134,7 @@ class Unsure:
 
 def unsure_once(monkeypatch: pytest.MonkeyPatch, committed: bool) -> None:
     """The first producer is unsure; those that are made afterwards are not."""
-    make = kafka_commits.producer_of
+    make = commits.producer_of
     made: list[Any] = []
 
     def producer_of(cluster: Any, settings: Any) -> Any:
@@ -142,7 +142,7 @@ def unsure_once(monkeypatch: pytest.MonkeyPatch, committed: bool) -> None:
         made.append(producer)
         return producer if len(made) > 1 else Unsure(producer, committed)
 
-    monkeypatch.setattr(kafka_commits, "producer_of", producer_of)
+    monkeypatch.setattr(commits, "producer_of", producer_of)
 
 
 @pytest.mark.parametrize("committed", [True, False])
@@ -166,7 +166,7 @@ def test_without_a_look_at_the_mark_messages_come_twice(
 def commit_while_an_heir_takes_over(place: Place) -> None:
     """A zombie has begun its transaction and sent its messages when the heir goes back to 0."""
     transaction = place.prepared([{"n": 1}])
-    frames = transaction._frames
+    frames = transaction._messages
 
     def slowly() -> Iterator[pl.DataFrame]:
         yield from frames()
@@ -175,16 +175,16 @@ def commit_while_an_heir_takes_over(place: Place) -> None:
             heirs[0].recover([], permit(0))
 
     heirs: list[Any] = []
-    transaction._frames = slowly  # type: ignore[method-assign]
+    transaction._messages = slowly  # type: ignore[method-assign]
     # The heir has removed what waited; a zombie has it in memory still.
     waiting = Path(transaction.part.path)
     data = waiting.read_bytes()
-    transaction.commits = replace_reading(transaction, waiting, data)
+    transaction.target = replace_reading(transaction, waiting, data)
     transaction.commit(permit(1))
 
 
 def replace_reading(transaction: KafkaTransaction, waiting: Path, data: bytes) -> ShardCommits:
-    commits = transaction.commits
+    commits = transaction.target
     assert commits is not None
     begin = commits._begin
 
@@ -212,7 +212,7 @@ def test_without_a_look_at_the_generation_a_zombie_gets_through(
 
 def test_a_late_starter_that_fences_off_its_heir_changes_nothing(place: Place) -> None:
     transaction = place.prepared([{"n": 1}])
-    assert transaction.commits is not None
+    assert transaction.target is not None
     late = place.sink().open(place.who(0))
     with pytest.raises(ConnectorError, match="generation 0 must stop"):
         late.recover([], permit(0))
@@ -231,6 +231,11 @@ def test_a_run_that_would_send_messages_again_is_refused(place: Place) -> None:
         transaction.commit(permit(checkpoint))
     with pytest.raises(UserError, match=r"up to checkpoint 2, but .* from checkpoint 1.*deletes"):
         place.sink().open(place.who(2)).recover([], permit(1))
+    with pytest.raises(
+        UserError, match=r"up to checkpoint 2, but .* undo that: `everstream rewind"
+    ):
+        place.sink().check_resume("words", "counts", "", {0: 1})
+    place.sink().check_resume("words", "counts", "", {0: 2})
     assert [value["n"] for value in place.values()] == [1, 2]
 
 
@@ -332,7 +337,7 @@ def test_at_least_once_messages_are_there_before_any_checkpoint_and_once_it_is_t
     place: Place,
 ) -> None:
     sink = place.sink(delivery="at-least-once")
-    assert sink.delivery is es.Delivery.AT_LEAST_ONCE
+    assert sink.delivery is Delivery.AT_LEAST_ONCE
     sink.start_fresh("words", "counts", "", replace=False)
     writer = sink.open(place.who())
     writer.recover([], permit(0))
@@ -396,19 +401,19 @@ def test_headers_and_timestamps_arrive(place: Place) -> None:
 
 def test_an_audit_has_a_topic_of_its_own_which_goes_with_it(place: Place) -> None:
     real = place.sink()
-    aside = pickle.loads(pickle.dumps(real.aside("1234-first")))
+    audit_copy = pickle.loads(pickle.dumps(real.audit_copy("1234-first")))
     assert real.results("words", "counts", "") is None
-    aside.check()
-    aside.start_fresh("words", "counts", f"{place.folder}/store", replace=False)
-    writer = aside.open(place.who())
+    audit_copy.check()
+    audit_copy.start_fresh("words", "counts", f"{place.folder}/store", replace=False)
+    writer = audit_copy.open(place.who())
     writer.recover([], permit(0))
     writer.write([{"n": 1}])
     transaction = writer.prepare(1)
     assert transaction is not None
     transaction.commit(permit(1))
     writer.close()
-    [batch] = aside.results("words", "counts", "") or []
+    [batch] = audit_copy.results("words", "counts", "") or []
     assert batch == [{"key": None, "value": b'{"n":1}', "headers": None}]
     assert place.messages() == []
-    aside.clear_aside("words", "counts")
+    audit_copy.clear_audit_copy("words", "counts")
     assert not [topic for topic in topics(place.kafka) if topic.startswith(f"{place.topic}-")]

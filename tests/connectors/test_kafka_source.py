@@ -5,12 +5,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from everstream.connectors import Kafka
-from everstream.connectors.kafka_offsets import KafkaOffset, owner
+from everstream.connectors.kafka.offsets import KafkaOffset, owner
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.source import EndOfStream
 from everstream.testing.sources import check_source
@@ -35,7 +36,7 @@ def test_the_source_suite(kafka: KafkaServer) -> None:
         lambda: Kafka(kafka.bootstrap, topic, stop="latest", fields=WHERE, batch_records=7),
         expected=expected,
         shards=(1, 2),
-        respreads=True,
+        redistributes=True,
         lane=lambda record: record["partition"],
     )
 
@@ -49,7 +50,7 @@ def test_the_source_suite_in_columns_with_one_partition_in_one_order(kafka: Kafk
         ),
         expected=[{"value": str(n)} for n in range(30)],
         shards=(1, 2),
-        respreads=True,
+        redistributes=True,
     )
 
 
@@ -244,7 +245,7 @@ def test_a_topic_that_is_not_there_is_refused(kafka: KafkaServer) -> None:
 
 
 def test_brokers_out_of_reach_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("everstream.connectors.kafka_offsets.ANSWER_S", 0.3)
+    monkeypatch.setattr("everstream.connectors.kafka.offsets.ANSWER_S", 0.3)
     with pytest.raises(ConnectorError, match=r"Kafka at 127\.0\.0\.1:1 cannot be reached"):
         Kafka("127.0.0.1:1", "orders").check()
 
@@ -346,3 +347,45 @@ def test_options_that_the_source_decides_are_refused() -> None:
         Kafka("localhost:9092", "orders", options={"group.id": "mine"})
     with pytest.raises(UserError, match="twice"):
         Kafka("localhost:9092", ["a", "a"])
+
+
+@pytest.mark.usefixtures("kafka")  # which installs it where it is missing
+def test_a_log_that_was_cut_and_written_anew_is_refused(tmp_path: Path) -> None:
+    """As after an unclean election: the offset is there, and other records lead up to it."""
+    with KafkaServer(tmp_path / "kafka") as server:
+        topic = topic_of(server)
+        server.produce(topic, [{"value": b"1"}] * 3)
+        reader = opened(Kafka(server.bootstrap, topic))
+        assert read_records(reader, 3) == [1, 1, 1]
+        before = reader.offset
+        reader.close()
+        server.kill()
+        server.start()  # another leader epoch begins
+        server.produce(topic, [{"value": b"2"}] * 4)
+        reader = opened(Kafka(server.bootstrap, topic))
+        reader.seek(pickle.loads(pickle.dumps(before)))
+        assert read_records(reader, 4) == [2] * 4, "nothing is wrong with what was read before"
+        after = reader.offset
+        reader.close()
+        epochs, later = before.epochs, after.epochs
+        assert epochs is not None and later is not None
+        assert later[topic, 0] > epochs[topic, 0]
+        # Had the old leader five records when it was read, two are lost now.
+        cut = KafkaOffset(before.topics, {(topic, 0): (5, None, 0)}, epochs)
+        reader = opened(Kafka(server.bootstrap, topic))
+        reader.seek(cut)
+        with pytest.raises(UserError, match=r"partition 0: the log was cut before offset 5"):
+            read_records(reader, 1)
+        reader.close()
+        # An offset of an earlier version knows no epoch.
+        reader = opened(Kafka(server.bootstrap, topic))
+        reader.seek(KafkaOffset(before.topics, {(topic, 0): (5, None, 0)}))
+        assert read_records(reader, 2) == [2, 2]
+        reader.close()
+
+
+def test_a_compacted_topic_is_told_of(kafka: KafkaServer, caplog: pytest.LogCaptureFixture) -> None:
+    plain, compacted = topic_of(kafka), topic_of(kafka, cleanup_policy="compact")
+    Kafka(kafka.bootstrap, [plain, compacted]).check()
+    (told,) = [record.getMessage() for record in caplog.records if "compacted" in record.msg]
+    assert f"'{compacted}'" in told and plain not in told

@@ -3,8 +3,8 @@
 import pytest
 
 from everstream.connectors import Kafka
-from everstream.connectors.kafka_offsets import owner
-from everstream.connectors.kafka_times import PartitionTimes
+from everstream.connectors.kafka.offsets import owner
+from everstream.connectors.kafka.records import PartitionTimes
 from everstream.errors import UserError
 from everstream.pipeline.times import NO_WATERMARK
 from tests.connectors.kafka_reading import opened, read_records, topic_of

@@ -15,8 +15,9 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 
-from everstream.connectors import Delta, Iceberg, delta_table, iceberg_table, lake_sink
-from everstream.connectors.lake import Conflict, LakeTable, Mark, Standing
+from everstream.connectors import Delta, Iceberg
+from everstream.connectors.lake import delta, iceberg, sink
+from everstream.connectors.lake.table import Conflict, LakeTable, Mark, Standing
 from everstream.core.permits import permit
 from everstream.errors import ConnectorError, UserError
 from everstream.testing import sinks
@@ -120,7 +121,7 @@ def commit_twice(lake: LakePlace) -> list[int]:
     """Stopped after the commit, and done again when the table has been compacted meanwhile."""
     lake.prepared([{"n": 1}]).commit(permit(1))
     transaction = lake.prepared([{"n": 2}], checkpoint=2)
-    assert isinstance(transaction, lake_sink.LakeTransaction)
+    assert isinstance(transaction, sink.LakeTransaction)
     note = Path(transaction._notes.path_of(transaction.pending))
     kept = note.read_bytes()
     transaction.commit(permit(2))
@@ -135,7 +136,7 @@ def test_without_the_look_at_the_mark_a_repeated_commit_doubles(
     lake: LakePlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert commit_twice(lake) == [1, 2]
-    monkeypatch.setattr(lake_sink, "standing_of", lambda *given: Standing())
+    monkeypatch.setattr(sink, "standing_of", lambda *given: Standing())
     assert commit_twice(LakePlace(lake.kind, lake.folder / "mutant")) == [1, 2, 2]
 
 
@@ -148,7 +149,7 @@ def test_without_application_transactions_two_delta_commits_at_once_are_both_mad
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert added_by_both(LakePlace("delta", tmp_path / "real"), monkeypatch) == 1
-    monkeypatch.setattr(delta_table, "apps_of", lambda *given: (uuid4().hex, uuid4().hex))
+    monkeypatch.setattr(delta, "apps_of", lambda *given: (uuid4().hex, uuid4().hex))
     assert added_by_both(LakePlace("delta", tmp_path / "mutant"), monkeypatch) == 2
 
 
@@ -157,7 +158,7 @@ def test_if_pyiceberg_tries_again_by_itself_two_commits_at_once_double(
 ) -> None:
     real = LakePlace("iceberg", tmp_path / "real")
     assert commit_after_somebody_else_did(real, monkeypatch) == 1
-    monkeypatch.setattr(iceberg_table, "NO_RETRIES", {})
+    monkeypatch.setattr(iceberg, "NO_RETRIES", {})
     mutant = LakePlace("iceberg", tmp_path / "mutant")
     assert commit_after_somebody_else_did(mutant, monkeypatch) == 2
 
@@ -219,7 +220,7 @@ def test_conflicts_without_end_are_said(lake: LakePlace, monkeypatch: pytest.Mon
         raise Conflict
 
     monkeypatch.setattr(type(lake.open()._table), "commit", always)
-    monkeypatch.setattr("everstream.connectors.lake.LONGEST_WAIT_S", 0.0)
+    monkeypatch.setattr("everstream.connectors.lake.table.LONGEST_WAIT_S", 0.0)
     with pytest.raises(ConnectorError, match="others committed first"):
         transaction.commit(permit(1))
 
@@ -379,7 +380,7 @@ def test_types_survive_and_statistics_do_not_lie(lake: LakePlace) -> None:
     assert lake.read().filter(pl.col("at") > late).height == 1
     files = sorted(lake.parquet_files())
     assert duckdb.sql(f"SELECT count(*) FROM read_parquet({files!r})").fetchall() == [(2,)]
-    with pytest.raises(UserError, match="of type Duration"):
+    with pytest.raises(UserError, match=r"has no .* form"):
         LakePlace(lake.kind, lake.folder / "other").prepared(
             pl.DataFrame({"d": pl.Series([1], dtype=pl.Duration)})
         )
@@ -387,9 +388,9 @@ def test_types_survive_and_statistics_do_not_lie(lake: LakePlace) -> None:
 
 def test_columns_that_the_table_does_not_have_are_refused_unless_asked_for(lake: LakePlace) -> None:
     lake.prepared([{"n": 1}]).commit(permit(1))
-    with pytest.raises(UserError, match=r"no column more; it has n\..*evolve=True"):
+    with pytest.raises(UserError, match=r"with more where the output has n\. .*evolve=True"):
         lake.prepared([{"n": 2, "more": "x"}], checkpoint=2)
-    with pytest.raises(UserError, match="do not fit"):
+    with pytest.raises(UserError, match="'two' is no exact Int64"):
         lake.prepared([{"n": "two"}], checkpoint=2)
     lake.prepared([{"n": 2, "more": "x"}, {"n": 3}], checkpoint=2, evolve=True).commit(permit(2))
     lake.prepared([{"n": 4}], checkpoint=3).commit(permit(3))
@@ -412,7 +413,9 @@ def test_rules_of_a_table_that_would_not_be_kept_are_refused(tmp_path: Path) -> 
     ice.catalog.create_namespace("lake")
     ice.catalog.create_table(iceberg_reading.NAME, needed)
     ice.prepared([{"n": 1, "m": 1}]).commit(permit(1))
-    with pytest.raises(UserError, match="wants a value in every row for n"):
+    with pytest.raises(
+        UserError, match="column 'n': None, but the table wants a value in every row"
+    ):
         ice.prepared([{"m": 1}], checkpoint=2)
     assert ice.rows() == [{"n": 1, "m": 1}]
 

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from everstream.connectors.lake import HistoryLost
+from everstream.connectors.lake.table import HistoryLost
 from everstream.core.permits import permit
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import records_of
@@ -37,7 +37,7 @@ def test_a_lake_table_keeps_the_promises_of_a_source(lake: LakePlace) -> None:
     for start in range(0, 24, 8):
         lake.append(numbers(*range(start, start + 8)))
     expected = numbers(*range(24)).to_dicts()
-    check_source(lambda: lake.open(batch_rows=5), expected=expected, respreads=True)
+    check_source(lambda: lake.open(batch_rows=5), expected=expected, redistributes=True)
 
 
 def test_a_table_is_read_as_it_was_at_a_version_and_at_a_time(lake: LakePlace) -> None:

@@ -1,6 +1,5 @@
-"""Lake tables in real runs on Spark: hosts killed at every step of a commit, and several shards."""
+"""Lake tables in real runs on Spark: workers killed at every step of a commit, and several shards."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
@@ -9,15 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import everstream as es
-from everstream.spark.context import make_context
 from tests.connectors.lake_places import LakePlace
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    session = SparkSession(make_context("local[2]", "lake tests"))
-    yield session
-    session.stop()
 
 
 def write_and_kill(
@@ -36,7 +27,7 @@ def write_and_kill(
         checkpoint=es.Coordinated(every=every),
         kill=kill,
     )
-    assert result.recoveries, "hosts that are killed together count as one failure"
+    assert result.recoveries, "workers that are killed together count as one failure"
     expected = [{"n": n, "odd": n % 2} for n in range(total)]
     for kind, lake in lakes.items():
         assert lake.read().select("n", "odd").sort("n").to_dicts() == expected, kind
@@ -46,7 +37,7 @@ def write_and_kill(
         assert duckdb.sql(sql).fetchall() == [(total, total, total * (total - 1) // 2)], kind
 
 
-def test_killed_hosts_lose_and_double_nothing_in_a_lake(
+def test_killed_workers_lose_and_double_nothing_in_a_lake(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     write_and_kill(spark, tmp_path, 600, 600, ["delta@in-commit", "iceberg@300"], "300ms")
@@ -54,7 +45,7 @@ def test_killed_hosts_lose_and_double_nothing_in_a_lake(
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
-def test_many_killed_hosts_lose_and_double_nothing_in_a_lake(
+def test_many_killed_workers_lose_and_double_nothing_in_a_lake(
     spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:
     points = ("before-snapshot", "in-snapshot", "after-snapshot", "after-prepare", "in-commit")

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import everstream as es
-from everstream.connectors.load import PATTERNS
-from everstream.connectors.rates import Pieces, Steady
+from everstream.connectors.generate.load import PATTERNS
+from everstream.connectors.generate.rates import Pieces, Steady
 from everstream.pipeline.source import EndOfStream, Reader
 
 P, LOW, HIGH = 8.0, 20.0, 100.0
@@ -96,7 +96,7 @@ def test_due_times_invert_the_integral(name: str) -> None:
     assert made.due_s(7.0) == pytest.approx(float(due[6]), abs=1e-12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     name=st.sampled_from(PATTERNS),
     period=st.floats(0.01, 1e4),
@@ -356,7 +356,9 @@ def test_on_another_machine_the_wall_clock_tells_and_time_never_goes_back(
     clocks.wait(1.0)
     reader.read()
     offset = reader.offset
-    monkeypatch.setattr("everstream.connectors.timing.clock_name", lambda: "another boot")
+    monkeypatch.setattr(
+        "everstream.connectors.generate.paced_offsets.clock_name", lambda: "another boot"
+    )
     clocks.steady_s = 3.0
     clocks.wait(2.0)
     later = clocks.reader(source)

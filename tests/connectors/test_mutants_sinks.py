@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from everstream.connectors import JsonLines
+from everstream.connectors.files.parts import PartTransaction
 from everstream.connectors.ownership import Claim
-from everstream.connectors.parts import PartTransaction
 from everstream.core.permits import permit
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.sink import SinkShard

@@ -1,8 +1,7 @@
-"""Connectors in real runs on Spark: a killed host, dead letters, DataFrames in and files out."""
+"""Connectors in real runs on Spark: a killed worker, dead letters, DataFrames in and files out."""
 
 import json
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +13,11 @@ from pyspark.sql import SparkSession
 import everstream as es
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.source import Source
-from everstream.spark.context import make_context
 from everstream.testing.sources import check_source
 from tests.connectors.postgres_server import PostgresServer
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    session = SparkSession(make_context("local[2]", "connector tests"))
-    yield session
-    session.stop()
-
-
-def test_a_killed_host_loses_and_doubles_nothing_in_any_sink(
+def test_a_killed_worker_loses_and_doubles_nothing_in_any_sink(
     spark: SparkSession, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     lines = [json.dumps({"n": n}) if n % 10 != 3 else f"broken {n}" for n in range(600)]

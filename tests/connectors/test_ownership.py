@@ -1,6 +1,7 @@
 """A folder takes the output of one pipeline, operator and store; a second run is refused."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,36 @@ def test_a_store_that_was_moved_is_known_again(tmp_path: Path) -> None:
     sink.start_fresh("words", "counts", f"{tmp_path}/before", replace=False)
     os.rename(tmp_path / "before", tmp_path / "after")
     sink.before_resume("words", "counts", f"{tmp_path}/after")
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_stores_at_the_same_path_of_two_machines_are_two_owners(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replace: bool
+) -> None:
+    sink, store = JsonLines(tmp_path / "out"), tmp_path / "store"
+    sink.start_fresh("words", "counts", str(store), replace=False)
+    show(tmp_path, str(store))
+    os.rename(store, tmp_path / "store on the first machine")
+    monkeypatch.setattr("socket.gethostname", lambda: "second")
+    with pytest.raises(UserError, match="written from the machine"):
+        sink.start_fresh("words", "counts", str(store), replace)
+    with pytest.raises(UserError, match="written from the machine"):
+        sink.before_resume("words", "counts", str(store))
+    assert parts(tmp_path) == 1
+
+
+def test_a_store_that_was_deleted_and_made_again_is_another_one_that_can_take_its_place(
+    tmp_path: Path,
+) -> None:
+    sink, store = JsonLines(tmp_path / "out"), tmp_path / "store"
+    sink.start_fresh("words", "counts", str(store), replace=False)
+    show(tmp_path, str(store))
+    shutil.rmtree(store)
+    with pytest.raises(UserError, match="since then"):
+        sink.before_resume("words", "counts", str(store))
+    sink.start_fresh("words", "counts", str(store), replace=True)
+    assert parts(tmp_path) == 0
+    sink.before_resume("words", "counts", str(store))
 
 
 def test_output_of_a_version_that_left_no_owner_is_gone_on_with(tmp_path: Path) -> None:

@@ -1,8 +1,12 @@
 """PostgreSQL as a source: every row once, whatever the key, and changes in the order of commits."""
 
+import tempfile
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -37,6 +41,19 @@ def read_available(reader: Reader) -> list[Any]:
         records += records_of(batch) if batch is not None else []
 
 
+@contextmanager
+def second_server() -> Iterator[PostgresServer]:
+    """A server of the test's own, that it may stop and set up as it likes."""
+    shared = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as name:
+        server = PostgresServer(Path(name), fsync=False)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
 def test_a_table_keeps_the_promises_of_a_source(postgres: PostgresServer, table: str) -> None:
     execute(
         postgres,
@@ -50,7 +67,7 @@ def test_a_table_keeps_the_promises_of_a_source(postgres: PostgresServer, table:
             lambda size=batch_rows: PostgresTable(postgres.dsn, table, key="id", batch_rows=size),  # type: ignore[misc]
             expected=rows,
             shards=(1, 3),
-            respreads=True,
+            redistributes=True,
         )
 
 
@@ -235,3 +252,133 @@ def test_updates_are_changes_if_the_column_grows_with_them(
 def test_changes_are_read_by_one_shard(postgres: PostgresServer, table: str) -> None:
     with pytest.raises(UserError, match="shards=1"):
         PostgresChanges(postgres.dsn, table, column="id").open(0, 2)
+
+
+def test_a_value_that_is_drawn_before_the_insert_is_not_lost(
+    postgres: PostgresServer, table: str
+) -> None:
+    changes_table(postgres, table)
+    reader = PostgresChanges(postgres.dsn, table, column="id").open(0, 1)
+    with psycopg.connect(postgres.dsn) as slow:
+        (drawn,) = slow.execute(f"SELECT nextval('{table}_id_seq')").fetchone() or (None,)
+        execute(postgres, f"INSERT INTO {table} (v) VALUES (2)")
+        assert read_available(reader) == []
+        slow.execute(f"INSERT INTO {table} VALUES (%s, 1)", (drawn,))
+        assert read_available(reader) == []
+        slow.commit()
+    assert [row["v"] for row in read_available(reader)] == [1, 2]
+
+
+def test_a_row_that_a_slow_transaction_puts_into_a_partition_is_not_lost(
+    postgres: PostgresServer, table: str
+) -> None:
+    execute(
+        postgres,
+        f"CREATE TABLE {table} (id bigserial, v integer) PARTITION BY LIST (v)",
+        f"CREATE TABLE {table}_odd PARTITION OF {table} FOR VALUES IN (1, 3)",
+        f"CREATE TABLE {table}_even PARTITION OF {table} FOR VALUES IN (2, 4)",
+    )
+    source = PostgresChanges(postgres.dsn, table, column="id")
+    source.check()
+    reader = source.open(0, 1)
+    with psycopg.connect(postgres.dsn) as slow:
+        slow.execute(f"INSERT INTO {table}_odd (v) VALUES (1)")
+        execute(postgres, f"INSERT INTO {table} (v) VALUES (2)")
+        assert read_available(reader) == []
+        slow.commit()
+    assert [row["v"] for row in read_available(reader)] == [1, 2]
+
+
+def test_a_transaction_that_is_prepared_for_a_second_phase_is_waited_for(
+    postgres: PostgresServer, table: str
+) -> None:
+    with second_server() as server:
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            connection.execute("ALTER SYSTEM SET max_prepared_transactions = 2")
+        server.stop("fast")
+        server.start()
+        changes_table(server, table)
+        reader = PostgresChanges(server.dsn, table, column="id").open(0, 1)
+        with psycopg.connect(server.dsn, autocommit=True) as slow:
+            slow.execute("BEGIN")
+            slow.execute(f"INSERT INTO {table} (v) VALUES (1)")
+            execute(server, f"INSERT INTO {table} (v) VALUES (2)")
+            assert read_available(reader) == []
+            slow.execute("PREPARE TRANSACTION 'later'")
+            assert read_available(reader) == []
+            assert read_available(reader) == []
+            slow.execute("COMMIT PREPARED 'later'")
+        assert [row["v"] for row in read_available(reader)] == [1, 2]
+
+
+def test_transactions_that_only_read_hold_nothing_back(
+    postgres: PostgresServer, table: str
+) -> None:
+    changes_table(postgres, table)
+    reader = PostgresChanges(postgres.dsn, table, column="id").open(0, 1)
+    with psycopg.connect(postgres.dsn) as backup:
+        backup.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        backup.execute(f"SELECT count(*) FROM {table}")
+        execute(postgres, f"INSERT INTO {table} (v) VALUES (1)")
+        assert [row["v"] for row in read_available(reader)] == [1]
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("CREATE VIEW {0}_x AS SELECT * FROM {0}", "is a view"),
+        ("CREATE MATERIALIZED VIEW {0}_x AS SELECT * FROM {0}", "is a materialized view"),
+        ("CREATE TABLE {0}_x (id bigserial); ALTER SEQUENCE {0}_x_id_seq CACHE 5", "5 values"),
+        ("CREATE TABLE {0}_x (id bigint GENERATED ALWAYS AS IDENTITY (CACHE 9))", "9 values"),
+        ("CREATE TABLE {0}_x (id bigserial); ALTER SEQUENCE {0}_x_id_seq CYCLE", "NO CYCLE"),
+        (
+            "CREATE SEQUENCE {0}_s INCREMENT -1; "
+            "CREATE TABLE {0}_x (id bigint DEFAULT nextval('{0}_s'))",
+            "counts down",
+        ),
+    ],
+)
+def test_what_cannot_be_followed_is_refused(
+    postgres: PostgresServer, table: str, what: str, said: str
+) -> None:
+    changes_table(postgres, table)
+    execute(postgres, *what.format(table).split("; "))
+    with pytest.raises(UserError, match=said):
+        PostgresChanges(postgres.dsn, f"{table}_x", column="id").check()
+    PostgresChanges(postgres.dsn, table, column="id").check()
+
+
+def test_a_replica_is_refused(postgres: PostgresServer, table: str) -> None:
+    with second_server() as server:
+        changes_table(server, table)
+        source = PostgresChanges(server.dsn, table, column="id")
+        source.check()
+        server.stop("fast")
+        (server.data / "standby.signal").touch()
+        server.start()
+        with pytest.raises(UserError, match=r"in recovery.*Connect to the primary"):
+            source.check()
+        with pytest.raises(UserError, match="in recovery"):
+            source.open(0, 1).read()
+
+
+def test_a_table_that_logical_replication_fills_is_refused(
+    postgres: PostgresServer, table: str
+) -> None:
+    changes_table(postgres, table)
+    execute(
+        postgres,
+        # As CREATE SUBSCRIPTION notes it; a real one needs a second server to subscribe to.
+        "SET allow_system_table_mods = on",
+        "INSERT INTO pg_subscription_rel (srsubid, srrelid, srsubstate) "
+        f"VALUES (1, '{table}'::regclass, 'r')",
+    )
+    try:
+        with pytest.raises(UserError, match="logical replication fills it"):
+            PostgresChanges(postgres.dsn, table, column="id").check()
+    finally:
+        execute(
+            postgres,
+            "SET allow_system_table_mods = on",
+            f"DELETE FROM pg_subscription_rel WHERE srrelid = '{table}'::regclass",
+        )

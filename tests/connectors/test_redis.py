@@ -13,15 +13,17 @@ import polars as pl
 import pytest
 
 import everstream as es
-from everstream.bench.connectors.redis_server import LocalRedis
-from everstream.connectors.redis_lookup import _Cache
-from everstream.connectors.redis_sink import ROWS_PER_CALL
+from everstream.connectors.redis.lookup import _Cache
+from everstream.connectors.redis.sink import ROWS_PER_CALL
+from everstream.core.ids import first_generation
 from everstream.core.permits import permit
 from everstream.errors import ConnectorError, EverstreamError, UserError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.sink import SinkShard, Writer
 from everstream.testing.sinks import check_sink
+from everstream_lab.bench.connectors.redis_server import LocalRedis
 from tests.connectors.redis_servers import redis_server
+from tests.spark import MASTER
 
 SECRET = "hunter2-and-more"
 
@@ -129,6 +131,29 @@ def test_a_writer_that_was_replaced_cannot_put_old_values_back(server: LocalRedi
     assert server.client().get("n:1") == "new"
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (first_generation(2_048), first_generation(2_048) + 1),
+        (first_generation(100_000) + 8, first_generation(100_000) + 9),
+        (9, 10),
+    ],
+)
+def test_generations_of_the_thousandth_driver_are_told_apart_as_those_of_the_first(
+    server: LocalRedis, old: int, new: int
+) -> None:
+    sink = es.Redis(server.address, key="row:{n}", value="v")
+    zombie = opened(sink, old)
+    heir = opened(sink, new)
+    heir.write([{"n": 1, "v": "new"}])
+    with pytest.raises(ConnectorError, match="newer generation"):
+        zombie.write([{"n": 1, "v": "old"}])
+    with pytest.raises(ConnectorError, match="newer generation"):
+        zombie.recover([], permit(0))
+    heir.write([{"n": 1, "v": "newest"}])
+    assert server.client().get("row:1") == "newest"
+
+
 def test_a_server_that_is_killed_is_waited_for_and_has_everything_when_it_is_back() -> None:
     with redis_server() as server:
         writer = opened(es.Redis(server.address, key="n:{n}", value="n", patience="60s"))
@@ -159,7 +184,7 @@ def test_a_server_that_forgot_what_was_written_is_noticed() -> None:
             writer.write([{"n": 2}])
 
 
-def test_hosts_and_the_server_killed_in_the_middle_lose_nothing(tmp_path: Path) -> None:
+def test_workers_and_the_server_killed_in_the_middle_lose_nothing(tmp_path: Path) -> None:
     with redis_server() as server:
 
         class KillsTheServer(es.Listener):
@@ -180,7 +205,8 @@ def test_hosts_and_the_server_killed_in_the_middle_lose_nothing(tmp_path: Path) 
             es.Redis(server.address, key="n:{n}", patience="60s"), name="out", shards=2
         )
         result = pipeline.run(
-            master="local[3]",
+            master=MASTER,
+            workers=3,
             store=tmp_path,
             checkpoint=es.Coordinated(every="100ms"),
             kill=["out@1000"],
@@ -259,7 +285,7 @@ def test_a_password_is_used_and_found_nowhere(tmp_path: Path) -> None:
         pipeline = es.Pipeline("secret")
         numbers = pipeline.source(es.FromList([{"n": n} for n in range(10)]))
         numbers.map_batches(lookup).select("n").sink(sink)
-        pipeline.run(master="local[1]", store=tmp_path)
+        pipeline.run(master=MASTER, workers=1, store=tmp_path)
         assert len(keys_of(server, "n:")) == 10
         files = [path for path in tmp_path.rglob("*") if path.is_file()]
         assert files and not [path for path in files if SECRET.encode() in path.read_bytes()]

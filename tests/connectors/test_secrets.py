@@ -12,10 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import everstream as es
-from everstream.connectors.postgres import connect
+from everstream.connectors.sql.postgres import connect
 from everstream.errors import EverstreamError, UserError
 from everstream.pipeline.sink import Sink, SinkShard
-from everstream.spark.context import make_context
 from everstream.state import FsspecBlobs
 from tests.connectors.kafka_reading import numbers, opened, read_records, topic_of
 from tests.connectors.postgres_server import PostgresServer
@@ -34,13 +33,6 @@ def others_may_use(folder: Path) -> list[Path]:
     """What in a folder, and the folder itself, is open to more than its owner."""
     everything = [folder, *folder.rglob("*")]
     return [path for path in everything if stat.S_IMODE(path.stat().st_mode) & 0o077]
-
-
-@pytest.fixture
-def spark() -> Iterator[SparkSession]:
-    session = SparkSession(make_context("local[2]", "secrets"))
-    yield session
-    session.stop()
 
 
 def test_a_secret_is_neither_in_the_store_nor_in_the_journal_nor_in_the_logs(
@@ -139,7 +131,7 @@ def test_a_password_for_kafka_is_neither_stored_nor_shown(
     reader.close()
     assert SECRET.encode() not in pickle.dumps(reader.offset)
     assert SECRET not in f"{source!r} {vars(source)!r} {source.describe_offsets()}"
-    monkeypatch.setattr("everstream.connectors.kafka_offsets.ANSWER_S", 0.3)
+    monkeypatch.setattr("everstream.connectors.kafka.offsets.ANSWER_S", 0.3)
     for options in (
         {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "me"},
         {"security.protocol": SECRET},

@@ -21,12 +21,19 @@ import pytest
 from everstream.connectors import Callback, Collect, Console, Csv, JsonLines, Parquet
 from everstream.connectors.dead_letters import DeadLetters
 from everstream.connectors.encoding import decode
-from everstream.connectors.parts import PENDING, PartTransaction, owner_of
+from everstream.connectors.files.parts import (
+    PENDING,
+    PartFolder,
+    PartName,
+    PartTransaction,
+    PendingName,
+    owner_of,
+)
 from everstream.core.permits import permit
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import Batch, records_of
 from everstream.pipeline.rejects import Rejected
-from everstream.pipeline.sink import Delivery, Sink, SinkShard, Transaction
+from everstream.pipeline.sink import Committable, Delivery, Sink, SinkShard
 from everstream.testing.sinks import check_sink, default_batches
 from tests.connectors.writing import who, write_checkpoint
 
@@ -41,7 +48,7 @@ MIXED: dict[int, Batch] = {
 def json_records(folder: str, who: SinkShard) -> Iterator[Any]:
     owner = owner_of(who.pipeline, who.operator)
     fs, path = fsspec.core.url_to_fs(folder)
-    for name in fs.glob(f"{path}/part-{owner}-????-????????.jsonl"):
+    for name in fs.glob(f"{path}/part-{owner}-????-????????-g*.jsonl"):
         for line in fs.cat_file(name).decode().splitlines():
             yield json.loads(line)
 
@@ -112,7 +119,7 @@ def test_console_prints_records_and_rows(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out == "> a\n> (1, 2)\n> {'n': 1, 't': 'x'}\n"
 
 
-def restored(transaction: Transaction) -> Transaction:
+def restored(transaction: Committable) -> Committable:
     """As another process reads it from a checkpoint, bound to where it was prepared."""
     assert isinstance(transaction, PartTransaction)
     return replace(pickle.loads(pickle.dumps(transaction)), folder=transaction.folder)
@@ -122,9 +129,83 @@ def test_part_files_are_named_after_pipeline_operator_shard_and_checkpoint(tmp_p
     transaction = write_checkpoint(JsonLines(tmp_path), [("the", 3), {"é": None}], checkpoint=12)
     assert [entry.name for entry in tmp_path.iterdir()] == [PENDING]
     transaction.commit(permit(12))
-    file = tmp_path / "part-words.counts-0000-00000012.jsonl"
+    file = tmp_path / "part-words.counts-0000-00000012-g1.jsonl"
     assert file.read_text() == '["the",3]\n{"é":null}\n'
     assert not list((tmp_path / PENDING).iterdir())
+
+
+def test_a_zombie_removes_nothing_that_its_successor_showed_after_the_store_went_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It wakes up in the middle of its recovery, and the numbers of checkpoints have come again."""
+    sink = JsonLines(tmp_path)
+    write_checkpoint(sink, ["given up"], checkpoint=2).commit(permit(2))
+    remove = PartFolder.remove
+
+    def succeeded(folder: PartFolder, name: PartName | PendingName) -> None:
+        if isinstance(name, PartName):
+            monkeypatch.setattr(PartFolder, "remove", remove)
+            successor = sink.open(who(generation=3))
+            successor.recover([], permit(1))
+            successor.write(["shown"])
+            prepared = successor.prepare(2)
+            assert prepared is not None
+            prepared.commit(permit(2))
+        remove(folder, name)
+
+    monkeypatch.setattr(PartFolder, "remove", succeeded)
+    sink.open(who(generation=2)).recover([], permit(1))
+    (part,) = tmp_path.glob("part-*")
+    assert part.read_text() == '"shown"\n'
+
+
+def test_a_zombie_cannot_show_what_was_given_up_beside_what_its_successor_shows(
+    tmp_path: Path,
+) -> None:
+    sink = JsonLines(tmp_path)
+    late = write_checkpoint(sink, ["given up"], checkpoint=2)
+    successor = sink.open(who(generation=2))
+    successor.recover([], permit(1))
+    with pytest.raises(ConnectorError, match="are both gone"):
+        late.commit(permit(2))
+    assert not list(tmp_path.glob("part-*"))
+
+
+def test_parts_with_names_of_earlier_versions_are_taken_back_and_counted(tmp_path: Path) -> None:
+    for checkpoint in (1, 2):
+        (tmp_path / f"part-words.counts-0000-{checkpoint:08d}.jsonl").write_text("1\n")
+    sink = JsonLines(tmp_path)
+    assert "2 part file" in str(sink.left_behind("words", "counts", ""))
+    sink.open(who(generation=2)).recover([], permit(1))
+    assert [part.name for part in tmp_path.glob("part-*")] == [
+        "part-words.counts-0000-00000001.jsonl"
+    ]
+    sink.start_fresh("words", "counts", f"{tmp_path}/.store", replace=True)
+    assert not list(tmp_path.glob("part-*"))
+
+
+def test_a_transaction_of_an_earlier_version_is_committed_under_the_name_it_has(
+    tmp_path: Path,
+) -> None:
+    transaction = write_checkpoint(JsonLines(tmp_path), [1])
+    assert isinstance(transaction, PartTransaction)
+    earlier = replace(transaction, part=replace(transaction.part, generation=None))
+    JsonLines(tmp_path).open(who(generation=2)).recover([earlier], permit(1))
+    assert [part.name for part in tmp_path.glob("part-*")] == [
+        "part-words.counts-0000-00000001.jsonl"
+    ]
+
+
+def test_parts_are_looked_through_only_after_the_store_went_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+    parts = PartFolder.parts
+    monkeypatch.setattr(PartFolder, "parts", lambda *a: looked.append(a[1]) or parts(*a))
+    JsonLines(tmp_path).open(who(generation=2)).recover([], permit(1, takes_back=False))
+    assert not looked
+    JsonLines(tmp_path).open(who(generation=3)).recover([], permit(1))
+    assert looked == ["words.counts"]
 
 
 def test_json_lines_does_not_write_over_a_file(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def read_all(reader: Reader) -> list[Any]:
 
 @pytest.mark.parametrize("batch", [1, 7, 50, 51, None])
 def test_range_keeps_the_promises_of_a_source(batch: int | None) -> None:
-    check_source(lambda: Range(50, batch=batch), expected=range(50), respreads=True)
+    check_source(lambda: Range(50, batch=batch), expected=range(50), redistributes=True)
     check_source(lambda: Range(-20, 30, batch=batch), expected=range(-20, 30))
     rows = [{"n": n} for n in range(5, 50)]
     check_source(lambda: Range(5, 50, column="n", batch=batch), expected=rows)
@@ -86,7 +86,9 @@ def test_range_refuses_numbers_that_do_not_fit_the_column() -> None:
 
 def test_from_function_keeps_the_promises_of_a_source() -> None:
     rows = squares(0, 100).to_dicts()
-    check_source(lambda: FromFunction(squares, total=100, batch=9), expected=rows, respreads=True)
+    check_source(
+        lambda: FromFunction(squares, total=100, batch=9), expected=rows, redistributes=True
+    )
 
 
 def test_an_endless_function_never_ends_and_replays() -> None:
@@ -96,7 +98,7 @@ def test_an_endless_function_never_ends_and_replays() -> None:
         endless=True,
         max_reads=20,
         expected=rows,
-        respreads=True,
+        redistributes=True,
     )
 
 
@@ -118,7 +120,7 @@ def test_a_later_change_of_the_batch_size_does_not_move_the_blocks() -> None:
 
 def test_from_list_keeps_the_promises_of_a_source() -> None:
     records = ["a", None, {"x": 1}, [1, 2], (3,), 2.5, "a"]
-    check_source(lambda: FromList(records, batch=2), expected=records, respreads=True)
+    check_source(lambda: FromList(records, batch=2), expected=records, redistributes=True)
     check_source(lambda: FromList([]), expected=[])
 
 
@@ -126,7 +128,7 @@ def test_from_list_keeps_the_promises_of_a_source() -> None:
 def test_from_generator_keeps_the_promises_of_a_source(batch: int) -> None:
     check_source(lambda: FromGenerator(numbers, batch=batch), expected=range(50))
     check_source(
-        lambda: FromGenerator(shared_numbers, batch=batch), expected=range(50), respreads=False
+        lambda: FromGenerator(shared_numbers, batch=batch), expected=range(50), redistributes=False
     )
 
 

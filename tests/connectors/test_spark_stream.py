@@ -2,8 +2,8 @@
 
 import json
 import os
+import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,19 +13,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 import everstream as es
-from everstream.connectors.spark_stream import ENDED
+from everstream.connectors.spark.landed import LandedReader
+from everstream.connectors.spark.stream import ENDED, _Landing
 from everstream.core.plan import make_plan
+from everstream.engine.spark.slots import workers_for
 from everstream.errors import ConnectorError, RunFailed, UserError
 from everstream.pipeline.source import END, Reader
-from everstream.spark.context import make_context
-from everstream.spark.room import hosts_for
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    session = SparkSession(make_context("local[3]", "stream tests"))
-    yield session
-    session.stop()
 
 
 def files_of(spark: SparkSession, folder: Path) -> DataFrame:
@@ -53,7 +46,7 @@ def all_rows(reader: Reader) -> list[dict[str, Any]]:
     return found
 
 
-def test_files_are_read_once_by_several_shards_while_a_host_is_killed(
+def test_files_are_read_once_by_several_shards_while_a_worker_is_killed(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     for number in range(3):
@@ -138,7 +131,7 @@ def test_what_no_checkpoint_needs_is_deleted_and_the_rest_is_read_on(
     assert len(all_rows(reader)) == 15
     source.after_run()
     reader.forget((2, 0, 0))
-    landed = sorted(path.parent.name for path in store.glob("sources/*/batches/*/*.parquet"))
+    landed = sorted(path.parts[-3] for path in store.glob("sources/*/batches/*/*/*.parquet"))
     assert landed == ["00000002"]
     again = source.open(0, 1)
     again.seek((2, 0, 0))
@@ -171,5 +164,79 @@ def test_mistakes_are_said_before_anything_runs(spark: SparkSession, tmp_path: P
     one: Any = SimpleNamespace(master="local[1,9]", defaultParallelism=1)
     config: Any = SimpleNamespace(workers=None, spares=0)
     with pytest.raises(UserError, match=r"run it on master 'local\[2\]'"):
-        hosts_for(config, one, make_plan(pipeline, 1), "tasks")
-    assert hosts_for(config, one, make_plan(pipeline, 1), "microbatch") == 1
+        workers_for(config, one, make_plan(pipeline, 1), keeps_slots=True)
+    assert workers_for(config, one, make_plan(pipeline, 1), keeps_slots=False) == 1
+
+
+def landing(spark: SparkSession, frame: DataFrame, store: Path) -> _Landing:
+    folder = store / "sources" / "numbers"
+    folder.mkdir(parents=True, exist_ok=True)
+    return _Landing(frame, str(folder))
+
+
+def test_a_driver_that_was_replaced_changes_nothing_of_what_has_landed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    frame = spark.createDataFrame([(1,), (2,)], "n long").withColumn("by", f.lit("heir"))
+    late = _Paused(frame.withColumn("by", f.lit("zombie")))
+    zombie, heir = (landing(spark, frame, tmp_path) for _ in range(2))
+    thread = threading.Thread(target=zombie._land, args=(late, 0))
+    thread.start()
+    assert late.waits.wait(60), "the zombie has begun to land the batch, and stands still"
+    heir._land(frame, 0)
+    reader = LandedReader(str(tmp_path / "sources" / "numbers"), 0, 1)
+    first = reader.read()
+    late.goes_on.set()
+    thread.join(60)
+    assert not thread.is_alive()
+    again = LandedReader(str(tmp_path / "sources" / "numbers"), 0, 1)
+    assert [again.read()["by"].to_list() for _ in range(1)] == [first["by"].to_list()]
+    assert set(first["by"]) == {"heir"}
+    (folder,) = (path for path in (tmp_path / "sources/numbers/batches/00000000").glob("*/"))
+    heir._land(frame.withColumn("by", f.lit("again")), 0)
+    assert folder.exists(), "a batch that Spark gives again has landed already"
+
+
+class _Paused:
+    """A batch whose driver stands still when it is about to write."""
+
+    def __init__(self, frame: DataFrame) -> None:
+        self._frame = frame
+        self.waits, self.goes_on = threading.Event(), threading.Event()
+
+    @property
+    def write(self) -> Any:
+        self.waits.set()
+        assert self.goes_on.wait(60)
+        return self._frame.write
+
+
+def test_what_a_driver_left_behind_when_it_died_is_removed_once_another_has_landed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    inside, store = tmp_path / "in", tmp_path / "store"
+    write(inside, "0.json", range(5))
+    source = es.SparkStream(files_of(spark, inside), available_now=True)
+    source.before_run("p", "numbers", str(store), False)
+    assert len(all_rows(source.open(0, 1))) == 5
+    source.after_run()
+    batch = store / "sources" / "numbers" / "batches" / "00000000"
+    (batch / "half").mkdir()
+    (batch / "half" / "part-00000-x.parquet").write_bytes(b"not whole")
+    (store / "sources" / "numbers" / ENDED).unlink()
+    source.before_run("p", "numbers", str(store), True)
+    assert len(all_rows(source.open(0, 1))) == 5
+    source.after_run()
+    assert not (batch / "half").exists()
+
+
+def test_batches_that_an_earlier_version_has_landed_are_read(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folder = tmp_path / "sources" / "numbers"
+    spark.range(3).write.parquet(str(folder / "batches" / "00000000"))
+    landing(spark, spark.range(9), tmp_path)._land(spark.range(9), 0)
+    landing(spark, spark.range(2), tmp_path)._land(spark.range(2), 1)
+    (folder / ENDED).write_text("2")
+    reader = LandedReader(str(folder), 0, 1)
+    assert len(all_rows(reader)) == 3 + 2

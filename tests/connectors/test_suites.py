@@ -2,18 +2,19 @@
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from everstream.connectors import FromList, JsonLines, Range
-from everstream.connectors.parts import PartName, PartTransaction, PartWriter, owner_of
+from everstream.connectors.files.parts import PartTransaction, PartWriter, owner_of
 from everstream.core.permits import permit as engine_permit
 from everstream.errors import EverstreamError, UserError
-from everstream.pipeline.batch import Batch
-from everstream.pipeline.sink import Permit, SinkShard, Transaction
+from everstream.pipeline.batch import Batch, records_of
+from everstream.pipeline.sink import Committable, Permit, Sink, SinkShard
 from everstream.pipeline.source import END, EndOfStream, Reader, Source
 from everstream.testing.sinks import check_sink
 from everstream.testing.sources import check_source
@@ -155,7 +156,7 @@ class Dealt(Source):
     def open(self, shard: int, shards: int) -> Reader:
         return DealtReader(tuple(range(shard, 40, shards)))
 
-    def respread(self, offsets: Sequence[tuple[int, ...]], shards: int) -> Sequence[Any]:
+    def redistribute(self, offsets: Sequence[tuple[int, ...]], shards: int) -> Sequence[Any]:
         left = [n for offset in offsets for n in offset]
         if self.fault == "refuses":
             raise UserError("keep the number of shards")
@@ -196,12 +197,12 @@ class DealtReader(Reader):
 
 
 def test_the_source_suite_passes_a_source_that_can_be_spread_over_other_shards() -> None:
-    check_source(lambda: Dealt("none"), expected=range(40), respreads=True)
-    check_source(lambda: Dealt("refuses"), expected=range(40), respreads=False)
+    check_source(lambda: Dealt("none"), expected=range(40), redistributes=True)
+    check_source(lambda: Dealt("refuses"), expected=range(40), redistributes=False)
     with pytest.raises(AssertionError, match="refuses"):
-        check_source(lambda: Dealt("refuses"), expected=range(40), respreads=True)
+        check_source(lambda: Dealt("refuses"), expected=range(40), redistributes=True)
     with pytest.raises(AssertionError, match="does not refuse"):
-        check_source(lambda: Dealt("none"), expected=range(40), respreads=False)
+        check_source(lambda: Dealt("none"), expected=range(40), redistributes=False)
 
 
 @pytest.mark.parametrize(
@@ -239,29 +240,29 @@ def _commit_early(self: PartTransaction) -> None:
 
 
 def _recover_without_cleaning(
-    self: PartWriter, transactions: Sequence[Transaction], permit: Permit
+    self: PartWriter, transactions: Sequence[Committable], permit: Permit
 ) -> None:
     for transaction in transactions:
         transaction.commit(permit)
 
 
 def _recover_without_commit(
-    self: PartWriter, transactions: Sequence[Transaction], permit: Permit
+    self: PartWriter, transactions: Sequence[Committable], permit: Permit
 ) -> None:
     original_recover(self, [], permit)
 
 
 def _recover_without_what_waits(
-    self: PartWriter, transactions: Sequence[Transaction], permit: Permit
-) -> Sequence[Transaction]:
+    self: PartWriter, transactions: Sequence[Committable], permit: Permit
+) -> Sequence[Committable]:
     """As if no permit would ever come."""
     original_recover(self, [t for t in transactions if t.checkpoint <= permit.checkpoint], permit)
     return ()
 
 
 def _recover_with_all_commits(
-    self: PartWriter, transactions: Sequence[Transaction], permit: Permit
-) -> Sequence[Transaction]:
+    self: PartWriter, transactions: Sequence[Committable], permit: Permit
+) -> Sequence[Committable]:
     """As if whatever is restored were stable."""
     newest = max([permit.checkpoint, *(t.checkpoint for t in transactions)])
     return original_recover(self, transactions, engine_permit(newest))
@@ -278,13 +279,13 @@ def _part_by_generation(self: PartWriter, checkpoint: int) -> Any:
     transaction = original_prepare(self, checkpoint)
     if isinstance(transaction, PartTransaction):
         number = checkpoint + 1000 * transaction.pending.generation
-        transaction.part = PartName(transaction.part.owner, transaction.part.shard, number)
+        transaction.part = replace(transaction.part, checkpoint=number)
     return transaction
 
 
 def _recover_sweeps_other_numbers(
-    self: PartWriter, transactions: Sequence[Transaction], permit: Permit
-) -> Sequence[Transaction]:
+    self: PartWriter, transactions: Sequence[Committable], permit: Permit
+) -> Sequence[Committable]:
     """As if only those numbers counted that are in use now."""
     held = original_recover(self, transactions, permit)
     for part in self._folder.parts(self._owner):
@@ -294,8 +295,8 @@ def _recover_sweeps_other_numbers(
 
 
 def _recover_only_known_numbers(
-    self: PartWriter, transactions: Sequence[Transaction], permit: Permit
-) -> Sequence[Transaction]:
+    self: PartWriter, transactions: Sequence[Committable], permit: Permit
+) -> Sequence[Committable]:
     """As if a number that is gone, or new, had nothing to put right: only the suite's first two."""
     if self._who.shard >= 2:
         return ()
@@ -303,8 +304,8 @@ def _recover_only_known_numbers(
 
 
 def _recover_begins_anew_where_nothing_waits(
-    self: PartWriter, transactions: Sequence[Transaction], permit: Permit
-) -> Sequence[Transaction]:
+    self: PartWriter, transactions: Sequence[Committable], permit: Permit
+) -> Sequence[Committable]:
     """As if a number that comes back had never been there."""
     return original_recover(self, transactions, permit if transactions else engine_permit(0))
 
@@ -341,3 +342,34 @@ def test_the_sink_suite_finds_a_sink_with(
     monkeypatch.setattr(owner, name, replacement)
     with pytest.raises((AssertionError, EverstreamError)):
         run_suite()
+
+
+class Casting(JsonLines):
+    """Makes every value what the first one of its column was."""
+
+    def _open_writer(self, who: SinkShard) -> Any:
+        return CastingWriter(self._part_folder(), who)
+
+
+class CastingWriter(PartWriter):
+    kinds: ClassVar[dict[str, type]] = {}
+
+    def encode(self, batch: Batch) -> bytes:
+        lines = []
+        for record in records_of(batch):
+            for name, value in record.items():
+                self.kinds.setdefault(name, type(value))
+            cast = {n: v if v is None else self.kinds[n](v) for n, v in record.items()}
+            lines.append(json.dumps(cast) + "\n")
+        return "".join(lines).encode()
+
+
+def test_the_sink_suite_finds_a_sink_that_changes_the_type_of_a_value() -> None:
+    def read_back(sink: Sink, who: SinkShard) -> list[Any]:
+        owner = owner_of(who.pipeline, who.operator)
+        parts = sorted(Path(who.store).parent.glob(f"out/part-{owner}-????-????????-g*.jsonl"))
+        return [json.loads(line) for part in parts for line in part.read_text().splitlines()]
+
+    CastingWriter.kinds = {}
+    with pytest.raises(AssertionError, match="was taken, and is not there as it was"):
+        check_sink(lambda place: Casting(f"{place}/out"), read_back)

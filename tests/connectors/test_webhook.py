@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 import everstream as es
-from everstream.connectors.http_post import wait_asked_for_s
+from everstream.connectors.http.client import wait_asked_for_s
 from everstream.core.permits import permit
 from everstream.errors import ConnectorError, EverstreamError, UserError
 from everstream.pipeline.sink import Sink, SinkShard
@@ -20,6 +20,7 @@ from everstream.testing.sink_rescaling import tours
 from everstream.testing.sink_world import World
 from everstream.testing.sinks import _crashes, _held_back, check_sink, default_batches
 from tests.connectors.webhook_receiver import Receiver
+from tests.spark import MASTER
 
 SECRET = "hunter2-and-more"
 
@@ -102,7 +103,7 @@ def test_records_of_another_history_have_other_keys(receiver: Receiver, tmp_path
 def test_what_may_go_well_next_time_is_tried_again(
     receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("everstream.connectors.http_post.FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("everstream.connectors.http.client.FIRST_PAUSE_S", 0.001)
     receiver.fail("500", "cut", "429 0", "lost", "408", "409", "503")
     es.Webhook(receiver.url, key="n").open(who(tmp_path)).write([{"n": 1}, {"n": 2}])
     seen = receiver.seen()
@@ -172,7 +173,8 @@ def test_killed_hosts_and_a_failing_server_lose_and_double_nothing(
     numbers = pipeline.source(es.Paced(es.Range(400, column="n", batch=20), rate=1_000))
     numbers.key_by("n").sink(es.Webhook(receiver.url, key=key, batch=7), name="out", shards=1)
     result = pipeline.run(
-        master="local[2]",
+        master=MASTER,
+        workers=2,
         store=tmp_path,
         checkpoint=es.Coordinated(every="100ms"),
         kill=["out@150"] if key else ["out@150", "out@after-prepare"],
@@ -190,7 +192,7 @@ def test_secrets_are_sent_and_found_nowhere(
     assert SECRET not in f"{hook!r} {vars(hook)!r}"
     pipeline = es.Pipeline("secret")
     pipeline.source(es.Range(50, batch=10)).map(lambda n: {"n": n}).sink(hook, name="out")
-    pipeline.run(master="local[1]", store=tmp_path / "store", kill=["out@after-prepare"])
+    pipeline.run(master=MASTER, workers=1, store=tmp_path / "store", kill=["out@after-prepare"])
     assert set(receiver.seen()["authorization"]) == {f"Bearer {SECRET}"}
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert files and not [path for path in files if SECRET.encode() in path.read_bytes()]

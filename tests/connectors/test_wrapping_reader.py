@@ -7,12 +7,11 @@ from unittest.mock import create_autospec
 import pytest
 
 import everstream as es
-from everstream.apps.interfaces.loading import Sizes, Together
-from everstream.audit.held import Held
-from everstream.connectors.wrapping import Wrapping
-from everstream.connectors.wrapping_reader import WrappingReader
+from everstream.audit.throttled_source import ThrottledSource
+from everstream.connectors.wrapping import Wrapping, WrappingReader
 from everstream.pipeline.source import END, EndOfStream, Reader, Source
 from everstream.pipeline.times import NO_WATERMARK, TimeOf
+from everstream_lab.apps.interfaces.loading import Sizes, Together
 
 OF_THE_WRAPPING_ONE = {"offset", "seek", "read", "ready_in_s"}
 """What depends on how records are given, or on what an offset is."""
@@ -23,6 +22,8 @@ PASSED_ON = {
 }
 TOLD: dict[str, tuple[Any, ...]] = {
     "fence": (3,),
+    "stop_at": (9,),
+    "use_store": ("a-store",),
     "keep_time": (float, int),
     "tune": ({"batch": "10"}, 2),
     "stable": (7,),
@@ -76,6 +77,9 @@ class Marked(Source[int]):
     def waits_for(self) -> str:
         return "somebody"
 
+    def stopping_point(self) -> int:
+        return 50
+
 
 class Timed(Reader):
     """Five batches of ten records; the time is that of the last one."""
@@ -110,11 +114,12 @@ def test_a_source_passes_on_all_that_it_says_of_itself() -> None:
     inner, outer = Marked(), Plainly(Marked())
     for name in ("max_shards", "on_error", "own_slots", "replayable", "event_time"):
         assert getattr(outer, name) == getattr(inner, name), name
-    for name in ("total_records", "tunable", "column_names", "waits_for"):
+    for name in ("total_records", "tunable", "column_names", "waits_for", "stopping_point"):
         assert getattr(outer, name)() == getattr(inner, name)(), name
     assert outer.describe_offsets() == {"source": "Plainly", "of": {"source": "here"}}
     said = {name for name in vars(Source) if not name.startswith("_")}
-    own = {"open", "exact_batches", "respread"}
+    # A wrapper asks the one inside for `as_source` when it is made.
+    own = {"as_source", "open", "exact_batches", "redistribute", "unread", "overlooked"}
     assert said - vars(Wrapping).keys() - vars(outer).keys() == own, (
         "how batches are cut and what an offset is are the wrapper's own affair"
     )
@@ -129,7 +134,7 @@ def wrappers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Source[int]]:
     gate.touch()
     times = iter(range(1_000_000))
     yield es.Paced(Marked(), 4, clock=lambda: float(next(times)))
-    yield Held(Marked(), 80, str(gate), whole_frames=False)
+    yield ThrottledSource(Marked(), 80, str(gate), whole_frames=False)
     yield Together(Marked(), Sizes(15, 0, 50), 0.0)
 
 

@@ -10,8 +10,9 @@ ROOT = Path(everstream.__file__).parent
 
 
 def modules_in(package: str) -> list[Path]:
-    folder = ROOT / package
-    return sorted(folder.rglob("*.py")) if folder.is_dir() else [ROOT / f"{package}.py"]
+    """Of a package, or of a module, with a dot where it is in another package."""
+    folder = ROOT.joinpath(*package.split("."))
+    return sorted(folder.rglob("*.py")) if folder.is_dir() else [folder.with_suffix(".py")]
 
 
 def imports(path: Path) -> Iterator[tuple[str, bool]]:

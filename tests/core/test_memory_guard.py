@@ -1,4 +1,4 @@
-"""What a host does near the limit of its memory: bytes in, decision out."""
+"""What a worker does near the limit of its memory: bytes in, decision out."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -50,7 +50,7 @@ def test_nor_where_each_shard_has_its_own_numbers() -> None:
     run = LineRun().start()
     for number in range(1, 300):
         run.line(number, position=5 * number)
-    book = run.it._keeper._lines  # type: ignore[attr-defined]
+    book = run.it._strategy._lines  # type: ignore[attr-defined]
     assert len(book._taken_s) < 20 and len(book._known) < 60
 
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-import everstream as es
+from everstream.connectors import Permit
 from everstream.core.permits import permit
 from tests.core.imported import ROOT, imports
 
 MAKERS = {
     "core/shard.py",
-    "microbatch/output.py",  # the driver commits, once the manifest is in the store
-    "runtime/source_log.py",  # reads its own output again, with nothing to commit
+    "engine/microbatch/output.py",  # the driver commits, once the manifest is in the store
+    "runtime/sent_frames.py",  # reads its own output again, with nothing to commit
     "testing/sinks.py",  # play the engine for a sink under test
     "testing/sink_rescaling.py",
     "testing/sink_world.py",
@@ -22,9 +22,9 @@ MAKERS = {
 
 def test_a_permit_cannot_be_made_by_hand() -> None:
     with pytest.raises(TypeError, match="cannot be made by hand"):
-        es.Permit(3)
+        Permit(3)
     with pytest.raises(TypeError, match="cannot be made by hand"):
-        es.Permit(checkpoint=3)
+        Permit(checkpoint=3)
 
 
 def test_a_permit_for_one_checkpoint_does_not_become_one_for_another() -> None:

@@ -1,4 +1,4 @@
-"""From graphs to shards, channels and hosts; and what a manifest must fit."""
+"""From graphs to shards, channels and workers; and what a manifest must fit."""
 
 import json
 from dataclasses import replace
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from everstream.connectors.generate import Range
+from everstream.connectors.generate.sources import Range
 from everstream.core.checkpoint_record import CheckpointRecord, LogKind
 from everstream.core.ids import ChannelId, CheckpointNumber, Epoch, ShardId
 from everstream.core.manifest import EpochManifest, check_fits, records_for, shard_counts
@@ -20,8 +20,8 @@ def source(shards: int = 1, name: str = "test") -> Stream:
     return Pipeline(name).source(Range(10), name="numbers", shards=shards)
 
 
-def chains(stream: Stream, hosts: int = 1) -> list[tuple[str, ...]]:
-    plan = make_plan(stream.collect(name="out"), hosts)
+def chains(stream: Stream, workers: int = 1) -> list[tuple[str, ...]]:
+    plan = make_plan(stream.collect(name="out"), workers)
     return [chain.operators for chain in plan.chains.values()]
 
 
@@ -75,18 +75,18 @@ def test_channels_join_every_shard_of_both_sides() -> None:
 # Placing.
 
 
-def test_shards_of_one_chain_go_to_different_hosts_and_hosts_are_filled_evenly() -> None:
+def test_shards_of_one_chain_go_to_different_workers_and_workers_are_filled_evenly() -> None:
     plan = make_plan(source(shards=3).map(same, name="a", shards=2).collect(name="out"), 3)
-    assert [len(host) for host in plan.hosts] == [2, 2, 1]
-    for host in plan.hosts:
-        assert len({shard.operator for shard in host}) == len(host)
-    assert all(shard in plan.hosts[plan.host_of[shard]] for shard in plan.shards)
+    assert [len(worker) for worker in plan.workers] == [2, 2, 1]
+    for worker in plan.workers:
+        assert len({shard.operator for shard in worker}) == len(worker)
+    assert all(shard in plan.workers[plan.worker_of[shard]] for shard in plan.shards)
 
 
-def test_fewer_hosts_take_more_shards_and_empty_hosts_are_left_out() -> None:
+def test_fewer_workers_take_more_shards_and_empty_workers_are_left_out() -> None:
     stream = source(shards=3).map(same, name="a", shards=2).collect(name="out")
-    assert [len(host) for host in make_plan(stream, 1).hosts] == [5]
-    assert len(make_plan(stream, 20).hosts) == 5
+    assert [len(worker) for worker in make_plan(stream, 1).workers] == [5]
+    assert len(make_plan(stream, 20).workers) == 5
 
 
 def test_the_plan_finds_sources_sinks_and_what_feeds_an_ordered_sink() -> None:
@@ -238,7 +238,7 @@ def test_ids_are_found_again_in_their_text() -> None:
     assert ShardId.parse(str(shard)) == shard
 
 
-def test_spreading_a_plan_over_more_hosts_checks_no_source_again() -> None:
+def test_spreading_a_plan_over_more_workers_checks_no_source_again() -> None:
     checks: list[int] = []
 
     class Checked(Range):
@@ -247,8 +247,8 @@ def test_spreading_a_plan_over_more_hosts_checks_no_source_again() -> None:
 
     pipeline = Pipeline("test")
     pipeline.source(Checked(10), shards=2).on_demand().map(lambda x: x, shards=3).collect()
-    once = make_plan(pipeline, hosts=1)
-    again = spread(once, hosts=3)
-    assert (len(checks), len(once.hosts), len(again.hosts)) == (1, 1, 3)
-    assert again.hosts == make_plan(pipeline, hosts=3).hosts
+    once = make_plan(pipeline, workers=1)
+    again = spread(once, workers=3)
+    assert (len(checks), len(once.workers), len(again.workers)) == (1, 1, 3)
+    assert again.workers == make_plan(pipeline, workers=3).workers
     assert again.channels == once.channels

@@ -95,7 +95,7 @@ def line_by_reachability(links: list[Link], found: Histories) -> dict[str, int]:
 
 
 @given(histories())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_the_fixpoint_finds_what_reachability_finds(
     made: tuple[list[str], list[Link], Histories],
 ) -> None:
@@ -106,7 +106,7 @@ def test_the_fixpoint_finds_what_reachability_finds(
 
 
 @given(histories(most=3, steps=35))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_no_other_positions_that_agree_are_newer_for_any_shard(
     made: tuple[list[str], list[Link], Histories],
 ) -> None:
@@ -124,7 +124,7 @@ def test_no_other_positions_that_agree_are_newer_for_any_shard(
 
 
 @given(histories())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_more_checkpoints_never_move_the_line_back(
     made: tuple[list[str], list[Link], Histories],
 ) -> None:
@@ -159,7 +159,7 @@ def test_checkpoints_on_a_cycle_can_fall_back_one_after_the_other_to_the_start()
 
 
 @given(graphs(most=6), CHANCE)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_descendants_are_those_a_walk_can_reach(
     graph: tuple[list[str], list[Link]], chance: random.Random
 ) -> None:
@@ -172,7 +172,7 @@ def test_descendants_are_those_a_walk_can_reach(
 
 
 @given(graphs(most=6))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_cycles_are_the_largest_groups_in_which_everybody_comes_back_to_everybody(
     graph: tuple[list[str], list[Link]],
 ) -> None:

@@ -1,28 +1,27 @@
 """`pipeline.run()` in virtual time: the same core and runtime as on Spark, in milliseconds.
 
-Sources and sinks are the real ones, on this machine's disk; only hosts, network and the store's
+Sources and sinks are the real ones, on this machine's disk; only workers, network and the store's
 disk are simulated. For examples, which say what a run gives and nothing about Spark.
 """
 
-import os
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from everstream.core.orders import Outcome
-from everstream.core.scheme import Checkpointing, scheme_of
-from everstream.pipeline.checkpointing import Coordinated
+from everstream.core.scheme import scheme_of
+from everstream.engine.handle import RunHandle
+from everstream.engine.result import RunResult
 from everstream.pipeline.graph import Kind
+from everstream.pipeline.options import RunOptions, with_overrides
 from everstream.pipeline.sink import Sink
 from everstream.pipeline.source import Source
 from everstream.pipeline.stream import Pipeline
 from everstream.simulation.faults import NO_FAULTS
-from everstream.simulation.hosts import SimulatedHost
 from everstream.simulation.shapes import Shape
+from everstream.simulation.workers import SimulatedWorker
 from everstream.simulation.world import World
-from everstream.spark.handle import RunHandle
-from everstream.spark.result import RunResult
 
 
 @dataclass(frozen=True)
@@ -35,28 +34,24 @@ class Given(Shape):
         return self.given
 
 
-def run(
-    pipeline: Pipeline,
-    *,
-    checkpoint: Checkpointing | None = Coordinated(),  # noqa: B008
-    store: str | os.PathLike[str] | None = None,
-    **_spark: Any,
-) -> RunResult:
-    """As `everstream.spark.run.run`, without Spark; a store is a folder, and starts empty."""
-    url = str(Path(store or "simulated-store").absolute())
+def run(pipeline: Pipeline, options: RunOptions | None = None, **overrides: Any) -> RunResult:
+    """As `everstream.engine.run.run`, without Spark; a store is a folder, and starts empty."""
+    wanted = with_overrides(options or RunOptions(), overrides)
+    checkpoint = wanted.checkpoint
+    url = str(Path(wanted.store or "simulated-store").absolute())
     graph = pipeline.graph
     for node in graph.nodes.values():
         if isinstance(node.what, Source) and node.kind is Kind.SOURCE:
             node.what.before_run(pipeline.name, node.name, url, False)
         elif isinstance(node.what, Sink):
             node.what.start_fresh(pipeline.name, node.name, url, True)
-    before, SimulatedHost.store_url = SimulatedHost.store_url, url
+    before, SimulatedWorker.store_url = SimulatedWorker.store_url, url
     try:
         shape = Given(pipeline.name, 1, lambda pipeline, world: None, dict, given=pipeline)
         world = World(0, shape, NO_FAULTS, scheme_of(checkpoint))
         history = world.run()
     finally:
-        SimulatedHost.store_url = before
+        SimulatedWorker.store_url = before
     assert history.outcome is Outcome.FINISHED, (history.outcome, history.violations, history.notes)
     counts: dict[str, tuple[int, int]] = {}
     skipped: Counter[str] = Counter()
@@ -86,6 +81,8 @@ def run(
     return result
 
 
-def start(pipeline: Pipeline, **options: Any) -> RunHandle:
-    """As `everstream.spark.run.start`."""
-    return RunHandle(pipeline.graph, True, lambda handle: run(pipeline, **options)).start()
+def start(pipeline: Pipeline, options: RunOptions | None = None, **overrides: Any) -> RunHandle:
+    """As `everstream.engine.run.start`."""
+    return RunHandle(
+        pipeline.graph, True, lambda handle: run(pipeline, options, **overrides)
+    ).start()

@@ -12,8 +12,7 @@ from tests.connectors.webhook_receiver import Receiver
 from tests.docs.sections import program_under
 from tests.kafka_server import KafkaServer
 from tests.s3_server import BUCKET, S3Server
-
-MASTER = "local[3]"
+from tests.spark import MASTER
 
 
 @pytest.fixture(autouse=True)

@@ -15,8 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import everstream as es
-import everstream.spark.run
-from everstream.spark.context import make_context
+import everstream.engine.run
 from tests.docs import simulated
 
 ROOT = Path(es.__file__).parent
@@ -61,18 +60,11 @@ def try_out(example: doctest.DocTest, folder: Path, monkeypatch: pytest.MonkeyPa
 def test_examples_give_what_they_say(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(everstream.spark.run, "run", simulated.run)
-    monkeypatch.setattr(everstream.spark.run, "start", simulated.start)
+    monkeypatch.setattr(everstream.engine.run, "run", simulated.run)
+    monkeypatch.setattr(everstream.engine.run, "start", simulated.start)
     for example in examples_in(importlib.import_module(name)):
         if not on_spark(example):
             try_out(example, tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def spark() -> SparkSession:
-    """In the Spark that the programs of the documents run on, which is there already."""
-    make_context("local[2]", "examples")
-    return SparkSession.builder.getOrCreate()
 
 
 def test_examples_with_a_spark_session_give_what_they_say(

@@ -18,6 +18,13 @@ def test_the_journey_has_steps_to_check() -> None:
     assert len(STEPS) > 40
 
 
+def test_a_record_passes_at_most_20_files_and_a_failure_15() -> None:
+    record, failure = JOURNEY.split("## One failure", 1)
+    for walk, most in ((record, 20), (failure, 15)):
+        files = set(re.findall(r"^\| \d+ \| `(\S+)` \|", walk, re.MULTILINE))
+        assert 10 < len(files) <= most, sorted(files)
+
+
 @pytest.mark.parametrize("file, names", STEPS)
 def test_what_a_step_names_is_in_its_file(file: str, names: str) -> None:
     module = importlib.import_module(file.removesuffix(".py").replace("/", "."))

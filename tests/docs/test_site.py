@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import everstream
+from everstream.pipeline.options import OPTIONS
 from tests.docs.scripts import ROOT, script
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -77,3 +78,11 @@ def test_parameters_in_docstrings_become_a_list() -> None:
     )
     prose = "Two kinds: the first\nand the second."
     assert as_markdown(prose) == prose
+
+
+def test_the_page_of_options_is_made_from_their_definition() -> None:
+    options = script("options")
+    text = options.PAGE.read_text()
+    assert options.page(text) == text, "run python scripts/options.py"
+    for name in OPTIONS:
+        assert f"| `{name}`" in text

@@ -10,9 +10,9 @@ import pytest
 
 from everstream.cli.finding import load_pipeline
 from everstream.pipeline.stream import Pipeline
+from tests.spark import MASTER as MASTER
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-MASTER = "local[2]"
 Load = Callable[[str], tuple[ModuleType, Pipeline]]
 
 

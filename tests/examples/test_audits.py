@@ -11,15 +11,15 @@ import pytest
 
 import everstream as es
 from everstream.audit.comparison import compare
-from everstream.audit.gatekeeper import Gatekeeper
+from everstream.audit.end_gate import EndGate
 from everstream.audit.kill_plan import KillPlan, lasts_s, targets_of
 from everstream.audit.rehearsal import Rehearsal, rehearsed
 from everstream.core.plan import make_plan
+from everstream.engine.kills import Kill
+from everstream.engine.reporting.listener import Listener, RunStatus
+from everstream.engine.result import RunResult
 from everstream.pipeline.batch import records_of
 from everstream.pipeline.graph import Kind
-from everstream.spark.kills import Kill
-from everstream.spark.listener import Listener, Snapshot
-from everstream.spark.result import RunResult
 from tests.sampling import sampled
 
 from .conftest import EXAMPLES, MASTER, Load
@@ -38,16 +38,16 @@ def outputs(result: RunResult) -> dict[str, list[object]]:
 
 
 class Keeping(Listener):
-    """Tells the gatekeeper what happens."""
+    """Tells the end_gate what happens."""
 
-    def __init__(self, keeper: Gatekeeper) -> None:
-        self.keeper = keeper
+    def __init__(self, strategy: EndGate) -> None:
+        self.strategy = strategy
 
     def killing(self, kill: Kill) -> None:
-        self.keeper.on_kill(kill)
+        self.strategy.on_kill(kill)
 
-    def progress(self, snapshot: Snapshot) -> None:
-        self.keeper.on_progress(snapshot.phase, time.monotonic())
+    def progress(self, snapshot: RunStatus) -> None:
+        self.strategy.on_progress(snapshot.phase, time.monotonic())
 
 
 @pytest.mark.parametrize("name", sampled(NAMES, ["word_count"]))
@@ -61,14 +61,14 @@ def test_an_example_comes_through_random_kills_with_the_same_output(
     counts = undisturbed.counts
     records = tuple((node.name, counts[node.name][1]) for node in plan.graph.of_kind(Kind.SOURCE))
     gate = tmp_path / "gate"
-    keeper = Gatekeeper(gate, KILLS, lasts_s(KILLS) + QUIET_S)
+    strategy = EndGate(gate, KILLS, lasts_s(KILLS) + QUIET_S)
     disturbed = rehearsed(pipeline, Rehearsal(str(gate), lasts_s(KILLS), records)).run(
         master=MASTER,
         checkpoint=es.Coordinated(every="200ms"),
         kill=drawn,
-        listener=Keeping(keeper),
+        listener=Keeping(strategy),
     )
-    assert keeper.delivered, f"none of {drawn} happened"
+    assert strategy.delivered, f"none of {drawn} happened"
     expected, found = outputs(undisturbed), outputs(disturbed)
     assert expected.keys() == found.keys()
     for sink, shown in expected.items():

@@ -9,8 +9,8 @@ from typing import Any
 import polars as pl
 
 from everstream.inspection import read_tables
-from everstream.spark.context import make_context
 from tests.engines import on_both_engines, on_both_engines_at_length
+from tests.spark import shared_session
 
 from .conftest import MASTER, Load
 
@@ -91,10 +91,9 @@ def test_primes_come_out_in_the_order_of_the_numbers(load: Load) -> None:
 
 @on_both_engines_at_length
 def test_to_spark_gives_a_data_frame_of_the_last_counts(load: Load) -> None:
-    from pyspark.sql import SparkSession
 
     module, _ = load("to_spark")
-    session = SparkSession(make_context("local[2]", "examples"))
+    session = shared_session()
     found = {row["word"]: row["count"] for row in module.most_frequent(session).collect()}
     assert found == Counter(word.strip(".,:").lower() for word in words())
 

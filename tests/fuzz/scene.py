@@ -1,6 +1,6 @@
 """A pipeline that leaves every kind of file behind, cut off in the middle and gone on with.
 
-Core, runtime, connectors and store are the real ones, on a real folder; hosts and network are
+Core, runtime, connectors and store are the real ones, on a real folder; workers and network are
 simulated, so that a run takes a fraction of a second.
 """
 
@@ -15,18 +15,19 @@ from typing import Any, ClassVar
 import polars as pl
 
 import everstream as es
+from everstream.connectors import END, Reader
 from everstream.connectors.dead_letters import folder_of
 from everstream.core.orders import Outcome, Policy
 from everstream.core.scheme import Checkpointing, scheme_of
+from everstream.engine.store_session import sinks_of
 from everstream.errors import EverstreamError
 from everstream.pipeline.batch import Batch, records_of
 from everstream.pipeline.source import EndOfStream
 from everstream.pipeline.stream import Pipeline
 from everstream.simulation.disk import SimulatedDisk
 from everstream.simulation.faults import NO_FAULTS
-from everstream.simulation.hosts import SimulatedHost
+from everstream.simulation.workers import SimulatedWorker
 from everstream.simulation.world import World
-from everstream.spark.opening import sinks_of
 from everstream.state import FsspecBlobs
 from everstream.state.objects import Data
 from tests.docs.simulated import Given
@@ -46,11 +47,11 @@ class Live(es.Source[int]):
     replayable = False
     max_shards = 1
 
-    def open(self, shard: int, shards: int) -> es.Reader:
+    def open(self, shard: int, shards: int) -> Reader:
         return LiveReader()
 
 
-class LiveReader(es.Reader):
+class LiveReader(Reader):
     offset = None
 
     def seek(self, offset: Any) -> None:
@@ -58,7 +59,7 @@ class LiveReader(es.Reader):
 
     def read(self) -> Batch | EndOfStream | None:
         if not FEED:
-            return es.END
+            return END
         given = [n for n in FEED[:2] if n < GATE[0]]
         del FEED[: len(given)]
         return given or None
@@ -161,7 +162,7 @@ class Cut(Exception):
 
 def make_world(folder: Path, checkpoint: Checkpointing, seed: int) -> OnDisk:
     OnDisk.folder = folder
-    SimulatedHost.store_url = str(folder / "store")
+    SimulatedWorker.store_url = str(folder / "store")
     pipeline = pipeline_in(folder)
     shape = Given(NAME, 2, lambda pipeline, world: None, dict, given=pipeline)
     policy = Policy(every_s=0.01, max_restarts=1)

@@ -11,6 +11,7 @@ import pytest
 
 import everstream as es
 from everstream.core.scheme import Checkpointing
+from everstream.errors import ConnectorError
 from tests.fuzz.mutations import files_of, kind_of, mutate
 from tests.fuzz.scene import cut_off, expected, go_on, shown
 
@@ -60,7 +61,7 @@ def damaged_and_gone_on(stage: Stage, seed: int) -> str:
             return "refused"
         try:
             found = shown(folder)
-        except es.ConnectorError as error:
+        except ConnectorError as error:
             assert str(folder) in str(error), f"{what}: names no file: {error}"
             return "refused"
         assert found == expected(), f"{what}: wrong output, and not a word"

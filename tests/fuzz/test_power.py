@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import everstream as es
-from everstream.connectors import parts
+from everstream.connectors.files import parts
 from everstream.core.scheme import Checkpointing
-from everstream.state import folders, localdisk
+from everstream.state.storage import folders, localdisk
 from tests.fuzz.power import Platter
 from tests.fuzz.scene import cut_off, expected, go_on, shown
 

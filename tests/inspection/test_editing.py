@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everstream.connectors.generate import FromFunction, Range
+from everstream.connectors.generate.sources import FromFunction, Range
 from everstream.core.registry import PROTOCOLS
 from everstream.core.scheme import ALIGNED, Scheme, scheme_of
 from everstream.errors import CorruptObject, UserError
 from everstream.inspection import SavepointEdit, edit_savepoint, open_store, rewind_to_savepoint
 from everstream.inspection.editing import placed
 from everstream.inspection.frames import framed, unframed
-from everstream.pipeline.aggregates import count
+from everstream.pipeline.aggregation.aggregates import count
 from everstream.pipeline.describing import A_FUNCTION
 from everstream.pipeline.keys import KEY_GROUPS, Keying
 from everstream.pipeline.stream import Pipeline, Stream
@@ -206,7 +206,7 @@ PLAIN = st.one_of(st.integers(-(2**70), 2**70), st.text(max_size=5), st.booleans
 VALUES = st.one_of(PLAIN, st.floats(), st.lists(PLAIN, max_size=3), st.tuples(PLAIN, PLAIN))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.dictionaries(st.one_of(PLAIN, st.tuples(PLAIN, PLAIN)), VALUES, max_size=6))
 def test_a_frame_gives_back_exactly_what_was_put_into_it_or_is_refused(
     state: dict[Any, Any],
@@ -219,7 +219,7 @@ def test_a_frame_gives_back_exactly_what_was_put_into_it_or_is_refused(
     assert [*map(repr, found.items())] == [*map(repr, state.items())]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.integers(-(2**60), 2**60), unique=True, min_size=1), st.integers(1, 7))
 def test_keys_are_placed_as_the_routing_places_their_records(keys: list[int], shards: int) -> None:
     for described, selector in ((A_FUNCTION, lambda key: key), ("room", "room")):

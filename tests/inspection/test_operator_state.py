@@ -4,7 +4,6 @@ import datetime
 import sys
 import types
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,14 +106,6 @@ def test_a_class_that_cannot_be_imported_is_named(monkeypatch: pytest.MonkeyPatc
 def test_a_url_where_nothing_is_is_not_a_store() -> None:
     with pytest.raises(UserError, match="'memory://nothing-here' is not a store"):
         read_state("memory://nothing-here", "op")
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-    session = builder.getOrCreate()
-    yield session
-    session.stop()
 
 
 @pytest.mark.parametrize(

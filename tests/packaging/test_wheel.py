@@ -1,4 +1,4 @@
-"""What pip installs is the whole library: all its files are there, and a killed pipeline recovers."""
+"""What pip installs is whole: a killed pipeline recovers, and the laboratory adds its commands."""
 
 import json
 import os
@@ -29,48 +29,84 @@ def run(*command: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
-def files_of_the_library() -> set[str]:
-    listed = run("git", "ls-files", "-co", "--exclude-standard", "everstream", cwd=ROOT)
+def tracked(*folders: str) -> set[str]:
+    listed = run("git", "ls-files", "-co", "--exclude-standard", *folders, cwd=ROOT)
     return {name for name in listed.splitlines() if (ROOT / name).exists()}
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the wheel and the source archive, made from the files git knows and no other."""
-    source = tmp_path_factory.mktemp("source")
-    for name in {*files_of_the_library(), "pyproject.toml", "README.md", "LICENSE"}:
+def files_of_the_library() -> set[str]:
+    return tracked("everstream", "pyspark_everstream")
+
+
+def files_of_the_laboratory() -> set[str]:
+    return {name.removeprefix("lab/") for name in tracked("lab/everstream_lab")}
+
+
+def build(source: Path, files: set[str], root: Path) -> Path:
+    """The folder with the wheel and the source archive, made from these files and no others."""
+    for name in {*files, "pyproject.toml", "README.md", "LICENSE"}:
         (source / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, source / name)
+        shutil.copy(root / name, source / name)
     run(sys.executable, "-m", "build", "--no-isolation", cwd=source)
     return source / "dist"
 
 
-def test_wheel_and_source_archive_have_every_file_of_the_library(built: Path) -> None:
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("library"), files_of_the_library(), ROOT)
+
+
+@pytest.fixture(scope="module")
+def laboratory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("laboratory"), files_of_the_laboratory(), ROOT / "lab")
+
+
+def check_contents(built: Path, expected: set[str]) -> None:
     (wheel,), (archive,) = built.glob("*.whl"), built.glob("*.tar.gz")
-    expected = files_of_the_library()
     with zipfile.ZipFile(wheel) as opened:
-        found = {name for name in opened.namelist() if ".dist-info/" not in name}
-    assert found == expected
+        contents = {name for name in opened.namelist() if ".dist-info/" not in name}
+    assert contents == expected
     with tarfile.open(archive) as packed:
         inside = {name.partition("/")[2] for name in packed.getnames()}
     assert expected | {"LICENSE", "README.md"} <= inside
 
 
+def test_wheel_and_source_archive_have_every_file_of_the_library_and_no_other(
+    library: Path,
+) -> None:
+    check_contents(library, files_of_the_library())
+
+
+def test_wheel_and_source_archive_have_every_file_of_the_laboratory_and_no_other(
+    laboratory: Path,
+) -> None:
+    check_contents(laboratory, files_of_the_laboratory())
+
+
 @pytest.fixture(scope="module")
-def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with nothing but the wheel; packages it needs are borrowed from this one."""
+def installed(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with nothing but the library; packages it needs are borrowed from this one."""
     place = tmp_path_factory.mktemp("installed")
     venv.create(place, symlinks=True, with_pip=False)
+    install(library, place)
+    # Links to all packages but our own: their metadata would announce commands that are not there.
+    borrowed = place / "borrowed"
+    borrowed.mkdir()
+    for folder in (Path(path) for path in sys.path if path.endswith("-packages")):
+        for package in folder.iterdir():
+            link = borrowed / package.name
+            if "everstream" not in package.name and not link.exists():
+                link.symlink_to(package)
+    (packages,) = place.glob("lib/python*/site-packages")
+    (packages / "borrowed.pth").write_text(f"{borrowed}\n")
+    return place
+
+
+def install(built: Path, place: Path) -> None:
     (wheel,) = built.glob("*.whl")
     python = place / "bin" / "python"
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python)
     run(*pip, "install", "--quiet", "--no-index", "--no-deps", wheel, cwd=place)
-    (packages,) = place.glob("lib/python*/site-packages")
-    # A folder in a .pth file is looked into last, and the .pth files in it are not read: the
-    # `pip install -e` of this environment stays behind.
-    borrowed = [path for path in sys.path if path.endswith("-packages")]
-    (packages / "borrowed.pth").write_text("\n".join(borrowed) + "\n")
-    return place
 
 
 def test_an_installed_wheel_survives_a_kill_with_exact_output(
@@ -92,3 +128,32 @@ def test_an_installed_wheel_survives_a_kill_with_exact_output(
     expected = [[word, count] for word, total in words.items() for count in range(1, total + 1)]
     shown = [json.loads(line) for f in (tmp_path / "counts").glob("*.jsonl") for line in f.open()]
     assert sorted(shown) == sorted(expected)
+
+
+@pytest.mark.timeout(900)  # Spark starts, and runs eight pipelines
+def test_the_laboratory_adds_its_commands_to_an_installed_library(
+    installed: Path, laboratory: Path, tmp_path: Path
+) -> None:
+    everstream_command = installed / "bin" / "everstream"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    for command in ("bench overhead --rounds 1", "apps --help", "model paper"):
+        done = subprocess.run(
+            [everstream_command, *command.split()],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 2
+        (line,) = done.stderr.splitlines()
+        assert line.endswith("is part of the laboratory: pip install everstream-lab")
+
+    install(laboratory, installed)
+    sizes = ("--records", "100000", "--python-records", "20000", "--checkpoint-records", "100000")
+    run(
+        *(everstream_command, "bench", "overhead", *sizes, "--rounds", "1"),
+        *("--json", "overhead.json"),
+        cwd=tmp_path,
+    )
+    assert json.loads((tmp_path / "overhead.json").read_text())
+    assert "is_prime" in run(everstream_command, "apps", "list", "operators", cwd=tmp_path)

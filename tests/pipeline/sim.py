@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from everstream.connectors.generate import FromFunction
+from everstream.connectors.generate.sources import FromFunction
 from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.stream import Pipeline, Stream
 from everstream.simulation.faults import NO_FAULTS, Faults
@@ -36,7 +36,7 @@ def simulate(
     expected: dict[str, list[Any]],
     seed: int = 0,
     faults: bool | Faults = True,
-    hosts: int = 3,
+    workers: int = 3,
 ) -> History:
     """Run in virtual time; what each named sink shows must be exactly what is expected of it."""
 
@@ -46,7 +46,7 @@ def simulate(
 
         build(pipeline, sink)
 
-    shape = Shape("test", hosts, build_in, lambda: expected)
+    shape = Shape("test", workers, build_in, lambda: expected)
     chosen = faults if isinstance(faults, Faults) else Faults() if faults else NO_FAULTS
     world = World(seed, shape, chosen)
     history = world.run()

@@ -8,17 +8,17 @@ import pytest
 
 from everstream.errors import UserError
 from everstream.pipeline.batch import columns_of, joined, records_of, where
-from everstream.pipeline.builtin import FlatMap, Map, MapBatches
 from everstream.pipeline.keys import Keying
 from everstream.pipeline.operator import Context, Operator, bind_state
-from everstream.state.keystore import KeyStore
+from everstream.pipeline.operators.builtin import FlatMap, Map, MapBatches
+from everstream.state.backends.memory import MemoryBackend
 from everstream.state.snapshot import ShardState
 
 FRAME = pl.DataFrame({"n": [1, 2, 3]})
 
 
 def context(keying: Keying | None = None) -> Context:
-    return Context("mine", 0, 1, KeyStore(None), keying)
+    return Context("mine", 0, 1, MemoryBackend(None), keying)
 
 
 def test_records_of_a_frame_are_dicts_and_of_a_list_the_list_itself() -> None:
@@ -67,7 +67,7 @@ def test_what_is_emitted_keeps_its_order_and_its_port() -> None:
     ctx = context()
     ctx.emit(1)
     ctx.emit(2)
-    ctx.emit("late", port="side")
+    ctx.emit("late", output="side")
     ctx.emit(3)
     ctx.emit_batch(FRAME)
     ctx.emit_batch([])

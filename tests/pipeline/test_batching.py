@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 
 import everstream as es
-from everstream.pipeline.batching import Batches
 from everstream.pipeline.operator import Context
+from everstream.pipeline.operators.batching import Batches
 from everstream.pipeline.stream import Pipeline
-from everstream.state.keystore import KeyStore
+from everstream.state.backends.memory import MemoryBackend
+from everstream.state.backends.protocol import StateBackend
 from tests.pipeline.sim import Sink, simulate
 
 
@@ -19,11 +20,11 @@ class Clock:
         self,
         count: int | None,
         within_s: float | None,
-        state: KeyStore[Any, Any] | None = None,
+        state: StateBackend[Any, Any] | None = None,
         now_s: float = 100.0,
     ) -> None:
         self.now_s = now_s
-        self.state: KeyStore[Any, Any] = state if state is not None else KeyStore()
+        self.state: StateBackend[Any, Any] = state if state is not None else MemoryBackend()
         self.ctx = Context("b", 0, 1, self.state, clock_s=lambda: self.now_s)
         self.batches = Batches(count, within_s)
         self.batches.on_start(self.ctx)

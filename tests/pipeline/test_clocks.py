@@ -12,16 +12,16 @@ import pytest
 import everstream
 import everstream as es
 from everstream.connectors import Paced, Range
-from everstream.core.coordinators.epoch_keeper import EpochKeeper
+from everstream.core.coordinators.coordinated_strategy import CoordinatedStrategy
 from everstream.core.coordinators.run_state import RunState
 from everstream.core.ids import Epoch, Generation
 from everstream.core.manifest import EpochManifest
 from everstream.core.orders import Policy
 from everstream.core.plan import make_plan
-from everstream.pipeline.clocks import PACE_WHILE_AHEAD, ForwardClock
 from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.source import EndOfStream, Reader
 from everstream.pipeline.stream import Pipeline
+from everstream.pipeline.times import PACE_WHILE_AHEAD, ForwardClock
 from everstream.simulation.disk import SimulatedDisk
 from everstream.simulation.faults import Faults
 from everstream.simulation.outside import OutsideSink
@@ -145,7 +145,7 @@ def test_a_timer_waits_no_longer_on_a_machine_whose_clock_is_behind() -> None:
     another = bench(lambda stream: stream.process(Alarm()))
     another.runner.chain.clock_s = wall
     assert another.runner.chain.now_s() == wall.now_s
-    another.port.objects = it.port.objects
+    another.engine.objects = it.engine.objects
     another.restore(record, stable=1)
     assert another.runner.timer_in_s() == pytest.approx(10)
     wall.now_s += 10 / PACE_WHILE_AHEAD + 0.01
@@ -189,27 +189,27 @@ def test_how_old_an_epoch_is_does_not_come_from_the_clock_of_another_driver() ->
     plan = make_plan(Pipeline("p").source(Range(3)).sink(OutsideSink(WORLD)), 1)
     found = [EpochManifest(Epoch(4), {}, "p", began_s=1e9)]
     run = RunState(plan, Policy(), Generation(1), found)
-    keeper = EpochKeeper(run)
+    strategy = CoordinatedStrategy(run)
     assert run.manifests[0].began_s == 0
     run.keep(run.manifests[0])
-    run.writing = None
-    keeper.on_manifest_written(run.manifests[0], 5.0)
-    assert keeper._line_s is None
+    assert run.writing is None
+    strategy.on_manifest_written(run.manifests[0], 5.0)
+    assert strategy._line_s is None
 
 
 WALL_CLOCK = {
-    "connectors/delta_table.py": "shown beside a file of a table",
-    "connectors/http_post.py": "for a server that says until when to wait; never longer than patience",
-    "connectors/timing.py": "only where no steady clock is known to both processes",
-    "pipeline/clocks.py": "the ForwardClock itself",
+    "connectors/lake/delta.py": "shown beside a file of a table",
+    "connectors/http/client.py": "for a server that says until when to wait; never longer than patience",
+    "connectors/generate/paced_offsets.py": "only where no steady clock is known to both processes",
+    "pipeline/times.py": "the ForwardClock itself",
     "pipeline/operator.py": "for contexts in tests; a chain gives its own",
-    "state/near.py": "how old a folder is that nobody removed; a wrong one costs a copy",
-    "spark/driver.py": "shown beside what was measured",
-    "spark/handle.py": "shown beside a savepoint",
-    "spark/host.py": "behind a ForwardClock",
-    "spark/manifest_writer.py": "shown beside a checkpoint",
-    "spark/recording.py": "shown beside what has happened",
-    "spark/operator_logs.py": "shown beside a line of a log",
+    "state/local_recovery.py": "how old a folder is that nobody removed; a wrong one costs a copy",
+    "engine/tasks/driver/driver.py": "shown beside what was measured",
+    "engine/handle.py": "shown beside a savepoint",
+    "engine/tasks/worker/worker.py": "behind a ForwardClock",
+    "engine/manifest_writer.py": "shown beside a checkpoint",
+    "engine/reporting/recording.py": "shown beside what has happened",
+    "engine/tasks/worker/operator_logs.py": "shown beside a line of a log",
 }
 """Where the clock of the machine is looked at, and why a wrong one does no harm there."""
 

@@ -1,18 +1,20 @@
 """Event time on its way through whole pipelines, with faults."""
 
+import math
 from typing import Any
 
 import polars as pl
 import pytest
 
 import everstream as es
-from everstream.connectors.generate import FromList
+from everstream.connectors.generate.sources import FromList
 from everstream.pipeline.stream import Pipeline
 from everstream.simulation.faults import Faults
 from everstream.simulation.outside import OutsideSink
 from everstream.simulation.shapes import Shape
 from everstream.simulation.world import World
 from tests.pipeline.sim import Sink, rows_source, simulate
+from tests.runtime.workbench import bench
 
 
 class Watch(es.Operator):
@@ -36,7 +38,7 @@ def test_time_never_goes_back_on_any_edge_whatever_fails(seed: int) -> None:
     frame = pl.DataFrame({"t": [n * 10 - n * 7 % 50 for n in range(100)]})
 
     def build(pipeline: Pipeline, sink: Sink) -> None:
-        timed = pipeline.source(rows_source(frame, 5), shards=2).event_time("t")
+        timed = pipeline.source(rows_source(frame, 5), shards=2).event_time("t", unit="us")
         farm = timed.on_demand().process(Watch(), name="farm", shards=3)
         keyed = farm.key_by("t").process(Watch(), name="keyed", shards=2)
         sink(keyed.broadcast().process(Watch(), name="all", shards=2), "out")
@@ -47,7 +49,9 @@ def test_time_never_goes_back_on_any_edge_whatever_fails(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_an_ordered_sink_keeps_the_order_of_a_stream_with_event_time(seed: int) -> None:
     def build(pipeline: Pipeline, world: int) -> None:
-        timed = pipeline.source(FromList(list(range(60)), batch=2)).event_time(lambda n: n)
+        timed = pipeline.source(FromList(list(range(60)), batch=2)).event_time(
+            lambda n: n, unit="us"
+        )
         farm = timed.on_demand().filter(lambda n: n % 5 != 0, name="work", shards=3)
         farm.on_demand().sink(OutsideSink(world), name="out", ordered=True)
 
@@ -61,8 +65,59 @@ def test_a_record_without_a_time_is_left_out_alone_if_errors_are_skipped() -> No
     frame = pl.DataFrame({"k": ["a", "a", "b"], "t": [1, None, 3]})
 
     def build(pipeline: Pipeline, sink: Sink) -> None:
-        timed = pipeline.source(rows_source(frame, 3)).event_time("t")
+        timed = pipeline.source(rows_source(frame, 3)).event_time("t", unit="us")
         windows = timed.key_by("k").window(es.Tumbling("1s"))
         sink(windows.aggregate(n=es.count(), on_error="skip"), "out")
 
     simulate(build, {"out": [("a", 0, 1_000_000, 1), ("b", 0, 1_000_000, 1)]})
+
+
+class Reminder(es.Operator):
+    """Asks for a timer that is due long after the input has ended, and keeps what came."""
+
+    def on_start(self, ctx: es.Context) -> None:
+        ctx.call_at(ctx.now_s + 1e6)
+
+    def process(self, record: Any, ctx: es.Context) -> None:
+        ctx.state.put("held", [*ctx.state.get("held", []), record])
+        ctx.call_at(ctx.now_s + 1e6)
+
+    def on_timer(self, now_s: float, ctx: es.Context) -> None:
+        ctx.emit("timer")
+
+    def on_watermark(self, watermark: int, ctx: es.Context) -> None:
+        if watermark == es.END_OF_TIME:
+            ctx.emit("end of time")
+
+    def on_end(self, ctx: es.Context) -> None:
+        for record in ctx.state.get("held", []):
+            ctx.emit(record)
+        ctx.call_at(ctx.now_s)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_end_of_the_input_fires_event_time_and_drops_timers_of_processing_time(
+    seed: int,
+) -> None:
+    def build(pipeline: Pipeline, sink: Sink) -> None:
+        numbers = pipeline.source(FromList(list(range(20)), batch=2))
+        timed = numbers.event_time(lambda n: n, unit="s")
+        sink(timed.process(Reminder()), "out")
+
+    history = simulate(build, {"out": ["end of time", *range(20)]}, seed)
+    assert history.virtual_s < 1e5, "the run waited for a timer"
+
+
+def test_a_timer_that_is_due_when_the_input_has_ended_is_not_called() -> None:
+    called: list[float] = []
+
+    class Counting(Reminder):
+        def on_timer(self, now_s: float, ctx: es.Context) -> None:
+            called.append(now_s)
+
+    it = bench(lambda stream: stream.process(Counting()), items=[1, 2])
+    chain = it.runner.chain
+    chain.finish()
+    assert chain.timer_at_s == math.inf
+    chain.call_timers(math.inf)
+    assert not called

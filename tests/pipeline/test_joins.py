@@ -9,17 +9,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import everstream as es
-from everstream.connectors.generate import FromList
+from everstream.connectors.generate.sources import FromList
 from everstream.core.plan import make_plan
 from everstream.errors import UserError
-from everstream.pipeline.joins import IntervalJoin, WindowJoin
+from everstream.pipeline.event_time.joins import IntervalJoin, WindowJoin
 from everstream.pipeline.operator import Context
 from everstream.pipeline.stream import Pipeline, Stream
 from everstream.pipeline.times import TimeOf
-from everstream.state.keystore import KeyStore
+from everstream.state.backends.memory import MemoryBackend
 from tests.pipeline.sim import Sink, rows, rows_source, simulate
 
-QUICK = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=25, suppress_health_check=list(HealthCheck))
 
 
 @st.composite
@@ -36,7 +36,9 @@ def sources(
 ) -> tuple[Stream, Stream]:
     one = pipeline.source(rows_source(left, batch), name="left", shards=2)
     two = pipeline.source(rows_source(right, batch + 1), name="right")
-    return one.event_time("t", lateness="5ms"), two.event_time("t", lateness="5ms")
+    return one.event_time("t", lateness="5ms", unit="us"), two.event_time(
+        "t", lateness="5ms", unit="us"
+    )
 
 
 @QUICK
@@ -111,7 +113,7 @@ def test_the_windows_of_a_join_are_datetimes_if_the_times_are(zone: str | None) 
 
 
 def at_work(operator: Any) -> tuple[Any, Context]:
-    ctx = Context("join", 0, 1, KeyStore())
+    ctx = Context("join", 0, 1, MemoryBackend())
     operator.on_start(ctx)
     return operator, ctx
 
@@ -120,9 +122,9 @@ def feed(operator: Any, ctx: Context, side: str, times: list[int]) -> dict[str, 
     ctx.input = side
     operator.process_batch(pl.DataFrame({"k": [1] * len(times), "t": times}), ctx)
     out: dict[str, list[int]] = {}
-    for port, batch in ctx.take_emitted():
+    for output, batch in ctx.take_emitted():
         assert isinstance(batch, pl.DataFrame)
-        out.setdefault(port, []).extend(batch["t"].to_list())
+        out.setdefault(output, []).extend(batch["t"].to_list())
     return out
 
 
@@ -159,7 +161,11 @@ def test_late_rows_of_joins_are_at_the_side_output() -> None:
 
 
 def stream(pipeline: Pipeline | None = None) -> Stream:
-    return (pipeline or Pipeline("test")).source(FromList([{"k": 1, "t": 1}])).event_time("t")
+    return (
+        (pipeline or Pipeline("test"))
+        .source(FromList([{"k": 1, "t": 1}]))
+        .event_time("t", unit="us")
+    )
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,12 @@ import datetime as dt
 import pickle
 import subprocess
 import sys
+import uuid
 from collections import Counter
-from typing import Any
+from dataclasses import dataclass, field
+from decimal import Decimal
+from enum import Enum
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -14,9 +18,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everstream.errors import UserError
-from everstream.pipeline import keys, text_hash
+from everstream.pipeline import keys
+from everstream.pipeline import keys as text_hash
 from everstream.pipeline.batch import Batch, columns_of, records_of
-from everstream.pipeline.keys import KEY_GROUPS, Keying, hash_column, key_selector, stable_hash
+from everstream.pipeline.keys import (
+    KEY_GROUPS,
+    Keying,
+    hash_column,
+    hash_keys,
+    key_selector,
+    stable_hash,
+)
+from everstream.pipeline.state_backend import key_group
+from everstream.state.backends.key_bytes import is_itself, key_in_bytes
+from everstream.state.canonical_key import fields_of
 
 PINNED: list[tuple[Any, int]] = [
     ("", 0),
@@ -83,10 +98,96 @@ def test_different_keys_of_one_look_differ() -> None:
 
 @pytest.mark.parametrize("key", [[1], {1: 2}, {1, 2}, object(), (1, [2])])
 def test_a_key_of_another_type_is_refused_in_words(key: Any) -> None:
-    with pytest.raises(UserError, match="a key must be a str, bytes, number, None or a tuple"):
+    with pytest.raises(
+        UserError, match="a key must be a str, bytes, bool, int, float, Decimal, Fraction, date"
+    ):
         stable_hash(key)
     with pytest.raises(UserError, match="Let key_by return such a value"):
-        Keying(lambda record: key).split([1, 2], 2)
+        Keying(lambda record: key).keys([1, 2])
+
+
+class Colour(Enum):
+    RED = 1
+
+
+@dataclass(frozen=True)
+class Seat:
+    row: int
+    letter: str
+    seen: int = field(default=0, compare=False)
+
+
+class Cell(NamedTuple):
+    row: int
+    letter: str
+
+
+BERN = dt.timezone(dt.timedelta(hours=1))
+KINDS: list[tuple[Any, int]] = [
+    (dt.date(2024, 2, 29), 843275782),
+    (dt.datetime(2024, 2, 29, 1, 2, 3), 676496899),
+    (dt.datetime(2024, 2, 29, 1, 2, 3, tzinfo=dt.UTC), 1054702817),
+    (dt.time(1, 2, 3), 708741007),
+    (dt.timedelta(seconds=1.5), 27175404),
+    (Decimal("0.1"), 891609420),
+    (uuid.UUID(int=7), 2535955446),
+    (Colour.RED, 694339688),
+    (Seat(12, "c"), 2462474556),
+    (Cell(12, "c"), 856476479),
+    ((dt.date(2024, 2, 29), Seat(12, "c")), 4161190551),
+]
+
+
+@pytest.mark.parametrize(("key", "code"), KINDS, ids=lambda value: str(value))
+def test_dates_decimals_enums_and_records_are_keys_whose_hashes_never_change(
+    key: Any, code: int
+) -> None:
+    assert stable_hash(key) == code
+    assert len({stable_hash(other) for other, _ in KINDS}) == len(KINDS)
+
+
+EQUAL: list[tuple[Any, Any]] = [
+    (Decimal("2.00"), 2),
+    (Decimal("1.50"), 1.5),
+    (Decimal("0.10"), Decimal("0.1")),
+    (Decimal("inf"), float("inf")),
+    (Cell(12, "c"), (12, "c")),
+    (Seat(12, "c", seen=1), Seat(12, "c", seen=2)),
+    (
+        dt.datetime(2024, 2, 29, 1, tzinfo=dt.UTC),
+        dt.datetime(2024, 2, 29, 2, tzinfo=BERN),
+    ),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), EQUAL, ids=repr)
+def test_keys_that_are_equal_have_equal_hashes_and_bytes_whatever_their_kind(
+    one: Any, other: Any
+) -> None:
+    assert one == other
+    assert stable_hash(one) == stable_hash(other)
+    assert key_in_bytes(one, key_group) == key_in_bytes(other, key_group)
+
+
+@pytest.mark.parametrize("key", [uuid.UUID(int=7), Colour.RED, Seat(1, "a")])
+def test_a_key_of_another_kind_has_other_bytes_than_what_it_comes_to(key: Any) -> None:
+    fields = fields_of(key)
+    assert key_in_bytes(key, lambda _: 0) != key_in_bytes(fields, lambda _: 0)
+    assert not is_itself(key)
+
+
+def test_decimals_in_a_column_have_the_hashes_of_the_numbers_they_equal() -> None:
+    decimals = pl.Series([Decimal("1.5"), Decimal("-2"), None, Decimal("0.1")])
+    numbers = hash_column(pl.Series([1.5, -2.0, None]))
+    assert hash_column(decimals)[:3].tolist() == numbers.tolist()
+    assert hash_keys(decimals.to_list()).tolist() == hash_column(decimals).tolist()
+
+
+def test_keys_that_cannot_be_spread_are_refused_with_one_shard_already() -> None:
+    with pytest.raises(UserError, match="not frozenset"):
+        Keying(lambda record: record).keys([1, 2, frozenset({3})])
+    with pytest.raises(UserError, match="column 'tags' of type List"):
+        Keying("tags").keys(pl.DataFrame({"tags": [["a"], ["b"]]}))
 
 
 def test_hashes_do_not_depend_on_the_process() -> None:

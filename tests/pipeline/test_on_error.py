@@ -7,33 +7,35 @@ from typing import Any
 import polars as pl
 import pytest
 
+from everstream.connectors import Parquet
 from everstream.connectors.dead_letters import DeadLetters
 from everstream.core.ids import ShardId
 from everstream.core.permits import permit
 from everstream.core.plan import make_plan
-from everstream.errors import ConnectorError, UserError
-from everstream.pipeline import builtin
+from everstream.errors import ConnectorError, RefusedRecords, UserError
 from everstream.pipeline.batch import Batch, records_of
+from everstream.pipeline.keys import Keying
 from everstream.pipeline.operator import Context, Keyed, Operator, process_tolerantly
+from everstream.pipeline.operators import builtin
 from everstream.pipeline.rejects import OnError, Rejected
 from everstream.pipeline.sink import SinkShard
 from everstream.pipeline.source import END, EndOfStream, Reader, Source
 from everstream.pipeline.stream import Pipeline
 from everstream.runtime.chain import ChainStages
-from everstream.state.keystore import KeyStore
+from everstream.state.backends.memory import MemoryBackend
 from everstream.state.snapshot import ShardState
 
 
 def context(on_error: OnError = "dead_letter", keying: Any = None) -> Context:
-    return Context("op", 0, 1, KeyStore(), keying, on_error)
+    return Context("op", 0, 1, MemoryBackend(), keying, on_error)
 
 
 def run(operator: Operator, batch: Batch, ctx: Context) -> dict[str, list[Any]]:
-    """What comes out, port by port."""
+    """What comes out, output by output."""
     process_tolerantly(operator, batch, ctx)
     out: dict[str, list[Any]] = {}
-    for port, emitted in ctx.take_emitted():
-        out.setdefault(port, []).extend(records_of(emitted))
+    for output, emitted in ctx.take_emitted():
+        out.setdefault(output, []).extend(records_of(emitted))
     return out
 
 
@@ -96,8 +98,8 @@ def test_one_bad_row_of_many_is_found_and_the_rest_stays_together() -> None:
     ctx = context()
     rows = pl.DataFrame({"t": [str(n) if n != 777 else "x" for n in range(2000)]})
     process_tolerantly(builtin.Select([pl.col("t").cast(pl.Int64)], {}), rows, ctx)
-    ((port, batch),) = ctx.take_emitted()
-    assert port == "out"
+    ((output, batch),) = ctx.take_emitted()
+    assert output == "out"
     assert records_of(batch) == [{"t": n} for n in range(2000) if n != 777]
     assert [rejected.record for rejected in ctx.take_rejected()] == [{"t": "x"}]
 
@@ -140,7 +142,7 @@ class Pairs(Operator):
 
     def process(self, record: Any, ctx: Context) -> None:
         ctx.emit(record)
-        ctx.emit(record, port="copies")
+        ctx.emit(record, output="copies")
         if record == 3:
             raise ValueError("three")
         ctx.state.put(record, ctx.state.get(record, 0) + 1)
@@ -300,3 +302,128 @@ def test_what_json_cannot_hold_is_shown_as_python_shows_it(tmp_path: Path) -> No
     assert transaction is not None
     transaction.commit(permit(1))
     assert [letter["repr"] for letter in letters(tmp_path, "op")] == ["(1, {2})", "{1: 'a'}", "nan"]
+
+
+HALF = "\ud800"
+"""Half a surrogate pair: JSON can write it, UTF-8 cannot."""
+
+
+def test_half_a_surrogate_pair_is_a_key_like_any_other() -> None:
+    keying = Keying(lambda row: row["k"])
+    rows = [{"k": key} for key in ("a", HALF, "b", HALF + "x", "a")]
+    parts = keying.split(rows, 4)
+    assert sorted(row["k"] for _, part in parts for row in part) == sorted(r["k"] for r in rows)
+    ctx = context("fail", keying)
+    assert run(builtin.Fold(int, lambda count, _: count + 1), rows, ctx)["out"][1] == (HALF, 1)
+
+
+def total(sum_: int, row: Any) -> int:
+    return sum_ + int(row["n"])
+
+
+@pytest.mark.parametrize("selector", ["k", lambda row: row["k"].upper()])
+def test_a_record_whose_key_cannot_be_told_is_left_out_alone(selector: Any) -> None:
+    """A column cannot hold half a surrogate pair, and a function fails where there is no key."""
+    bad = [{"k": HALF, "n": 2}] if selector == "k" else [{"k": None, "n": 2}]
+    rows = [{"k": "a", "n": 1}, {"k": "b", "n": 1}, *bad, {"k": "a", "n": 4}, {"k": "c", "n": 1}]
+    keying = Keying(selector)
+    sums: dict[str, int] = {}
+    left_out = []
+    for _, part in keying.split(rows, 3):
+        ctx = context(keying=keying)
+        for key, value in run(builtin.Fold(int, total), part, ctx).get("out", []):
+            sums[key.lower()] = value
+        left_out += [rejected.record for rejected in ctx.take_rejected()]
+    assert sums == {"a": 5, "b": 1, "c": 1}
+    assert left_out == bad
+
+
+def test_one_shard_leaves_out_such_a_record_alone_as_well() -> None:
+    ctx = context(keying=Keying("k"))
+    rows = [{"k": key, "n": 1} for key in ("a", HALF, "b", "a")]
+    assert run(builtin.Fold(int, total), rows, ctx)["out"] == [("a", 1), ("b", 1), ("a", 2)]
+    assert ctx.skipped == 1
+
+
+def test_an_operator_that_may_leave_nothing_out_gets_no_record_without_a_key() -> None:
+    keying = Keying(lambda row: row["k"].upper())
+    with pytest.raises(AttributeError):
+        keying.split([{"k": "a"}, {"k": None}], 2, tolerant=False)
+
+
+def test_a_key_of_a_kind_that_cannot_be_spread_is_refused_where_on_error_decides() -> None:
+    keying = Keying(lambda row: row)
+    assert keying.split([{1}, {2}], 2) == [(0, [{1}, {2}])]
+    with pytest.raises(UserError, match="a key must be"):
+        keying.keys([{1}, {2}])
+
+
+def sinking(folder: Path, on_error: OnError, store: str = "store", **extras: Any) -> ChainStages:
+    """A chain of a source and a Parquet sink, the second generation if it has extras."""
+    pipeline = Pipeline("p")
+    source = pipeline.source(Halves("fail"), name="halves")
+    source.sink(Parquet(f"{folder}/out/"), name="files", on_error=on_error)
+    plan = make_plan(pipeline, 1)
+    stages = ChainStages(plan, ShardId("halves", 0), {}, ShardState(), lambda: 0.0)
+    stable = 1 if extras else 0
+    stages.build(extras, {}, 1 + stable, str(folder / store), permit(stable))
+    return stages
+
+
+def checkpointed(stages: ChainStages, checkpoint: int) -> dict[str, Any]:
+    saved = stages.prepare(checkpoint)
+    for waiting in stages.unpersisted():
+        waiting.perform()
+    for transaction in stages.committable(permit(checkpoint)):
+        transaction.commit(permit(checkpoint))
+    stages.mark_committed(permit(checkpoint))
+    return saved
+
+
+DRIFTING: list[Batch] = [
+    [{"a": 1}, {"a": 4000.5}, {"a": 3}],
+    pl.DataFrame({"a": [True, None]}),
+    [{"a": "5"}, {"a": 6}],
+]
+
+
+@pytest.mark.parametrize("on_error", ["skip", "dead_letter"])
+def test_what_a_sink_cannot_store_exactly_goes_where_on_error_says(
+    tmp_path: Path, on_error: OnError
+) -> None:
+    stages = sinking(tmp_path, on_error)
+    stages.forward([{"a": 0}])
+    for batch in DRIFTING:
+        stages.forward(batch)
+    checkpointed(stages, 1)
+    assert stages.skipped == {"files": 3}
+    assert stages.counts["files"] == (8, 5)
+    assert pl.read_parquet(f"{tmp_path}/out/*.parquet")["a"].to_list() == [0, 1, 3, None, 6]
+    kept = letters(tmp_path / "store", "files")
+    refused = [{"a": 4000.5}, {"a": True}, {"a": "5"}] if on_error == "dead_letter" else []
+    assert [letter["record"] for letter in kept] == refused
+    assert all("operator 'files', column 'a': " in letter["error"] for letter in kept)
+
+
+def test_a_sink_that_may_not_leave_anything_out_names_the_record(tmp_path: Path) -> None:
+    stages = sinking(tmp_path, "fail")
+    stages.forward([{"a": 0}])
+    with pytest.raises(RefusedRecords) as refused:
+        stages.forward(DRIFTING[0])
+    told = stages.explain(refused.value)
+    assert "operator 'files' (shard 0) failed: " in told.message
+    assert "column 'a': 4000.5 is no exact Int64" in told.message
+    assert "record: {'a': 4000.5}" in told.message
+
+
+@pytest.mark.parametrize("store", ["store", "another"])
+def test_a_restored_sink_has_the_types_of_its_checkpoint(tmp_path: Path, store: str) -> None:
+    stages = sinking(tmp_path, "skip")
+    stages.forward([{"a": 0}])
+    saved = checkpointed(stages, 1)
+    heir = sinking(tmp_path, "skip", store, **saved)
+    heir.forward(pl.DataFrame({"a": [4000.5, 7.0]}))
+    heir.forward([{"a": 8}])
+    checkpointed(heir, 2)
+    assert heir.skipped == {"files": 2}
+    assert pl.read_parquet(f"{tmp_path}/out/*.parquet")["a"].to_list() == [0, 8]

@@ -5,14 +5,15 @@ from typing import Any
 import polars as pl
 
 import everstream as es
-from everstream.pipeline.aggregates import Aggregates
+from everstream.pipeline.aggregation.aggregates import Aggregates
+from everstream.pipeline.aggregation.local_parts import LocalParts
+from everstream.pipeline.event_time.window_aggregates import ProcessingTimeAggregates
+from everstream.pipeline.event_time.windows import Sliding
 from everstream.pipeline.keys import Keying
-from everstream.pipeline.local_parts import LocalParts
 from everstream.pipeline.operator import Context
 from everstream.pipeline.stream import Pipeline
-from everstream.pipeline.window_aggregates import ProcessingTimeAggregates
-from everstream.pipeline.windows import Sliding
-from everstream.state.keystore import KeyStore
+from everstream.state.backends.memory import MemoryBackend
+from everstream.state.backends.protocol import StateBackend
 from tests.pipeline.sim import Sink, Total, rows_source, simulate
 
 
@@ -22,14 +23,14 @@ class Clock:
     def __init__(
         self,
         window: Sliding,
-        state: KeyStore[Any, Any] | None = None,
+        state: StateBackend[Any, Any] | None = None,
         before: dict[str, Any] | None = None,
     ) -> None:
         self.now_s = 1000.0
         aggregates = Aggregates({"n": es.count()})
         self.local = LocalParts(Keying("k"), aggregates, window)
         self.windows = ProcessingTimeAggregates(aggregates, window)
-        self.ctx = Context("w", 0, 1, state or KeyStore(), clock_s=lambda: self.now_s)
+        self.ctx = Context("w", 0, 1, state or MemoryBackend(), clock_s=lambda: self.now_s)
         self.windows.goes_on_from(before)
         self.windows.on_start(self.ctx)
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstream.pipeline.builtin import Branch, Filter, Select, WithColumns
-from everstream.pipeline.purity import all_plain, is_plain
+from everstream.pipeline.operators.builtin import Branch, Filter, Select, WithColumns
+from everstream.pipeline.operators.purity import all_plain, is_plain
 
 N, S, T = pl.col("n"), pl.col("s"), pl.col("t")
 

@@ -9,20 +9,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import everstream as es
-from everstream.connectors.generate import FromList
+from everstream.connectors.generate.sources import FromList
 from everstream.errors import UserError
-from everstream.pipeline.aggregates import Aggregates
+from everstream.pipeline.aggregation.aggregates import Aggregates
+from everstream.pipeline.aggregation.local_parts import LocalParts
+from everstream.pipeline.aggregation.running import PAGE, RunningChanges, RunningRecords
 from everstream.pipeline.keys import Keying
-from everstream.pipeline.local_parts import LocalParts
 from everstream.pipeline.operator import Context
-from everstream.pipeline.running import PAGE, RunningChanges
 from everstream.pipeline.stream import Pipeline, Stream
 from everstream.state.objects import ObjectRef
 from everstream.state.snapshot import ShardState
 from tests.pipeline.aggregations import AGGREGATES, IN_POLARS
 from tests.pipeline.sim import Sink, as_tuple, rows, rows_source, simulate
 
-QUICK = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=25, suppress_health_check=list(HealthCheck))
 SIMPLE = {name: AGGREGATES[name] for name in ("n", "known", "total", "mean", "low", "high")}
 DAY = datetime(2024, 5, 1)
 
@@ -210,3 +210,19 @@ def test_a_running_minimum_of_words_is_refused_with_a_reason() -> None:
 def test_a_key_that_has_the_name_of_a_result_is_refused_with_a_reason() -> None:
     with pytest.raises(UserError, match="another name for the aggregate"):
         Bench(k=es.count()).feed(k=["a"])
+
+
+def test_columns_may_be_called_init_and_update() -> None:
+    keyed = Pipeline("test").source(FromList([{"k": 1}])).key_by("k")
+    keyed.aggregate(init=es.count(), update=es.count(), emit="record")
+    assert isinstance(keyed.pipeline.graph.nodes["aggregates"].what, RunningRecords)
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [({"n": 3}, "n=3 is no aggregate"), ({}, "give at least one aggregate")],
+)
+def test_what_is_no_aggregate_is_refused(columns: dict[str, Any], problem: str) -> None:
+    keyed = Pipeline("test").source(FromList([{"k": 1}])).key_by("k")
+    with pytest.raises(UserError, match=problem):
+        keyed.aggregate(**columns)

@@ -12,8 +12,9 @@ import everstream as es
 from everstream.core.plan import Plan, make_plan
 from everstream.pipeline.keys import Keying
 from everstream.pipeline.operator import Context, Operator
-from everstream.pipeline.spreading import CONTEXT_STATE, Place, spread_entries
-from everstream.state.keystore import KeyStore
+from everstream.pipeline.spreading import CONTEXT_STATE, Place, redistribute_entries
+from everstream.state.backends.memory import MemoryBackend
+from everstream.state.backends.protocol import StateBackend
 
 
 def place(shard: int, shards: int, before: int, selector: Any = lambda key: key) -> Place:
@@ -34,7 +35,7 @@ def test_entries_by_key_go_where_their_records_go(before: int, now: int) -> None
     parts = parts_of(keys, before)
     keying, together = Keying(lambda key: key), {}
     for shard in range(now):
-        mine = spread_entries("key", parts, place(shard, now, before), "state")
+        mine = redistribute_entries("key", parts, place(shard, now, before), "state")
         assert set(keying.shards_of(list(mine), now).tolist()) <= {shard}
         assert not together.keys() & mine.keys()
         together |= mine
@@ -44,28 +45,32 @@ def test_entries_by_key_go_where_their_records_go(before: int, now: int) -> None
 def test_entries_under_other_keys_than_the_records_are_refused_with_the_fix() -> None:
     parts = {0: {("other", n): n for n in range(50)}, 1: {}}
     with pytest.raises(es.UserError, match=r"other keys.*spread="):
-        spread_entries("key", parts, place(0, 3, 2), "seen")
+        redistribute_entries("key", parts, place(0, 3, 2), "seen")
 
 
 def test_split_entries_go_to_one_shard_each_and_union_and_broadcast_to_all() -> None:
     parts = {0: {"a": 1, "b": 2}, 1: {"c": 3}}
-    shares = [spread_entries("split", parts, place(n, 2, 2), "s") for n in range(2)]
+    shares = [redistribute_entries("split", parts, place(n, 2, 2), "s") for n in range(2)]
     assert Counter(key for share in shares for key in share) == {"a": 1, "b": 1, "c": 1}
     for shard in range(2):
-        assert spread_entries("union", parts, place(shard, 2, 2), "s") == {"a": 1, "b": 2, "c": 3}
+        assert redistribute_entries("union", parts, place(shard, 2, 2), "s") == {
+            "a": 1,
+            "b": 2,
+            "c": 3,
+        }
         same = {0: {"limit": 7}, 1: {"limit": 7}}
-        assert spread_entries("broadcast", same, place(shard, 2, 2), "s") == {"limit": 7}
+        assert redistribute_entries("broadcast", same, place(shard, 2, 2), "s") == {"limit": 7}
 
 
 def test_entries_that_two_shards_have_cannot_be_split_or_joined() -> None:
     with pytest.raises(es.UserError, match="nobody can tell which one counts"):
-        spread_entries("union", {0: {"n": 1}, 1: {"n": 2}}, place(0, 2, 2), "s")
+        redistribute_entries("union", {0: {"n": 1}, 1: {"n": 2}}, place(0, 2, 2), "s")
 
 
 def test_state_of_which_nothing_is_said_is_refused_only_if_there_is_any() -> None:
-    assert spread_entries(None, {0: {}, 1: {}}, place(0, 2, 2), CONTEXT_STATE) == {}
+    assert redistribute_entries(None, {0: {}, 1: {}}, place(0, 2, 2), CONTEXT_STATE) == {}
     with pytest.raises(es.UserError, match="spread ="):
-        spread_entries(None, {0: {"n": 1}}, place(0, 2, 1), CONTEXT_STATE)
+        redistribute_entries(None, {0: {"n": 1}}, place(0, 2, 1), CONTEXT_STATE)
 
 
 class Played:
@@ -90,7 +95,7 @@ class Played:
         out: list[Any] = []
         kept: dict[int, dict[Any, Any]] = {}
         for shard in range(shards):
-            store: KeyStore[Any, Any] = KeyStore()
+            store: StateBackend[Any, Any] = MemoryBackend()
             store.load(dict((states or {}).get(shard, {})))
             operator: Any = self.operator
             ctx = Context(self.name, shard, shards, store, keying)
@@ -114,12 +119,14 @@ class Played:
         )
         return operator
 
-    def respread(self, kept: Mapping[int, dict[Any, Any]], now: int) -> dict[int, dict[Any, Any]]:
+    def redistribute(
+        self, kept: Mapping[int, dict[Any, Any]], now: int
+    ) -> dict[int, dict[Any, Any]]:
         (edge,) = self.plan(now).graph.inputs(self.name)
         keying = {edge.side: edge.routing.keying}  # type: ignore[union-attr]
         parts = {number: {CONTEXT_STATE: entries} for number, entries in kept.items()}
         return {
-            shard: self.operator.respread(
+            shard: self.operator.redistribute(
                 parts, Place(self.name, shard, now, len(kept), keying, keying)
             )[CONTEXT_STATE]
             for shard in range(now)
@@ -144,7 +151,7 @@ def test_running_aggregates_go_on_in_other_shards(before: int, now: int, emit: A
     whole, _ = played.run(1, batches)
     half = len(batches) // 2
     first, kept = played.run(before, batches[:half])
-    second, _ = played.run(now, batches[half:], played.respread(kept, now))
+    second, _ = played.run(now, batches[half:], played.redistribute(kept, now))
     assert totals([*first, *second]) == totals(whole)
 
 
@@ -163,7 +170,7 @@ def test_windows_that_shards_fired_unequally_fire_once_in_all(window: Any) -> No
     # One of the two has heard of more time than the other.
     shown = [row for row in fired if _place_of(played, row, 2) == 0]
     unequal = {0: further[0], 1: kept[1]}
-    rest, _ = played.run(3, [early, end], played.respread(unequal, 3))
+    rest, _ = played.run(3, [early, end], played.redistribute(unequal, 3))
     assert not nothing
     assert 0 < len(shown) < len(fired)
     assert totals([*shown, *rest]) == totals(whole)
@@ -184,8 +191,8 @@ def _parts(pipeline: es.Pipeline, name: str, rows: Sequence[Mapping[str, Any]]) 
     local: Any = graph.nodes[edge.sender].what
     if not edge.sender.endswith("-local"):
         return chunks
-    ctx = Context(edge.sender, 0, 1, KeyStore())
+    ctx = Context(edge.sender, 0, 1, MemoryBackend())
     local.on_start(ctx)
     for chunk in chunks:
         local.process_batch(chunk, ctx)
-    return [batch for port, batch in ctx.take_emitted() if port == "out"]
+    return [batch for output, batch in ctx.take_emitted() if output == "out"]

@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from everstream.connectors.generate import FromFunction, FromList
+from everstream.connectors.generate.sources import FromFunction, FromList
 from everstream.core.plan import make_plan
 from everstream.errors import GraphError, UserError
 from everstream.pipeline.batch import Batch
@@ -44,7 +44,7 @@ def gives(
 
 
 def _check(make: Callable[[Pipeline, int], None], expected: dict[str, list[Any]]) -> None:
-    shape = Shape("test", hosts=2, build=make, expected=lambda: expected)
+    shape = Shape("test", workers=2, build=make, expected=lambda: expected)
     history = World(next(worlds), shape, NO_FAULTS).run()
     assert history.right, (history.violations, history.notes)
 
@@ -230,13 +230,13 @@ def test_a_stream_used_twice_goes_both_ways() -> None:
 
 class OddsAside(Operator):
     def process(self, record: Any, ctx: Context) -> None:
-        ctx.emit(record, port="odd" if record % 2 else "out")
+        ctx.emit(record, output="odd" if record % 2 else "out")
 
 
 def test_a_port_has_what_was_emitted_to_it() -> None:
     def build(s: Stream) -> Stream:
-        aside = s.process(OddsAside())
-        return aside.map(lambda x: x).union(aside.port("odd").map(lambda x: -x))
+        audit_copy = s.process(OddsAside())
+        return audit_copy.map(lambda x: x).union(audit_copy.side_output("odd").map(lambda x: -x))
 
     gives(build, [0, 2, 4, 6, 8, -1, -3, -5, -7, -9])
 
@@ -314,7 +314,7 @@ class SkipsFives(Operator):
 
     def on_error(self, error: Exception, record: Any, ctx: Context) -> None:
         assert str(error) == "five" and record == 5
-        ctx.emit("skipped", port="errors")
+        ctx.emit("skipped", output="errors")
 
     def on_end(self, ctx: Context) -> None:
         ctx.emit(("skipped in all", ctx.skipped))
@@ -323,7 +323,7 @@ class SkipsFives(Operator):
 def test_an_operator_may_skip_records_that_fail() -> None:
     def build(s: Stream) -> Stream:
         kept = s.process(SkipsFives())
-        return kept.union(kept.port("errors"))
+        return kept.union(kept.side_output("errors"))
 
     gives(build, [0, 1, 2, 3, 4, 6, 7, 8, 9, "skipped", ("skipped in all", 1)])
 

@@ -64,7 +64,7 @@ FLAGGED = {
     "words.map(len, shard=2)": 'Unexpected keyword argument "shard"',
     'words.map(len, on_error="wait")': "incompatible type \"Literal['wait']\"",
     "words.key_by(lambda word: [word])": 'cannot be "list[str]"',
-    'keyed.aggregate(n="n")': "No overload variant",
+    'keyed.aggregate(n="n")': 'incompatible type "str"; expected "Aggregate"',
     "windows.aggregate(n=3)": 'incompatible type "int"; expected "Aggregate"',
     "es.Strem(pipeline)": 'Module has no attribute "Strem"',
     "windows.map(len)": '"WindowedStream" has no attribute "map"',

@@ -8,7 +8,7 @@ import polars as pl
 import polars.selectors as cs
 import pytest
 
-from everstream.connectors.generate import FromList, Range
+from everstream.connectors.generate.sources import FromList, Range
 from everstream.errors import GraphError, UserError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.graph import Broadcast, Edge
@@ -77,7 +77,7 @@ def test_a_sink_or_source_may_limit_its_shards() -> None:
     )
 
 
-@pytest.mark.parametrize("method", ["fold", "reduce", "aggregate", "aggregates"])
+@pytest.mark.parametrize("method", ["fold", "reduce", "aggregate"])
 def test_state_per_key_needs_a_key(method: str) -> None:
     def build(pipeline: Pipeline, stream: Stream) -> None:
         getattr(stream, method)

@@ -9,16 +9,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import everstream as es
-from everstream.connectors.generate import FromList
+from everstream.connectors.generate.sources import FromList
 from everstream.core.plan import make_plan
 from everstream.errors import UserError
-from everstream.pipeline.local_parts import stretches
+from everstream.pipeline.aggregation.local_parts import stretches
+from everstream.pipeline.event_time.windows import Session, Sliding, Tumbling
 from everstream.pipeline.stream import Pipeline, Stream
-from everstream.pipeline.windows import Session, Sliding, Tumbling
 from tests.pipeline.aggregations import AGGREGATES, IN_POLARS
 from tests.pipeline.sim import Sink, rows, rows_source, simulate
 
-QUICK = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=25, suppress_health_check=list(HealthCheck))
 SCHEMA = {"k": pl.String, "t": pl.Int64, "v": pl.Int64}
 
 
@@ -74,11 +74,11 @@ def test_tumbling_windows_hold_what_polars_finds_in_them(
 ) -> None:
     def build(pipeline: Pipeline, sink: Sink) -> None:
         timed = pipeline.source(rows_source(frame, batch), shards=sources).event_time(
-            "t", lateness="5ms"
+            "t", lateness="5ms", unit="us"
         )
         windows = timed.key_by("k").window(Tumbling(1e-4)).aggregate(**AGGREGATES, shards=shards)
         sink(windows, "out")
-        sink(windows.port("late"), "late")
+        sink(windows.side_output("late"), "late")
 
     expected = in_polars(frame, 100, 100, **IN_POLARS)
     simulate(build, {"out": rows(expected), "late": []}, seed)
@@ -92,7 +92,9 @@ def test_sliding_windows_hold_what_polars_finds_in_them(
     size, every = shape
 
     def build(pipeline: Pipeline, sink: Sink) -> None:
-        timed = pipeline.source(rows_source(frame, batch), shards=2).event_time("t", lateness="5ms")
+        timed = pipeline.source(rows_source(frame, batch), shards=2).event_time(
+            "t", lateness="5ms", unit="us"
+        )
         window = Sliding(size / 1e6, every=every / 1e6)
         sink(timed.key_by("k").window(window).aggregate(**AGGREGATES, shards=shards), "out")
 
@@ -105,7 +107,9 @@ def test_sessions_are_those_that_polars_finds(
     frame: pl.DataFrame, batch: int, shards: int, gap: int, seed: int
 ) -> None:
     def build(pipeline: Pipeline, sink: Sink) -> None:
-        timed = pipeline.source(rows_source(frame, batch), shards=2).event_time("t", lateness="5ms")
+        timed = pipeline.source(rows_source(frame, batch), shards=2).event_time(
+            "t", lateness="5ms", unit="us"
+        )
         sessions = timed.key_by("k").window(Session(gap / 1e6))
         sink(sessions.aggregate(**AGGREGATES, shards=shards), "out")
 
@@ -115,15 +119,14 @@ def test_sessions_are_those_that_polars_finds(
 def split_by_lateness(
     frame: pl.DataFrame, batch: int, sources: int, lateness: int, over: Any
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """What each source shard, reading its batches in turn, finds in time and late."""
+    """What each source shard finds in time and late: each record is judged by those before it."""
     in_time, late = [frame.clear()], [frame.clear()]
     watermark = dict.fromkeys(range(sources), -(2**63))
-    for number, start in enumerate(range(0, len(frame), batch)):
-        part, shard = frame[start : start + batch], number % sources
-        is_late = pl.Series([over(t) <= watermark[shard] for t in part["t"]], dtype=pl.Boolean)
-        late.append(part.filter(is_late))
-        in_time.append(part.filter(~is_late))
-        watermark[shard] = max(watermark[shard], int(part["t"].max()) - lateness)  # type: ignore[arg-type]
+    for row, t in enumerate(frame["t"].to_list()):
+        shard = row // batch % sources
+        found = late if over(t) <= watermark[shard] else in_time
+        found.append(frame[row : row + 1])
+        watermark[shard] = max(watermark[shard], t - lateness)
     return pl.concat(in_time), pl.concat(late)
 
 
@@ -134,10 +137,10 @@ def test_late_records_are_all_at_the_side_output_and_only_those(
 ) -> None:
     def build(pipeline: Pipeline, sink: Sink) -> None:
         source = pipeline.source(rows_source(frame, batch), shards=sources)
-        timed = source.event_time("t", lateness=lateness / 1e6)
+        timed = source.event_time("t", lateness=lateness / 1e6, unit="us")
         windows = timed.key_by("k").window(Tumbling(1e-4)).aggregate(**AGGREGATES, shards=2)
         sink(windows, "out")
-        sink(windows.port("late"), "late")
+        sink(windows.side_output("late"), "late")
 
     in_time, late = split_by_lateness(frame, batch, sources, lateness, lambda t: t - t % 100 + 100)
     expected = in_polars(in_time, 100, 100, **IN_POLARS)
@@ -150,11 +153,13 @@ def test_late_records_of_sessions_are_all_at_the_side_output_and_only_those(
     frame: pl.DataFrame, batch: int, sources: int, seed: int
 ) -> None:
     def build(pipeline: Pipeline, sink: Sink) -> None:
-        timed = pipeline.source(rows_source(frame, batch), shards=sources).event_time("t")
+        timed = pipeline.source(rows_source(frame, batch), shards=sources).event_time(
+            "t", unit="us"
+        )
         windows = timed.key_by("k").window(Session(5e-5), allowed_lateness=1e-4)
         counted = windows.aggregate(n=es.count(), shards=2)
         sink(counted, "out")
-        sink(counted.port("late"), "late")
+        sink(counted.side_output("late"), "late")
 
     in_time, late = split_by_lateness(frame, batch, sources, 100, lambda t: t + 1)
     expected = sessions_in_polars(in_time, 50, n=pl.len().cast(pl.Int64))
@@ -166,11 +171,11 @@ def test_allowed_lateness_emits_a_window_again_for_the_keys_that_changed() -> No
 
     def build(pipeline: Pipeline, sink: Sink) -> None:
         records = [{"k": key, "t": at} for key, at in made]
-        timed = pipeline.source(FromList(records, batch=1)).event_time("t")
+        timed = pipeline.source(FromList(records, batch=1)).event_time("t", unit="us")
         windows = timed.key_by("k").window(Tumbling(1e-4), allowed_lateness=2e-4)
         counted = windows.aggregate(n=es.count())
         sink(counted, "out")
-        sink(counted.port("late"), "late")
+        sink(counted.side_output("late"), "late")
 
     expected = [
         *[("a", 0, 100, 1), ("b", 0, 100, 1)],
@@ -185,7 +190,7 @@ def test_a_sliding_window_is_emitted_again_when_any_of_its_panes_changes() -> No
 
     def build(pipeline: Pipeline, sink: Sink) -> None:
         records = [{"k": key, "t": at} for key, at in made]
-        timed = pipeline.source(FromList(records, batch=1)).event_time("t")
+        timed = pipeline.source(FromList(records, batch=1)).event_time("t", unit="us")
         window = timed.key_by("k").window(Sliding(2e-4, every=1e-4), allowed_lateness=2e-4)
         sink(window.aggregate(n=es.count()), "out")
 
@@ -200,7 +205,9 @@ def test_a_stream_without_key_has_windows_as_a_whole() -> None:
     frame = pl.DataFrame({"t": range(0, 1000, 7), "v": range(143)})
 
     def build(pipeline: Pipeline, sink: Sink) -> None:
-        timed = pipeline.source(rows_source(frame, 10), shards=3).event_time("t", lateness=1)
+        timed = pipeline.source(rows_source(frame, 10), shards=3).event_time(
+            "t", lateness=1, unit="us"
+        )
         sink(timed.window(Tumbling(1e-4)).aggregate(n=es.count(), high=es.max("v")), "out")
         sink(timed.window(Tumbling(5e-4)).top_k("v", 2, "t", name="top"), "tops")
         sink(timed.window(Session(3e-6)).aggregate(n=es.count(), name="sessions"), "alone")
@@ -217,7 +224,9 @@ def test_windows_over_the_results_of_windows_hold_one_window_each() -> None:
     frame = pl.DataFrame({"k": [f"k{i * i % 7}" for i in range(300)], "t": range(0, 3000, 10)})
 
     def build(pipeline: Pipeline, sink: Sink) -> None:
-        timed = pipeline.source(rows_source(frame, 20), shards=2).event_time("t", lateness="1s")
+        timed = pipeline.source(rows_source(frame, 20), shards=2).event_time(
+            "t", lateness="1s", unit="us"
+        )
         counts = (
             timed.key_by("k").window(Sliding(5e-4, every=1e-4)).aggregate(n=es.count(), shards=2)
         )
@@ -289,13 +298,22 @@ def stream() -> Stream:
     [
         (lambda: stream().window(Tumbling("1s")), "put .event_time"),
         (lambda: stream().event_time("t", unit="s").window(Tumbling("250ms")), "finer"),
-        (lambda: stream().event_time("t", lateness="-1s"), "negative"),
-        (lambda: stream().event_time("t").window("1s"), "es.Tumbling"),
-        (lambda: stream().event_time("t").window(Tumbling("1s")).aggregate(), "at least one"),
-        (lambda: stream().event_time("t").window(Tumbling("1s")).aggregate(n=3), "no aggregate"),
+        (lambda: stream().event_time("t", lateness="-1s", unit="us"), "negative"),
+        (lambda: stream().event_time("t", unit="us").window("1s"), "es.Tumbling"),
+        (
+            lambda: stream().event_time("t", unit="us").window(Tumbling("1s")).aggregate(),
+            "at least one",
+        ),
+        (
+            lambda: stream().event_time("t", unit="us").window(Tumbling("1s")).aggregate(n=3),
+            "no aggregate",
+        ),
         (
             lambda: (
-                stream().event_time("t").window(Tumbling("1s")).aggregate(n=es.count(), shards=2)
+                stream()
+                .event_time("t", unit="us")
+                .window(Tumbling("1s"))
+                .aggregate(n=es.count(), shards=2)
             ),
             "has no key",
         ),
@@ -312,7 +330,9 @@ def test_what_makes_no_sense_is_said_before_anything_runs(build: Any, problem: s
 
 
 def test_the_local_half_of_an_aggregation_is_fused_to_where_its_records_come_from() -> None:
-    timed = Pipeline("test").source(FromList([{"k": 1, "t": 1}]), shards=2).event_time("t")
+    timed = (
+        Pipeline("test").source(FromList([{"k": 1, "t": 1}]), shards=2).event_time("t", unit="us")
+    )
     counted = timed.key_by("k").window(Tumbling("1s")).aggregate(n=es.count(), name="count")
     plan = make_plan(counted.collect(), 2)
     assert plan.chains["from_list"].operators == ("from_list", "event_time", "count-local")
@@ -344,7 +364,7 @@ def test_the_functions_of_a_custom_aggregate_see_records_as_they_are() -> None:
     seen = es.custom(list, lambda rows, row: [*rows, str(row)], lambda a, b: a + b, sorted)
 
     def build(pipeline: Pipeline, sink: Sink) -> None:
-        timed = pipeline.source(rows_source(frame, 2)).event_time("t")
+        timed = pipeline.source(rows_source(frame, 2)).event_time("t", unit="us")
         sink(timed.key_by("k").window(Session("1s")).aggregate(rows=seen), "out")
 
     wanted = tuple(str({"k": "a", "t": t}) for t in (1, 2, 3))

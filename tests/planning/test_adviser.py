@@ -9,7 +9,7 @@ import pytest
 
 from everstream.planning import AdviceError, RunResultError, advise, analytic, parse_run
 from everstream.planning import model as m
-from everstream.planning.check import check_recoveries
+from everstream.planning.measured import check_recoveries
 from everstream.planning.queueing import estimate, replicate
 from everstream.planning.units import QuantityError
 from tests.planning.typical import TYPICAL

@@ -1,7 +1,6 @@
 """The adviser takes micro-batches only where something speaks for them and nothing against."""
 
-import everstream as es
-from everstream.planning.engine_choice import choose
+from everstream.planning.adviser import advise, choose
 
 
 def test_tasks_are_the_answer_if_nothing_is_said() -> None:
@@ -26,7 +25,7 @@ def test_forbidden_sockets_leave_no_choice_and_that_is_said() -> None:
 
 
 def test_advice_names_the_engine_and_a_protocol_that_it_has() -> None:
-    advice = es.advise(
+    advice = advise(
         rate=50_000, capacity=150_000, mtbf="1m", state_size="1GB", shards=64, sockets=False,
         max_latency="500ms", exactly_once=False,
     )  # fmt: skip
@@ -36,7 +35,7 @@ def test_advice_names_the_engine_and_a_protocol_that_it_has() -> None:
 
 
 def test_advice_for_a_cycle_without_sockets_says_what_becomes_of_it() -> None:
-    advice = es.advise(
+    advice = advise(
         rate=50_000, capacity=150_000, mtbf="1m", state_size="1GB", cycles=True, sockets=False
     )
     assert (advice.engine, advice.protocol) == ("microbatch", "aligned")

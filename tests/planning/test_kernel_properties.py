@@ -58,7 +58,7 @@ def models(draw: st.DrawFn) -> m.Model:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(models(), st.integers(0, 10_000))
 def test_every_tuple_is_accounted_for(model: m.Model, seed: int) -> None:
     run = simulate(model, seed)

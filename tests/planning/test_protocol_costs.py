@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from everstream.bench.protocols.costs import Costs as BenchCosts
-from everstream.bench.protocols.grid import Cell
-from everstream.bench.protocols.measure import Measured
-from everstream.cli import app
+from everstream.cli.app import app
 from everstream.core.registry import PROTOCOLS
 from everstream.planning import RunResultError, advise
 from everstream.planning.protocol_costs import built_in, parse_costs, read_costs
+from everstream_lab.bench.protocols.costs import Costs as BenchCosts
+from everstream_lab.bench.protocols.grid import Cell
+from everstream_lab.bench.protocols.measure import Measured
 from tests.planning.typical import TYPICAL
 
 STRAIGHT, ROUND = "nexmark-2-half", "nhop"

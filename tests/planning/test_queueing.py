@@ -5,9 +5,10 @@ import math
 
 import pytest
 
-from everstream.planning import closed_forms, reference
 from everstream.planning import model as m
 from everstream.planning.queueing import estimate, replicate, simulate
+from everstream_lab.queueing import reference
+from tests.planning import closed_forms
 
 
 def one_queue(service: m.Distribution, cpus: int, gap_s: float, tuples: int = 600_000) -> m.Model:

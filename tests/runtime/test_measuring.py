@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 import everstream as es
-from everstream.connectors.generate import FromList
+from everstream.connectors.generate.sources import FromList
 from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import Epoch, Generation, ShardId
 from everstream.core.messages import Recover, Resume, Stable
@@ -19,10 +19,10 @@ from everstream.runtime.measuring import TimeUse
 from everstream.runtime.payload import BatchPayload
 from everstream.runtime.runner import ShardRunner
 from everstream.simulation.outside import OutsideSink
-from tests.runtime.workbench import WORLD, Bench, MemoryPort, bench, wide
+from tests.runtime.workbench import WORLD, Bench, MemoryEngineApi, bench, wide
 
 
-class Clocked(MemoryPort):
+class Clocked(MemoryEngineApi):
     """Its clock is moved by hand."""
 
     now_s = 100.0
@@ -40,11 +40,11 @@ class Clocked(MemoryPort):
 
 def clocked(it: Bench, measures: bool = True) -> tuple[Clocked, ShardRunner]:
     """The same shard anew, on a clock."""
-    port = it.port = Clocked()
+    engine = it.engine = Clocked()
     plan = it.runner.chain.plan
-    it.runner = ShardRunner(plan, it.id, ALIGNED, port, measures=measures)
+    it.runner = ShardRunner(plan, it.id, ALIGNED, engine, measures=measures)
     it.restore()
-    return port, it.runner
+    return engine, it.runner
 
 
 def meter(runner: ShardRunner) -> Meter:
@@ -73,46 +73,46 @@ def test_a_slow_operator_is_busy() -> None:
         return record
 
     it = bench(lambda s: s.map(slow))
-    port, runner = clocked(it)
+    engine, runner = clocked(it)
     for _ in range(3):
-        assert runner.may_step(port.now_s) and runner.step()
+        assert runner.may_step(engine.now_s) and runner.step()
     found = meter(runner)
     assert (found.busy_s, found.waiting_s, found.blocked_s) == (6.0, 0.0, 0.0)
 
 
 def test_a_shard_without_room_behind_it_is_blocked_until_there_is_some() -> None:
-    port, runner = clocked(wide(lambda s: s.broadcast()))
-    while runner.may_step(port.now_s):
+    engine, runner = clocked(wide(lambda s: s.broadcast()))
+    while runner.may_step(engine.now_s):
         runner.step()
     Clocked.now_s += 5.0
-    assert not runner.may_step(port.now_s)
+    assert not runner.may_step(engine.now_s)
     assert meter(runner).blocked_s == 5.0
     (channel,) = runner.outlets[0].channels
     runner.on_grant(channel, runner.shard.generation, 2)
-    assert runner.may_step(port.now_s)
+    assert runner.may_step(engine.now_s)
     assert meter(runner).waiting_s == 0.0
 
 
 def test_a_shard_without_input_waits() -> None:
-    port, runner = clocked(sink_of(2))
-    assert runner.may_step(port.now_s) and not runner.step()
+    engine, runner = clocked(sink_of(2))
+    assert runner.may_step(engine.now_s) and not runner.step()
     Clocked.now_s += 3.0
     found = meter(runner)
     assert (found.waiting_s, found.busy_s, found.blocked_s) == (3.0, 0.0, 0.0)
 
 
 def test_a_source_that_is_not_due_waits() -> None:
-    port, runner = clocked(bench(lambda s: s))
-    runner.ready_at_s = port.now_s + 60.0
-    assert not runner.may_step(port.now_s)
+    engine, runner = clocked(bench(lambda s: s))
+    runner.ready_at_s = engine.now_s + 60.0
+    assert not runner.may_step(engine.now_s)
     Clocked.now_s += 4.0
     assert meter(runner).waiting_s == 4.0
 
 
 def test_who_is_not_to_measure_says_nothing() -> None:
     it = bench(lambda s: s)
-    port, runner = clocked(it, measures=False)
-    runner.may_step(port.now_s)
+    engine, runner = clocked(it, measures=False)
+    runner.may_step(engine.now_s)
     runner.step()
     assert runner.processed == 1
     assert runner.progress().meter is None and not runner.chain.meter.latency
@@ -142,7 +142,7 @@ def sink_of(shards: int, scheme: Scheme = ALIGNED) -> Bench:
     source = Pipeline("test").source(FromList([1]), name="numbers", shards=shards)
     plan = make_plan(source.on_demand().sink(OutsideSink(WORLD), name="out"), shards + 1)
     it = Bench(plan, ShardId("out", 0))
-    it.runner = ShardRunner(plan, it.id, scheme, it.port)
+    it.runner = ShardRunner(plan, it.id, scheme, it.engine)
     return it.restore()
 
 
@@ -155,8 +155,8 @@ def frame(it: Bench, number: int, kind: FrameKind, sequence: int, records: int =
 @pytest.mark.parametrize("scheme", [ALIGNED, UNALIGNED], ids=["aligned", "unaligned"])
 def test_a_checkpoint_says_how_long_its_markers_were_apart(scheme: Scheme) -> None:
     it = sink_of(2, scheme)
-    port = it.port = Clocked()
-    it.runner = ShardRunner(it.runner.chain.plan, it.id, scheme, port)
+    engine = it.engine = Clocked()
+    it.runner = ShardRunner(it.runner.chain.plan, it.id, scheme, engine)
     it.restore()
     it.runner.on_frame(frame(it, 0, FrameKind.MARKER, 0))
     it.runner.step()
@@ -166,12 +166,12 @@ def test_a_checkpoint_says_how_long_its_markers_were_apart(scheme: Scheme) -> No
     Clocked.now_s += 1.0
     it.runner.on_frame(frame(it, 1, FrameKind.MARKER, 1))
     it.runner.step()
-    assert it.save(port.uploads[-1]).aligned_s == 8.0
+    assert it.save(engine.uploads[-1]).aligned_s == 8.0
 
 
 def test_a_marker_behind_other_frames_counts_from_when_it_is_met() -> None:
     it = sink_of(2)
-    port, runner = clocked(it)
+    engine, runner = clocked(it)
     runner.on_frame(frame(it, 0, FrameKind.DATA, 1, records=1))
     runner.on_frame(frame(it, 0, FrameKind.MARKER, 1))
     runner.step()
@@ -180,7 +180,7 @@ def test_a_marker_behind_other_frames_counts_from_when_it_is_met() -> None:
     Clocked.now_s += 2.0
     runner.on_frame(frame(it, 1, FrameKind.MARKER, 0))
     runner.step()
-    assert it.save(port.uploads[-1]).aligned_s == 2.0
+    assert it.save(engine.uploads[-1]).aligned_s == 2.0
 
 
 def test_commits_and_what_the_state_takes_are_known_from_checkpoints() -> None:
@@ -190,7 +190,7 @@ def test_commits_and_what_the_state_takes_are_known_from_checkpoints() -> None:
     assert (before.state_bytes, before.state_keys, before.commits) == (None, 3, 0)
     record = it.checkpoint(1)
     it.runner.on_command(Stable(Epoch(1)))
-    it.runner.on_commit_done(it.port.commits[-1])
+    it.runner.on_commit_done(it.engine.commits[-1])
     after = meter(it.runner)
     assert (after.state_bytes, after.commits) == (record.size_bytes, 1)
 
@@ -215,7 +215,7 @@ def test_a_log_says_how_large_it_is_and_what_it_has_sent_again() -> None:
     stream = Pipeline("test").source(FromList([1, 2, 3], batch=1), name="numbers")
     plan = make_plan(stream.broadcast().sink(OutsideSink(WORLD), name="out"), 2)
     it = Bench(plan, ShardId("numbers", 0))
-    it.runner = ShardRunner(plan, it.id, scheme_of(es.Uncoordinated(every="1h")), it.port)
+    it.runner = ShardRunner(plan, it.id, scheme_of(es.Uncoordinated(every="1h")), it.engine)
     receiver = ShardId("out", 0)
     (channel,) = plan.outputs[it.id]
     started = Recover(
@@ -247,7 +247,7 @@ def events(build: Callable[[Any], Any]) -> Bench:
     frame = pl.DataFrame({"t": [1_000_000, 9_000_000, 2_000_000, 9_500_000]})
     source = Pipeline("test").source(FromList(frame.rows(named=True), batch=1), name="events")
     return Bench(
-        make_plan(build(source.event_time("t")).sink(OutsideSink(WORLD), name="out"), 1)
+        make_plan(build(source.event_time("t", unit="us")).sink(OutsideSink(WORLD), name="out"), 1)
     ).restore()
 
 

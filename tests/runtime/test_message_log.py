@@ -61,7 +61,7 @@ def facts(frame: Frame) -> tuple[Any, ...]:
 
 
 class Disk:
-    """A store in memory, and a log that writes to it as a host does."""
+    """A store in memory, and a log that writes to it as a worker does."""
 
     def __init__(self) -> None:
         self.blobs = SimulatedDisk(random.Random(0))
@@ -112,7 +112,7 @@ frames = st.builds(
 
 
 @given(st.lists(frames, max_size=12))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_what_is_encoded_is_what_is_decoded(sent: list[Frame]) -> None:
     pieces = encode_segment(sent, CHANNELS)
     found = list(decode_segment(b"".join(pieces), CHANNELS))

@@ -2,9 +2,9 @@
 
 import pytest
 
-from everstream.runtime.frame_sizes import FrameSizes
+from everstream.runtime.outlets.base import FrameSizes
 from everstream.runtime.pace import FIRST, STEP_S, UNLIMITED, Pace
-from everstream.runtime.rest import Rest
+from everstream.runtime.stage import PendingBatch
 from tests.runtime.wires import A, B
 
 BATCH = 4096
@@ -117,10 +117,10 @@ def test_a_receiver_that_became_quick_gets_what_comes() -> None:
 
 
 def test_a_batch_is_taken_in_parts_of_one_size_and_saved_without_those_taken() -> None:
-    rest = Rest()
+    rest = PendingBatch()
     assert not rest
     rest.fill(list(range(10)))
     assert rest.take(4) == [0, 1, 2, 3]
-    saved = Rest(rest.saved())
+    saved = PendingBatch(rest.saved())
     assert rest.take(4) == [4, 5, 6] and rest.take(4) == [7, 8, 9] and not rest
     assert saved.take(100) == [4, 5, 6, 7, 8, 9]

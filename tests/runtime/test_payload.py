@@ -85,7 +85,7 @@ def test_a_list_comes_back_as_it_was(batch: Batch) -> None:
 
 
 def test_records_of_a_class_from_a_users_script_travel_by_value() -> None:
-    # On a host the script is not the main module: the class is there, its name is not.
+    # On a worker the script is not the main module: the class is there, its name is not.
     order = type("Order", (), {"__module__": "__main__"})()
     order.amount = 5
     (back,) = decode_batch(encode_batch([order]))

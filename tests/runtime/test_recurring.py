@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from everstream.errors import ConnectorError, EnvironmentFault, StoreError, UserError
-from everstream.runtime.recurring import will_recur
+from everstream.runtime.explaining import will_recur
 
 
 def because(

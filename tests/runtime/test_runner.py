@@ -1,4 +1,4 @@
-"""A runner at work, on a port that keeps everything in memory."""
+"""A runner at work, on an engine that keeps everything in memory."""
 
 import threading
 from pathlib import Path
@@ -6,13 +6,17 @@ from typing import Any, ClassVar
 
 import pytest
 
-from everstream.connectors.generate import FromList, Range
-from everstream.connectors.json_lines import JsonLines
+from everstream.connectors.files.json_lines import JsonLines
+from everstream.connectors.generate.sources import FromList, Range
 from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import CheckpointNumber, Epoch, Generation, ShardId
 from everstream.core.messages import (
+    EVERYBODY,
+    Census,
     CheckpointFailed,
     Committed,
+    Pause,
+    Probe,
     Restored,
     RestoreFailed,
     ShardFailed,
@@ -30,7 +34,7 @@ from everstream.runtime.chain import ChainStages
 from everstream.runtime.jobs import CommitJob
 from everstream.simulation.outside import OutsideSink
 from everstream.state.store import ObjectRef
-from tests.runtime.workbench import WORLD, Bench, MemoryPort, bench, wide
+from tests.runtime.workbench import WORLD, Bench, MemoryEngineApi, bench, wide
 
 
 class Total(Operator):
@@ -52,8 +56,8 @@ def shown(bench: Bench) -> list[Any]:
 
 def commit(bench: Bench, epoch: int) -> None:
     bench.runner.on_command(Stable(Epoch(epoch)))
-    job = bench.port.commits[-1]
-    job.perform(MemoryPort().reached)
+    job = bench.engine.commits[-1]
+    job.perform(MemoryEngineApi().reached)
     bench.runner.on_commit_done(job)
 
 
@@ -62,7 +66,7 @@ def test_a_snapshot_does_not_hold_updates_made_before_it_is_encoded() -> None:
     it.step()
     it.runner.on_command(StartCheckpoint(Epoch(1)))
     it.step(2)
-    record = it.save(it.port.uploads[0])
+    record = it.save(it.engine.uploads[0])
     it.restore(record, stable=1)
     it.step()
     it.checkpoint(2)
@@ -78,7 +82,7 @@ def test_records_are_shown_only_when_their_epoch_is_stable() -> None:
     assert shown(it) == []
     commit(it, 1)
     assert shown(it) == [1, 2]
-    assert it.port.told(Committed) == [Committed(it.id, Generation(1), CheckpointNumber(1))]
+    assert it.engine.told(Committed) == [Committed(it.id, Generation(1), CheckpointNumber(1))]
 
 
 def test_a_restore_commits_what_the_checkpoint_had_prepared() -> None:
@@ -98,7 +102,7 @@ def test_a_source_that_ends_takes_its_last_checkpoint_by_itself() -> None:
     it = bench(lambda s: s)
     it.step(6)
     assert it.runner.shard.status is Status.ENDED
-    (upload,) = it.port.uploads
+    (upload,) = it.engine.uploads
     assert upload.record.final
     assert upload.record.counts == {"numbers": (0, 4), "out": (4, 4)}
     assert it.runner.progress().ended and it.runner.processed == 4
@@ -111,7 +115,7 @@ def test_output_that_is_shown_already_does_not_spoil_the_next_checkpoint(tmp_pat
     it.step(2)
     it.runner.on_command(StartCheckpoint(Epoch(1)))
     it.step(4)
-    first, last = it.port.uploads
+    first, last = it.engine.uploads
     assert last.record.final and len(last.transactions) == 2
     it.save(first)
     commit(it, 1)
@@ -125,8 +129,8 @@ def test_a_checkpoint_that_cannot_be_written_is_reported_and_the_run_goes_on() -
     it = bench(lambda s: s.process(Total()))
     it.step()
     it.runner.on_command(StartCheckpoint(Epoch(1)))
-    it.runner.on_upload_failed(it.port.uploads[0], OSError(28, "No space left on device"))
-    assert [r.reason for r in it.port.told(CheckpointFailed)] == [
+    it.runner.on_upload_failed(it.engine.uploads[0], OSError(28, "No space left on device"))
+    assert [r.reason for r in it.engine.told(CheckpointFailed)] == [
         "[Errno 28] No space left on device"
     ]
     it.step()
@@ -143,7 +147,7 @@ def test_state_that_cannot_be_saved_fails_the_shard_with_the_operators_name() ->
     it = bench(lambda s: s.process(Bad(), name="bad"))
     it.step()
     it.runner.on_command(StartCheckpoint(Epoch(1)))
-    (failed,) = it.port.told(ShardFailed)
+    (failed,) = it.engine.told(ShardFailed)
     assert "cannot be saved in a checkpoint" in failed.error.message
     assert it.runner.shard.status is Status.FAILED
 
@@ -151,7 +155,7 @@ def test_state_that_cannot_be_saved_fails_the_shard_with_the_operators_name() ->
 def test_a_failing_function_is_reported_with_operator_record_traceback_and_story() -> None:
     it = bench(lambda s: s.map(lambda x: 1 // (x - 2), name="divide"))
     it.step(2)
-    (failed,) = it.port.told(ShardFailed)
+    (failed,) = it.engine.told(ShardFailed)
     error = failed.error
     assert isinstance(error, OperatorError)
     assert (error.operator, error.shard, error.record) == ("divide", 0, "2")
@@ -159,7 +163,7 @@ def test_a_failing_function_is_reported_with_operator_record_traceback_and_story
     assert "everstream/core" not in error.traceback
     assert any("running -> failed" in line for line in error.story)
     it.step(3)
-    assert len(it.port.told(ShardFailed)) == 1, "it waits for the coordinator"
+    assert len(it.engine.told(ShardFailed)) == 1, "it waits for the coordinator"
 
 
 def test_an_error_in_a_hook_names_no_record() -> None:
@@ -172,14 +176,14 @@ def test_an_error_in_a_hook_names_no_record() -> None:
 
     it = bench(lambda s: s.process(Bad(), name="bad"))
     it.step(6)
-    (failed,) = it.port.told(ShardFailed)
-    assert (failed.error.operator, failed.error.record) == ("bad", "None")
+    (failed,) = it.engine.told(ShardFailed)
+    assert (failed.error.operator, failed.error.record) == ("bad", "")
 
 
 def test_a_long_record_is_cut_in_the_report() -> None:
     it = bench(lambda s: s.map(lambda x: x.missing, name="bad"), items=["x" * 5000])
     it.step()
-    (failed,) = it.port.told(ShardFailed)
+    (failed,) = it.engine.told(ShardFailed)
     assert len(failed.error.record) == 303 and failed.error.record.endswith("...")
 
 
@@ -223,11 +227,11 @@ def test_all_hooks_are_called_in_their_order() -> None:
 def test_a_missing_object_makes_the_restore_fail_not_the_shard() -> None:
     it = bench(lambda s: s)
     record = it.checkpoint(1)
-    it.port.objects.clear()
+    it.engine.objects.clear()
     it.restore(record, stable=1)
-    (failed,) = it.port.told(RestoreFailed)
+    (failed,) = it.engine.told(RestoreFailed)
     assert failed.generation == 2 and "is missing" in failed.reason
-    assert it.port.told(ShardFailed) == []
+    assert it.engine.told(ShardFailed) == []
 
 
 def test_an_operator_that_moved_to_another_chain_finds_its_state() -> None:
@@ -238,11 +242,11 @@ def test_an_operator_that_moved_to_another_chain_finds_its_state() -> None:
     pipeline = moved.process(Total(), name="total").sink(OutsideSink(WORLD), name="out")
     plan = make_plan(pipeline, 1)
     after = Bench(plan, ShardId("total", 0))
-    after.port.objects = it.port.objects
+    after.engine.objects = it.engine.objects
     after.outside = OutsideSink.worlds[WORLD] = it.outside
     after.generation = it.generation
     after.restore(record, stable=1)
-    assert after.port.told(Restored), after.port.reports
+    assert after.engine.told(Restored), after.engine.reports
     stage: ChainStages = after.runner.chain
     assert stage.state.keystore("total", "state").get(0) == 6
 
@@ -251,15 +255,15 @@ def test_frames_and_results_of_an_earlier_generation_change_nothing() -> None:
     it = bench(lambda s: s)
     it.step()
     it.runner.on_command(StartCheckpoint(Epoch(1)))
-    upload = it.port.uploads[0]
+    upload = it.engine.uploads[0]
     it.restore()
-    it.port.reports.clear()
+    it.engine.reports.clear()
     it.runner.on_uploaded(upload, ObjectRef.of("x", b""), 0.0)
     it.runner.on_upload_failed(upload, OSError("late"))
     job = CommitJob(it.id, Generation(1), permit(1), [])
     it.runner.on_commit_done(job)
     it.runner.on_commit_failed(job, OSError("late"))
-    assert it.port.reports == []
+    assert it.engine.reports == []
 
 
 @pytest.mark.parametrize("error", [ValueError("no such table"), SystemExit(2)])
@@ -268,10 +272,10 @@ def test_output_that_cannot_be_committed_is_held_against_its_sink(error: BaseExc
     it.step()
     it.checkpoint(1)
     it.runner.on_command(Stable(Epoch(1)))
-    (job,) = it.port.commits
+    (job,) = it.engine.commits
     it.step()  # whatever is at work by then
     it.runner.on_commit_failed(job, error)
-    (failed,) = it.port.told(ShardFailed)
+    (failed,) = it.engine.told(ShardFailed)
     assert isinstance(failed.error, OperatorError) and failed.error.operator == "out"
     assert type(error).__name__ in failed.error.message
 
@@ -280,8 +284,8 @@ def test_a_shard_does_no_work_while_its_output_waits_for_credit() -> None:
     it = wide(lambda s: s.on_demand())
     while it.runner.can_step(0.0):
         it.step()
-    assert len(it.port.frames) < 10 and not it.runner.outlets[0].idle
-    channel = it.port.frames[0].channel
+    assert len(it.engine.frames) < 10 and not it.runner.outlets[0].idle
+    channel = it.engine.frames[0].channel
     it.runner.on_grant(channel, Generation(0), 5)
     assert not it.runner.can_step(0.0), "credit of another generation does not count"
     it.runner.on_grant(channel, Generation(1), 5)
@@ -293,9 +297,9 @@ def test_a_record_that_cannot_be_sent_fails_the_shard_also_when_credit_comes_lat
     for _ in range(6):
         if it.runner.can_step(0.0):
             it.step()
-    assert it.port.told(ShardFailed) == []
-    it.runner.on_grant(it.port.frames[0].channel, Generation(1), 1)
-    (failed,) = it.port.told(ShardFailed)
+    assert it.engine.told(ShardFailed) == []
+    it.runner.on_grant(it.engine.frames[0].channel, Generation(1), 1)
+    (failed,) = it.engine.told(ShardFailed)
     assert "must pickle" in failed.error.message
 
 
@@ -305,10 +309,10 @@ def test_a_delivered_frame_gives_its_channel_one_credit_back() -> None:
     source, sink = Bench(plan, ShardId("numbers", 0)).restore(), Bench(plan, ShardId("out", 0))
     sink.restore()
     source.step()
-    (frame,) = source.port.frames
+    (frame,) = source.engine.frames
     sink.runner.on_frame(frame)
     sink.step()
-    assert sink.port.grants == [(frame.channel, 1)] and sink.runner.processed == 10
+    assert sink.engine.grants == [(frame.channel, 1)] and sink.runner.processed == 10
     stale = Frame(frame.channel, FrameKind.DATA, Generation(0), 1)
     sink.runner.on_frame(stale)
     assert sink.runner.dropped == 1
@@ -325,6 +329,22 @@ def test_hooks_may_emit(where: str) -> None:
     setattr(Emits, where, emit)
     it = bench(lambda s: s.process(Emits()).map(str.upper))
     it.step(6)
-    it.save(it.port.uploads[-1])
+    it.save(it.engine.uploads[-1])
     commit(it, 1)
     assert shown(it) == [where.upper()]
+
+
+def test_a_source_that_is_told_to_pause_keeps_what_it_has_read_for_its_checkpoint() -> None:
+    stream = Pipeline("test").source(Range(1000, batch=1000), name="numbers")
+    plan = make_plan(stream.sink(OutsideSink(WORLD), name="out"), 1)
+    it = Bench(plan).restore()
+    it.runner.chain.head.rest.fill(list(range(1000)))
+    it.runner.on_command(Pause())
+    assert not it.runner.can_step(0.0)
+    it.runner.on_command(Probe(EVERYBODY, 1))
+    assert it.engine.told(Census)[-1].passive
+    saved = it.checkpoint(1)
+    again = Bench(plan)
+    again.engine.objects = it.engine.objects
+    again.restore(saved, stable=1)
+    assert again.runner.can_step(0.0) and again.runner.chain.head.rest

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import everstream as es
+from everstream.errors import GraphError
 from everstream.runtime.sendable import check_sendable
 
 LOCK = threading.Lock()
@@ -61,7 +62,7 @@ def with_a_lock(n: int, lock: Any) -> int:
 def test_a_function_is_named_with_what_it_refers_to(function: Any, way: str) -> None:
     pipeline = es.Pipeline("unsendable")
     pipeline.source(es.Range(3)).map(function, name="ask").collect()
-    with pytest.raises(es.GraphError) as refused:
+    with pytest.raises(GraphError) as refused:
         check_sendable(pipeline.graph)
     assert refused.value.operator == "ask" and way in str(refused.value)
     assert "on_start" in str(refused.value)
@@ -70,7 +71,7 @@ def test_a_function_is_named_with_what_it_refers_to(function: Any, way: str) -> 
 def test_an_operator_is_named_with_its_attribute_before_spark_starts() -> None:
     pipeline = es.Pipeline("unsendable-operator")
     pipeline.source(es.Range(3)).process(Asks(), name="asks").collect()
-    with pytest.raises(es.GraphError, match=r"'asks': .*'session' of attribute 'client' cannot"):
+    with pytest.raises(GraphError, match=r"'asks': .*'session' of attribute 'client' cannot"):
         pipeline.run(master="spark://nobody.invalid:1")
 
 
@@ -78,7 +79,7 @@ def test_a_key_function_is_named_with_the_operator_behind_it() -> None:
     pipeline = es.Pipeline("unsendable-key")
     keyed = pipeline.source(es.Range(3)).key_by(uses_a_variable())
     keyed.fold(init=int, update=lambda n, _: n + 1, name="count").collect()
-    with pytest.raises(es.GraphError, match=r"'count': .*variable 'client'"):
+    with pytest.raises(GraphError, match=r"'count': .*variable 'client'"):
         check_sendable(pipeline.graph)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import polars as pl
 import pytest
 
-from everstream.connectors.generate import FromGenerator, FromList, Range
+from everstream.connectors.generate.sources import FromGenerator, FromList, Range
 from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import ChannelId, Generation, ShardId
 from everstream.core.plan import Plan, make_plan
@@ -16,7 +16,7 @@ from everstream.pipeline.batch import records_of
 from everstream.pipeline.checkpointing import Uncoordinated
 from everstream.pipeline.stream import Pipeline, Stream
 from everstream.runtime.payload import BatchPayload
-from everstream.runtime.source_log import SourceLog, reads_again
+from everstream.runtime.sent_frames import SourceLog, reads_again
 from everstream.simulation.faults import Faults
 from everstream.simulation.shapes import columns
 from everstream.simulation.world import World
@@ -37,7 +37,7 @@ def planned(build: Callable[[Stream], Stream], source: object = None) -> Plan:
     [
         lambda s: s.on_demand(),
         lambda s: s.filter(pl.col("n") > 3).select("n", m=pl.col("n") * 2).key_by("m"),
-        lambda s: s.with_columns(k=1).event_time("n").broadcast(),
+        lambda s: s.with_columns(k=1).event_time("n", unit="us").broadcast(),
         lambda s: s.branch(pl.col("n") > 3)[0].on_demand(),
     ],
 )

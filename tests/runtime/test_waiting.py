@@ -19,13 +19,13 @@ from everstream.pipeline.graph import ByKey, OnDemand, Routing
 from everstream.pipeline.keys import Keying
 from everstream.runtime import spilled
 from everstream.runtime.channel_state import ChannelState
+from everstream.runtime.explaining import will_recur
 from everstream.runtime.outlets import waiting
-from everstream.runtime.outlets.items import Item
-from everstream.runtime.outlets.waiting import SpillingQueue
+from everstream.runtime.outlets.waiting import Item, SpillingQueue
 from everstream.runtime.payload import BatchPayload
-from everstream.runtime.recurring import will_recur
 from everstream.runtime.spilled import SpillSpace
-from everstream.state import saved, unnamed
+from everstream.state import saved
+from everstream.state.storage import unnamed
 from tests.runtime.stores import Store
 from tests.runtime.wires import CHANNELS, A, Wire
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import polars as pl
 import pytest
 
-from everstream.connectors.generate import FromFunction, FromList
+from everstream.connectors.generate.sources import FromFunction, FromList
 from everstream.core.checkpoint_record import CheckpointRecord
 from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import ChannelId, CheckpointNumber, Epoch, Generation, ShardId
@@ -16,18 +16,18 @@ from everstream.core.plan import make_plan
 from everstream.core.protocols.base import Place
 from everstream.core.scheme import ALIGNED
 from everstream.core.shard import Shard
+from everstream.engine.tasks.transport.wire import Credit
+from everstream.engine.tasks.transport.wire import Wire as WorkerWire
 from everstream.errors import UserError
+from everstream.pipeline.event_time.windows import Tumbling
 from everstream.pipeline.graph import Broadcast, ByKey, OnDemand, Routing
 from everstream.pipeline.keys import Keying
 from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.source import END, Reader, Source
 from everstream.pipeline.stream import Pipeline
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK, TimeOf, microseconds
-from everstream.pipeline.windows import Tumbling
 from everstream.runtime.outlets import CREDIT_ON_DEMAND
 from everstream.simulation.outside import OutsideSink
-from everstream.spark.wire import Credit
-from everstream.spark.wire import Wire as HostWire
 from tests.core.shards import LEFT, ME, RIGHT, G, data, end, feed, running
 from tests.runtime.wires import ALL, CHANNELS, A, B, Wire
 from tests.runtime.workbench import WORLD, Bench, bench
@@ -175,7 +175,7 @@ def test_before_an_ordered_sink_a_watermark_rides_on_the_one_frame_of_a_step() -
 
 def test_watermarks_cross_the_wire() -> None:
     channel = ChannelId(0, ShardId("a", 0), ShardId("b", 0))
-    wire = HostWire([channel])
+    wire = WorkerWire([channel])
     for watermark in (NO_WATERMARK, -5, 0, 7, END_OF_TIME):
         frame = Frame(channel, FrameKind.DATA, Generation(3), 1, watermark=watermark)
         (parsed,) = wire.parse(wire.frame_to_parts(frame))
@@ -216,14 +216,20 @@ class Heard(Operator):
 
 def test_fused_operators_hear_the_time_behind_the_records_and_the_end_of_time_at_the_end() -> None:
     Heard.notes.clear()
-    it = bench(lambda s: s.event_time(lambda x: x, lateness=2e-6).process(Heard()), items=[5, 3, 9])
+    it = bench(
+        lambda s: s.event_time(lambda x: x, lateness=2e-6, unit="us").process(Heard()),
+        items=[5, 3, 9],
+    )
     it.step(6)
     assert Heard.notes == [[5], 3, [3], [9], 7, END_OF_TIME, "end"]
 
 
 def test_what_an_operator_emits_for_the_time_reaches_those_behind_before_the_time() -> None:
     Heard.notes.clear()
-    it = bench(lambda s: s.event_time(lambda x: x).process(Watch()).process(Heard()), items=[5, 9])
+    it = bench(
+        lambda s: s.event_time(lambda x: x, unit="us").process(Watch()).process(Heard()),
+        items=[5, 9],
+    )
     it.step(6)
     assert Heard.notes == [
         [("record", 5, NO_WATERMARK)], [("time", 5, 5)], 5,
@@ -235,14 +241,14 @@ def test_what_an_operator_emits_for_the_time_reaches_those_behind_before_the_tim
 def test_time_does_not_go_back_in_a_failure_and_those_behind_hear_it_again() -> None:
     Heard.notes.clear()
     stream = Pipeline("test").source(FromList([5, 3, 9], batch=1), name="numbers")
-    timed = stream.event_time(lambda x: x).process(Heard())
+    timed = stream.event_time(lambda x: x, unit="us").process(Heard())
     plan = make_plan(timed.broadcast().sink(OutsideSink(WORLD), name="out", shards=2), 1)
     it = Bench(plan).restore()
     it.step(1)
     record = it.checkpoint(1)
-    it.port.frames.clear()
+    it.engine.frames.clear()
     it.restore(record, stable=1)
-    assert [(f.watermark, f.payload) for f in it.port.frames] == [(5, None)] * 2
+    assert [(f.watermark, f.payload) for f in it.engine.frames] == [(5, None)] * 2
     it.step(2)
     assert Heard.notes == [[5], 5, [3], [9], 9]
 
@@ -251,7 +257,7 @@ class Telling(Source[Any]):
     """A source whose reader tells the time: batches, or None and only the time goes on."""
 
     max_shards = 1
-    event_time = TimeOf(lambda record: record)
+    event_time = TimeOf(lambda record: record, "us")
     stable: ClassVar[list[int]] = []
 
     def open(self, shard: int, shards: int) -> Reader:
@@ -294,11 +300,13 @@ def test_a_source_tells_the_time_behind_its_records_and_while_it_has_none() -> N
     it = Bench(plan).restore()
     it.step(3)
     assert Heard.notes == [[5, 7], 4, 6, [9]]
-    assert [frame.watermark for frame in it.port.frames] == [4, 6, NO_WATERMARK]
+    assert [frame.watermark for frame in it.engine.frames] == [4, 6, NO_WATERMARK]
     record = it.checkpoint(1)
-    it.port.frames.clear()
+    it.engine.frames.clear()
     it.restore(record, stable=1)
-    assert [frame.watermark for frame in it.port.frames] == [6], "it does not go back in a failure"
+    assert [frame.watermark for frame in it.engine.frames] == [6], (
+        "it does not go back in a failure"
+    )
     it.step(2)
     assert Heard.notes[4:] == [8, END_OF_TIME, "end"]
 
@@ -320,21 +328,21 @@ def test_a_source_hears_what_is_read_for_good() -> None:
     it.step(1)
     assert Telling.stable == []
     it.runner.on_command(Stable(Epoch(1), {}))
-    it.runner.on_commit_done(it.port.commits[-1])
+    it.runner.on_commit_done(it.engine.commits[-1])
     assert Telling.stable == [1]
 
 
 def test_a_frame_for_the_time_alone_costs_and_gives_back_credit() -> None:
     stream = Pipeline("test").source(FromList([5, 9], batch=1), name="numbers")
-    timed = stream.event_time(lambda x: x).filter(lambda x: False).broadcast()
+    timed = stream.event_time(lambda x: x, unit="us").filter(lambda x: False).broadcast()
     plan = make_plan(timed.sink(OutsideSink(WORLD), name="out"), 1)
     source, sink = Bench(plan).restore(), Bench(plan, ShardId("out", 0)).restore()
     source.step()
-    (frame,) = source.port.frames
+    (frame,) = source.engine.frames
     assert (frame.watermark, frame.records, frame.payload) == (5, 0, None)
     sink.runner.on_frame(frame)
     sink.step()
-    assert sink.port.grants == [(frame.channel, 1)]
+    assert sink.engine.grants == [(frame.channel, 1)]
     assert sink.runner.shard._times.lowest == 5
 
 
@@ -354,8 +362,8 @@ def test_an_operator_is_called_when_it_asked_to_be(monkeypatch: pytest.MonkeyPat
     Heard.notes.clear()
     it = bench(lambda s: s.process(Alarm()))
     now_s = 5.0
-    monkeypatch.setattr(it.runner.port, "wall_s", lambda: now_s)
-    it.runner.chain.clock_s = it.runner.port.wall_s
+    monkeypatch.setattr(it.runner.engine, "wall_s", lambda: now_s)
+    it.runner.chain.clock_s = it.runner.engine.wall_s
     it.restore()
     assert it.runner.timer_in_s() == 5.0
     it.step()
@@ -373,14 +381,18 @@ def test_an_operator_is_called_when_it_asked_to_be(monkeypatch: pytest.MonkeyPat
 def test_times_are_datetimes_or_whole_numbers_in_a_unit() -> None:
     frame = pl.DataFrame({"n": [1, 2], "t": [datetime(1970, 1, 1, 0, 0, 1)] * 2, "x": [0.5, 1.5]})
 
-    def read(what: Any, unit: Any = "us") -> list[int]:
+    def read(what: Any, unit: Any = None) -> list[int]:
         time = TimeOf(what, unit)
         return time.microseconds(time.read(frame, "op")).to_list()
 
-    assert read("n") == [1, 2]
+    assert read("n", "us") == [1, 2]
+    assert read(pl.col("n") * 1999, "ns") == [1, 3]
     assert read("n", "ms") == [1_000, 2_000]
     assert read(pl.col("n") + 1, "s") == [2_000_000, 3_000_000]
     assert read("t") == read(lambda row: row["t"]) == [1_000_000, 1_000_000]
+    for numbers in ("n", pl.col("n"), lambda row: row["n"]):
+        with pytest.raises(UserError, match="Int64, for example 1: say in which unit"):
+            read(numbers)
     with pytest.raises(UserError, match="which is Float64"):
         read("x")
     with pytest.raises(UserError, match="the records have: n, t, x"):
@@ -405,4 +417,4 @@ def test_rows_with_columns_have_times_too() -> None:
     )
     it = Bench(plan).restore()
     it.step(2)
-    assert [frame.watermark for frame in it.port.frames] == [4_000, 9_000]
+    assert [frame.watermark for frame in it.engine.frames] == [4_000, 9_000]

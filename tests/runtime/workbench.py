@@ -1,12 +1,13 @@
-"""A runner under test, on a port that keeps everything in memory."""
+"""A runner under test, on an engine that keeps everything in memory."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from everstream.connectors.generate import FromList, Range
+from everstream.connectors.generate.sources import FromList, Range
 from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.fault_points import Point
 from everstream.core.frames import Frame
-from everstream.core.ids import ChannelId, Epoch, Generation, HostId, ShardId
+from everstream.core.ids import ChannelId, Epoch, Generation, ShardId, WorkerId
 from everstream.core.messages import (
     CheckpointTaken,
     Restore,
@@ -14,7 +15,6 @@ from everstream.core.messages import (
     StartCheckpoint,
 )
 from everstream.core.plan import Plan, make_plan
-from everstream.core.points import Point
 from everstream.core.scheme import ALIGNED
 from everstream.core.shard import Status
 from everstream.errors import CorruptObject
@@ -28,7 +28,7 @@ from everstream.state.store import ObjectRef
 WORLD = -1
 
 
-class MemoryPort:
+class MemoryEngineApi:
     """Performs nothing by itself: tests look at what came, and answer when they like."""
 
     store_url = "memory://"
@@ -87,9 +87,9 @@ class Bench:
     """One shard of a pipeline, restored and running."""
 
     def __init__(self, plan: Plan, shard: ShardId | None = None) -> None:
-        self.port = MemoryPort()
+        self.engine = MemoryEngineApi()
         self.id = shard or plan.shards[0]
-        self.runner = ShardRunner(plan, self.id, ALIGNED, self.port)
+        self.runner = ShardRunner(plan, self.id, ALIGNED, self.engine)
         self.generation = 0
         self.outside = OutsideSink.worlds[WORLD] = Outside()
 
@@ -98,20 +98,20 @@ class Bench:
         g = Generation(self.generation)
         self.runner.on_command(Restore(g, Epoch(stable), {self.id: records}))
         if self.runner.shard.status is Status.READY:
-            self.runner.on_command(Resume(g, {HostId(0): None}))
+            self.runner.on_command(Resume(g, {WorkerId(0): None}))
         return self
 
     def checkpoint(self, epoch: int) -> CheckpointRecord:
         """Take one and make it durable."""
         self.runner.on_command(StartCheckpoint(Epoch(epoch)))
-        return self.save(self.port.uploads[-1])
+        return self.save(self.engine.uploads[-1])
 
     def save(self, upload: Upload) -> CheckpointRecord:
-        data = upload.prepare(self.port.reached)
+        data = upload.prepare(self.engine.reached)
         ref = ObjectRef.of(upload.name, data)
-        self.port.objects[ref] = data
+        self.engine.objects[ref] = data
         self.runner.on_uploaded(upload, ref, 0.0)
-        record: CheckpointRecord = self.port.told(CheckpointTaken)[-1].record
+        record: CheckpointRecord = self.engine.told(CheckpointTaken)[-1].record
         return record
 
     def step(self, times: int = 1) -> None:

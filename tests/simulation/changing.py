@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from everstream.core.changes import NO_WISHES, Wishes, going_on
 from everstream.core.manifest import EpochManifest
 from everstream.core.orders import Outcome, Policy
 from everstream.core.plan import make_plan
 from everstream.core.scheme import ALIGNED, Scheme
+from everstream.core.upgrade.compatibility import NO_OVERRIDES, UpgradeOverrides, going_on
 from everstream.pipeline.describing import check_names
 from everstream.pipeline.stream import Pipeline, Stream
 from everstream.simulation.faults import NO_FAULTS
@@ -43,18 +43,18 @@ class Changing:
         assert self.world.run().outcome is Outcome.STOPPED
         return self
 
-    def change(self, build: Build, wishes: Wishes = NO_WISHES) -> "Changing":
+    def change(self, build: Build, overrides: UpgradeOverrides = NO_OVERRIDES) -> "Changing":
         """What a run does before it starts: compare, and write down what was wished."""
         pipeline = Pipeline("changing")
         self._finish(pipeline, build)
         check_names(pipeline.graph)
         world = self.world
         plan = make_plan(pipeline, 3)
-        found = going_on(self.manifests(), plan, world.scheme.log, wishes)
-        if found.rewritten:
+        found = going_on(self.manifests(), plan, world.scheme.log, overrides)
+        if found.wished is not None:
             store = CheckpointStore(world.disk)
             lease = store.acquire_lease("the next driver")
-            store.append_manifest(lease, found.manifests[0].to_json())
+            store.append_manifest(lease, found.wished.to_json())
         found.tell(plan)
         world.plan = world.wanted = plan
         self.notes = found.notes

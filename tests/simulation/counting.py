@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from everstream.connectors.generate import Range
+from everstream.connectors.generate.sources import Range
 from everstream.core.orders import Policy
 from everstream.pipeline.stream import Pipeline
 from everstream.simulation.faults import NO_FAULTS
@@ -28,8 +28,8 @@ def _expected() -> dict[str, list[Any]]:
     return {"out": [(key, i + 1) for key, total in totals.items() for i in range(total)]}
 
 
-COUNTING = Shape("counting", hosts=3, build=_build, expected=_expected)
-"""Two sources, a shuffle, two counters, two sinks, on three hosts."""
+COUNTING = Shape("counting", workers=3, build=_build, expected=_expected)
+"""Two sources, a shuffle, two counters, two sinks, on three workers."""
 
 
 def calm(seed: int, shape: Shape = COUNTING, every_s: float = 0.03, **options: Any) -> World:

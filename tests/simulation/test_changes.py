@@ -12,18 +12,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from everstream.connectors.generate import FromFunction, Range
-from everstream.connectors.text import TextLines
-from everstream.core.changes import Wishes
+from everstream.connectors.files.text import TextLines
+from everstream.connectors.generate.sources import FromFunction, Range
 from everstream.core.orders import Outcome
 from everstream.core.registry import PROTOCOLS
 from everstream.core.scheme import scheme_of
+from everstream.core.upgrade.compatibility import UpgradeOverrides
 from everstream.errors import UserError
-from everstream.pipeline.aggregates import count, max
-from everstream.pipeline.aggregates import sum as sum_of
+from everstream.pipeline.aggregation.aggregates import count, max
+from everstream.pipeline.aggregation.aggregates import sum as sum_of
+from everstream.pipeline.event_time.windows import Session, Tumbling
 from everstream.pipeline.operator import Context, Keyed, Operator
 from everstream.pipeline.stream import Pipeline, Stream
-from everstream.pipeline.windows import Session, Tumbling
 from everstream.simulation.schemes import scheme_for
 from tests.pipeline.sim import as_tuple
 from tests.simulation.changing import Build, Changing
@@ -68,13 +68,13 @@ def test_a_renamed_operator_is_refused_until_its_new_name_is_said(seed: int) -> 
         UserError, match=r"'count' \(Fold\) is in the checkpoint.*--renamed count=t"
     ):
         stopped.change(counting("total"))
-    stopped.change(counting("total"), Wishes({"count": "total"}))
+    stopped.change(counting("total"), UpgradeOverrides({"count": "total"}))
     assert stopped.notes == ("'total' goes on with the state of 'count'",)
     assert stopped.finish() == exact()
 
 
 def test_a_renaming_is_done_once_and_may_be_said_again() -> None:
-    renamed = Wishes({"count": "total"})
+    renamed = UpgradeOverrides({"count": "total"})
     world = Changing(counting()).stop_at(2).change(counting("total"), renamed)
     world.world.resume()
     world.stop_at(4).change(counting("total"), renamed)
@@ -86,7 +86,7 @@ def test_dropped_state_begins_with_nothing_while_the_others_go_on() -> None:
     stopped = Changing(counting()).stop_at(3)
     before, read = stopped.shown(), stopped.read_by("numbers")
     assert 0 < read < RECORDS
-    stopped.change(counting(), Wishes(dropped=frozenset({"count"})))
+    stopped.change(counting(), UpgradeOverrides(dropped=frozenset({"count"})))
     assert stopped.notes == ("the state of 'count' is dropped: it begins with nothing",)
     after = stopped.finish() - before
     assert after.total() == RECORDS - read
@@ -97,7 +97,7 @@ def test_a_renamed_source_is_refused_and_when_renamed_goes_on_where_it_was() -> 
     stopped = Changing(counting()).stop_at(3)
     with pytest.raises(UserError, match=r"'numbers' \(Range\).*--renamed numbers=input"):
         stopped.change(counting(source="input"))
-    stopped.change(counting(source="input"), Wishes({"numbers": "input"}))
+    stopped.change(counting(source="input"), UpgradeOverrides({"numbers": "input"}))
     assert stopped.finish() == exact()
 
 
@@ -115,8 +115,8 @@ def test_a_source_that_had_ended_and_is_renamed_has_still_ended() -> None:
     ended = [r.shard.operator for r in stopped.manifests()[0].records.values() if r.final]
     assert ended == ["short"]
     with pytest.raises(UserError, match="'short' has ended already"):
-        stopped.change(two("short"), Wishes(dropped=frozenset({"short"})))
-    stopped.change(two("brief"), Wishes({"short": "brief"}))
+        stopped.change(two("short"), UpgradeOverrides(dropped=frozenset({"short"})))
+    stopped.change(two("brief"), UpgradeOverrides({"short": "brief"}))
     assert stopped.finish() == exact()
 
 
@@ -125,7 +125,7 @@ def test_two_operators_that_exchange_names_keep_their_own_state() -> None:
         return counting(name=second, above=first)
 
     stopped = Changing(both("seen", "count")).stop_at(3)
-    stopped.change(both("count", "seen"), Wishes({"seen": "count", "count": "seen"}))
+    stopped.change(both("count", "seen"), UpgradeOverrides({"seen": "count", "count": "seen"}))
     assert stopped.finish() == exact()
 
 
@@ -151,7 +151,7 @@ def test_a_sink_keeps_its_name() -> None:
     with pytest.raises(UserError, match="A sink keeps its name: call it 'out' again"):
         stopped.change(counting())
     with pytest.raises(UserError, match=r"a sink keeps its name.*Call it 'out' again"):
-        stopped.change(counting(), Wishes({"out": "results"}))
+        stopped.change(counting(), UpgradeOverrides({"out": "results"}))
     stopped.sink = "out"
     assert stopped.change(counting()).finish() == exact()
 
@@ -160,7 +160,7 @@ def test_a_sink_keeps_its_name() -> None:
 def test_under_every_protocol_a_rename_is_exact_or_refused(protocol: str) -> None:
     stopped = Changing(counting(), 0, scheme_for(protocol, 0)).stop_at(3)
     try:
-        stopped.change(counting("total"), Wishes({"count": "total"}))
+        stopped.change(counting("total"), UpgradeOverrides({"count": "total"}))
     except UserError as error:
         assert "its checkpoint holds records on their way" in str(error)
         stopped.change(counting())
@@ -198,7 +198,7 @@ def test_a_window_of_another_kind_is_refused_and_the_old_one_goes_on() -> None:
 def test_with_another_window_and_its_state_dropped_the_rest_is_windowed_anew() -> None:
     stopped = Changing(windowed("50s")).stop_at(3)
     before, read = stopped.shown(), stopped.read_by("rows")
-    stopped.change(windowed("70s"), Wishes(dropped=frozenset({"windows"})))
+    stopped.change(windowed("70s"), UpgradeOverrides(dropped=frozenset({"windows"})))
     after = stopped.finish() - before
     assert {end - start for _, start, end, _ in after} == {70}
     assert sum(n for _, _, _, n in after.elements()) == RECORDS - read
@@ -215,7 +215,7 @@ def test_another_aggregate_under_the_same_name_is_refused_and_begins_anew_when_d
         stopped.change(windowed("50s", latest=max("at")))
     read = stopped.read_by("rows")
     before = stopped.shown()
-    stopped.change(other, Wishes(dropped=frozenset({"windows"})))
+    stopped.change(other, UpgradeOverrides(dropped=frozenset({"windows"})))
     after = stopped.finish() - before
     assert sum(row[3] for row in after.elements()) == RECORDS - read
 
@@ -262,7 +262,7 @@ def test_an_operator_renamed_to_itself_goes_on_though_it_has_changed() -> None:
     stopped = Changing(processed(Total())).stop_at(3)
     with pytest.raises(UserError, match=r"operator: 'Total' is now 'Sum'.*--renamed total=total"):
         stopped.change(processed(Sum()))
-    stopped.change(processed(Sum()), Wishes({"total": "total"}))
+    stopped.change(processed(Sum()), UpgradeOverrides({"total": "total"}))
     assert stopped.finish() == exact()
 
 
@@ -286,7 +286,7 @@ def test_input_in_another_folder_is_refused_and_read_again_only_if_that_is_said(
     before.rename(after)
     with pytest.raises(UserError, match=r"'lines' is not what it was \(path: '.*before' is now '"):
         stopped.change(lines_in(after))
-    stopped.change(lines_in(after), Wishes(dropped=frozenset({"lines"})))
+    stopped.change(lines_in(after), UpgradeOverrides(dropped=frozenset({"lines"})))
     assert stopped.finish().total() == read + RECORDS
 
 
@@ -311,7 +311,7 @@ def test_an_operator_with_state_that_is_taken_out_is_refused_until_it_is_dropped
     stopped = Changing(counting(above="seen")).stop_at(3)
     with pytest.raises(UserError, match=r"'seen' \(Fold\).*not in the pipeline.*--drop-state seen"):
         stopped.change(counting())
-    stopped.change(counting(), Wishes(dropped=frozenset({"seen"})))
+    stopped.change(counting(), UpgradeOverrides(dropped=frozenset({"seen"})))
     assert stopped.finish() == exact()
 
 
@@ -324,14 +324,23 @@ def test_a_finished_pipeline_is_finished_whatever_has_changed() -> None:
 @pytest.mark.parametrize(
     ("wishes", "says"),
     [
-        (Wishes({"count": "nobody"}), "the pipeline has no operator 'nobody'; it has: numbers"),
-        (Wishes({"nobody": "total"}), "the checkpoint has no operator 'nobody'; it has: count"),
-        (Wishes({"count": "total", "numbers": "total"}), "one operator's state only"),
-        (Wishes({"numbers": "count"}), "has state of an operator 'count' already"),
-        (Wishes(dropped=frozenset({"nobody"})), "no operator 'nobody' whose state could be"),
+        (
+            UpgradeOverrides({"count": "nobody"}),
+            "the pipeline has no operator 'nobody'; it has: numbers",
+        ),
+        (
+            UpgradeOverrides({"nobody": "total"}),
+            "the checkpoint has no operator 'nobody'; it has: count",
+        ),
+        (UpgradeOverrides({"count": "total", "numbers": "total"}), "one operator's state only"),
+        (UpgradeOverrides({"numbers": "count"}), "has state of an operator 'count' already"),
+        (
+            UpgradeOverrides(dropped=frozenset({"nobody"})),
+            "no operator 'nobody' whose state could be",
+        ),
     ],
 )
-def test_a_wish_that_makes_no_sense_is_refused(wishes: Wishes, says: str) -> None:
+def test_a_wish_that_makes_no_sense_is_refused(wishes: UpgradeOverrides, says: str) -> None:
     stopped = Changing(counting()).stop_at(2)
     build = counting("count" if wishes.renamed.get("numbers") == "count" else "total")
     with pytest.raises(UserError, match=says):
@@ -399,7 +408,7 @@ def edits(draw: st.DrawFn) -> tuple[Stages, Stages]:
     return before, after
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(edits())
 @example(([("a", None)], [("new", None), ("a", "named")]))
 @example(([("a", None)], [("new", "stage"), ("a", None)]))

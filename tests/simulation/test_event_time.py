@@ -13,8 +13,8 @@ from everstream.simulation.world import World
 SCHEMES = {
     "unaligned": UNALIGNED,
     "uncoordinated": scheme_of(es.Uncoordinated(every="20ms")),
-    "hmnr": scheme_of(es.Induced(rule="hmnr", every="20ms")),
-    "bcs": scheme_of(es.Induced(rule="bcs", every="20ms")),
+    "hmnr": scheme_of(es.CommunicationInduced(rule="hmnr", every="20ms")),
+    "bcs": scheme_of(es.CommunicationInduced(rule="bcs", every="20ms")),
 }
 
 

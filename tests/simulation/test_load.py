@@ -14,7 +14,7 @@ from tests.simulation.counting import calm
 
 RECORDS = 300
 SLACK_S = 0.5
-"""For hosts to start and to commit the last epoch; virtual, so the same on every machine."""
+"""For workers to start and to commit the last epoch; virtual, so the same on every machine."""
 
 
 def paced(load: Any, **options: Any) -> Shape:
@@ -46,7 +46,7 @@ def test_a_killed_source_makes_up_for_the_time_it_was_down() -> None:
     load = es.Load("wave", period=1, min=20, max=180)
     world = calm(2, paced(load))
     for at_s in (0.7, 1.9):
-        world.scheduler.at(at_s, world.kill_host)
+        world.scheduler.at(at_s, world.kill_worker)
     due_s = load.due_s(RECORDS)
     assert due_s <= finished_s(world) <= due_s + SLACK_S
 
@@ -58,10 +58,10 @@ def test_a_frequency_that_is_tuned_holds_from_then_on() -> None:
     assert 2.1 <= finished_s(world) <= 2.0 + 200 / 1000 + SLACK_S
 
 
-def test_what_was_tuned_holds_after_host_and_driver_were_killed() -> None:
+def test_what_was_tuned_holds_after_worker_and_driver_were_killed() -> None:
     world = calm(4, paced(50))
     world.scheduler.at(1.0, lambda: world.tune({"numbers.pattern": "binary,1,0,400"}))
-    world.scheduler.at(1.4, world.kill_host)
+    world.scheduler.at(1.4, world.kill_worker)
     world.scheduler.at(1.8, world.kill_driver)
     assert finished_s(world) <= 1.0 + es.Load.parse("binary,1,0,400").due_s(260) + 2 * SLACK_S
 

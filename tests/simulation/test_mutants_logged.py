@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from everstream.core.checkpoint_record import CheckpointRecord
-from everstream.core.coordinators import line_book
-from everstream.core.coordinators.line_keeper import LineKeeper
-from everstream.core.coordinators.loops import LoopWatch
+from everstream.core.coordinators import checkpoint_index
+from everstream.core.coordinators.independent_strategy import IndependentStrategy
+from everstream.core.coordinators.termination import TerminationDetector
 from everstream.core.frames import Frame
 from everstream.core.ids import ChannelId, Generation
 from everstream.core.instructions import Instruction
@@ -25,7 +25,7 @@ from everstream.runtime.jobs import Upload
 from everstream.runtime.message_log import DurableLog, MemoryLog
 from everstream.runtime.outlets import DemandOutlet, DirectOutlet
 from everstream.simulation.outside import OutsideWriter
-from everstream.state import snapshot
+from everstream.state.backends import memory
 
 from .catching import caught
 
@@ -78,7 +78,7 @@ def an_edge_is_drawn_when_received_equals_sent(patch: Patch) -> None:
                     moved = True
         return line
 
-    patch.setattr(line_book, "recovery_line", strict)
+    patch.setattr(checkpoint_index, "recovery_line", strict)
 
 
 @mutant(4, 7, 18)
@@ -138,32 +138,32 @@ def frames_that_wait_to_go_out_are_not_saved(patch: Patch) -> None:
 
 @mutant(25, 40, 52)
 def a_snapshot_is_encoded_after_later_updates(patch: Patch) -> None:
-    patch.setattr(snapshot, "freeze", lambda entries, whose: entries)
+    patch.setattr(memory, "freeze", lambda entries, name: entries)
 
 
-def _newest(self: LineKeeper) -> dict[Any, CheckpointRecord]:
+def _newest(self: IndependentStrategy) -> dict[Any, CheckpointRecord]:
     return {shard: history[-1] for shard, history in self._lines.histories.items() if history}
 
 
 @mutant(0, 9, 12)
 def sinks_commit_beyond_the_stable_line(patch: Patch) -> None:
-    def eager(self: LineKeeper) -> None:
+    def eager(self: IndependentStrategy) -> None:
         numbers = {**self._stable_numbers, **{s: r.number for s, r in _newest(self).items()}}
         self._run.tell_all(Stable(self._run.stable_epoch, numbers))
 
-    patch.setattr(LineKeeper, "_tell_stable", eager)
+    patch.setattr(IndependentStrategy, "_tell_stable", eager)
 
 
 @mutant(20, 45, 93)
 def logs_are_pruned_up_to_the_newest_checkpoints(patch: Patch) -> None:
-    def eager(self: LineKeeper) -> None:
+    def eager(self: IndependentStrategy) -> None:
         received = {c: n for r in _newest(self).values() for c, n in r.received.items()}
         self._run.tell_all(Stable(self._run.stable_epoch, self._stable_numbers, received))
 
-    patch.setattr(LineKeeper, "_tell_stable", eager)
+    patch.setattr(IndependentStrategy, "_tell_stable", eager)
 
 
-@mutant(3, 34, 78)
+@mutant(81, 108, 134)
 def halted_shards_do_not_wait(patch: Patch) -> None:
     on_halt = Shard.on_halt
 
@@ -175,16 +175,16 @@ def halted_shards_do_not_wait(patch: Patch) -> None:
     patch.setattr(Shard, "on_halt", restless)
 
 
-@mutant(20, 79, 81)
+@mutant(6, 31, 93)
 def checkpoints_that_were_given_up_are_kept(patch: Patch) -> None:
-    decide = LineKeeper._decide_when_known
+    decide = IndependentStrategy._decide_when_known
 
-    def hoarding(self: LineKeeper, now_s: float) -> None:
+    def hoarding(self: IndependentStrategy, now_s: float) -> None:
         before = {shard: list(history) for shard, history in self._lines.histories.items()}
         decide(self, now_s)
         self._lines.histories = before
 
-    patch.setattr(LineKeeper, "_decide_when_known", hoarding)
+    patch.setattr(IndependentStrategy, "_decide_when_known", hoarding)
 
 
 @mutant(14, 20, 33)
@@ -216,15 +216,15 @@ def sinks_forget_what_waits_for_a_later_permit(patch: Patch) -> None:
 
 @mutant(7, 35, 40, cycles=True)
 def a_loop_is_over_after_one_round_of_questions(patch: Patch) -> None:
-    on_census = LoopWatch.on_census
+    on_census = TerminationDetector.on_census
 
-    def hasty(self: LoopWatch, answer: Any) -> None:
+    def hasty(self: TerminationDetector, answer: Any) -> None:
         if len(self.answers) == len(self.cycle) - 1:
             everybody = [*self.answers.values(), answer]
             self._received_before = sum(census.sent for census in everybody)
         on_census(self, answer)
 
-    patch.setattr(LoopWatch, "on_census", hasty)
+    patch.setattr(TerminationDetector, "on_census", hasty)
 
 
 @pytest.mark.parametrize("breaks, cycles, seeds", MUTANTS, ids=[m[0].__name__ for m in MUTANTS])

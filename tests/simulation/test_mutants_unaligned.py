@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from everstream.core.coordinators.loops import LoopWatch
+from everstream.core.coordinators.termination import TerminationDetector
 from everstream.core.frames import Frame, FrameKind
 from everstream.core.instructions import Instruction, RecordArrival
 from everstream.core.protocols.unaligned import Unaligned
 from everstream.core.shard import Shard
 from everstream.runtime.outlets import DemandOutlet, DirectOutlet, Outlet
-from everstream.simulation.hosts import SimulatedHost
-from everstream.state import snapshot
+from everstream.simulation.workers import SimulatedWorker
+from everstream.state.backends import memory
 
 from .catching import caught
 
@@ -66,15 +66,15 @@ def the_marker_waits_behind_frames_that_are_saved_as_overtaken(patch: Patch) -> 
 
 @mutant(0, 2, 5)
 def a_message_overtakes_a_marker(patch: Patch) -> None:
-    send = SimulatedHost.send
+    send = SimulatedWorker.send
 
-    def slow_markers(self: SimulatedHost, frame: Frame) -> None:
+    def slow_markers(self: SimulatedWorker, frame: Frame) -> None:
         if frame.kind is FrameKind.MARKER:
             self.world.scheduler.after(0.01, lambda: send(self, frame))
         else:
             send(self, frame)
 
-    patch.setattr(SimulatedHost, "send", slow_markers)
+    patch.setattr(SimulatedWorker, "send", slow_markers)
 
 
 @mutant(4, 14, 16)
@@ -88,32 +88,32 @@ def frames_before_everybody_has_resumed_are_taken_at_once(patch: Patch) -> None:
 
 @mutant(45, 68, 132)
 def a_snapshot_is_encoded_after_later_updates(patch: Patch) -> None:
-    patch.setattr(snapshot, "freeze", lambda entries, whose: entries)
+    patch.setattr(memory, "freeze", lambda entries, name: entries)
 
 
 @mutant(33, 44, 124, cycles=True)
 def a_loop_is_over_after_one_round_of_questions(patch: Patch) -> None:
-    on_census = LoopWatch.on_census
+    on_census = TerminationDetector.on_census
 
-    def hasty(self: LoopWatch, answer: Any) -> None:
+    def hasty(self: TerminationDetector, answer: Any) -> None:
         if len(self.answers) == len(self.cycle) - 1:
             everybody = [*self.answers.values(), answer]
             self._received_before = sum(census.sent for census in everybody)
         on_census(self, answer)
 
-    patch.setattr(LoopWatch, "on_census", hasty)
+    patch.setattr(TerminationDetector, "on_census", hasty)
 
 
 @mutant(29, 32, 33, cycles=True)
 def a_loop_that_was_over_stays_over_when_somebody_goes_back(patch: Patch) -> None:
-    reset = LoopWatch.reset
+    reset = TerminationDetector.reset
 
-    def stubborn(self: LoopWatch) -> None:
+    def stubborn(self: TerminationDetector) -> None:
         over = self.over
         reset(self)
         self.over = over
 
-    patch.setattr(LoopWatch, "reset", stubborn)
+    patch.setattr(TerminationDetector, "reset", stubborn)
 
 
 @pytest.mark.parametrize("breaks, cycles, seeds", MUTANTS, ids=[m[0].__name__ for m in MUTANTS])

@@ -18,7 +18,7 @@ from everstream.core.shard import Shard
 from everstream.runtime.chain import ChainStages
 from everstream.runtime.channel_state import ChannelState
 from everstream.runtime.pace import Pace
-from everstream.runtime.source_log import SourceLog
+from everstream.runtime.sent_frames import SourceLog
 from everstream.simulation.faults import NO_FAULTS, Faults
 from everstream.simulation.schemes import scheme_for
 from everstream.simulation.shapes import EVENT_TIME_SHAPES, Shape, columns, shape_for
@@ -29,7 +29,7 @@ Patch = pytest.MonkeyPatch
 EXACT = ["aligned", "unaligned", "uncoordinated", "hmnr", "bcs"]
 SEEDS = 60
 """Each rule that is taken out must be missed by one of this many seeds; the first few do."""
-KILLS = replace(NO_FAULTS, host_kills=3, ambushes=6, zombies=1)
+KILLS = replace(NO_FAULTS, worker_kills=3, ambushes=6, zombies=1)
 
 
 def cut_at_random(protocol: str, seed: int, shape: Shape, faults: Faults | None = None) -> History:
@@ -120,21 +120,12 @@ def a_log_of_offsets_does_not_know_of_parts(patch: Patch) -> None:
     patch.setattr(SourceLog, "forwarding", lambda self, start, records: None)
 
 
-def event_time_goes_on_within_a_batch(patch: Patch) -> None:
-    forward = ChainStages.forward
-    patch.setattr(ChainStages, "forward", lambda self, batch, last: forward(self, batch, last=True))
-
-
 def seeded(seed: int) -> Shape:
     return shape_for(seed)
 
 
 def logged(seed: int) -> Shape:
     return columns(random.Random(seed))
-
-
-def timed(seed: int) -> Shape:
-    return EVENT_TIME_SHAPES[0](random.Random(seed))
 
 
 @pytest.mark.parametrize(
@@ -145,7 +136,6 @@ def timed(seed: int) -> Shape:
         (a_begun_frame_is_saved_whole, "unaligned", seeded),
         (a_begun_frame_is_taken_for_one_that_comes_again, "uncoordinated", seeded),
         (a_log_of_offsets_does_not_know_of_parts, "uncoordinated", logged),
-        (event_time_goes_on_within_a_batch, "aligned", timed),
     ],
 )
 def test_each_rule_is_missed_when_it_is_taken_out(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from everstream.connectors.generate import Range
+from everstream.connectors.generate.sources import Range
 from everstream.core.orders import Outcome, Policy
 from everstream.core.registry import PROTOCOLS
 from everstream.errors import GraphError
@@ -185,7 +185,14 @@ def test_protocols_that_cannot_go_round_refuse_a_cycle_and_name_those_that_can(
     world = World(0, shape_for(0, cycles=True), NO_FAULTS, scheme)
     with pytest.raises(GraphError) as refused:
         scheme.check(world.plan)
-    for name in ("unaligned", "Induced", "Uncoordinated", "hmnr", "bcs", "--checkpoint"):
+    for name in (
+        "unaligned",
+        "CommunicationInduced",
+        "Uncoordinated",
+        "hmnr",
+        "bcs",
+        "--checkpoint",
+    ):
         assert name in refused.value.message
     for other in EXACT:
         scheme_for(other, 0).check(world.plan)
@@ -218,27 +225,27 @@ def _fork_expected() -> dict[str, list[Any]]:
 
 
 FORK = Shape("fork", 7, _fork, _fork_expected)
-"""numbers -> left x2 -> left-out, numbers -> right x2 -> right-out: each shard on its own host."""
+"""numbers -> left x2 -> left-out, numbers -> right x2 -> right-out: each shard on its own worker."""
 
 
 def after_killing(shard: str, protocol: str, seed: int) -> tuple[World, dict[str, int]]:
-    """Kill the host of one shard once half is done; by how many generations each has risen."""
+    """Kill the worker of one shard once half is done; by how many generations each has risen."""
     policy = Policy(every_s=0.03, max_restarts=10)
     world = World(seed, FORK, NO_FAULTS, scheme_for(protocol, seed), policy)
-    hosts = {str(shard): host for shard, host in world.plan.host_of.items()}
-    assert len(set(hosts.values())) == 7
+    workers = {str(shard): worker for shard, worker in world.plan.worker_of.items()}
+    assert len(set(workers.values())) == 7
     at_the_kill: dict[str, int] = {}
 
     def generations() -> dict[str, int]:
         return {
             str(runner.shard.id): runner.shard.generation
-            for host in world.hosts.values()
-            for runner in host.runners.values()
+            for worker in world.workers.values()
+            for runner in worker.runners.values()
         }
 
     def kill() -> None:
         at_the_kill.update(generations())
-        world.kill_host(hosts[shard])
+        world.kill_worker(workers[shard])
 
     world.scheduler.at(0.3, kill)
     history = world.run()
@@ -266,21 +273,21 @@ def test_a_failed_sink_leaves_everybody_else_as_they_are(protocol: str) -> None:
 
 
 def test_while_a_branch_recovers_the_other_goes_on() -> None:
-    """Its counters rise between the kill and the return of the dead host, and never fall."""
+    """Its counters rise between the kill and the return of the dead worker, and never fall."""
     policy = Policy(every_s=0.03, max_restarts=10)
     world = World(2, FORK, NO_FAULTS, scheme_for("uncoordinated", 2), policy)
-    dead = world.plan.host_of[next(s for s in world.plan.shards if str(s) == "left:0")]
+    dead = world.plan.worker_of[next(s for s in world.plan.shards if str(s) == "left:0")]
     seen: list[tuple[str, int]] = []
 
     def watch(text: str) -> None:
         seen.append((text, world.coordinator.totals().get("right-out", 0)))
 
     world.watchers.append(watch)
-    world.scheduler.at(0.3, lambda: world.kill_host(int(dead)))
+    world.scheduler.at(0.3, lambda: world.kill_worker(int(dead)))
     assert world.run().right
     texts = [text for text, _ in seen]
-    killed = texts.index(f"kill host {dead}")
-    back = next(n for n in range(killed, len(texts)) if texts[n] == f"host {dead} joins")
+    killed = texts.index(f"kill worker {dead}")
+    back = next(n for n in range(killed, len(texts)) if texts[n] == f"worker {dead} joins")
     counts = [count for _, count in seen]
     assert counts[killed] < counts[back], "it went on meanwhile"
     assert counts == sorted(counts), "and never went back"

@@ -1,12 +1,22 @@
 """Numbers of shards change while everything goes wrong: nothing is lost, nothing doubled."""
 
 import random
+from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from everstream.connectors.generate.sources import Range
+from everstream.core.manifest import shard_counts
+from everstream.core.orders import Outcome
+from everstream.core.plan import rescaled as plan_with
+from everstream.core.plan_change import OTHER_PLAN
 from everstream.core.registry import PROTOCOLS
+from everstream.pipeline.operator import Context, Keyed, Operator
+from everstream.pipeline.stream import Pipeline
 from everstream.simulation.faults import NO_FAULTS, RESCALES, Faults
+from everstream.simulation.outside import OutsideSink
 from everstream.simulation.schemes import policy_for, scheme_for
 from everstream.simulation.shapes import EVENT_TIME_SHAPES, Shape, columns, shape_for
 from everstream.simulation.world import World
@@ -27,7 +37,7 @@ def rescaled(seed: int, shape: Shape, protocol: str, faults: Faults = RESCALES) 
     world.watchers.append(changes.append)
     history = world.run()
     assert history.right, f"seed {seed} under {protocol}: {history.violations} {history.notes}"
-    return changes.count("other shards take over")
+    return sum(text.startswith(OTHER_PLAN) for text in changes)
 
 
 @pytest.mark.parametrize("protocol", CHECKPOINTING)
@@ -56,6 +66,46 @@ def test_windows_joins_and_columns_go_to_other_shards(kind: str) -> None:
     protocols = ("aligned", "hmnr")
     changes = [rescaled(s, shape, p, CALM) for s, shape in shapes for p in protocols]
     assert sum(changes) > 3
+
+
+class Stubborn(Operator):
+    """Counts the records of each key, and cannot be given to other shards."""
+
+    counts = Keyed[int](init=int)
+
+    def process(self, record: int, ctx: Context) -> None:
+        self.counts[ctx.key] += 1
+        ctx.emit((ctx.key, self.counts[ctx.key]))
+
+    def redistribute(self, parts: Any, place: Any) -> Any:
+        raise ValueError("my counts stay together")
+
+
+def stubborn() -> Shape:
+    def build(pipeline: Pipeline, world: int) -> None:
+        numbers = pipeline.source(Range(300, batch=2), name="numbers", shards=2)
+        counted = numbers.key_by(lambda n: n % 7).process(Stubborn(), name="count", shards=2)
+        counted.sink(OutsideSink(world), name="out")
+
+    def expected() -> dict[str, list[Any]]:
+        totals = Counter(n % 7 for n in range(300))
+        return {"out": [(key, i + 1) for key, total in totals.items() for i in range(total)]}
+
+    return Shape("stubborn", 3, build, expected)
+
+
+@pytest.mark.parametrize("protocol", ["aligned", "unaligned", "hmnr"])
+def test_a_share_that_is_refused_brings_the_former_shards_back(protocol: str) -> None:
+    world = World(5, stubborn(), NO_FAULTS, scheme_for(protocol, 5), policy_for(protocol))
+
+    def rescale() -> None:
+        world.wanted = plan_with(world.wanted, {"count": 3}, world.wanted.key_groups)
+
+    world.when("epoch 1 is stable", rescale)
+    history = world.run()
+    assert history.right and history.outcome is Outcome.FINISHED, history.violations
+    assert any("The run resumes with the former shards" in note for note in history.notes)
+    assert shard_counts(world.plan)["count"] == shard_counts(world.wanted)["count"] == 2
 
 
 @pytest.mark.long

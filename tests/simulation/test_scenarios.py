@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from everstream.connectors.generate import Range
+from everstream.connectors.generate.sources import Range
 from everstream.core.messages import Restore
 from everstream.core.orders import Outcome, Policy
 from everstream.core.scheme import NONE
 from everstream.pipeline.stream import Pipeline
 from everstream.simulation.checks import Answers
-from everstream.simulation.hosts import SimulatedHost
 from everstream.simulation.outside import OutsideSink
 from everstream.simulation.shapes import Shape
+from everstream.simulation.workers import SimulatedWorker
 from everstream.simulation.world import World
 from everstream.state import store
 from everstream.state.manifests import ManifestLog, entry_of, path_of
@@ -46,8 +46,8 @@ def kill_twice(world: World) -> None:
     """After the first epoch, and once more when that has been made up for."""
 
     def kill() -> None:
-        world.when("host 2 is told Resume", lambda: world.kill_host(1))
-        world.kill_host(1)
+        world.when("worker 2 is told Resume", lambda: world.kill_worker(1))
+        world.kill_worker(1)
 
     world.when("epoch 1 is stable", kill)
 
@@ -63,13 +63,13 @@ def test_a_run_without_faults_takes_several_epochs(world: World) -> None:
 
 
 def test_a_worker_killed_before_the_first_epoch_starts_over(world: World) -> None:
-    world.when("numbers:0 takes checkpoint 1", lambda: world.kill_host(1))
+    world.when("numbers:0 takes checkpoint 1", lambda: world.kill_worker(1))
     assert world.run().right
     assert "going back to epoch 0" in notes(world)
 
 
 def test_a_worker_killed_after_the_first_epoch_goes_back_to_it(world: World) -> None:
-    world.when("host 1 is told Stable, epoch 1", lambda: world.kill_host(1))
+    world.when("worker 1 is told Stable, epoch 1", lambda: world.kill_worker(1))
     history = world.run()
     assert history.right and history.recoveries == 1
     assert "going back to epoch 1" in notes(world)
@@ -83,18 +83,18 @@ def test_a_worker_killed_twice_is_recovered_twice(world: World) -> None:
 
 def test_a_worker_killed_again_during_recovery_is_recovered_once_more(world: World) -> None:
     def kill_again() -> None:
-        world.when("host 2 is told Restore", lambda: world.kill_host(2))
-        world.kill_host(1)
+        world.when("worker 2 is told Restore", lambda: world.kill_worker(2))
+        world.kill_worker(1)
 
-    world.when("host 1 is told Stable, epoch 1", kill_again)
+    world.when("worker 1 is told Stable, epoch 1", kill_again)
     history = world.run()
     assert history.right and history.recoveries >= 2
 
 
 def test_every_worker_killed_at_once_is_no_worse_than_one(world: World) -> None:
     def kill_all() -> None:
-        for host in range(3):
-            world.kill_host(host)
+        for worker in range(3):
+            world.kill_worker(worker)
 
     world.when("epoch 2 is stable", kill_all)
     assert world.run().right
@@ -119,13 +119,13 @@ def test_a_driver_killed_right_after_the_manifest_goes_on_from_it(world: World) 
     assert "stable 2" in next(event for event in restored if "zombie" not in event)
 
 
-def test_a_host_that_dies_while_a_manifest_is_written_waits_for_the_store(world: World) -> None:
-    world.when("epoch 2 is being written", lambda: world.kill_host(0))
+def test_a_worker_that_dies_while_a_manifest_is_written_waits_for_the_store(world: World) -> None:
+    world.when("epoch 2 is being written", lambda: world.kill_worker(0))
     restores: list[Restore] = []
     world.watchers.append(
         lambda text: (
-            restores.append(world.coordinator._keeper._restore_command())
-            if text.startswith("host 1 is told Restore")
+            restores.append(world.coordinator._strategy._restore_command())
+            if text.startswith("worker 1 is told Restore")
             else None
         )
     )
@@ -133,24 +133,24 @@ def test_a_host_that_dies_while_a_manifest_is_written_waits_for_the_store(world:
     assert [command.stable for command in restores] == [0, 2], "nobody goes back to epoch 1"
 
 
-def test_a_zombie_host_that_goes_on_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
-    hosts: list[SimulatedHost] = []
-    make = SimulatedHost.__init__
+def test_a_zombie_worker_that_goes_on_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers: list[SimulatedWorker] = []
+    make = SimulatedWorker.__init__
 
-    def remember(self: SimulatedHost, *arguments: Any) -> None:
-        hosts.append(self)
+    def remember(self: SimulatedWorker, *arguments: Any) -> None:
+        workers.append(self)
         make(self, *arguments)
 
-    monkeypatch.setattr(SimulatedHost, "__init__", remember)
+    monkeypatch.setattr(SimulatedWorker, "__init__", remember)
     zombie: list[str] = []
     for seed in range(10):
         world = calm(seed)
-        world.when("count:1 takes checkpoint 2", partial(world.lose_host, seed % 3))
+        world.when("count:1 takes checkpoint 2", partial(world.lose_worker, seed % 3))
         world.watchers.append(lambda text: zombie.append(text) if "(zombie)" in text else None)
         assert world.run().right
     assert any("data" in text for text in zombie), "it went on sending"
     assert any("has saved" in text for text in zombie), "and saving"
-    dropped = sum(runner.dropped for host in hosts for runner in host.runners.values())
+    dropped = sum(runner.dropped for worker in workers for runner in worker.runners.values())
     assert dropped > 0, "its frames were dropped"
 
 
@@ -165,9 +165,9 @@ def rot_newest(world: World) -> None:
 def test_a_corrupt_newest_checkpoint_falls_back_to_the_one_before(world: World) -> None:
     def rot_and_kill() -> None:
         rot_newest(world)
-        world.kill_host(0)
+        world.kill_worker(0)
 
-    world.when("host 1 is told Stable, epoch 3", rot_and_kill)
+    world.when("worker 1 is told Stable, epoch 3", rot_and_kill)
     assert world.run().right
     assert "epoch 3 cannot be restored" in notes(world)
     assert "falling back to epoch 2" in notes(world)
@@ -177,9 +177,9 @@ def test_a_run_whose_checkpoints_are_all_damaged_stops_and_takes_nothing_back(wo
     def rot_and_kill() -> None:
         for path in world.disk.list("objects/count-0/"):
             world.rot_object(path)
-        world.kill_host(0)
+        world.kill_worker(0)
 
-    world.when("host 1 is told Stable, epoch 2", rot_and_kill)
+    world.when("worker 1 is told Stable, epoch 2", rot_and_kill)
     history = world.run()
     assert history.outcome is Outcome.FAILED and history.refused and history.right
     assert "start over with --fresh" in notes(world)
@@ -190,9 +190,9 @@ def test_an_object_that_rots_is_read_from_its_copy_and_the_run_says_so(world: Wo
     def rot_and_kill() -> None:
         for path in world.disk.list("objects/"):
             world.disk.rot(path)
-        world.kill_host(0)
+        world.kill_worker(0)
 
-    world.when("host 1 is told Stable, epoch 3", rot_and_kill)
+    world.when("worker 1 is told Stable, epoch 3", rot_and_kill)
     assert world.run().outcome is Outcome.FINISHED
     assert "was read from its copy" in notes(world)
     assert "cannot be restored" not in notes(world)
@@ -202,12 +202,12 @@ def test_a_fall_back_holds_even_if_the_driver_dies_on_the_way(world: World) -> N
     def rot_and_kill() -> None:
         rot_newest(world)
         world.when("epoch 1 is stable", kill_driver_on_the_way)
-        world.kill_host(0)
+        world.kill_worker(0)
 
     def kill_driver_on_the_way() -> None:
-        world.when("host 1 is told Restore", world.kill_driver)
+        world.when("worker 1 is told Restore", world.kill_driver)
 
-    world.when("host 1 is told Stable, epoch 2", rot_and_kill)
+    world.when("worker 1 is told Stable, epoch 2", rot_and_kill)
     events: list[str] = []
     world.watchers.append(events.append)
     assert world.run().right
@@ -220,14 +220,14 @@ def rot_the_manifest_that_a_fall_back_wrote(world: World) -> None:
 
     def rot_and_kill() -> None:
         rot_newest(world)
-        world.when("epoch 2 is stable", lambda: world.when("host 1 is told Resume", then_rot))
-        world.kill_host(0)
+        world.when("epoch 2 is stable", lambda: world.when("worker 1 is told Resume", then_rot))
+        world.kill_worker(0)
 
     def then_rot() -> None:
         world.rot_object(path_of(world.store.manifests()[0].slot))
         world.kill_driver()
 
-    world.when("host 1 is told Stable, epoch 3", rot_and_kill)
+    world.when("worker 1 is told Stable, epoch 3", rot_and_kill)
 
 
 def test_a_rotten_manifest_of_a_fall_back_does_not_bring_back_what_was_given_up(
@@ -271,15 +271,15 @@ def test_a_disk_that_is_full_at_the_end_delays_the_end() -> None:
 
 def test_a_manifest_whose_answer_got_lost_counts(world: World) -> None:
     world.when("epoch 2 is being written", world.lose_answer)
-    world.when("epoch 2 is stable", lambda: world.kill_host(0))
+    world.when("epoch 2 is stable", lambda: world.kill_worker(0))
     assert world.run().right
     assert "given up" not in notes(world)
 
 
 def give_up_epoch_two_and_let_its_manifest_arrive_late(world: World) -> None:
-    """Its put times out and it is given up, a host dies, the put arrives, and the driver dies."""
+    """Its put times out and it is given up, a worker dies, the put arrives, and the driver dies."""
     world.when("epoch 2 is being written", lambda: world.delay_manifest(for_s=0.4))
-    world.when("epoch 2 is given up", lambda: world.kill_host(0))
+    world.when("epoch 2 is given up", lambda: world.kill_worker(0))
     world.when("manifests/00000003.json arrives late", world.kill_driver)
 
 
@@ -311,7 +311,7 @@ def test_a_driver_that_only_looks_whether_it_landed_would_be_caught_by_that(
 
 def test_a_manifest_that_is_only_late_counts(world: World) -> None:
     world.when("epoch 2 is being written", lambda: world.delay_manifest(for_s=0.0))
-    world.when("epoch 2 is stable", lambda: world.kill_host(0))
+    world.when("epoch 2 is stable", lambda: world.kill_worker(0))
     assert world.run().right
     assert "given up" not in notes(world)
 
@@ -325,17 +325,17 @@ def test_a_lease_that_arrives_late_keeps_nobody_from_taking_over(world: World) -
 @pytest.mark.parametrize("seed", range(20))
 def test_the_end_of_a_source_may_race_an_epoch(seed: int) -> None:
     world = calm(seed, SHORT_AND_LONG, every_s=0.004)
-    world.when("short:0 takes its last", lambda: world.kill_host(seed % 3))
+    world.when("short:0 takes its last", lambda: world.kill_worker(seed % 3))
     assert world.run().right
 
 
 def test_a_source_that_ended_before_the_checkpoint_stays_ended(world: World) -> None:
     world = calm(world.seed, SHORT_AND_LONG)
-    world.when("epoch 2 is stable", lambda: world.kill_host(0))
+    world.when("epoch 2 is stable", lambda: world.kill_worker(0))
     events: list[str] = []
     world.watchers.append(events.append)
     assert world.run().right
-    after = events[events.index("kill host 0") :]
+    after = events[events.index("kill worker 0") :]
     assert not any("short:0->" in event and "zombie" not in event for event in after)
 
 
@@ -363,7 +363,7 @@ def test_everything_read_before_the_stop_is_shown(world: World) -> None:
 
 def test_a_worker_killed_while_the_run_stops_does_not_keep_it_from_stopping(world: World) -> None:
     world.when("epoch 1 is stable", world.stop)
-    world.when("stop requested", lambda: world.kill_host(1))
+    world.when("stop requested", lambda: world.kill_worker(1))
     stopped = world.run()
     assert stopped.outcome is Outcome.STOPPED and not stopped.violations
     world.resume()
@@ -373,7 +373,7 @@ def test_a_worker_killed_while_the_run_stops_does_not_keep_it_from_stopping(worl
 def test_without_checkpoints_a_kill_starts_the_run_over(world: World) -> None:
     policy = Policy(checkpoints=False)
     world = calm(world.seed, scheme=NONE, policy=policy)
-    world.scheduler.at(0.15, lambda: world.kill_host(1))
+    world.scheduler.at(0.15, lambda: world.kill_worker(1))
     history = world.run()
     assert history.right and history.epochs == 1
     assert "going back to epoch 0" in notes(world)

@@ -3,7 +3,7 @@
 import pytest
 from typer.testing import CliRunner
 
-from everstream.core.coordinators.epoch_keeper import EpochKeeper
+from everstream.core.coordinators.coordinated_strategy import CoordinatedStrategy
 from everstream.core.orders import Outcome, Policy
 from everstream.core.scheme import NONE
 from everstream.simulation.__main__ import app
@@ -14,7 +14,7 @@ from tests.sampling import sampled
 
 SEEDS_PER_CASE = 100
 CASES = 20
-QUICK_CASES = 4
+QUICK_CASES = 2
 
 
 def replay_command(seed: int) -> str:
@@ -38,7 +38,7 @@ def test_the_seeds_meet_every_shape_and_every_kind_of_fault() -> None:
         notes += history.notes
     assert shapes == {"line", "shuffle", "diamond", "many-sinks", "ordered-farm", "uneven-join"}
     assert len(shapes) == len(SHAPES)
-    assert {"kill host", "kill the", "disk full", "the answer"} <= faults
+    assert {"kill worker", "kill the", "disk full", "the answer"} <= faults
     assert any(fault.startswith("rot objects/") for fault in faults)
     for folder in ("manifests", "objects"):
         late = {fault for fault in faults if fault.startswith(f"{folder}/")}
@@ -102,13 +102,13 @@ def test_the_command_shows_shape_faults_and_verdict() -> None:
 def test_the_command_traces_every_event_and_can_do_without_faults() -> None:
     result = CliRunner().invoke(app, ["3", "--trace", "--no-faults"])
     assert result.exit_code == 0
-    for event in ("host 0 joins", "checkpoint 1", " is stable", ": end 0, frame"):
+    for event in ("worker 0 joins", "checkpoint 1", " is stable", ": end 0, frame"):
         assert event in result.output
     assert "faults:\n  none" in result.output
 
 
 def test_the_command_fails_if_the_run_was_not_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(EpochKeeper, "_is_last", lambda self, manifest: False)
+    monkeypatch.setattr(CoordinatedStrategy, "_is_last", lambda self, manifest: False)
     result = CliRunner().invoke(app, ["3", "--no-faults"])
     assert result.exit_code == 1
     assert "violated: liveness: the run has not ended" in result.output

@@ -6,14 +6,14 @@ from everstream.simulation.faults import Faults
 from everstream.simulation.schemes import scheme_for
 from everstream.simulation.shapes import shape_for
 from everstream.simulation.world import World
-from everstream.state import overlay, slicing, snapshot
+from everstream.state.backends import memory, overlay, slicing
 
 
 @pytest.mark.parametrize("protocol", ["aligned", "unaligned", "uncoordinated", "hmnr", "bcs"])
 def test_captures_in_slices_end_with_exactly_the_right_output(
     protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot, "can_be_sliced", bool)
+    monkeypatch.setattr(memory, "can_be_sliced", bool)
     monkeypatch.setattr(slicing, "SLICE_ENTRIES", 1)
     monkeypatch.setattr(overlay, "FOLD_ENTRIES", 1)
     saved = 0

@@ -1,4 +1,4 @@
-"""Spares take the places of hosts that are lost, and standbys that of drivers, in seeded runs."""
+"""Spares take the places of workers that are lost, and standbys that of drivers, in seeded runs."""
 
 import pytest
 
@@ -44,7 +44,7 @@ def check(protocol: str, seeds: range) -> set[str]:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_with_spares_and_standbys_every_seed_ends_with_the_right_output(protocol: str) -> None:
     met = check(protocol, range(QUICK_SEEDS))
-    assert {"kill host", "kill the", "a standby"} <= met
+    assert {"kill worker", "kill the", "a standby"} <= met
 
 
 @pytest.mark.parametrize("protocol", ["uncoordinated", "bcs"])
@@ -57,11 +57,11 @@ def test_nothing_is_sent_to_those_who_go_back_though_a_log_cannot_be_read(protoc
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_with_spares_and_standbys_many_seeds_end_with_the_right_output(protocol: str) -> None:
     met = check(protocol, range(MANY_SEEDS))
-    assert {"kill host", "the spare", "a standby"} <= met
+    assert {"kill worker", "the spare", "a standby"} <= met
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_spare_takes_the_place_of_a_killed_host_before_its_task_runs_again(
+def test_a_spare_takes_the_place_of_a_killed_worker_before_its_task_runs_again(
     protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     placed: list[tuple[float, Place]] = []
@@ -78,20 +78,20 @@ def test_a_spare_takes_the_place_of_a_killed_host_before_its_task_runs_again(
 
     def kill() -> None:
         driver = simulated.driver
-        host = next((host for host in driver.hosts.values() if host.id == 0), None)
-        ready = driver.coordinator.phase is Phase.RUNNING and len(driver.hosts) > len(placed)
-        if host is None or not ready:
+        worker = next((worker for worker in driver.workers.values() if worker.id == 0), None)
+        ready = driver.coordinator.phase is Phase.RUNNING and len(driver.workers) > len(placed)
+        if worker is None or not ready:
             simulated.scheduler.after(0.001, kill)
             return
         killed.append(simulated.scheduler.now_s)
-        host.die()
-        driver.start_host(host.number)
-        driver.on_host_lost(host.number, "killed")
+        worker.die()
+        driver.start_worker(worker.number)
+        driver.on_worker_lost(worker.number, "killed")
 
     simulated.scheduler.after(0.0, kill)
     history = simulated.run()
     assert history.right and history.recoveries == 1, history.violations
-    after = [(at_s, order.host) for at_s, order in placed if at_s >= killed[0]]
+    after = [(at_s, order.worker) for at_s, order in placed if at_s >= killed[0]]
     assert after == [(killed[0], 0)], "at once, and nobody else"
 
 

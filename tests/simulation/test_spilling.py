@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from everstream.connectors.generate import Range
+from everstream.connectors.generate.sources import Range
 from everstream.core.orders import Outcome, Policy
 from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.spreading import Spread
@@ -32,7 +32,7 @@ CYCLIC = ["unaligned", "uncoordinated", "hmnr", "bcs"]
 QUICK = 20
 LONG_CASES = 20
 LONG = 50
-KILLS = Faults(host_kills=9)
+KILLS = Faults(worker_kills=9)
 """So many that some strike while a checkpoint is the newest that names what was on disk."""
 
 
@@ -45,24 +45,24 @@ class Split(Operator):
         number, left = record
         visits = ctx.state.get(ctx.key, 0) + 1
         ctx.state.put(ctx.key, visits)
-        ctx.emit((ctx.key, visits), port="visits")
+        ctx.emit((ctx.key, visits), output="visits")
         if left:
-            ctx.emit((2 * number, left - 1), port="round")
-            ctx.emit((2 * number + 1, left - 1), port="round")
+            ctx.emit((2 * number, left - 1), output="round")
+            ctx.emit((2 * number + 1, left - 1), output="round")
 
 
 def flood(seed: int) -> Shape:
     """Shards that feed each other more than they take: what goes round piles up."""
     chance = random.Random(seed)
     n, keys, times = chance.randint(12, 20), chance.randint(6, 12), 4
-    hosts, shards = chance.randint(1, 3), 4
+    workers, shards = chance.randint(1, 3), 4
 
     def build(pipeline: Pipeline, world: int) -> None:
         numbers = pipeline.source(Range(n, batch=1), name="numbers")
         starts = numbers.map(lambda x: (x, times), name="start")
         split = starts.key_by(lambda r: r[0] % keys).process(Split(), name="split", shards=shards)
-        split.port("round").feedback(to=split)
-        split.port("visits").sink(OutsideSink(world), name="out")
+        split.side_output("round").feedback(to=split)
+        split.side_output("visits").sink(OutsideSink(world), name="out")
 
     def expected() -> dict[str, list[Any]]:
         totals: Counter[int] = Counter()
@@ -72,7 +72,7 @@ def flood(seed: int) -> Shape:
             numbers = [half for number in numbers for half in (2 * number, 2 * number + 1)]
         return {"out": [(key, i + 1) for key, total in totals.items() for i in range(total)]}
 
-    return Shape("flood", hosts, build, expected)
+    return Shape("flood", workers, build, expected)
 
 
 @pytest.fixture
@@ -152,7 +152,9 @@ def test_frames_of_an_unaligned_checkpoint_wait_on_disk_without_a_cycle_too(
     assert tally["at inputs"] > 15 and tally["fetched"] > 3 and not tally["at outputs"]
 
 
-def test_runs_without_faults_are_the_same_whether_they_spill_or_not(tally: Counter[str]) -> None:
+def test_runs_without_faults_are_the_same_whether_they_spill_or_not(
+    tally: Counter[str],
+) -> None:
     for seed in (3, 5, 7):
         spilling = World(seed, flood(seed), NO_FAULTS, scheme_for("hmnr", seed))
         assert spilling.run().right

@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 from typer.testing import CliRunner
 
-from everstream.cli import app
-from everstream.core.coordinators.epoch_keeper import EpochKeeper
+from everstream.cli.app import app
+from everstream.core.coordinators.coordinated_strategy import CoordinatedStrategy
 from everstream.core.registry import PROTOCOLS
 from everstream.simulation import checks
 from everstream.simulation.__main__ import app as replay
@@ -62,7 +62,15 @@ def test_a_storm_has_every_kind_of_fault() -> None:
         notes += history.notes
     seen = Counter(" ".join(fault.split()[:2]) for fault in faults)
     for what in (
-        *("kill host", "kill the", "the power", "clocks of", "an operator", "a sink", "rot output"),
+        *(
+            "kill worker",
+            "kill the",
+            "the power",
+            "clocks of",
+            "an operator",
+            "a sink",
+            "rot output",
+        ),
         *("disk full", "the answer", "the next"),
     ):
         assert seen[what], what
@@ -75,11 +83,11 @@ def test_a_storm_has_every_kind_of_fault() -> None:
 def test_the_command_counts_verdicts_and_fails_if_one_is_wrong(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    options = ["simulate", "faults", "--protocol", "aligned", "--seeds", "3"]
+    options = ["simulate", "--protocol", "aligned", "--seeds", "3"]
     result = CliRunner().invoke(app, options)
     assert result.exit_code == 0, result.output
     assert "aligned" in result.output and "refused" in result.output
-    monkeypatch.setattr(EpochKeeper, "_is_last", lambda self, manifest: False)
+    monkeypatch.setattr(CoordinatedStrategy, "_is_last", lambda self, manifest: False)
     monkeypatch.setattr(checks, "LONGEST_CALM_STEPS", 2000)
     result = CliRunner().invoke(app, [*options[:-1], "1"])
     assert result.exit_code == 1
@@ -87,7 +95,7 @@ def test_the_command_counts_verdicts_and_fails_if_one_is_wrong(
 
 
 def test_the_command_names_the_protocols_there_are() -> None:
-    result = CliRunner().invoke(app, ["simulate", "faults", "--protocol", "hopeful"])
+    result = CliRunner().invoke(app, ["simulate", "--protocol", "hopeful"])
     assert result.exit_code == 2 and "aligned" in result.output
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import everstream as es
-from everstream.connectors.generate import Range
+from everstream.connectors.generate.sources import Range
 from everstream.core.scheme import scheme_of
 from everstream.pipeline.stream import Pipeline
 from everstream.simulation.faults import Faults
@@ -21,7 +21,7 @@ PROTOCOLS = {
     "aligned": es.Coordinated(every="100ms"),
     "unaligned": es.Coordinated(every="100ms", mode="unaligned"),
     "uncoordinated": es.Uncoordinated(every="100ms"),
-    "hmnr": es.Induced(every="100ms"),
+    "hmnr": es.CommunicationInduced(every="100ms"),
 }
 SEEDS = 4
 

@@ -35,8 +35,8 @@ class Upgraded(World):
     def new_driver(self) -> SimulatedDriver:
         driver = super().new_driver()
         version = min(self.drivers, 3)
-        hosts = len(self.plan.hosts)
-        self.wanted = make_plan(shape(self.seed, version).pipeline(self.seed), hosts)
+        workers = len(self.plan.workers)
+        self.wanted = make_plan(shape(self.seed, version).pipeline(self.seed), workers)
         return driver
 
 

@@ -10,18 +10,18 @@ from typing import Any
 import polars as pl
 import pytest
 
-from everstream.connectors.generate import FromFunction, Range
-from everstream.core.changes import going_on
+from everstream.connectors.generate.sources import FromFunction, Range
 from everstream.core.plan import make_plan
 from everstream.core.registry import PROTOCOLS
 from everstream.core.scheme import scheme_of
+from everstream.core.upgrade.compatibility import going_on
 from everstream.errors import UserError
-from everstream.pipeline import running
-from everstream.pipeline.aggregates import avg, count, custom, max, min, top_k
-from everstream.pipeline.aggregates import sum as sum_of
+from everstream.pipeline.aggregation import running
+from everstream.pipeline.aggregation.aggregates import avg, count, custom, max, min, top_k
+from everstream.pipeline.aggregation.aggregates import sum as sum_of
+from everstream.pipeline.event_time.windows import Session, Sliding, Tumbling
 from everstream.pipeline.operator import Context, Keyed, Operator
 from everstream.pipeline.stream import Pipeline, Stream
-from everstream.pipeline.windows import Session, Sliding, Tumbling
 from everstream.simulation.outside import OutsideSink
 from everstream.simulation.schemes import scheme_for
 from tests.pipeline.sim import as_tuple

@@ -4,7 +4,7 @@ import random
 from collections import Counter
 from typing import Any
 
-from everstream.connectors.generate import Range
+from everstream.connectors.generate.sources import Range
 from everstream.pipeline.operator import Context, Keyed, Operator
 from everstream.pipeline.stream import Pipeline
 from everstream.simulation.outside import OutsideSink
@@ -53,7 +53,7 @@ class Third(Operator):
 def shape(seed: int, version: int) -> Shape:
     chance = random.Random(seed)
     n, keys = chance.randint(100, 300), chance.choice((3, 20, 60))
-    sources, shards, hosts = chance.randint(1, 2), chance.randint(1, 3), chance.randint(1, 4)
+    sources, shards, workers = chance.randint(1, 2), chance.randint(1, 3), chance.randint(1, 4)
     operator = (First, Second, Third)[version - 1]()
 
     def build(pipeline: Pipeline, world: int) -> None:
@@ -66,4 +66,4 @@ def shape(seed: int, version: int) -> Shape:
         totals = Counter(x % keys for x in range(n))
         return {"out": [(key, i + 1) for key, total in totals.items() for i in range(total)]}
 
-    return Shape("upgraded", hosts, build, expected)
+    return Shape("upgraded", workers, build, expected)

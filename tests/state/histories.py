@@ -8,9 +8,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from everstream.pipeline.placing import key_group
-from everstream.state import Capture, KeyStore, ObjectRef, ShardState
-from everstream.state.disk_keystore import DiskSpace
+from everstream.pipeline.state_backend import key_group
+from everstream.state import Capture, ObjectRef, ShardState
+from everstream.state.backends.disk import DiskSpace
+from everstream.state.backends.protocol import StateBackend
 from everstream.state.snapshot import CHAIN_LIMIT
 
 _numbers = count()
@@ -66,7 +67,7 @@ class History:
         self.in_slices = in_slices or on_disk is not None
         self.on_disk = on_disk
         self.state = self._new_state()
-        self.real: dict[str, KeyStore[Any, Any]] = {
+        self.real: dict[str, StateBackend[Any, Any]] = {
             name: self.state.keystore("op", name) for name in STORES
         }
         # The model never shares an object with the store: that would count as holding it.
@@ -174,7 +175,7 @@ class History:
             self._restores_as(self.state, chain, expected)
             self._give_up_slices()
             # Copied from the store, so that keys that share one value do so in the model.
-            self.model = {name: copy.deepcopy(self.real[name].look()) for name in STORES}
+            self.model = {name: copy.deepcopy(dict(self.real[name].pairs())) for name in STORES}
 
     def reset(self, chance: Random) -> None:
         self.state.reset()
@@ -184,7 +185,7 @@ class History:
 
     def check(self) -> None:
         for name in STORES:
-            found, wanted = self.real[name].look(), self.model[name]
+            found, wanted = dict(self.real[name].pairs()), self.model[name]
             assert found == wanted and len(self.real[name]) == len(wanted)
             assert self.on_disk or list(found) == list(wanted)
 
@@ -235,7 +236,7 @@ class History:
         extras = state.restore(self._load(chain), chain, self._load)
         assert extras == expected["extras"]
         for name in STORES:
-            assert state.keystore("op", name).look() == expected[name]
+            assert dict(state.keystore("op", name).pairs()) == expected[name]
 
 
 HOW_OFTEN = {

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 CHILD = """
 import sys
-from everstream.state.holding import held
+from everstream.state.store_lock import held
 
 with held(sys.argv[1], sys.argv[2], sys.argv[3] == "taking over"):
     print("held", flush=True)

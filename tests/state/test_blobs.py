@@ -258,7 +258,7 @@ def test_cleaning_spares_what_a_live_process_is_writing(tmp_path: Path) -> None:
 
 
 def _temporary_name_of(pid: int) -> str:
-    from everstream.state.localdisk import _HOST
+    from everstream.state.storage.localdisk import _HOST
 
     return f".a.{_HOST}.{pid}.0.tmp"
 

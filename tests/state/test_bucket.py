@@ -8,7 +8,7 @@ import pytest
 
 from everstream.errors import LeaseLost, StoreError
 from everstream.state import FsspecBlobs
-from everstream.state.bucket import IN_PARTS_FROM_BYTES
+from everstream.state.storage.bucket import IN_PARTS_FROM_BYTES
 from everstream.state.store import CheckpointStore
 from tests.s3_proxy import S3Proxy
 from tests.s3_server import BUCKET, SECRET, S3Server
@@ -106,7 +106,7 @@ def test_wrong_credentials_are_said_without_them(
 
 
 def test_a_store_that_cannot_be_reached_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("everstream.state.bucket.RETRIES", {"max_retries": 1})
+    monkeypatch.setattr("everstream.state.storage.bucket.RETRIES", {"max_retries": 1})
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "any")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "any")

@@ -11,8 +11,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.spec import AbstractFileSystem
 
 from everstream.errors import LeaseLost, StoreError
-from everstream.state import exclusive
 from everstream.state.blobs import FsspecBlobs
+from everstream.state.storage import exclusive
 from everstream.state.store import CheckpointStore
 
 

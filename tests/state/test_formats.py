@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from everstream.connectors.files import filesystem_of
-from everstream.connectors.journal_log import Log, Segment, encoded
+from everstream.connectors.files.filesystem import filesystem_of
+from everstream.connectors.journal.log import Log, Segment
 from everstream.core.manifest import FORMAT as MANIFEST
 from everstream.core.manifest import EpochManifest
 from everstream.errors import ConnectorError, CorruptObject, StoreError
-from everstream.history.entries import FORMAT as HISTORY
-from everstream.history.stored import FOLDER, StoredHistory
-from everstream.history.stored import encoded as history_blob
+from everstream.observability.history.entries import FORMAT as HISTORY
+from everstream.observability.history.stored import FOLDER, StoredHistory
+from everstream.observability.history.stored import encoded as history_blob
 from everstream.runtime.message_log import FORMAT as LOG
 from everstream.runtime.message_log import decode_segment, encode_segment
 from everstream.state.blobs import FsspecBlobs
@@ -30,8 +30,13 @@ from everstream.state.control import (
 )
 from everstream.state.manifests import path_of
 from everstream.state.objects import ObjectRef, checksum_of
-from everstream.state.packing import FIRST, import_savepoint
-from everstream.state.savepoints import savepoint, savepoints_in, take_savepoint
+from everstream.state.savepoints import (
+    FIRST,
+    import_savepoint,
+    savepoint,
+    savepoints_in,
+    take_savepoint,
+)
 from everstream.state.signing import Forged, StoreKey
 from everstream.state.snapshot import MAGIC, VERSION, ShardState
 from everstream.state.store import CheckpointStore
@@ -148,7 +153,7 @@ def test_a_frame_of_a_journal_of_an_unknown_kind(tmp_path: Path) -> None:
     fs, folder = filesystem_of(str(tmp_path), None)
     log = Log(fs, folder, "shard-0-of-1")
     file = log.begin(Segment(1, 0))
-    whole = encoded([1, 2], None, [])
+    whole = log.encoded(Segment(1, 0), 0, [1, 2], None, [])
     log.append(file, whole)
     assert [frame.batch for frame in log.frames(log.segments())] == [[1, 2]]
     body = (9).to_bytes(4, "little") + whole[8:]

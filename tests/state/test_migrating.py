@@ -75,7 +75,7 @@ def test_whoever_reads_a_value_gets_one_of_the_new_version(
 ) -> None:
     store = first(5).store(SECOND)
     assert touch(store, 3) == [6, 1]
-    assert store.look()[3] == [6, 1]
+    assert dict(store.pairs())[3] == [6, 1]
     assert (len(store), 3 in store, 9 in store, store.get(9)) == (5, True, False, None)
 
 
@@ -83,7 +83,7 @@ def test_only_what_is_touched_is_migrated_and_saved_again() -> None:
     kept = first()
     store = kept.store(SECOND)
     whole = kept.checkpoint()
-    assert isinstance(store.look()[4], Outdated)
+    assert isinstance(dict(store.pairs())[4], Outdated)
     store[4], store[5] = [0, 0], store[5]
     assert kept.checkpoint() < whole / 10
     kept.restart()

@@ -13,8 +13,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from everstream.state import KeyStore, ObjectRef, ShardState, overlay, slicing
-from everstream.state.overlay import Overlay, depth, fold, pairs
+from everstream.state import ObjectRef, ShardState
+from everstream.state.backends import overlay, slicing
+from everstream.state.backends.memory import MemoryBackend
+from everstream.state.backends.overlay import Overlay, depth, fold, pairs
+from everstream.state.backends.protocol import StateBackend
 from tests.state.histories import goes_wrong
 
 KEYS = st.integers(0, 7)
@@ -118,14 +121,14 @@ class AnOverlay(RuleBasedStateMachine):
 
 
 class TestAnOverlay(AnOverlay.TestCase):  # type: ignore[misc, name-defined]
-    settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+    settings = settings(max_examples=40, stateful_step_count=40)
 
     @pytest.fixture(autouse=True)
     def one_entry_a_fold(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(overlay, "FOLD_ENTRIES", 1)
 
 
-def large(number: int, value: Callable[[int], Any]) -> tuple[ShardState, KeyStore[Any, Any]]:
+def large(number: int, value: Callable[[int], Any]) -> tuple[ShardState, StateBackend[Any, Any]]:
     """A state whose next capture is a full one, though little has changed."""
     state = ShardState()
     store = state.keystore("op", "store")
@@ -142,7 +145,7 @@ def test_the_work_at_the_marker_does_not_grow_with_the_number_of_keys(
 ) -> None:
     monkeypatch.setattr(slicing, "COPIED_ENTRIES", 5_000)
     state, store = large(50_000, value)
-    entries = store.look()
+    entries = store.changing(())
     store.put(7, 7)
     references = [*map(sys.getrefcount, entries.values())]
     gc.disable()
@@ -163,7 +166,7 @@ def test_a_large_store_is_the_same_dict_again_after_its_capture(
 ) -> None:
     monkeypatch.setattr(slicing, "COPIED_ENTRIES", 100)
     state, store = large(10_000, str)
-    entries = store.look()
+    entries = store.changing(())
     capture = state.capture({}, in_slices=True)
     for key in range(5_000, 15_000):
         store.put(key, "new")
@@ -174,7 +177,7 @@ def test_a_large_store_is_the_same_dict_again_after_its_capture(
     assert state.saving and len(store) == 12_500
     while state.saving:
         state.save_slice(still)
-    assert store.look() is entries and list(entries) == list(range(2_500, 15_000))
+    assert store.changing(()) is entries and list(entries) == list(range(2_500, 15_000))
     data = capture.encode()
     other = ShardState()
     other.restore([data], [ObjectRef.of("x", data)])
@@ -209,7 +212,7 @@ def test_who_asks_for_the_raw_dict_gets_it_whole_in_the_middle_of_a_capture(
     entries = store.entries
     entries[2].append(0)
     store.touch([2])
-    assert type(entries) is dict and entries[1] == [0] and entries is store.look()
+    assert type(entries) is dict and entries[1] == [0] and entries is store.changing(())
     while state.saving:
         state.save_slice(still)
     data = capture.encode()
@@ -261,7 +264,7 @@ def test_a_restore_in_the_middle_of_a_fold_leaves_nothing_of_it(
     assert store.items() == [(n, str(n)) for n in range(10)]
 
 
-def impatient_fold(self: KeyStore[Any, Any], clock_s: Callable[[], float]) -> None:
+def impatient_fold(self: MemoryBackend[Any, Any], clock_s: Callable[[], float]) -> None:
     """Brings changes down under a capture that reads what is there."""
     self._entries = fold(self._entries, clock_s)
 
@@ -292,7 +295,7 @@ def put_again(self: Overlay[Any, Any], key: Any, value: Any) -> None:
 
 MUTANTS: dict[str, list[tuple[type, str, Any]]] = {
     "impatient fold": [
-        (KeyStore, "fold", impatient_fold),
+        (MemoryBackend, "fold", impatient_fold),
         (ShardState, "save_slice", always_folding),
     ],
     "deletes below": [(Overlay, "__delitem__", delete_below)],

@@ -16,7 +16,8 @@ import polars as pl
 import pytest
 
 import everstream as es
-from everstream.connectors.journal_log import HEADER_BYTES, encoded
+from everstream.connectors.files.filesystem import filesystem_of
+from everstream.connectors.journal.log import HEADER_BYTES, Log, Segment
 from everstream.core.manifest import EpochManifest
 from everstream.core.orders import Outcome
 from everstream.core.registry import PROTOCOLS
@@ -24,9 +25,9 @@ from everstream.errors import InternalError
 from everstream.pipeline.rejects import Rejected
 from everstream.pipeline.sink import SinkShard
 from everstream.simulation.faults import NO_FAULTS
-from everstream.simulation.hosts import SimulatedHost
 from everstream.simulation.schemes import scheme_for
 from everstream.simulation.shapes import Shape
+from everstream.simulation.workers import SimulatedWorker
 from everstream.simulation.world import World
 from everstream.state import saved
 from everstream.state.freezing import dumps
@@ -223,7 +224,7 @@ def test_snapshots_of_real_runs_name_nothing_that_may_move(
 ) -> None:
     assert protocol in PROTOCOLS
     pipeline = list(pipelines(tmp_path))[number]
-    monkeypatch.setattr(SimulatedHost, "store_url", str(tmp_path / "store"))
+    monkeypatch.setattr(SimulatedWorker, "store_url", str(tmp_path / "store"))
     shape: Shape = Given(pipeline.name, 2, lambda pipeline, world: None, dict, given=pipeline)
     world = World(number, shape, NO_FAULTS, scheme_for(protocol, 0))
     world.when("epoch 2 is stable", world.stop)
@@ -242,9 +243,11 @@ def test_snapshots_of_real_runs_name_nothing_that_may_move(
         assert names_in(data[len(MAGIC) + 1 :]) <= ALLOWED
 
 
-def test_a_journal_names_nothing_that_may_move() -> None:
+def test_a_journal_names_nothing_that_may_move(tmp_path: Path) -> None:
     offset, rejected = es.Range(3).open(0, 1).offset, [Rejected("x", "ValueError: no")]
-    notes = encoded(None, offset, rejected)[HEADER_BYTES:]
+    fs, folder = filesystem_of(str(tmp_path), None)
+    log = Log(fs, folder, "shard-0-of-1")
+    notes = log.encoded(Segment(1, 0), 0, None, offset, rejected)[HEADER_BYTES:]
     assert pickle.loads(notes) == (offset, rejected)
     assert names_in(notes) <= ALLOWED
 

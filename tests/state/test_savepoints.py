@@ -1,5 +1,7 @@
 """Savepoints in a store: copies of their own that nobody tidies up, whole or not there."""
 
+import os
+import stat
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -8,9 +10,10 @@ import pytest
 
 from everstream.errors import CorruptObject, StoreError, UserError
 from everstream.state.objects import ObjectRef
-from everstream.state.packing import export_savepoint, import_savepoint
 from everstream.state.savepoints import (
     delete_savepoint,
+    export_savepoint,
+    import_savepoint,
     objects_in,
     savepoint,
     savepoints_in,
@@ -119,6 +122,23 @@ def test_it_travels_in_one_file(store: CheckpointStore, lease: Lease, tmp_path: 
     assert [data for _, data in objects_in(other, found)] == [b"state 1"]
     with pytest.raises(UserError, match="already"):
         import_savepoint(other, file, None, told)
+
+
+def test_an_exported_savepoint_is_its_owners_alone(
+    store: CheckpointStore, lease: Lease, tmp_path: Path
+) -> None:
+    epoch(store, lease, 1)
+    taken = take_savepoint(store, "first", now=5.0)
+    file, precious = tmp_path / "first.tar", tmp_path / "precious"
+    precious.write_text("do not change")
+    (tmp_path / "first.tar.unfinished").symlink_to(precious)
+    before = os.umask(0)
+    try:
+        export_savepoint(store, taken, file, told)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert precious.read_text() == "do not change"
 
 
 def shorter(data: bytes) -> bytes:

@@ -11,8 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from everstream.errors import InternalError, UserError
-from everstream.state import Capture, KeyStore, ObjectRef, ShardState, keystore, overlay, slicing
-from everstream.state.slicing import Slices, StandingSlices, Watched
+from everstream.state import Capture, ObjectRef, ShardState
+from everstream.state.backends import overlay, protocol, slicing
+from everstream.state.backends.memory import MemoryBackend
+from everstream.state.backends.protocol import StateBackend
+from everstream.state.backends.slicing import Slices, StandingSlices, Watched
 from tests.state.histories import STEPS, History, Step, goes_wrong
 
 
@@ -31,7 +34,7 @@ def still() -> float:
     return 0.0
 
 
-def filled(entries: dict[Any, Any]) -> tuple[ShardState, KeyStore[Any, Any]]:
+def filled(entries: dict[Any, Any]) -> tuple[ShardState, StateBackend[Any, Any]]:
     state = ShardState()
     store = state.keystore("op", "store")
     for key, value in entries.items():
@@ -51,7 +54,7 @@ def restored(capture: Capture) -> list[tuple[Any, Any]]:
     return other.keystore("op", "store").items()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 2**20)), min_size=60, max_size=90))
 def test_each_chain_saved_in_slices_restores_exactly_its_instant(
     steps: list[tuple[Step, int]],
@@ -77,7 +80,7 @@ def forgetful_update(self: Watched, keys: Iterable[Any]) -> None:
     dict.update(self, dict.fromkeys(keys))
 
 
-def ends_all(self: KeyStore[Any, Any], slices: Slices) -> None:
+def ends_all(self: MemoryBackend[Any, Any], slices: Slices) -> None:
     """Watches no more when the first of two captures is whole."""
     self._slices.clear()
 
@@ -86,7 +89,7 @@ MUTANTS: list[tuple[type, str, Any]] = [
     (Slices, "save", forgetful_save),
     (Slices, "save", placeless_save),
     (Watched, "update", forgetful_update),
-    (KeyStore, "end_slices", ends_all),
+    (MemoryBackend, "end_slices", ends_all),
 ]
 
 
@@ -101,11 +104,11 @@ def test_histories_find_what_would_leak_into_a_capture(
 def test_histories_find_held_values_that_are_left_to_their_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(keystore, "_UNHELD", keystore._UNHELD + 100)
+    monkeypatch.setattr(protocol, "_UNHELD", protocol._UNHELD + 100)
     assert goes_wrong(range(300))
 
 
-CHANGES: dict[str, Callable[[KeyStore[Any, Any]], None]] = {
+CHANGES: dict[str, Callable[[StateBackend[Any, Any]], None]] = {
     "read": lambda store: store["b"].append(1),
     "got": lambda store: store.get("b").append(1),  # type: ignore[union-attr]
     "listed": lambda store: dict(store.items())["b"].append(1),
@@ -118,7 +121,7 @@ CHANGES: dict[str, Callable[[KeyStore[Any, Any]], None]] = {
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_value_that_changes_between_two_slices_is_saved_as_it_was(
-    change: Callable[[KeyStore[Any, Any]], None],
+    change: Callable[[StateBackend[Any, Any]], None],
 ) -> None:
     state, store = filled({"a": [], "b": [0], "c": 3})
     capture = state.capture({}, in_slices=True)

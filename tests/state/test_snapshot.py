@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 from everstream.errors import CorruptObject, InternalError, StoreError, UserError
-from everstream.state import Capture, KeyStore, ObjectRef, ShardState
+from everstream.state import Capture, ObjectRef, ShardState
+from everstream.state.backends.protocol import StateBackend
 from everstream.state.snapshot import CHAIN_LIMIT
 
 Chain = tuple[ObjectRef, ...]
@@ -57,7 +58,7 @@ def nested_values() -> dict[str, Any]:
     }
 
 
-def change_in_place(store: KeyStore[str, Any]) -> None:
+def change_in_place(store: StateBackend[str, Any]) -> None:
     store["list"][1].append(9)
     store["dict"]["inner"]["deep"].append(9)
     store["set"].add(9)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.state.histories import STEPS, History, Step
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 2**20)), min_size=60, max_size=90))
 def test_each_durable_chain_restores_exactly_its_instant(steps: list[tuple[Step, int]]) -> None:
     history = History()

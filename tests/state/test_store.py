@@ -5,6 +5,8 @@ import pickle
 import subprocess
 import sys
 import uuid
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everstream.errors import CorruptObject, InternalError, LeaseLost, StoreError
+from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.ids import CheckpointNumber, Epoch, ShardId
+from everstream.core.manifest import EpochManifest
+from everstream.errors import CorruptObject, InternalError, LeaseLost, StoreError, UserError
+from everstream.inspection.rewind import rewind
 from everstream.state import CheckpointStore, FsspecBlobs, Lease, ObjectRef
-from everstream.state.manifests import path_of
+from everstream.state.manifests import INDEX, Holder, path_of
 
 
 def body(*refs: ObjectRef, **more: Any) -> dict[str, Any]:
@@ -242,6 +248,133 @@ def test_prune_keeps_the_newest_manifests_what_they_name_and_what_nobody_names(u
         store.prune(0)
 
 
+class Interrupted(FsspecBlobs):
+    """Lets somebody else act before the first deletion of a path that begins so."""
+
+    def __init__(self, url: str, before: str, act: Callable[[], None]) -> None:
+        super().__init__(url)
+        self._before, self._act = before, act
+
+    def delete(self, path: str) -> None:
+        if path.startswith(self._before):
+            self._before = "nothing any more"
+            self._act()
+        super().delete(path)
+
+
+def epoch_body(epoch: int, *refs: ObjectRef) -> dict[str, Any]:
+    shard = ShardId("a", 0)
+    record = CheckpointRecord(shard, CheckpointNumber(epoch), ("a",), objects=refs)
+    return EpochManifest(Epoch(epoch), {shard: record}, pipeline="p").to_json()
+
+
+@pytest.mark.parametrize("when", ["manifests/", "objects/"])
+@pytest.mark.parametrize("named", [True, False], ids=["by manifests", "by orders"])
+def test_a_rewind_beside_a_driver_that_is_pruning_keeps_a_checkpoint(
+    url: str, when: str, named: bool
+) -> None:
+    """The driver is fenced in the middle of its deletions, and does not know."""
+
+    def go_back() -> None:
+        with suppress(UserError):  # epoch 1 is gone already: then the driver's own are there
+            rewind(CheckpointStore.at(url), 1, owner="by hand", now=0.0)
+
+    driver = CheckpointStore(Interrupted(url, when, go_back))
+    lease = driver.acquire_lease("driver")
+    refs = [driver.put(f"state-{epoch}", b"%d" % epoch) for epoch in (1, 2, 3)]
+    for epoch, ref in enumerate(refs, 1):
+        driver.append_manifest(lease, epoch_body(epoch, ref))
+    with suppress(LeaseLost):
+        driver.prune(2, objects=named)
+        driver.discard([refs[0]])
+    newest = CheckpointStore.at(url).manifests()[0]
+    assert newest.epoch == (1 if when == "manifests/" else 3)
+    assert [driver.problem_of(ref) for ref in newest.objects] == [None]
+
+
+def test_who_forgets_all_removes_no_object_of_a_later_driver(url: str) -> None:
+    later = CheckpointStore.at(url)
+    refs: list[ObjectRef] = []
+
+    def take_over() -> None:
+        taken = later.acquire_lease("later")
+        refs.append(later.put("later", b"1"))
+        later.append_manifest(taken, body(refs[0]))
+
+    fresh = CheckpointStore.at(url)
+    fresh.append_manifest(fresh.acquire_lease("old"), body(fresh.put("a", b"1")))
+    claim = fresh._log.claim
+
+    def claim_slowly(*arguments: Any) -> Lease:
+        lease = claim(*arguments)
+        take_over()
+        return lease
+
+    fresh._log.claim = claim_slowly  # type: ignore[method-assign]
+    with suppress(LeaseLost):
+        fresh.forget_all()
+    assert later.get(refs[0]) == b"1"
+
+
+class Counting(FsspecBlobs):
+    """Knows how many blobs were read."""
+
+    reads = 0
+
+    def read(self, path: str) -> bytes:
+        self.reads += 1
+        return super().read(path)
+
+
+def opened(url: str) -> tuple[CheckpointStore, Lease, int]:
+    """As a run opens a store, and how many reads that took."""
+    blobs = Counting(url)
+    store = CheckpointStore(blobs)
+    store.survey()
+    lease = store.acquire_lease("driver")
+    store.manifests()
+    store.sweep(lease)
+    return store, lease, blobs.reads
+
+
+def test_opening_a_store_takes_as_many_reads_however_often_it_was_opened(url: str) -> None:
+    reads = []
+    for number in range(120):
+        store, lease, took = opened(url)
+        reads.append(took)
+        if number % 10 == 0:
+            store.append_manifest(lease, body(store.put(f"{number}", b"1"), epoch=number))
+        store.prune(3)
+    assert max(reads[60:]) == max(reads[20:60])
+    assert [manifest.body["epoch"] for manifest in store.manifests()] == [110, 100, 90]
+    assert lease.number == 120 and store.survey().holder == Holder(120, lease.slot, "driver")
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"rubbish"])
+def test_an_index_that_is_lost_or_damaged_is_done_without(url: str, damage: bytes | None) -> None:
+    store, lease, _ = opened(url)
+    store.append_manifest(lease, body(epoch=1))
+    for _ in range(40):
+        opened(url)
+    assert INDEX in store.blobs.list(INDEX)
+    if damage is None:
+        store.blobs.delete(INDEX)
+    else:
+        store.blobs.write(INDEX, damage)
+    again, taken, _ = opened(url)
+    assert taken.number == 42 and [m.body["epoch"] for m in again.manifests()] == [1]
+
+
+def test_a_fresh_start_counts_when_its_slot_is_far_behind(url: str) -> None:
+    store, lease, _ = opened(url)
+    store.append_manifest(lease, body(epoch=1))
+    store.forget_all(lease)
+    fresh = store.fresh_slot()
+    for _ in range(40):
+        store, lease, _ = opened(url)
+    assert CheckpointStore.at(url).fresh_slot() == fresh and store.manifests() == []
+
+
 def test_sweep_removes_orphans_and_nothing_else(url: str) -> None:
     store = CheckpointStore.at(url)
     lease = store.acquire_lease("driver")
@@ -343,7 +476,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(steps)
 def test_only_the_newest_lease_ever_appends_whatever_drivers_do(
     steps: list[tuple[int, str]],

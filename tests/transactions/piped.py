@@ -22,7 +22,7 @@ class Shard:
     def __init__(self, transactions: Sequence[Any], **options: Any) -> None:
         pipeline = es.Pipeline("piped")
         source = pipeline.source(es.FromList([]), name="events")
-        source = source.event_time(lambda record: 0).on_demand()
+        source = source.event_time(lambda record: 0, unit="us").on_demand()
         source.transact(*transactions, name="book", **options).on_demand().collect()
         self.plan = make_plan(pipeline, 1)
         self.id = ShardId("book", 0)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import everstream.transactions as es
-from everstream.transactions.committed_path import committed_path
+from everstream.transactions.kernels.committed_path import committed_path
 from tests.transactions import bank
 
 numbers = es.Table("numbers", value="int64")

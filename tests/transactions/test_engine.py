@@ -19,7 +19,7 @@ row = st.tuples(
 
 
 @pytest.mark.parametrize(("threads", "execution"), SCHEDULES)
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(rows=st.lists(row, max_size=60), cut=st.integers(1, 30))
 def test_any_schedule_equals_the_sequential_interpreter(
     threads: int, execution: str, rows: list[Any], cut: int
@@ -75,17 +75,19 @@ def test_interpreted_transactions_may_use_any_python_and_recover(tmp_path: Any) 
     words = es.Table("words", value="int64")
 
     @es.transaction(count=words.key("word"), writes="count", interpreted=True)
-    def tally(count, step):
+    def checkpoint_stats(count, step):
         return {"next": count + step}["next"] if step else es.ABORT
 
     stream = pl.DataFrame({"word": [1, 2, 1, 1], "step": [5, 0, 2, 3]})
     for scheme in es.SCHEMES:
         folder = tmp_path / scheme
-        run = es.TransactionEngine([words], [tally], parallelism=2, recovery=scheme, log=folder)
+        run = es.TransactionEngine(
+            [words], [checkpoint_stats], parallelism=2, recovery=scheme, log=folder
+        )
         assert run.process_batch(stream)["committed"].to_list() == [True, False, True, True]
         run.end_epoch()
         run.flush()
-        again = es.TransactionEngine([words], [tally], recovery=scheme, log=folder)
+        again = es.TransactionEngine([words], [checkpoint_stats], recovery=scheme, log=folder)
         again.recover(lambda first, last: stream[first:last])
         if again.next_event == 0:
             again.process_batch(stream)

@@ -15,7 +15,7 @@ import everstream as es
 from everstream.errors import GraphError, UserError
 from everstream.transactions import SCHEMES, ExecutionError, InputError
 from everstream.transactions.operator import Transact
-from everstream.transactions.workloads import WORKLOADS, Workload
+from everstream_lab.workloads.transactions import WORKLOADS, Workload
 from tests.transactions import bank
 from tests.transactions.piped import Shard, assert_true
 
@@ -53,7 +53,7 @@ CUTS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(cuts=CUTS, seed=st.integers(0, 10_000), recovery=st.sampled_from(PIPED))
 def test_any_cut_into_batches_with_checkpoints_and_crashes_anywhere_changes_nothing(
     cuts: list[tuple[int, str]], seed: int, recovery: str
@@ -74,7 +74,7 @@ def test_any_cut_into_batches_with_checkpoints_and_crashes_anywhere_changes_noth
     assert_true(shard.operator, shard.finish(), shard.tables(), events)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     times=st.lists(st.integers(0, 50), min_size=1, max_size=60),
     size=st.integers(1, 12),
@@ -98,7 +98,7 @@ def test_events_run_in_the_order_of_their_timestamps_within_an_epoch(
     assert_true(shard.operator, shown, shard.tables(), order)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     times=st.lists(st.integers(0, 50), min_size=1, max_size=60),
     size=st.integers(1, 12),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import everstream.transactions as es
@@ -66,7 +66,8 @@ def crash_and_recover(
     after = bank.feed(again, stream, epoch_events)
     tables, outcomes = bank.truth(stream)
     assert bank.content(again) == tables
-    bank.assert_outcomes(pl.concat([kept, after]) if len(kept) else after, outcomes)
+    # Where nothing was lost nothing is left to do, and an empty result has no columns.
+    bank.assert_outcomes(pl.concat([part for part in (kept, after) if len(part)]), outcomes)
     again.flush()
     run.close()
     again.close()
@@ -97,13 +98,14 @@ def test_every_scheme_recovers_from_every_crash_point(
 
 
 @pytest.mark.parametrize(("scheme", "options"), VARIANTS)
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, suppress_health_check=list(HealthCheck))
 @given(
     seed=st.integers(0, 10_000),
     crash_event=st.integers(0, 200),
     tear=st.floats(0, 1),
     keys=st.integers(2, 6),
 )
+@example(seed=0, crash_event=200, tear=1.0, keys=2)
 def test_a_crash_inside_a_log_write_loses_only_what_was_not_durable(
     scheme: str, options: Any, tmp_path: Path, seed: int, crash_event: int, tear: float, keys: int
 ) -> None:

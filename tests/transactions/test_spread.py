@@ -1,7 +1,5 @@
 """Recovery spread over Spark tasks gives what recovery in one place gives."""
 
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,22 +7,6 @@ import pytest
 
 import everstream.transactions as es
 from tests.transactions import bank
-
-
-@pytest.fixture(scope="module")
-def spark() -> Any:
-    from pyspark.sql import SparkSession
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
 
 
 def test_chains_replayed_by_spark_tasks_give_the_interpreters_state(

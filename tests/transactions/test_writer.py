@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everstream.transactions import InputError, LogError, Table
-from everstream.transactions.recovery.writer import LogWriter
+from everstream.transactions.recovery.scheme import LogWriter
 from everstream.transactions.tables import TableState
 from tests.transactions import bank
 
@@ -56,7 +56,7 @@ def test_after_a_failed_write_nothing_more_is_written_until_it_starts_over() -> 
     assert (written, writer.durable_epoch) == ([1, 2], 2)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(rounds=st.lists(st.sets(st.integers(0, 40)), max_size=5), keys=st.integers(41, 60))
 def test_a_table_knows_which_slots_were_written_since_it_was_asked(
     rounds: list[set[int]], keys: int

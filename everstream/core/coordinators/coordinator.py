@@ -1,25 +1,25 @@
-"""The coordinator of a run as a state machine: hosts, reports and time in, orders out.
+"""The coordinator of a run as a state machine: workers, reports and time in, orders out.
 
-    GATHERING ─all hosts─► RESTORING ─all restored─► RUNNING ─last epoch stable─► FINISHING
+    GATHERING ─all workers─► RESTORING ─all restored─► RUNNING ─last epoch stable─► FINISHING
                                ▲                        │                             │
                                └──── a failure ◄────────┴─────────────────────────────┤
                                                                       all committed ──► DONE
 
-It watches hosts, counts failures, ends loops and the run. How checkpoints become stable, and who
-goes back after a failure, it leaves to a keeper: one for epochs, one for recovery lines.
+It watches workers, counts failures, ends loops and the run. How checkpoints become stable, and who
+goes back after a failure, it leaves to a strategy: one for epochs, one for recovery lines.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeAlias, assert_never
 
 from everstream.core.checkpoint_record import CheckpointRecord
-from everstream.core.coordinators.keeper import Keeper, Wait
-from everstream.core.coordinators.last_wait import LastWait
-from everstream.core.coordinators.patience import Patience, listed
+from everstream.core.coordinators.progress import CheckpointStats
 from everstream.core.coordinators.recovery_report import RecoveryReport
 from everstream.core.coordinators.run_state import RunState
-from everstream.core.coordinators.tally import CheckpointTally
-from everstream.core.ids import Epoch, Generation, HostId, ShardId, TaskNumber
+from everstream.core.coordinators.stall_warning import StallWarning, listed
+from everstream.core.coordinators.strategy import CheckpointStrategy, Wait
+from everstream.core.ids import Epoch, Generation, ShardId, TaskNumber, WorkerId
 from everstream.core.manifest import EpochManifest
 from everstream.core.messages import (
     Census,
@@ -37,11 +37,62 @@ from everstream.core.messages import (
     ShardFailed,
 )
 from everstream.core.newest import Newest
-from everstream.core.orders import Dismiss, Order, Outcome, Phase, Place, Policy
+from everstream.core.orders import Dismiss, Order, Outcome, Phase, Place, Policy, Refused
 from everstream.core.plan import Plan
-from everstream.errors import EnvironmentFault, EverstreamError, LeaseLost, RunFailed
+from everstream.errors import (
+    EnvironmentFault,
+    EverstreamError,
+    LeaseLost,
+    RunFailed,
+    ShareRefused,
+    StoreGone,
+)
 
-MakeKeeper: TypeAlias = Callable[[RunState], Keeper]
+TIMES_AS_LONG = 3
+"""As a checkpoint may take while there is other work."""
+
+
+class FinalDeadline:
+    """Watches one run."""
+
+    def __init__(self, run: RunState) -> None:
+        self._run = run
+        self._limit_s = TIMES_AS_LONG * run.policy.checkpoint_timeout_s
+        self._wait: Hashable = None
+        self._since_s = 0.0
+        self._refusals = 0
+
+    def refused(self) -> None:
+        """The store has answered, though it was no good answer: it is asked again."""
+        self._refusals += 1
+
+    def given_up(self, now_s: float) -> RunFailed | None:
+        """The end of the run, if such a wait has lasted too long without any progress."""
+        what = self._what()
+        run = self._run
+        saved = run.checkpoint_stats.regular + run.checkpoint_stats.forced
+        wait = what and (what, run.generation, run.stable_epoch, saved, self._refusals)
+        if wait != self._wait:
+            self._wait, self._since_s = wait, now_s
+        if what is None or now_s - self._since_s < self._limit_s:
+            return None
+        back = f"epoch {run.stable_epoch}" if run.stable_epoch else "the start"
+        return RunFailed(
+            f"{what} is not in the store after {self._limit_s:g} s ({TIMES_AS_LONG} times "
+            f"checkpoint_timeout), and nothing else is left to do. Look whether the store answers "
+            f"and has room, and run again: the next run goes on from {back}."
+        )
+
+    def _what(self) -> str | None:
+        run = self._run
+        if run.phase is Phase.RESTORING and run.writing is not None:
+            return f"the manifest of epoch {run.writing.epoch}"
+        if run.phase is Phase.RUNNING and run.progress.all_ended():
+            return "the last checkpoint"
+        return None
+
+
+MakeStrategy: TypeAlias = Callable[[RunState], CheckpointStrategy]
 
 
 class Coordinator:
@@ -53,15 +104,18 @@ class Coordinator:
         policy: Policy,
         generation: Generation,
         manifests: Sequence[EpochManifest],
-        keeper: MakeKeeper,
+        strategy: MakeStrategy,
         before: "Coordinator | None" = None,
+        unwritten: bool = False,
     ) -> None:
-        self._run = RunState(plan, policy, generation, manifests)
+        self._run = RunState(plan, policy, generation, manifests, unwritten)
+        self._has_former_plan = before is not None
+        """The same run had other shards, which it can return to."""
         if before is not None:
-            self._run.goes_on_from(before._run)
-        self._keeper = keeper(self._run)
-        self._patience = Patience(policy.slow_after_s)
-        self._last_wait = LastWait(self._run)
+            self._run.succeed(before._run)
+        self._strategy = strategy(self._run)
+        self._stall_warning = StallWarning(policy.slow_after_s)
+        self._final_deadline = FinalDeadline(self._run)
         self._stop_by_s: float | None = None
         """When a run that was asked to stop does so without a checkpoint."""
         self._return_at_s = 0.0
@@ -84,14 +138,19 @@ class Coordinator:
         return self._run.generation
 
     @property
-    def host_count(self) -> int:
-        """How many hosts are here."""
-        return len(self._run.hosts)
+    def worker_count(self) -> int:
+        """How many workers are here."""
+        return len(self._run.workers)
 
     @property
     def manifests(self) -> Sequence[EpochManifest]:
         """Where we can go back to, newest first."""
         return self._run.manifests
+
+    @property
+    def unwritten(self) -> EpochManifest | None:
+        """What the run begins with, while it is not in the store."""
+        return self._run.unwritten
 
     @property
     def line(self) -> Mapping[ShardId, CheckpointRecord]:
@@ -107,18 +166,18 @@ class Coordinator:
         return self._run.restarts.book.reports
 
     @property
-    def tally(self) -> CheckpointTally:
-        return self._run.tally
+    def checkpoint_stats(self) -> CheckpointStats:
+        return self._run.checkpoint_stats
 
     @property
     def names_what_goes(self) -> bool:
         """Objects are deleted when an order names them, and not when no manifest does any more."""
-        return self._keeper.names_what_goes
+        return self._strategy.names_what_goes
 
     @property
     def lost_frames(self) -> int:
         """Frames nobody could send again, because a log had died with its process."""
-        return self._run.headway.lost_frames(self._run.line)
+        return self._run.progress.lost_frames(self._run.line)
 
     def is_calm(self, from_s: float) -> bool:
         """All shards work, nothing is being written, and epochs are at least so far apart."""
@@ -128,16 +187,16 @@ class Coordinator:
 
     def totals(self) -> dict[str, int]:
         """Operator -> records taken so far, over all its shards (sources: given)."""
-        return self._run.headway.totals()
+        return self._run.progress.totals()
 
     def records_read(self) -> int:
-        return self._run.headway.records_read()
+        return self._run.progress.records_read()
 
     def set_interval(self, every_s: float) -> None:
         """From now on so much time lies between two epochs."""
-        self._run.every_s = every_s
+        self._run.set_interval(every_s)
 
-    # Hosts.
+    # Workers.
 
     def on_process_joined(self, process: TaskNumber, address: Any, now_s: float) -> list[Order]:
         """A process has started, or started again: it takes a place, or stands by."""
@@ -145,13 +204,13 @@ class Coordinator:
         if run.over:
             run.outbox.add(Dismiss(process))
             return run.outbox.take()
-        had = run.hosts.leave(process)
+        had = run.workers.leave(process)
         if had is not None:
-            self._failure(f"host {had} came back", run.plan.hosts[had], had, None, now_s)
+            self._failure(f"worker {had} came back", run.plan.workers[had], had, None, now_s)
         if not run.over:
-            host = run.hosts.join(process, address)
-            if host is not None:
-                self._took_place(process, host, now_s)
+            worker = run.workers.join(process, address)
+            if worker is not None:
+                self._took_place(process, worker, now_s)
         return run.outbox.take()
 
     def on_process_lost(self, process: TaskNumber, how: str, now_s: float) -> list[Order]:
@@ -159,25 +218,25 @@ class Coordinator:
         run = self._run
         if run.over:
             return run.outbox.take()
-        stood_by = process in run.hosts.spares
-        host = run.hosts.leave(process)
+        stood_by = process in run.workers.spares
+        worker = run.workers.leave(process)
         if stood_by:
             run.outbox.note(f"a spare is gone ({how}); another one takes its turn", False)
-        elif host is not None:
-            self._failure(f"host {host} ({how})", run.plan.hosts[host], host, None, now_s)
-            spare = None if run.over else run.hosts.fill(host)
+        elif worker is not None:
+            self._failure(f"worker {worker} ({how})", run.plan.workers[worker], worker, None, now_s)
+            spare = None if run.over else run.workers.fill(worker)
             if spare is not None:
-                self._took_place(spare, host, now_s)
+                self._took_place(spare, worker, now_s)
         return run.outbox.take()
 
-    def _took_place(self, process: TaskNumber, host: HostId, now_s: float) -> None:
+    def _took_place(self, process: TaskNumber, worker: WorkerId, now_s: float) -> None:
         run = self._run
-        run.outbox.add(Place(process, host))
-        run.restarts.book.restarted(tuple(str(s) for s in run.plan.hosts[host]), now_s)
+        run.outbox.add(Place(process, worker))
+        run.restarts.book.restarted(tuple(str(s) for s in run.plan.workers[worker]), now_s)
         if run.phase is not Phase.GATHERING:
-            self._keeper.on_host_back(host, now_s)
-        elif run.hosts.complete:
-            self._keeper.go_back(run.plan.shards, now_s)
+            self._strategy.on_worker_back(worker, now_s)
+        elif run.workers.complete:
+            self._strategy.go_back(run.plan.shards, now_s)
 
     def on_start_failed(
         self, process: TaskNumber, error: EverstreamError, now_s: float
@@ -189,54 +248,54 @@ class Coordinator:
         run = self._run
         if run.over:
             return run.outbox.take()
-        if run.hosts.complete:
+        if run.workers.complete:
             if error.message not in self._said_of_spares:
                 self._said_of_spares.add(error.message)
                 run.outbox.note(f"a spare could not start: {error.message}", True)
             return run.outbox.take()
-        run.outbox.note(f"host {process} could not start: {error.message}", True)
+        run.outbox.note(f"worker {process} could not start: {error.message}", True)
         too_many = run.restarts.start_failed(process, error, run.stable_epoch, now_s)
         if too_many is not None:
             run.end(Outcome.FAILED, too_many)
         return run.outbox.take()
 
-    def on_injected_kill(self, host: HostId, now_s: float) -> None:
-        """We are about to kill this host ourselves: that is not held against the pipeline."""
-        self._run.restarts.injected(host, now_s)
+    def on_injected_kill(self, worker: WorkerId, now_s: float) -> None:
+        """We are about to kill this worker ourselves: that is not held against the pipeline."""
+        self._run.restarts.injected(worker, now_s)
 
     # Reports.
 
     def on_report(self, report: Report, now_s: float) -> list[Order]:
-        """A shard says something, or a host of its links."""
-        if not self._run.over and self._keeper.is_current(report):
+        """A shard says something, or a worker of its links."""
+        if not self._run.over and self._strategy.is_current(report):
             self._hear(report, now_s)
         return self._run.outbox.take()
 
     def _hear(self, report: Report, now_s: float) -> None:
-        run, keeper = self._run, self._keeper
+        run, strategy = self._run, self._strategy
         match report:
             case Progress():
-                run.headway.heard(report)
+                run.progress.heard(report)
                 if run.phase in (Phase.RUNNING, Phase.FINISHING):
                     run.restarts.progressed(now_s)
             case Census():
-                if run.settling.wanted:  # a cycle that ends now would make things move again
-                    if run.settling.on_census(report):
-                        self._stop(run.settling.reason or "", now_s)
+                if run.quiesce.wanted:  # a cycle that ends now would make things move again
+                    if run.quiesce.on_census(report):
+                        self._stop(run.quiesce.reason or "", now_s)
                     return
-                for cycle in run.loops.on_census(report):
+                for cycle in run.termination.on_census(report):
                     run.tell_all(EndLoop(cycle, run.generation))
             case CheckpointTaken(record=record):
-                run.tally.add(record)
-                keeper.on_checkpoint(record, now_s)
+                run.checkpoint_stats.add(record)
+                strategy.on_checkpoint(record, now_s)
             case CheckpointFailed():
-                self._last_wait.refused()
-                keeper.on_checkpoint_failed(report, now_s)
+                self._final_deadline.refused()
+                strategy.on_checkpoint_failed(report, now_s)
             case Committed(shard=shard, number=number):
-                run.committing.committed(shard, number, keeper.last_number(shard))
+                run.committing.committed(shard, number, strategy.last_number(shard))
                 run.end_when_committed(now_s)
             case Halted() | Rewired() | Restored() | RestoreFailed():
-                keeper.on_return(report, now_s)
+                strategy.on_return(report, now_s)
             case ShardFailed():
                 self._shard_failed(report, now_s)
             case LinkCut():
@@ -249,24 +308,28 @@ class Coordinator:
     def on_manifest_written(self, now_s: float) -> list[Order]:
         """What it says is stable from here on, whatever fails next."""
         run = self._run
-        manifest, run.writing = run.writing, None
-        assert manifest is not None
+        manifest = run.store_answered()
+        begins = manifest is run.unwritten
         run.keep(manifest)
-        if not run.over:
-            self._keeper.on_manifest_written(manifest, now_s)
+        if begins and not run.over:
+            self._strategy.on_begun(now_s)
+        elif not run.over:
+            self._strategy.on_manifest_written(manifest, now_s)
             run.end_when_committed(now_s)
         return run.outbox.take()
 
     def on_manifest_failed(self, error: EverstreamError, now_s: float) -> list[Order]:
         """The manifest is known not to be there."""
         run = self._run
-        manifest, run.writing = run.writing, None
-        assert manifest is not None
+        manifest = run.store_answered()
         if run.over:
             return run.outbox.take()
         if isinstance(error, LeaseLost):
             return self.on_replaced(error)
-        self._keeper.on_manifest_failed(manifest, error, now_s)
+        if isinstance(error, StoreGone):
+            run.end(Outcome.FAILED, RunFailed("the store is gone", error))
+            return run.outbox.take()
+        self._strategy.on_manifest_failed(manifest, error, now_s)
         run.end_when_committed(now_s)
         return run.outbox.take()
 
@@ -285,40 +348,42 @@ class Coordinator:
         run = self._run
         late = self._stop_by_s is not None and now_s >= self._stop_by_s
         if late and run.stop is not None and not run.over:
-            if run.settling.wanted and not run.final:
-                self._give_up_settling("its checkpoint was not taken in time", now_s)
+            if run.quiesce.wanted and not run.final:
+                self._give_up_quiesce("its checkpoint was not taken in time", now_s)
             else:
                 self._stop_without_checkpoint()
             return run.outbox.take()
-        given_up = self._last_wait.given_up(now_s) if not self._paused else None
+        given_up = self._final_deadline.given_up(now_s) if not self._paused else None
         if given_up is not None:
             run.end(Outcome.FAILED, given_up)
             return run.outbox.take()
-        ends = run.plan.cycles and not run.settling.wanted and run.headway.sources_ended()
+        ends = run.plan.cycles and not run.quiesce.wanted and run.progress.sources_ended()
         if ends and run.phase is Phase.RUNNING:
-            for question in run.loops.questions():
+            for question in run.termination.questions():
                 run.tell_all(question)
         if self._paused and now_s >= self._return_at_s and not run.over:
             self._go_back((), now_s)
-        if run.settling.wanted and run.stop is None and not run.over:
-            self._settle(now_s)
-        self._let_keeper_act(now_s)
+        if self._has_caught_up():
+            run.quiesce.begin("the end of the run", math.inf, ends_run=True)
+        if run.quiesce.wanted and run.stop is None and not run.over:
+            self._quiesce(now_s)
+        self._let_strategy_act(now_s)
         return run.outbox.take()
 
     def on_stop(self, reason: str, now_s: float) -> list[Order]:
         """Stop with a checkpoint, so that the next run goes on from here."""
         run = self._run
         if run.phase not in (Phase.FINISHING, Phase.DONE):
-            run.settling.end()
+            run.quiesce.end()
             if run.stop is None:
                 self._stop(reason, now_s)
         return run.outbox.take()
 
-    def on_settle(self, reason: str, now_s: float) -> list[Order]:
-        """Stop with a checkpoint and nothing on its way, so that hosts can go on with other shards."""
+    def on_quiesce(self, reason: str, now_s: float) -> list[Order]:
+        """Stop with a checkpoint and nothing on its way, so that workers can go on with other shards."""
         run = self._run
         if run.stop is None and run.phase not in (Phase.FINISHING, Phase.DONE):
-            run.settling.begin(reason, now_s + run.policy.checkpoint_timeout_s)
+            run.quiesce.begin(reason, now_s + run.policy.checkpoint_timeout_s)
         return run.outbox.take()
 
     @property
@@ -327,67 +392,77 @@ class Coordinator:
         return self._run.writing is None and not self._run.over
 
     @property
-    def can_settle(self) -> bool:
+    def can_quiesce(self) -> bool:
         """Nobody has asked it to stop, and it is not about to end."""
         run = self._run
         return run.stop is None and run.phase not in (Phase.FINISHING, Phase.DONE)
 
     @property
-    def is_settling(self) -> bool:
-        return self._run.settling.wanted
+    def is_quiescing(self) -> bool:
+        return self._run.quiesce.wanted
 
     @property
-    def is_settled(self) -> bool:
-        """It has stopped, for others to go on: nobody is to be told that the run is over."""
-        return self._run.over and self._run.settling.wanted
+    def changes_shards(self) -> bool:
+        """It comes to a standstill to go on with other shards, and not to end."""
+        return self._run.quiesce.wanted and not self._run.quiesce.ends_run
 
     def on_asked(self, now_s: float) -> list[Order]:
         """Take a checkpoint of all that was done up to now; `is_asked` until that is stable."""
-        self._keeper.on_asked(now_s)
-        self._let_keeper_act(now_s)
+        self._strategy.on_asked(now_s)
+        self._let_strategy_act(now_s)
         return self._run.outbox.take()
 
     @property
     def is_asked(self) -> bool:
-        return self._keeper.is_asked
+        return self._strategy.is_asked
 
     # How it is done.
 
     def _stop(self, reason: str, now_s: float) -> None:
         run = self._run
-        run.stop = reason
-        self._stop_by_s = now_s + run.stop_patience_s
+        run.begin_stop(reason)
+        ends = run.quiesce.wanted and run.quiesce.ends_run
+        patience_s = run.policy.checkpoint_timeout_s if ends else run.stop_patience_s
+        self._stop_by_s = now_s + patience_s
         if run.phase is Phase.GATHERING or not run.policy.checkpoints:
             run.end(Outcome.STOPPED)
         else:
-            self._let_keeper_act(now_s)
+            self._let_strategy_act(now_s)
 
-    def _settle(self, now_s: float) -> None:
+    def _has_caught_up(self) -> bool:
+        """Everything that was there when the run started has been read, and the run is to end then."""
+        run = self._run
+        if not run.policy.until_caught_up or run.phase is not Phase.RUNNING or self._paused:
+            return False
+        if run.stop is not None or run.quiesce.wanted or run.progress.sources_ended():
+            return False
+        return run.progress.sources_caught_up()
+
+    def _quiesce(self, now_s: float) -> None:
         """Tell shards to pause, and ask them whether anything moves."""
         run = self._run
-        if now_s >= run.settling.by_s:
-            self._give_up_settling("what is on its way did not arrive in time", now_s)
+        if now_s >= run.quiesce.by_s:
+            self._give_up_quiesce("what is on its way did not arrive in time", now_s)
         elif run.phase is Phase.RUNNING and not self._paused:
-            for command in run.settling.commands(run.generation):
+            for command in run.quiesce.commands(run.generation):
                 run.tell_all(command)
 
-    def _give_up_settling(self, why: str, now_s: float) -> None:
+    def _give_up_quiesce(self, why: str, now_s: float) -> None:
         """Go on as before, from the last checkpoint: shards that were told to pause know no other way."""
         run = self._run
-        run.outbox.note(
-            f"{run.settling.reason} is given up: {why}. The run goes on as it was", True
-        )
-        run.settling.end()
-        run.stop = self._stop_by_s = None
+        run.outbox.note(f"{run.quiesce.reason} is given up: {why}. The run goes on as it was", True)
+        run.quiesce.end()
+        run.withdraw_stop()
+        self._stop_by_s = None
         if run.phase is not Phase.GATHERING:
             self._go_back(run.plan.shards, now_s)
 
     def _stop_without_checkpoint(self) -> None:
-        """Back-pressure, a store or a host keeps the last checkpoint from being taken in time.
+        """Back-pressure, a store or a worker keeps the last checkpoint from being taken in time.
 
         What was prepared since the last stable one is given up, as after a failure.
         """
-        run, wait = self._run, self._keeper.waits_for()
+        run, wait = self._run, self._strategy.waits_for()
         if run.final:
             return  # the next run has nothing left to do, so the last results must be committed
         why = f" ({wait.what} is not complete)" if wait is not None else ""
@@ -403,28 +478,28 @@ class Coordinator:
         self,
         what: str,
         shards: Sequence[ShardId],
-        host: HostId | None,
+        worker: WorkerId | None,
         error: EverstreamError | None,
         now_s: float,
     ) -> None:
-        if self._survives(what, shards, host, error, now_s):
+        if self._survives(what, shards, worker, error, now_s):
             self._go_back(shards, now_s)
 
     def _survives(
         self,
         what: str,
         shards: Sequence[ShardId],
-        host: HostId | None,
+        worker: WorkerId | None,
         error: EverstreamError | None,
         now_s: float,
         pause_s: float = 0.0,
     ) -> bool:
         """Take note of a failure; False if it was one too many and ends the run."""
         run = self._run
-        report = run.restarts.open(what, shards, host, now_s)
+        report = run.restarts.open(what, shards, worker, now_s)
         pause = f"trying again in {pause_s:g} s, " if pause_s else ""
-        run.outbox.note(f"{what}: {pause}{self._keeper.plan_of_return()}", not report.injected)
-        too_many = run.restarts.too_many(report, host, error, now_s)
+        run.outbox.note(f"{what}: {pause}{self._strategy.plan_of_return()}", not report.injected)
+        too_many = run.restarts.too_many(report, worker, error, now_s)
         if too_many is not None:
             run.end(Outcome.FAILED, too_many)
         return too_many is None and run.phase is not Phase.GATHERING
@@ -434,13 +509,20 @@ class Coordinator:
 
         Until then it is as if nobody had noticed. What fails meanwhile has failed of one cause.
         """
+        run = self._run
+        if run.unwritten is not None and not run.writing and isinstance(failed.error, ShareRefused):
+            if self._has_former_plan:
+                run.hand_over(Refused(failed.error))
+            else:
+                run.end(Outcome.FAILED, failed.error)
+            return
         if self._paused:
             self._paused.add(failed.shard)
             return
-        if self._run.restarts.repeats.has_seen(failed.error, self._run.stable_epoch):
+        if run.restarts.repeats.has_seen(failed.error, run.stable_epoch):
             self._end_of_no_use(failed, now_s)
             return
-        pause_s = self._run.restarts.back_off.pause_s(now_s)
+        pause_s = run.restarts.back_off.pause_s(now_s)
         what = f"{failed.shard} failed"
         if not self._survives(what, [failed.shard], None, failed.error, now_s, pause_s):
             return
@@ -464,26 +546,28 @@ class Coordinator:
     def _go_back(self, shards: Sequence[ShardId], now_s: float) -> None:
         """With these go those that wait for the end of a pause: nobody can go back past them."""
         paused, self._paused = self._paused, set()
-        self._keeper.go_back(sorted({*shards, *paused}) if paused else shards, now_s)
+        self._strategy.go_back(sorted({*shards, *paused}) if paused else shards, now_s)
 
-    def _let_keeper_act(self, now_s: float) -> None:
+    def _let_strategy_act(self, now_s: float) -> None:
         """Not in a pause: a shard that failed takes no checkpoint."""
         if not self._paused:
-            self._keeper.on_tick(now_s)
+            self._strategy.on_tick(now_s)
 
     def _link_cut(self, cut: LinkCut, now_s: float) -> None:
-        """What was on its way between two hosts is gone: both have lost their place."""
-        what = f"the connection from host {cut.sender} to host {cut.receiver} was cut ({cut.how})"
-        hosts = self._run.plan.hosts
-        shards = [*hosts[cut.sender], *hosts[cut.receiver]]
+        """What was on its way between two workers is gone: both have lost their place."""
+        what = (
+            f"the connection from worker {cut.sender} to worker {cut.receiver} was cut ({cut.how})"
+        )
+        workers = self._run.plan.workers
+        shards = [*workers[cut.sender], *workers[cut.receiver]]
         self._failure(what, shards, None, EnvironmentFault(what), now_s)
 
     def _say_what_is_slow(self, now_s: float) -> None:
         run = self._run
-        wait = self._keeper.waits_for()
+        wait = self._strategy.waits_for()
         if wait is None and run.phase is Phase.FINISHING:
             wait = Wait("committing the last results", sorted(run.committing.waiting))
-        waited_s = self._patience.lost_with(wait.what if wait else None, now_s)
+        waited_s = self._stall_warning.due(wait.what if wait else None, now_s)
         if wait is not None and waited_s is not None:
             missing = sorted(str(shard) for shard in wait.missing)
             others = f"; still missing: {listed(missing)}" if missing else ""

@@ -13,7 +13,7 @@ class RecoveryReport:
     """The story of one failure. Times are on the driver's clock, in seconds."""
 
     what: str
-    """Which host or shard failed, and how it was noticed."""
+    """Which worker or shard failed, and how it was noticed."""
     shards: tuple[str, ...]
     injected: bool
     detected_s: float

@@ -1,14 +1,136 @@
-"""What follows a failure, whoever goes back: its report, and whether it was one too many."""
+"""What follows a failure, and how many failures are too many.
 
+A run survives failures of workers and shards (`Restarts`), and checkpoints that could not be saved
+(`FailedCheckpoints`), but not for ever: each kind has a budget, and an error that comes back in the
+same way from the same checkpoint ends the run at once (`Repeats`).
+"""
+
+import re
+from collections import deque
 from collections.abc import Sequence
 
-from everstream.core.coordinators.headway import Headway
+from everstream.core.coordinators.progress import RunProgress
 from everstream.core.coordinators.recovery_report import RecoveryBook, RecoveryReport
-from everstream.core.coordinators.repeats import Repeats
-from everstream.core.coordinators.restart_budget import RestartBudget
-from everstream.core.ids import Epoch, HostId, ShardId, TaskNumber
+from everstream.core.ids import Epoch, ShardId, TaskNumber, WorkerId
 from everstream.core.orders import Policy
-from everstream.errors import EverstreamError, RunFailed
+from everstream.errors import EverstreamError, OperatorError, RunFailed
+
+TOGETHER_S = 1.0
+"""Different workers that fail within this time have failed of one cause."""
+
+
+class RestartBudget:
+    """At most so many failures in a window of time; those we injected ourselves are free.
+
+    Workers that fail together, because a machine died or a network was cut, count once.
+    """
+
+    def __init__(self, limit: int, window_s: float) -> None:
+        self.limit = limit
+        self.window_s = window_s
+        self._times_s: deque[float] = deque()
+        self._together: set[WorkerId] = set()
+        """The workers of the newest failure."""
+
+    def spend(self, now_s: float, worker: WorkerId | None = None) -> bool:
+        """Note a failure; False if it was one too many."""
+        while self._times_s and now_s - self._times_s[0] > self.window_s:
+            self._times_s.popleft()
+        if not self._is_part_of_the_last(now_s, worker):
+            self._times_s.append(now_s)
+            self._together.clear()
+        if worker is not None:
+            self._together.add(worker)
+        return len(self._times_s) <= self.limit
+
+    def _is_part_of_the_last(self, now_s: float, worker: WorkerId | None) -> bool:
+        if worker is None or worker in self._together or not self._together:
+            return False
+        return bool(self._times_s) and now_s - self._times_s[-1] < TOGETHER_S
+
+
+KEPT = 100
+_ADDRESS = re.compile(r"0x[0-9a-f]+")
+"""Where an object lies in memory: it stands in its text and is another each time."""
+
+
+class Repeats:
+    """The errors since the last stable epoch that would recur."""
+
+    def __init__(self) -> None:
+        self._epoch = Epoch(0)
+        self._seen: set[tuple[str, ...]] = set()
+
+    def has_seen(self, error: EverstreamError, epoch: Epoch) -> bool:
+        """Whether this very error was there before, and nothing has become stable since."""
+        if epoch != self._epoch or len(self._seen) >= KEPT:
+            self._seen.clear()
+        self._epoch = epoch
+        if not error.will_recur:
+            return False
+        place = _place(error)
+        seen = place in self._seen
+        self._seen.add(place)
+        return seen
+
+
+def _place(error: EverstreamError) -> tuple[str, ...]:
+    """What two errors have in common that are the same one: whichever shard came to it first."""
+    if isinstance(error, OperatorError):
+        texts: tuple[str, ...] = (error.operator, error.record, error.traceback)
+    else:
+        texts = (type(error).__name__, error.message)
+    return tuple(_ADDRESS.sub("0x", text) for text in texts)
+
+
+_DETAILS = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
+"""What differs from one failure to the next though the cause is the same: names of files, numbers."""
+
+
+class FailedCheckpoints:
+    """The failures in a row of a run."""
+
+    def __init__(self, tolerable: int) -> None:
+        self._tolerable = tolerable
+        self._in_a_row: dict[object, int] = {}
+        """Whose checkpoint -> how many of them have failed since the last good one."""
+        self._last: dict[object, int] = {}
+        self._causes: set[str] = set()
+
+    def failed(self, number: int, cause: str, owner: object = None) -> bool:
+        """Checkpoint `number` could not be had; whether that is news to be told.
+
+        owner: whose checkpoint it is, where shards take them one by one.
+        """
+        if self._last.get(owner) != number:  # several shards may fail at one epoch
+            self._last[owner] = number
+            self._in_a_row[owner] = self._in_a_row.get(owner, 0) + 1
+        alike = _DETAILS.sub("", cause)
+        is_news = alike not in self._causes
+        self._causes.add(alike)
+        return is_news
+
+    def succeeded(self, number: int, owner: object = None) -> str | None:
+        """Checkpoint `number` is good; what there is to say of those before it, once all are."""
+        count = self._in_a_row.pop(owner, 0)
+        self._last.pop(owner, None)
+        if not count or self._in_a_row:
+            return None
+        self._causes = set()
+        return f"checkpoints succeed again (number {number}), after {count} failed in a row"
+
+    def too_many(self, cause: str, stable: int) -> RunFailed | None:
+        """The end of the run, if more have failed in a row than it tolerates."""
+        count = max(self._in_a_row.values(), default=0)
+        if count <= self._tolerable:
+            return None
+        back = f"epoch {stable}, which is safe in the store" if stable else "the start"
+        return RunFailed(
+            f"{count} checkpoints in a row have failed, and tolerable_checkpoint_failures "
+            f"(--tolerable-checkpoint-failures) is {self._tolerable}. The last cause: {cause}. Mend "
+            f"that and run again: the next run goes on from {back}."
+        )
+
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 10.0
@@ -41,29 +163,29 @@ class BackOff:
 class Restarts:
     """The failures of a run. Those we inject ourselves are not held against the pipeline."""
 
-    def __init__(self, policy: Policy, headway: Headway) -> None:
+    def __init__(self, policy: Policy, progress: RunProgress) -> None:
         self.book = RecoveryBook()
         self._policy = policy
-        self._headway = headway
+        self._progress = progress
         self._budget = RestartBudget(policy.max_restarts, policy.restart_window_s)
         self.back_off = BackOff()
         self.repeats = Repeats()
-        self._injected: dict[HostId, float] = {}
+        self._injected: dict[WorkerId, float] = {}
 
-    def goes_on_with(self, headway: Headway) -> None:
-        """The run has other shards from now on, of which this one knows."""
-        self._headway = headway
+    def follow(self, progress: RunProgress) -> None:
+        """The run has another plan from now on, whose progress is counted here."""
+        self._progress = progress
 
-    def injected(self, host: HostId, now_s: float) -> None:
-        """We are about to kill this host ourselves."""
-        self._injected[host] = now_s
+    def injected(self, worker: WorkerId, now_s: float) -> None:
+        """We are about to kill this worker ourselves."""
+        self._injected[worker] = now_s
 
     def open(
-        self, what: str, shards: Sequence[ShardId], host: HostId | None, now_s: float
+        self, what: str, shards: Sequence[ShardId], worker: WorkerId | None, now_s: float
     ) -> RecoveryReport:
         """Begin the report of a failure: how far the run had come, which it must reach again."""
-        killed_s = self._injected.pop(host, None) if host is not None else None
-        goal = self._headway.totals()
+        killed_s = self._injected.pop(worker, None) if worker is not None else None
+        goal = self._progress.totals()
         for name, count in self.book.goal().items():
             goal[name] = max(count, goal.get(name, 0))
         report = RecoveryReport(
@@ -72,7 +194,7 @@ class Restarts:
             injected=killed_s is not None,
             detected_s=now_s,
             failed_s=killed_s,
-            records_read=max(self._headway.records_read(), self.book.records_read()),
+            records_read=max(self._progress.records_read(), self.book.records_read()),
             goal=goal,
         )
         self.book.open(report)
@@ -81,12 +203,12 @@ class Restarts:
     def too_many(
         self,
         report: RecoveryReport,
-        host: HostId | None,
+        worker: WorkerId | None,
         error: EverstreamError | None,
         now_s: float,
     ) -> RunFailed | None:
         """Why the run must end, if this failure was one too many."""
-        if report.injected or self._budget.spend(now_s, host):
+        if report.injected or self._budget.spend(now_s, worker):
             return None
         limit, window_s = self._policy.max_restarts, self._policy.restart_window_s
         message = f"{report.what}: more than {limit} failures within {window_s:g} s"
@@ -95,15 +217,15 @@ class Restarts:
     def start_failed(
         self, process: TaskNumber, error: EverstreamError, epoch: Epoch, now_s: float
     ) -> RunFailed | None:
-        """A host could not even start: why the run must end, if that was one too many."""
+        """A worker could not even start: why the run must end, if that was one too many."""
         if self.repeats.has_seen(error, epoch):
-            return RunFailed(f"host {process} could not start, twice for the same reason", error)
+            return RunFailed(f"worker {process} could not start, twice for the same reason", error)
         if self._budget.spend(now_s):
             return None
-        message = f"host {process} could not start, more than {self._policy.max_restarts} times"
+        message = f"worker {process} could not start, more than {self._policy.max_restarts} times"
         return RunFailed(message, error)
 
     def progressed(self, now_s: float) -> None:
         """Shards that run have come further: some failure may be made up for."""
         if self.book.unfinished:
-            self.book.progressed(self._headway.totals(), self._headway.records_read(), now_s)
+            self.book.progressed(self._progress.totals(), self._progress.records_read(), now_s)

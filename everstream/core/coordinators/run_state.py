@@ -1,38 +1,85 @@
-"""What is known of a run: shared by its coordinator and the keeper of its checkpoints."""
+"""What is known of a run. `RunState` alone writes it, by moves that have names.
 
-from collections.abc import Mapping, Sequence
+The coordinator and the strategy of its checkpoints read the facts, which have no setters, and make
+the moves. Which of them a strategy may see and make, `StrategyRun` in `strategy.py` lists.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 from everstream.core.checkpoint_record import CheckpointRecord
-from everstream.core.coordinators.committing import Committing
-from everstream.core.coordinators.headway import Headway
-from everstream.core.coordinators.loops import Loops
 from everstream.core.coordinators.membership import Membership
-from everstream.core.coordinators.outbox import Outbox
-from everstream.core.coordinators.restarts import Restarts
-from everstream.core.coordinators.settling import Settling
-from everstream.core.coordinators.tally import CheckpointTally
-from everstream.core.ids import NO_EPOCH, Epoch, Generation, ShardId
+from everstream.core.coordinators.progress import CheckpointStats, RunProgress
+from everstream.core.coordinators.restarts import FailedCheckpoints, Restarts
+from everstream.core.coordinators.termination import CycleTermination, Quiesce
+from everstream.core.ids import NO_EPOCH, CheckpointNumber, Epoch, Generation, ShardId, WorkerId
 from everstream.core.manifest import KEPT_MANIFESTS, EpochManifest, still_valid
 from everstream.core.messages import Command, Resume, Shutdown
 from everstream.core.orders import (
     PHASE_MOVES,
     Dismiss,
     EndRun,
+    Note,
+    Order,
     Outcome,
     Phase,
     Policy,
+    Quiesced,
+    Refused,
+    SendTo,
     WriteManifest,
 )
 from everstream.core.plan import Plan
-from everstream.errors import EverstreamError, InternalError, RunFailed
+from everstream.errors import EverstreamError, InternalError
 
-RETRY_S = 1.0
-"""After a checkpoint failed, the next one waits this long."""
+
+class Outbox:
+    """Orders in the order they were given."""
+
+    def __init__(self) -> None:
+        self._orders: list[Order] = []
+
+    def add(self, order: Order) -> None:
+        self._orders.append(order)
+
+    def send(self, worker: WorkerId, command: Command) -> None:
+        self._orders.append(SendTo(worker, command))
+
+    def note(self, text: str, warning: bool = False) -> None:
+        self._orders.append(Note(text, warning))
+
+    def take(self) -> list[Order]:
+        orders, self._orders = self._orders, []
+        return orders
+
+
+class Committing:
+    """The shards whose last commit is waited for; nobody's before `begin`."""
+
+    def __init__(self) -> None:
+        self._waiting: set[ShardId] = set()
+
+    @property
+    def waiting(self) -> Collection[ShardId]:
+        return self._waiting
+
+    @property
+    def done(self) -> bool:
+        return not self._waiting
+
+    def begin(self, shards: Collection[ShardId]) -> None:
+        """The last epoch is stable: these shards have something to show."""
+        self._waiting = set(shards)
+
+    def committed(self, shard: ShardId, number: int, last: CheckpointNumber) -> None:
+        """A shard shows everything up to a number; what counts is its last checkpoint."""
+        if number >= last:
+            self._waiting.discard(shard)
 
 
 class RunState:
-    """The parts of a coordinator, each with a job of its own, and what they have in common."""
+    """The facts of a run, the moves that change them, and the parts that its coordinator works with."""
 
     def __init__(
         self,
@@ -40,119 +87,200 @@ class RunState:
         policy: Policy,
         generation: Generation,
         manifests: Sequence[EpochManifest],
+        unwritten: bool = False,
     ) -> None:
-        self.plan = plan
-        self.policy = policy
-        self.every_s = policy.every_s
-        """The time between two epochs; may be changed while the run goes on."""
-        self.generation = generation
+        """unwritten: the newest of the manifests is not in the store yet (see `redistribute`)."""
+        self.plan: Final = plan
+        self.policy: Final = policy
+        self._every_s = policy.every_s
+        self._generation = generation
         self._phase = Phase.GATHERING
-        self.stop: str | None = None
-        """Why somebody wants the run to stop with a checkpoint."""
-        self.found = tuple(manifests)
+        self._stop: str | None = None
+        self.found: Final = tuple(manifests)
         """What the store held at the start, newest first, given up or not."""
         # When they began was told by the clock of another process: it means nothing here.
-        self.manifests = [replace(manifest, began_s=0.0) for manifest in still_valid(manifests)]
-        """Where we can go back to, newest first."""
-        self.writing: EpochManifest | None = None
-        """On its way to the store: until it has answered, nobody knows which is the newest."""
+        self._manifests = [replace(manifest, began_s=0.0) for manifest in still_valid(manifests)]
+        self._unwritten = self._manifests[0] if unwritten and self._manifests else None
+        self._writing: EpochManifest | None = None
         self.outbox = Outbox()
-        self.hosts = Membership(plan)
-        self.headway = Headway(plan)
-        self.restarts = Restarts(policy, self.headway)
-        self.loops = Loops(plan.cycles)
-        self.settling = Settling(plan.shards)
+        self.workers = Membership(plan)
+        self.progress = RunProgress(plan)
+        self.restarts = Restarts(policy, self.progress)
+        self.termination = CycleTermination(plan.cycles)
+        self.quiesce = Quiesce(plan.shards)
         self.committing = Committing()
-        self.tally = CheckpointTally()
+        self.checkpoint_stats = CheckpointStats()
+        self.failures = FailedCheckpoints(policy.tolerable_failures)
 
-    def goes_on_from(self, before: "RunState") -> None:
-        """The same run, which had other shards until now: what it has counted goes on."""
-        self.every_s = before.every_s
-        self.tally = before.tally
+    def succeed(self, before: "RunState") -> None:
+        """The same run had another plan until now: keep its interval and all that it has counted."""
+        self._every_s = before._every_s
+        self.checkpoint_stats = before.checkpoint_stats
+        self.failures = before.failures
         self.restarts = before.restarts
-        self.restarts.goes_on_with(self.headway)
+        self.restarts.follow(self.progress)
+
+    # Facts.
 
     @property
     def phase(self) -> Phase:
         return self._phase
 
-    def _enter(self, phase: Phase) -> None:
-        if phase not in PHASE_MOVES[self._phase]:
-            raise InternalError(f"a run cannot go from {self._phase.value} to {phase.value}")
-        self._phase = phase
+    @property
+    def generation(self) -> Generation:
+        return self._generation
+
+    @property
+    def every_s(self) -> float | None:
+        """The time between two epochs; it may change while the run lasts."""
+        return self._every_s
+
+    @property
+    def stop(self) -> str | None:
+        """Why the run is to stop with a checkpoint; None if it is not."""
+        return self._stop
+
+    @property
+    def manifests(self) -> Sequence[EpochManifest]:
+        """Where we can go back to, newest first."""
+        return self._manifests
+
+    @property
+    def unwritten(self) -> EpochManifest | None:
+        """What the run begins with, if it is to be put into the store: once every shard has loaded
+        its share, because a share that cannot be had must leave the store as it was."""
+        return self._unwritten
+
+    @property
+    def writing(self) -> EpochManifest | None:
+        """On its way to the store: until it has answered, nobody knows which is the newest."""
+        return self._writing
 
     @property
     def line(self) -> Mapping[ShardId, CheckpointRecord]:
         """The checkpoints we would go back to if everything failed now."""
-        return self.manifests[0].records if self.manifests else {}
+        return self._manifests[0].records if self._manifests else {}
 
     @property
     def stable_epoch(self) -> Epoch:
-        return self.manifests[0].epoch if self.manifests else NO_EPOCH
+        return self._manifests[0].epoch if self._manifests else NO_EPOCH
 
     @property
-    def returns(self) -> tuple[int, ...]:
-        """The epochs that were gone back to for good, by this run or one before it."""
-        return self.manifests[0].returns if self.manifests else ()
+    def newest(self) -> EpochManifest | None:
+        """What we would go back to if everything failed now; None: the start."""
+        return self._manifests[0] if self._manifests else None
 
     @property
-    def most_shards(self) -> dict[str, int]:
-        return self.manifests[0].most_shards if self.manifests else {}
-
-    @property
-    def older_manifest(self) -> EpochManifest | None:
-        """Where to go back to if the newest cannot be restored.
-
-        Never the start: output was committed since, and sources may have forgotten what they gave.
-        """
-        older = self.manifests[1] if len(self.manifests) > 1 else None
-        if older is None or older.epoch == NO_EPOCH:
-            return None
-        return self.manifests[0].gone_back_to(older)
+    def takes_back(self) -> bool:
+        """Output of later checkpoints than the newest may have been shown."""
+        return not self._manifests or self._manifests[0].may_be_behind_output
 
     @property
     def final(self) -> bool:
         """The newest manifest is that of a pipeline that is done."""
-        return bool(self.manifests) and self.manifests[0].final
+        return bool(self._manifests) and self._manifests[0].final
 
     @property
     def stop_patience_s(self) -> float:
         """How long a stop waits for its checkpoint: at least as long as those before it took."""
-        newest_s = self.manifests[0].duration_s if self.manifests else 0.0
+        newest_s = self._manifests[0].duration_s if self._manifests else 0.0
         return min(self.policy.checkpoint_timeout_s, max(self.policy.stop_grace_s, 3 * newest_s))
 
     @property
     def over(self) -> bool:
         return self.phase is Phase.DONE
 
+    # Moves.
+
+    def set_interval(self, every_s: float) -> None:
+        self._every_s = every_s
+
+    def begin_stop(self, reason: str) -> None:
+        """Stop with a checkpoint."""
+        self._stop = reason
+
+    def withdraw_stop(self) -> None:
+        """Nobody wants the run to stop any more."""
+        self._stop = None
+
+    def store_answered(self) -> EpochManifest:
+        """The store has answered, whatever it said: the manifest that was on its way."""
+        manifest, self._writing = self._writing, None
+        assert manifest is not None
+        return manifest
+
     def tell_all(self, command: Command) -> None:
-        for host in self.hosts:
-            self.outbox.send(host, command)
+        for worker in self.workers:
+            self.outbox.send(worker, command)
+
+    def give_up(self, number: int, what: str, cause: str, owner: object = None) -> None:
+        """A checkpoint could not be had: say so if that is news, and end if it is one too many."""
+        is_news = self.failures.failed(number, cause, owner)
+        self.outbox.add(Note(f"{what}: {cause}", True, number, repeats=not is_news))
+        failed = self.failures.too_many(cause, self.stable_epoch)
+        if failed is not None and not self.over:
+            self.end(Outcome.FAILED, failed)
+
+    def good(self, number: int, owner: object = None) -> None:
+        """A checkpoint is good."""
+        text = self.failures.succeeded(number, owner)
+        if text is not None:
+            self.outbox.note(text)
 
     def write(self, manifest: EpochManifest) -> None:
-        self.writing = manifest
+        self._writing = manifest
         self.outbox.add(WriteManifest(manifest))
+
+    def write_unwritten(self) -> bool:
+        """Every shard has loaded its share: whether that must be in the store before they work."""
+        if self._unwritten is not None and self._writing is None:
+            self.write(self._unwritten)
+        return self._unwritten is not None
 
     def keep(self, manifest: EpochManifest) -> None:
         """This manifest is the newest in the store."""
-        self.manifests = still_valid([manifest, *self.manifests])
-        del self.manifests[KEPT_MANIFESTS:]
+        self._unwritten = None
+        self._manifests = still_valid([manifest, *self._manifests])
+        del self._manifests[KEPT_MANIFESTS:]
 
     def next_generation(self) -> Generation:
         """Somebody goes back: what was sent before is void where it matters."""
         self._enter(Phase.RESTORING)
-        if self.settling.wanted:
-            self.settling.interrupt()
-            self.stop = None  # nobody may stop before everything stands still again
-        self.generation = Generation(self.generation + 1)
-        return self.generation
+        if self.quiesce.wanted:
+            self.quiesce.interrupt()
+            self.withdraw_stop()  # nobody may stop before everything stands still again
+        self.termination.reset()
+        self._generation = Generation(self._generation + 1)
+        return self._generation
+
+    def going_back(
+        self, shards: Iterable[ShardId], rollback_s: float, checkpoints_back: int
+    ) -> None:
+        """It is decided which shards go back, and how far."""
+        names = [str(shard) for shard in shards]
+        self.restarts.book.going_back(names, rollback_s, checkpoints_back)
+
+    def went_back(
+        self,
+        records: Iterable[tuple[ShardId, CheckpointRecord | None]],
+        *,
+        everybody: bool = False,
+    ) -> None:
+        """These shards are where their checkpoints are (None: at the empty start)."""
+        if everybody:
+            self.progress.forget()
+        self.progress.went_back(self._generation, records)
+
+    def logged(self, size_bytes: int) -> None:
+        """A checkpoint came with so many bytes of message log."""
+        self.checkpoint_stats.log_bytes += size_bytes
 
     def resume(self, generation: Generation, now_s: float) -> None:
         """Everybody is back: run."""
         self.restarts.book.resumed(
-            self.stable_epoch, self.headway.records_read(), now_s, self.headway.shown()
+            self.stable_epoch, self.progress.records_read(), now_s, self.progress.shown()
         )
-        self.tell_all(Resume(generation, self.hosts.addresses))
+        self.tell_all(Resume(generation, self.workers.addresses))
         self._enter(Phase.RUNNING)
 
     def finish(self, waiting_for: Sequence[ShardId], now_s: float) -> None:
@@ -164,30 +292,31 @@ class RunState:
     def end_when_committed(self, now_s: float) -> None:
         if self.phase is not Phase.FINISHING or not self.committing.done:
             return
-        if self.settling.wanted and not self.final:
-            if self.writing is None:  # what is written last is what others go on from
-                self.end(Outcome.SETTLED)
-            return
+        if self.quiesce.wanted and not self.final:
+            if self._writing is not None:  # what is written last is what others go on from
+                return
+            if not self.quiesce.ends_run:
+                self.hand_over(Quiesced())
+                return
+        caught_up = self.quiesce.wanted and not self.final
         self.restarts.book.ended(now_s)
-        self.end(Outcome.FINISHED if self.final else Outcome.STOPPED)
-
-    def end_damaged(self, what: str) -> None:
-        """No checkpoint that was kept can be restored; only the user can say what to do."""
-        self.end(
-            Outcome.FAILED,
-            RunFailed(
-                f"{what}, and no older checkpoint is left. Nothing was changed: going back to the "
-                "start would take back output that was committed, and miss what a source has "
-                "forgotten since. Put the damaged object back from a backup of the store and run "
-                "again; or start over with --fresh (fresh=True), which deletes all checkpoints in "
-                "the store and all output of the pipeline's sinks."
-            ),
-        )
+        stopped = Outcome.CAUGHT_UP if caught_up else Outcome.STOPPED
+        self.end(Outcome.FINISHED if self.final else stopped)
 
     def end(self, outcome: Outcome, error: EverstreamError | None = None) -> None:
+        """The run is over."""
         self._enter(Phase.DONE)
-        if outcome is not Outcome.SETTLED:
-            self.tell_all(Shutdown())
-            for process in self.hosts.spares:
-                self.outbox.add(Dismiss(process))
+        self.tell_all(Shutdown())
+        for process in self.workers.spares:
+            self.outbox.add(Dismiss(process))
         self.outbox.add(EndRun(outcome, error))
+
+    def hand_over(self, order: Quiesced | Refused) -> None:
+        """This coordinator is done, and another one takes over: the workers stay."""
+        self._enter(Phase.DONE)
+        self.outbox.add(order)
+
+    def _enter(self, phase: Phase) -> None:
+        if phase not in PHASE_MOVES[self._phase]:
+            raise InternalError(f"a run cannot go from {self._phase.value} to {phase.value}")
+        self._phase = phase

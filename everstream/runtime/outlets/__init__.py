@@ -2,9 +2,9 @@
 
 from everstream.runtime.outlets.base import CREDIT, Outlet, Wiring
 from everstream.runtime.outlets.direct import DirectOutlet
-from everstream.runtime.outlets.items import Item
 from everstream.runtime.outlets.making import make_outlet, make_outlets
 from everstream.runtime.outlets.on_demand import CREDIT_ON_DEMAND, DemandOutlet
+from everstream.runtime.outlets.waiting import Item
 
 __all__ = [
     "CREDIT",

@@ -26,11 +26,63 @@ from everstream.core.shard import Shard
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch, joined
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
-from everstream.runtime.frame_sizes import FrameSizes
-from everstream.runtime.outlets.items import Item
-from everstream.runtime.outlets.waiting import PlainQueue, SpillingQueue
-from everstream.runtime.pace import UNLIMITED
+from everstream.runtime.outlets.waiting import Item, PlainQueue, SpillingQueue
+from everstream.runtime.pace import FIRST, UNLIMITED
 from everstream.runtime.spilled import SpillSpace
+
+_SMOOTHING = 0.3
+
+
+# With each grant a receiver says how many records a frame to it should have. How many records of a step
+# go to it, a fraction or several times those that went in, is learned while running. From both follows
+# how many records a step may have so that none of its frames is too large.
+class FrameSizes:
+    """The wishes of the receivers of one outlet."""
+
+    def __init__(self) -> None:
+        self.most = FIRST
+        """Records the next step may have. Until a receiver was heard, few."""
+        self._wished: dict[ChannelId, int] = {}
+        """Only those who want small frames."""
+        self._shares: dict[ChannelId, float] = {}
+        """How many records each of them gets for one that goes in."""
+
+    def wish(self, channel: ChannelId, records: int) -> None:
+        """A receiver wants frames of so many records (0: as they come)."""
+        if self._wished.get(channel, 0) == records and self.most != FIRST:
+            return
+        if records:
+            self._wished[channel] = records
+            self._shares.setdefault(channel, 1.0)
+        elif channel in self._wished:
+            del self._wished[channel], self._shares[channel]
+        self._quiesce()
+
+    @property
+    def learning(self) -> bool:
+        """Whether it matters how much goes where."""
+        return bool(self._wished)
+
+    def sent(self, records: int, to: dict[ChannelId, int]) -> None:
+        """A step with so many records has become frames of these sizes."""
+        if not records:
+            return
+        changed = False
+        for channel, share in self._shares.items():
+            now = to.get(channel, 0) / records
+            if now != share:
+                self._shares[channel] = share + _SMOOTHING * (now - share)
+                changed = True
+        if changed:
+            self._quiesce()
+
+    def _quiesce(self) -> None:
+        self.most = UNLIMITED
+        for channel, wished in self._wished.items():
+            share = self._shares[channel]
+            if share * UNLIMITED > wished:
+                self.most = max(1, min(self.most, int(wished / share)))
+
 
 CREDIT = 8
 """Frames a receiver takes on a channel before it has processed any."""

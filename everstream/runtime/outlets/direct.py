@@ -9,16 +9,20 @@ from everstream.core.ids import ChannelId
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.keys import Keying
 from everstream.runtime.outlets.base import Outlet, Wiring
-from everstream.runtime.outlets.items import EMPTY, Item
+from everstream.runtime.outlets.waiting import EMPTY, Item
 from everstream.runtime.payload import BatchPayload
 
 
 class DirectOutlet(Outlet):
     """Each record has its channel: by key, or all of them."""
 
-    def __init__(self, wiring: Wiring, keying: Keying | None = None) -> None:
+    def __init__(
+        self, wiring: Wiring, keying: Keying | None = None, tolerant: bool = False
+    ) -> None:
+        """tolerant: the receiver decides what becomes of records without a key."""
         super().__init__(wiring)
         self.keying = keying
+        self._tolerant = tolerant
 
     def reset(self) -> None:
         super().reset()
@@ -75,7 +79,7 @@ class DirectOutlet(Outlet):
                 waiting.append((FrameKind.DATA, ordinal, payload, len(batch)))
             return zip(self.channels, repeat(len(batch)))
         sizes = []
-        for index, part in self.keying.split(batch, len(self.channels)):
+        for index, part in self.keying.split(batch, len(self.channels), self._tolerant):
             channel = self.channels[index]
             self._waiting[channel].append((FrameKind.DATA, ordinal, BatchPayload(part), len(part)))
             sizes.append((channel, len(part)))

@@ -12,12 +12,12 @@ from everstream.runtime.outlets.on_demand import DemandOutlet
 from everstream.runtime.spilled import SpillSpace
 
 
-def make_outlet(routing: Routing, wiring: Wiring) -> Outlet:
+def make_outlet(routing: Routing, wiring: Wiring, tolerant: bool = False) -> Outlet:
     match routing:
         case OnDemand():
             return DemandOutlet(wiring)
         case ByKey(keying=keying):
-            return DirectOutlet(wiring, keying)
+            return DirectOutlet(wiring, keying, tolerant)
         case Broadcast():
             return DirectOutlet(wiring)
 
@@ -35,5 +35,6 @@ def make_outlets(
         if channels:
             ordered = edge.receiver in order_matters
             wiring = Wiring(shard, channels, send, ordered, edge.feedback, log, space)
-            outlets[number] = make_outlet(edge.routing, wiring)
+            tolerant = plan.graph.nodes[edge.receiver].on_error != "fail"
+            outlets[number] = make_outlet(edge.routing, wiring, tolerant)
     return outlets

@@ -10,7 +10,7 @@ from everstream.core.ids import ChannelId
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.times import NO_WATERMARK
 from everstream.runtime.outlets.base import Outlet
-from everstream.runtime.outlets.items import EMPTY, Item
+from everstream.runtime.outlets.waiting import EMPTY, Item
 from everstream.runtime.payload import BatchPayload
 
 CREDIT_ON_DEMAND = 4

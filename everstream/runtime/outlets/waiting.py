@@ -13,11 +13,32 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
-from everstream.core.frames import Frame
+from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import ChannelId, Generation
-from everstream.runtime.outlets.items import Item, Saved, from_saved, to_saved
 from everstream.runtime.payload import BatchPayload
 from everstream.runtime.spilled import FRAME_BYTES, Spill, Spilled, SpillSpace
+
+Item: TypeAlias = tuple[FrameKind, int, BatchPayload | None, int]
+"""Kind, number, payload, records."""
+Saved: TypeAlias = tuple[int, int, bytes | None, int]
+EMPTY: Item = (FrameKind.DATA, 0, None, 0)
+
+
+def to_saved(item: Item) -> Saved:
+    """Encoded at once: the records may be changed by whoever made them."""
+    kind, number, payload, records = item
+    return int(kind), number, None if payload is None else bytes(payload.encoded), records
+
+
+def from_saved(item: Saved) -> Item:
+    kind, number, encoded, records = item
+    return (
+        FrameKind(kind),
+        number,
+        None if encoded is None else BatchPayload(encoded=encoded),
+        records,
+    )
+
 
 UNCOUNTED: Final = 8
 """Items that wait before anybody asks how large they are: as many as a receiver takes unseen."""

@@ -1,29 +1,29 @@
 """Recovery schemes by name: how transactional state survives a crash."""
 
-from everstream.transactions.recovery.checkpoint import Checkpoint
-from everstream.transactions.recovery.delta import Delta
+from everstream.transactions.recovery.delta import DeltaLog
 from everstream.transactions.recovery.dependency import DependencyLog
 from everstream.transactions.recovery.fast import FastOptions, FastRecovery
 from everstream.transactions.recovery.lsn_vector import LsnVector
-from everstream.transactions.recovery.none import NoRecovery
 from everstream.transactions.recovery.scheme import (
     BatchRun,
+    CheckpointOnly,
     Inputs,
+    NoRecovery,
     RecoveryReport,
-    Scheme,
+    RecoveryScheme,
 )
 from everstream.transactions.recovery.wal import WriteAheadLog
 
-SCHEMES: dict[str, type[Scheme]] = {
+SCHEMES: dict[str, type[RecoveryScheme]] = {
     scheme.name: scheme
     for scheme in (
         NoRecovery,
-        Checkpoint,
+        CheckpointOnly,
         WriteAheadLog,
         DependencyLog,
         LsnVector,
         FastRecovery,
-        Delta,
+        DeltaLog,
     )
 }
 DEFAULT = "delta"
@@ -35,5 +35,5 @@ __all__ = [
     "FastOptions",
     "Inputs",
     "RecoveryReport",
-    "Scheme",
+    "RecoveryScheme",
 ]

@@ -7,14 +7,16 @@ import numpy as np
 import numpy.typing as npt
 
 from everstream.transactions.execution import Breakdown
-from everstream.transactions.layout import Layout
+from everstream.transactions.layout import DataLayout
 from everstream.transactions.log import Block, Columns, joined
-from everstream.transactions.recovery.scheme import BatchRun, Scheme
+from everstream.transactions.recovery.scheme import BatchRun, RecoveryScheme
 
 Mask = npt.NDArray[np.bool_]
 
 
-def pack(layout: Layout, runs: list[BatchRun], chosen: list[Any]) -> dict[str, npt.NDArray[Any]]:
+def pack(
+    layout: DataLayout, runs: list[BatchRun], chosen: list[Any]
+) -> dict[str, npt.NDArray[Any]]:
     """The chosen rows of some batches: type, slots of the keys used, fields used.
 
     `chosen` has one index (mask or positions) per batch.
@@ -32,7 +34,7 @@ def pack(layout: Layout, runs: list[BatchRun], chosen: list[Any]) -> dict[str, n
     return columns
 
 
-def unpack(layout: Layout, columns: Columns) -> BatchRun:
+def unpack(layout: DataLayout, columns: Columns) -> BatchRun:
     """The rows again, every column as long as the batch; what a type does not use is zero."""
     types = columns["types"]
     slots = np.zeros((layout.width, len(types)), np.int32)
@@ -61,7 +63,7 @@ def _spread(
     return column
 
 
-def reload(scheme: Scheme, block: Block, breakdown: Breakdown) -> BatchRun:
+def reload(scheme: RecoveryScheme, block: Block, breakdown: Breakdown) -> BatchRun:
     """The commands of a commit, ready to be redone."""
     began = now()
     scheme.restore_keys(block)

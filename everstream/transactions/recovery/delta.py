@@ -7,10 +7,10 @@ it cheaper where they make every other scheme dearer. Epochs of little work shar
 
 from everstream.transactions.log import Block, Columns
 from everstream.transactions.recovery.commands import now
-from everstream.transactions.recovery.scheme import BatchRun, Inputs, RecoveryReport, Scheme
+from everstream.transactions.recovery.scheme import BatchRun, Inputs, RecoveryReport, RecoveryScheme
 
 
-class Delta(Scheme):
+class DeltaLog(RecoveryScheme):
     name = "delta"
 
     def record(self, batch: BatchRun) -> None:

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 
 from everstream.transactions.execution import control_block, guard, totals_block
-from everstream.transactions.levels import by_level, levels_of
+from everstream.transactions.graph import by_level, levels_of
 from everstream.transactions.log import Block, Columns
 from everstream.transactions.recovery.commands import now, pack, reload, unpack
-from everstream.transactions.recovery.scheme import Inputs, RecoveryReport, Scheme
+from everstream.transactions.recovery.scheme import Inputs, RecoveryReport, RecoveryScheme
 
 
-class DependencyLog(Scheme):
+class DependencyLog(RecoveryScheme):
     """Each record carries its incoming and outgoing edges.
 
     Aborted transactions are no records, so the logged graph is drawn over the committed

@@ -20,13 +20,28 @@ from everstream.transactions.errors import LogError
 from everstream.transactions.execution import PARALLEL_FROM_S, control_block, guard, totals_block
 from everstream.transactions.log import Block, Columns, joined
 from everstream.transactions.recovery.commands import now
-from everstream.transactions.recovery.commit_interval import epochs_per_commit
-from everstream.transactions.recovery.partitions import (
-    Partitioning,
-    crossing,
-    partition_members,
-)
-from everstream.transactions.recovery.scheme import BatchRun, Inputs, RecoveryReport, Scheme
+from everstream.transactions.recovery.partitions import Partitioning, crossing, partition_members
+from everstream.transactions.recovery.scheme import BatchRun, Inputs, RecoveryReport, RecoveryScheme
+
+_LOST_WORK_S = 0.02
+"""So much work may be lost to a crash for want of a commit."""
+
+
+def epochs_per_commit(engine: Any, events: int) -> int:
+    """Epochs of so many events between commits, from what was measured of the last batch.
+
+    Few dependencies: commit rarely, since recovery gains little from small groups.
+    Many dependencies over evenly used keys: commit often, as a large view is slow to
+    put back. Skewed keys: in between, because larger groups balance the chains better.
+    Never so rarely that a crash loses more work than a commit is worth. Transactions too
+    cheap for chains are redone in order, and only that last rule counts.
+    """
+    skewed = engine.hottest_share > 0.05
+    entangled = engine.dependencies_per_transaction > 0.5
+    wanted = 4 if not entangled else (2 if skewed else 1)
+    epoch_s = events * engine.transaction_cost_s / engine.parallelism
+    return max(1, min(wanted, int(_LOST_WORK_S / max(epoch_s, 1e-9))))
+
 
 _REPLAY_EVENTS = 1 << 20
 
@@ -51,7 +66,7 @@ class FastOptions:
     adaptive_replay: bool = True
 
 
-class FastRecovery(Scheme):
+class FastRecovery(RecoveryScheme):
     name = "fast"
 
     def __init__(self, *args: object, options: FastOptions | None = None) -> None:

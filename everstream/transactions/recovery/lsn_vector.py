@@ -15,7 +15,7 @@ from everstream.transactions.compiled import kernel
 from everstream.transactions.execution import control_block, guard, totals_block
 from everstream.transactions.log import Block, Columns, joined
 from everstream.transactions.recovery.commands import now, pack, unpack
-from everstream.transactions.recovery.scheme import BatchRun, Inputs, RecoveryReport, Scheme
+from everstream.transactions.recovery.scheme import BatchRun, Inputs, RecoveryReport, RecoveryScheme
 
 
 @kernel
@@ -79,7 +79,7 @@ def sequence_vectors(
     return vectors
 
 
-class LsnVector(Scheme):
+class LsnVector(RecoveryScheme):
     name = "lsn-vector"
 
     def blocks(self) -> list[Columns]:

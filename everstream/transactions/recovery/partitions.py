@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from everstream.transactions.compiled import kernel
-from everstream.transactions.layout import Layout
+from everstream.transactions.layout import DataLayout
 from everstream.transactions.recovery.scheme import BatchRun
 
 _SLACK = 1.1
@@ -86,7 +86,7 @@ class Partitioning:
 
     @classmethod
     def of(cls, engine: Any, runs: list[BatchRun], count: int) -> "Partitioning":
-        layout: Layout = engine.layout
+        layout: DataLayout = engine.layout
         tables = len(layout.tables)
         cells = (engine.largest_slot + 1) * tables
         types = np.concatenate([run.types for run in runs])
@@ -120,7 +120,7 @@ class Partitioning:
 
 
 def crossing(
-    layout: Layout, partitioning: Partitioning, run: BatchRun, number: int, position: int
+    layout: DataLayout, partitioning: Partitioning, run: BatchRun, number: int, position: int
 ) -> npt.NDArray[np.bool_]:
     """Rows where some key whose new value needs this key's value lies in another partition."""
     declared = layout.transactions[number]
@@ -133,7 +133,7 @@ def crossing(
 
 
 def _part(
-    layout: Layout, partitioning: Partitioning, run: BatchRun, number: int, position: int
+    layout: DataLayout, partitioning: Partitioning, run: BatchRun, number: int, position: int
 ) -> npt.NDArray[np.int32]:
     part = partitioning.parts[int(layout.table_of[number, position])]
     return part[np.where(run.types == number, run.slots[position], 0)]
@@ -181,7 +181,7 @@ def _members(
 def partition_members(
     engine: Any, partitioning: Partitioning, run: BatchRun
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-    layout: Layout = engine.layout
+    layout: DataLayout = engine.layout
     parts = np.zeros(run.slots.shape, np.int32)
     for number, declared in enumerate(layout.transactions):
         rows = run.types == number

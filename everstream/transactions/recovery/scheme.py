@@ -8,7 +8,9 @@ the next epoch runs; `durable_epoch` says how far they have come.
 
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +18,70 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from everstream.transactions.errors import LogError
 from everstream.transactions.execution import Breakdown
-from everstream.transactions.graph import Graph
-from everstream.transactions.log import Block, Columns, Log
-from everstream.transactions.recovery.writer import LogWriter
+from everstream.transactions.graph import PrecedenceGraph
+from everstream.transactions.log import Block, Columns, TransactionLog
+
+# Commits that queue up while the disk is busy share one sync, so a stream that is faster than its disk
+# pays for the bytes, not for the number of its epochs.
+_IN_FLIGHT = 16
+
+Write = Callable[[], None]
+
+
+class LogWriter:
+    """`durable_epoch` says how far what was submitted has reached the disk."""
+
+    def __init__(self, sync: Write, durable_epoch: int) -> None:
+        self._sync = sync
+        self.durable_epoch = durable_epoch
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="transaction-log")
+        self._queue: deque[tuple[int, Write]] = deque()
+        self._pending: deque[Future[None]] = deque()
+        self._failed = False
+
+    def submit(self, epoch: int, write: Write) -> None:
+        """Let `write` run after those before; once synced, everything up to `epoch` is durable."""
+        self._queue.append((epoch, write))
+        self._pending.append(self._thread.submit(self._drain))
+        while len(self._pending) > _IN_FLIGHT:
+            self._pending.popleft().result()
+
+    def flush(self) -> None:
+        """Wait until all is durable; raises what went wrong."""
+        while self._pending:
+            self._pending.popleft().result()
+
+    def abandon(self, durable_epoch: int) -> None:
+        """Let writes under way end, well or badly, and start over."""
+        wait(self._pending)
+        self._pending.clear()
+        self._queue.clear()
+        self._failed = False
+        self.durable_epoch = durable_epoch
+
+    def close(self) -> None:
+        self.flush()
+        self._thread.shutdown()
+
+    def _drain(self) -> None:
+        """Write what waits. After a failed write nothing more: behind a gap it could not be read."""
+        if self._queue and self._failed:
+            raise LogError("an earlier commit could not be written; recover from the log")
+        written = self.durable_epoch
+        try:
+            while self._queue:
+                epoch, write = self._queue.popleft()
+                self._failed = True
+                write()
+                self._failed = False
+                written = max(written, epoch)
+        finally:
+            if written > self.durable_epoch:
+                self._sync()
+                self.durable_epoch = written
+
 
 if TYPE_CHECKING:
     from everstream.transactions.engine import TransactionEngine
@@ -42,7 +104,7 @@ class BatchRun:
     reads: list[npt.NDArray[Any]]
     committed: npt.NDArray[np.uint8]
     executed_by: npt.NDArray[np.uint8] | None = None
-    graph: Graph | None = None
+    graph: PrecedenceGraph | None = None
 
 
 @dataclass
@@ -60,7 +122,7 @@ class RecoveryReport:
 Replay = Callable[[list[list[Block]], Inputs | None, RecoveryReport], None]
 
 
-class Scheme(ABC):
+class RecoveryScheme(ABC):
     """One way to survive a crash. Subclasses say what to log and how to use it."""
 
     name: str
@@ -68,7 +130,7 @@ class Scheme(ABC):
     snapshots = True
     commits = True
 
-    def __init__(self, engine: "TransactionEngine", log: Log | None) -> None:
+    def __init__(self, engine: "TransactionEngine", log: TransactionLog | None) -> None:
         self.engine = engine
         self.log = log
         self._writer = LogWriter(self._sync, engine.epoch)
@@ -239,7 +301,7 @@ class Scheme(ABC):
                 state.reserve()
 
 
-class SnapshotsOnly(Scheme):
+class SnapshotsOnly(RecoveryScheme):
     """A scheme that logs nothing between snapshots."""
 
     commits = False
@@ -265,3 +327,13 @@ def _nested(columns: Columns) -> dict[str, dict[str, npt.NDArray[Any]]]:
         table, name = label.split("/")
         images.setdefault(table, {})[name] = column
     return images
+
+
+class NoRecovery(SnapshotsOnly):
+    name = "none"
+    needs_log = False
+    snapshots = False
+
+
+class CheckpointOnly(SnapshotsOnly):
+    name = "checkpoint"

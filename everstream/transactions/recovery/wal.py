@@ -7,10 +7,10 @@ import numpy as np
 from everstream.transactions.execution import guard, totals_block
 from everstream.transactions.log import Block, Columns
 from everstream.transactions.recovery.commands import now, pack, reload
-from everstream.transactions.recovery.scheme import Inputs, RecoveryReport, Scheme
+from everstream.transactions.recovery.scheme import Inputs, RecoveryReport, RecoveryScheme
 
 
-class WriteAheadLog(Scheme):
+class WriteAheadLog(RecoveryScheme):
     name = "wal"
 
     def blocks(self) -> list[Columns]:

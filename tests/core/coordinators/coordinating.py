@@ -3,16 +3,16 @@
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from everstream.connectors.generate import Range
+from everstream.connectors.generate.sources import Range
 from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.coordinators.coordinated_strategy import CoordinatedStrategy
 from everstream.core.coordinators.coordinator import Coordinator
-from everstream.core.coordinators.epoch_keeper import EpochKeeper
 from everstream.core.ids import (
     CheckpointNumber,
     Epoch,
-    HostId,
     ShardId,
     TaskNumber,
+    WorkerId,
     first_generation,
 )
 from everstream.core.manifest import EpochManifest
@@ -23,7 +23,7 @@ from everstream.pipeline.stream import Pipeline
 
 T = TypeVar("T")
 NUMBERS, DOUBLE = ShardId("numbers", 0), ShardId("double", 0)
-H0, H1 = HostId(0), HostId(1)
+H0, H1 = WorkerId(0), WorkerId(1)
 P0, P1 = TaskNumber(0), TaskNumber(1)
 """The processes that take these places."""
 
@@ -32,7 +32,7 @@ def plan() -> Plan:
     pipeline = Pipeline("test")
     numbers = pipeline.source(Range(10), name="numbers")
     numbers.on_demand().map(lambda x: 2 * x, name="double").collect(name="out")
-    return make_plan(pipeline, hosts=2)
+    return make_plan(pipeline, workers=2)
 
 
 def of(orders: Iterable[Order], kind: type[T]) -> list[T]:
@@ -51,7 +51,7 @@ class Run:
 
     def __init__(self, policy: Policy | None = None, manifests: Any = ()) -> None:
         policy = policy or Policy(every_s=10.0)
-        self.it = Coordinator(plan(), policy, first_generation(1), manifests, EpochKeeper)
+        self.it = Coordinator(plan(), policy, first_generation(1), manifests, CoordinatedStrategy)
         self.now_s = 0.0
 
     def gather(self) -> list[Order]:

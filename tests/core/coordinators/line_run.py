@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from everstream.connectors.generate import Range
+from everstream.connectors.generate.sources import Range
 from everstream.core.checkpoint_record import CheckpointRecord
 from everstream.core.coordinators.coordinator import Coordinator
-from everstream.core.coordinators.line_keeper import LineKeeper
+from everstream.core.coordinators.independent_strategy import IndependentStrategy
 from everstream.core.ids import (
     CheckpointNumber,
     Generation,
@@ -39,12 +39,12 @@ PROCESSES = [TaskNumber(number) for number in range(3)]
 
 
 def fork() -> Any:
-    """numbers -> left and right, each on a host of its own; left and right know nothing of each other."""
+    """numbers -> left and right, each on a worker of its own; left and right know nothing of each other."""
     pipeline = Pipeline("test")
     numbers = pipeline.source(Range(10), name="numbers")
     numbers.on_demand().map(lambda x: x, name="left").collect(name="out-left")
     numbers.broadcast().map(lambda x: x, name="right").collect(name="out-right")
-    return make_plan(pipeline, hosts=3)
+    return make_plan(pipeline, workers=3)
 
 
 PLAN = fork()
@@ -61,7 +61,7 @@ class Run:
 
     def __init__(self, manifests: Iterable[EpochManifest] = (), **policy: Any) -> None:
         made = Policy(max_restarts=policy.pop("max_restarts", 9), **policy)
-        self.it = Coordinator(PLAN, made, first_generation(1), list(manifests), LineKeeper)
+        self.it = Coordinator(PLAN, made, first_generation(1), list(manifests), IndependentStrategy)
         self.now_s = 0.0
         self.generation = dict.fromkeys(SHARDS, self.it.generation)
 

@@ -1,6 +1,6 @@
 """A checkpoint that somebody asks for: taken at once, and counted as taken only when it is stable."""
 
-from everstream.core.coordinators.run_state import RETRY_S
+from everstream.core.coordinators.strategy import RETRY_S
 from everstream.core.ids import NO_EPOCH, Epoch
 from everstream.core.messages import Progress, StartCheckpoint
 from everstream.core.orders import Order, Policy, WriteManifest

@@ -1,8 +1,7 @@
 """The coordinator when something fails: rollbacks, the restart budget, recovery reports."""
 
-from everstream.core.coordinators.repeats import Repeats
-from everstream.core.coordinators.restarts import CALM_S
-from everstream.core.coordinators.run_state import RETRY_S
+from everstream.core.coordinators.restarts import CALM_S, Repeats
+from everstream.core.coordinators.strategy import RETRY_S
 from everstream.core.ids import CheckpointNumber, Epoch
 from everstream.core.messages import (
     CheckpointFailed,
@@ -27,7 +26,7 @@ from everstream.errors import ConnectorError, LeaseLost, OperatorError, RunFaile
 from .coordinating import DOUBLE, H0, NUMBERS, P0, P1, Run, of
 
 
-def test_a_lost_host_rolls_everybody_back_to_the_last_stable_epoch() -> None:
+def test_a_lost_worker_rolls_everybody_back_to_the_last_stable_epoch() -> None:
     run = Run().to_running()
     run.epoch(1, at_s=10.0)
     before = run.it.generation
@@ -35,14 +34,14 @@ def test_a_lost_host_rolls_everybody_back_to_the_last_stable_epoch() -> None:
     (restore,) = of(orders, Restore)
     assert (restore.generation, restore.stable) == (before + 1, 1)
     assert restore.records[NUMBERS] == (run.record(NUMBERS, 1),)
-    assert [note.text for note in of(orders, Note)] == ["host 0 (killed): going back to epoch 1"]
+    assert [note.text for note in of(orders, Note)] == ["worker 0 (killed): going back to epoch 1"]
     assert of(run.it.on_process_joined(P0, "again", 13.0), Restore) == [restore]
     run.restored()
     (report,) = run.it.recoveries
     assert (report.detected_s, report.restarted_s, report.from_epoch) == (12.0, 13.0, 1)
 
 
-def test_a_host_that_comes_back_unannounced_is_a_failure_too() -> None:
+def test_a_worker_that_comes_back_unannounced_is_a_failure_too() -> None:
     run = Run().to_running()
     orders = run.it.on_process_joined(P0, "again", 5.0)
     assert of(orders, Restore) and run.it.phase is Phase.RESTORING

@@ -1,7 +1,7 @@
 """When an epoch is complete."""
 
 from everstream.core.checkpoint_record import CheckpointRecord
-from everstream.core.coordinators.epoch_ledger import EpochLedger
+from everstream.core.coordinators.coordinated_strategy import EpochLedger
 from everstream.core.ids import CheckpointNumber, Epoch, ShardId
 
 A, B = ShardId("a", 0), ShardId("b", 0)

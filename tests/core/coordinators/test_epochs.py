@@ -2,7 +2,7 @@
 
 import pytest
 
-from everstream.core.coordinators.run_state import RETRY_S
+from everstream.core.coordinators.strategy import RETRY_S
 from everstream.core.ids import CheckpointNumber, Epoch, Generation, first_generation
 from everstream.core.messages import (
     CheckpointFailed,
@@ -29,7 +29,7 @@ from everstream.core.orders import (
 from .coordinating import DOUBLE, H0, H1, NUMBERS, P0, P1, Run, of
 
 
-def test_nothing_happens_before_every_host_is_there() -> None:
+def test_nothing_happens_before_every_worker_is_there() -> None:
     run = Run()
     assert run.it.on_process_joined(P0, "a", 0.0) == [Place(P0, H0)]
     assert run.it.phase is Phase.GATHERING
@@ -204,7 +204,7 @@ def test_a_stop_waits_longer_where_checkpoints_take_long_but_not_for_ever() -> N
     assert of(run.tick(91.0), EndRun), "three times the 20 s of the last one"
 
 
-def test_a_stop_that_no_host_is_there_to_take_ends_all_the_same() -> None:
+def test_a_stop_that_no_worker_is_there_to_take_ends_all_the_same() -> None:
     run = Run(Policy(every_s=10.0, stop_grace_s=30.0)).to_running()
     run.it.on_process_lost(P0, "killed", 1.0)
     run.it.on_stop("ctrl-c", 2.0)

@@ -4,12 +4,12 @@ import random
 
 import pytest
 
-from everstream.core.coordinators.loops import LoopWatch
+from everstream.core.coordinators.termination import TerminationDetector
 from everstream.core.ids import Generation, ShardId
 from everstream.core.messages import Census, EndLoop, Probe
 from everstream.core.plan import make_plan
 from everstream.core.scheme import scheme_of
-from everstream.pipeline.checkpointing import Coordinated, Induced
+from everstream.pipeline.checkpointing import CommunicationInduced, Coordinated
 from everstream.simulation.faults import NO_FAULTS, Faults
 from everstream.simulation.shapes import two_loops
 from everstream.simulation.world import World
@@ -19,7 +19,7 @@ A, B = ShardId("a", 0), ShardId("b", 0)
 G = Generation(1)
 
 
-def answered(watch: LoopWatch, *facts: tuple[ShardId, bool, int, int]) -> bool:
+def answered(watch: TerminationDetector, *facts: tuple[ShardId, bool, int, int]) -> bool:
     number = watch.next_round()
     for shard, passive, sent, received in facts:
         watch.on_census(Census(shard, G, 0, number, passive, sent, received))
@@ -27,14 +27,14 @@ def answered(watch: LoopWatch, *facts: tuple[ShardId, bool, int, int]) -> bool:
 
 
 def test_two_quiet_rounds_that_agree_end_a_loop() -> None:
-    watch = LoopWatch((A, B))
+    watch = TerminationDetector((A, B))
     assert not answered(watch, (A, True, 3, 2), (B, True, 2, 3))
     assert watch.complete
     assert answered(watch, (A, True, 3, 2), (B, True, 2, 3))
 
 
 def test_a_frame_on_its_way_keeps_a_loop_going() -> None:
-    watch = LoopWatch((A, B))
+    watch = TerminationDetector((A, B))
     assert not answered(watch, (A, True, 3, 2), (B, True, 2, 2))
     assert not answered(watch, (A, True, 3, 2), (B, True, 2, 2))
     assert not answered(watch, (A, True, 3, 2), (B, False, 2, 3))
@@ -43,7 +43,7 @@ def test_a_frame_on_its_way_keeps_a_loop_going() -> None:
 
 
 def test_answers_to_other_questions_and_from_other_cycles_do_not_count() -> None:
-    watch = LoopWatch((A,))
+    watch = TerminationDetector((A,))
     number = watch.next_round()
     watch.on_census(Census(B, G, 0, number, True, 0, 0))
     watch.on_census(Census(A, G, 0, number - 1, True, 0, 0))
@@ -53,7 +53,7 @@ def test_answers_to_other_questions_and_from_other_cycles_do_not_count() -> None
 
 
 def test_whoever_goes_back_makes_the_question_open_again() -> None:
-    watch = LoopWatch((A,))
+    watch = TerminationDetector((A,))
     answered(watch, (A, True, 0, 0))
     assert answered(watch, (A, True, 0, 0))
     watch.reset()
@@ -69,14 +69,18 @@ def test_a_shard_answers_and_ends_for_its_own_cycle_only() -> None:
     other = plan.cycles.index(plan.cycle_of(first))
     bench.runner.on_command(Probe(other, 1))
     bench.runner.on_command(EndLoop(other, G))
-    assert not bench.port.told(Census) and not bench.runner.shard._loops_ended
+    assert not bench.engine.told(Census) and not bench.runner.shard._loops_ended
     bench.runner.on_command(Probe(own, 1))
     bench.runner.on_command(EndLoop(own, G))
-    assert len(bench.port.told(Census)) == 1 and bench.runner.shard._loops_ended
+    assert len(bench.engine.told(Census)) == 1 and bench.runner.shard._loops_ended
 
 
-@pytest.mark.parametrize("checkpoint", [Coordinated(mode="unaligned"), Induced(every=0.03)])
-def test_cycles_behind_each_other_end_in_their_order(checkpoint: Coordinated | Induced) -> None:
+@pytest.mark.parametrize(
+    "checkpoint", [Coordinated(mode="unaligned"), CommunicationInduced(every=0.03)]
+)
+def test_cycles_behind_each_other_end_in_their_order(
+    checkpoint: Coordinated | CommunicationInduced,
+) -> None:
     for seed in range(30):
         faults = Faults() if seed % 2 else NO_FAULTS
         shape = two_loops(random.Random(seed))

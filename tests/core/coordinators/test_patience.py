@@ -2,7 +2,7 @@
 
 import pytest
 
-from everstream.core.coordinators.patience import Patience, listed
+from everstream.core.coordinators.stall_warning import StallWarning, listed
 from everstream.core.ids import CheckpointNumber
 from everstream.core.messages import Progress
 from everstream.core.orders import Note, Policy, WriteManifest
@@ -19,18 +19,18 @@ def run() -> Run:
 
 
 def test_a_wait_is_said_once_it_is_long_and_again_each_time_it_has_doubled() -> None:
-    patience = Patience(5.0)
-    said = [at for at in range(50) if patience.lost_with("epoch 1", float(at)) is not None]
+    patience = StallWarning(5.0)
+    said = [at for at in range(50) if patience.due("epoch 1", float(at)) is not None]
     assert said == [5, 10, 20, 40]
 
 
 def test_another_wait_starts_from_nothing() -> None:
-    patience = Patience(5.0)
-    assert patience.lost_with("epoch 1", 0.0) is None
-    assert patience.lost_with("epoch 2", 6.0) is None
-    assert patience.lost_with(None, 20.0) is None
-    assert patience.lost_with("epoch 2", 21.0) is None
-    assert patience.lost_with("epoch 2", 26.0) == 5.0
+    patience = StallWarning(5.0)
+    assert patience.due("epoch 1", 0.0) is None
+    assert patience.due("epoch 2", 6.0) is None
+    assert patience.due(None, 20.0) is None
+    assert patience.due("epoch 2", 21.0) is None
+    assert patience.due("epoch 2", 26.0) == 5.0
 
 
 AT_THE_MARKER = f"back-pressure: the marker has not come through to {DOUBLE}"
@@ -88,7 +88,7 @@ def test_a_manifest_that_hangs_is_said_and_that_going_back_waits_for_it() -> Non
     assert "going back waits for it" in text
 
 
-def test_restoring_is_said_only_when_every_host_is_there() -> None:
+def test_restoring_is_said_only_when_every_worker_is_there() -> None:
     it = run()
     it.it.on_process_lost(P1, "killed", 1.0)
     assert notes(it.tick(1.0)) == notes(it.tick(9.0)) == []

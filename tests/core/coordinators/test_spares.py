@@ -38,7 +38,7 @@ def test_whoever_was_replaced_stands_by_and_takes_the_next_place() -> None:
     run.restored()
     assert run.it.on_process_joined(P0, "again", 2.0) == [], "nobody goes back for that"
     assert of(run.it.on_process_lost(P1, "killed", 3.0), Place) == [
-        Place(P0, run.it.plan.host_of[run.it.plan.hosts[1][0]])
+        Place(P0, run.it.plan.worker_of[run.it.plan.workers[1][0]])
     ]
 
 
@@ -73,6 +73,6 @@ def test_with_logs_the_spare_goes_back_with_those_who_must(lost: TaskNumber) -> 
     assert place.process == spare
     run.answer(orders)
     assert run.it.phase is Phase.RUNNING
-    assert set(PLAN.hosts[place.host]) <= {
+    assert set(PLAN.workers[place.worker]) <= {
         shard for recover in of(orders, Recover) for shard in recover.records
     } or not of(orders, Recover)

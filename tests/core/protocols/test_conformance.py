@@ -37,8 +37,8 @@ SOURCE = Place(FEED, (), (LEFT,))
 COORDINATED = [ALIGNED, AT_LEAST_ONCE, UNALIGNED]
 LOGGED = [
     scheme_of(checkpointing.Uncoordinated(every="1s", jitter=0.2)),
-    scheme_of(checkpointing.Induced(every="1s", rule="hmnr", jitter=0.2)),
-    scheme_of(checkpointing.Induced(every="1s", rule="bcs", jitter=0.2)),
+    scheme_of(checkpointing.CommunicationInduced(every="1s", rule="hmnr", jitter=0.2)),
+    scheme_of(checkpointing.CommunicationInduced(every="1s", rule="bcs", jitter=0.2)),
 ]
 every_scheme = pytest.mark.parametrize("scheme", [*COORDINATED, *LOGGED], ids=lambda s: s.name)
 coordinated = pytest.mark.parametrize("scheme", COORDINATED, ids=lambda s: s.name)

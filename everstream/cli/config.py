@@ -1,0 +1,80 @@
+"""`everstream config`: which options apply to a run, and where each of them comes from."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from everstream.cli.flags import Given, configured_for, in_words, with_flags
+from everstream.engine.configuration import Configured
+from everstream.errors import UserError
+from everstream.hiding import hidden_in, without_secret
+from everstream.pipeline.options import SETTINGS, RunOptions
+
+DEFAULT = "default"
+
+
+@with_flags
+def config(
+    given: Given,
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[PIPELINE]",
+            help="The program, as for everstream run: the file is searched from its folder upwards. "
+            "Without one, from the working directory.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show the options that a run would have, and where each value comes from.
+
+    A flag wins over an environment variable (EVERSTREAM_WORKERS), which wins over everstream.toml or
+    the table tool.everstream of pyproject.toml, which wins over the default. Takes all flags of
+    everstream run, so that you can try them. Names and passwords in addresses are hidden.
+
+    Example: everstream config examples/word_count.py --workers 2
+
+    Exit codes: 0 all values are valid; 2 one is not, or there is no such option.
+    """
+    from everstream.cli.run import say_error
+    from everstream.cli.supervise import USAGE
+
+    try:
+        found = configured_for(target)
+        for name, value in in_words(given).items():
+            found[name] = Configured(value, f"flag {SETTINGS[name].flag}")
+        RunOptions.from_settings({name: one.value for name, one in found.items()})
+    except UserError as error:
+        say_error(error.message)
+        raise typer.Exit(USAGE) from None
+    if as_json:
+        typer.echo(json.dumps(_in_json(found), indent=2))
+    else:
+        Console().print(_table(found))
+
+
+def _in_json(found: dict[str, Configured]) -> dict[str, dict[str, Any]]:
+    return {
+        name: {"value": _shown(found[name].value), "origin": found[name].origin}
+        if name in found
+        else {"value": setting.default, "origin": DEFAULT}
+        for name, setting in SETTINGS.items()
+    }
+
+
+def _shown(value: Any) -> Any:
+    """A value without what is secret in it."""
+    return without_secret(value) if isinstance(value, str) and "://" in value else hidden_in(value)
+
+
+def _table(found: dict[str, Configured]) -> Table:
+    table = Table("option", "value", "origin")
+    for name, row in _in_json(found).items():
+        style = "dim" if row["origin"] == DEFAULT else None
+        value = row["value"] if isinstance(row["value"], str) else json.dumps(row["value"])
+        table.add_row(name, escape(value), escape(row["origin"]), style=style)
+    return table

@@ -1,0 +1,1 @@
+"""Files: text, JSON lines, CSV, Parquet and bytes, local or in an object store."""

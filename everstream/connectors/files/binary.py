@@ -1,0 +1,96 @@
+"""`Binary`: records as bytes, one straight after the other, for output that is no text.
+
+Files of such a kind are often made to be put together: bzip2 streams, the images of a Motion JPEG
+video, the rows of a picture. Part files of a sink with one shard, joined in the order of their
+names, are what one program would have written into one file.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import polars as pl
+
+from everstream.connectors.files.connector import PartSink
+from everstream.connectors.files.filesystem import filesystem_of, names_in
+from everstream.connectors.files.parts import (
+    BYTES_PER_READ,
+    PartFolder,
+    PartName,
+    PartWriter,
+)
+from everstream.errors import UserError
+from everstream.pipeline.batch import Batch
+from everstream.pipeline.sink import SinkShard, Writer
+
+ENDING = ".bin"
+
+
+class Binary(PartSink):
+    """Writes each record's bytes after those of the record before it, exactly once.
+
+    A record is anything with bytes in it (`bytes`, a numpy array), or what `encode(record)` turns
+    into that. One part file per shard and checkpoint appears in the folder when its checkpoint is
+    stable. `pieces()` reads them all, in order.
+
+    >>> words = es.Pipeline("bytes").source(es.FromList([b"to ", b"be"]))
+    >>> written = es.Binary("words/")
+    >>> _ = words.sink(written, ordered=True).run()
+    >>> b"".join(written.pieces())
+    b'to be'
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        encode: Callable[[Any], Any] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._fs, self._path = filesystem_of(folder, storage_options)
+        self._encode = encode
+
+    def pieces(self) -> Iterator[bytes]:
+        """What the part files hold, by checkpoint and shard, a piece at a time."""
+        folder = self._part_folder()
+        names = (PartName.parse(name, ENDING) for name in names_in(self._fs, self._path))
+        parts = [name for name in names if name is not None]
+        for part in sorted(parts, key=lambda part: (part.checkpoint, part.shard)):
+            with self._fs.open(folder.path_of(part), "rb") as file:
+                while piece := file.read(BYTES_PER_READ):
+                    yield piece
+
+    def open(self, who: SinkShard) -> Writer:
+        return _BinaryWriter(self._part_folder(), who, self._encode)
+
+    def check(self) -> None:
+        if self._fs.isfile(self._path):
+            raise UserError(f"Binary writes into a folder, but '{self._path}' is a file.")
+
+    def _part_folder(self) -> PartFolder:
+        return PartFolder(self._fs, self._path, ENDING)
+
+
+class _BinaryWriter(PartWriter):
+    def __init__(
+        self, folder: PartFolder, who: SinkShard, encode: Callable[[Any], Any] | None
+    ) -> None:
+        super().__init__(folder, who)
+        self._operator = who.operator
+        self._encode = encode
+
+    def encode(self, batch: Batch) -> bytes:
+        if isinstance(batch, pl.DataFrame):
+            raise UserError(
+                f"operator '{self._operator}': Binary takes records with bytes in them, not "
+                "columns. Use Parquet for columns."
+            )
+        try:
+            return b"".join(batch if self._encode is None else map(self._encode, batch))
+        except (TypeError, ValueError, BufferError) as error:
+            if self._encode is not None:
+                raise
+            raise UserError(
+                f"operator '{self._operator}': a record has no bytes to write: {error}. "
+                "Say how to make them with Binary(folder, encode=...)."
+            ) from error

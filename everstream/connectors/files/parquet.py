@@ -1,0 +1,408 @@
+"""Parquet: `Parquet` reads such files as a source and writes them as a sink, on columns.
+
+Files are cut into byte ranges as text files are, and a row group belongs to the range its first
+byte lies in: no shard needs to read the footers of files that are another's. The place in a file
+is a row number. What is written becomes a file only when it is whole, footer and all, and its
+checkpoint is stable, so any reader of the folder sees finished Parquet files and nothing else.
+"""
+
+import io
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+from pyarrow import parquet
+
+from everstream.connectors.columns import Columns, ColumnsWriter, Format
+from everstream.connectors.files.connector import FileConnector
+from everstream.connectors.files.filesystem import opened_for_arrow
+from everstream.connectors.files.parts import PartFolder, PartWriter
+from everstream.connectors.files.ranges import FileReader, LinesOffset, Split
+from everstream.connectors.files.splits import Follower, Listing
+from everstream.connectors.options import at_least_one
+from everstream.errors import ConnectorError, UserError
+from everstream.pipeline.batch import Batch
+from everstream.pipeline.exact import Kind, parts_of
+from everstream.pipeline.rejects import OnError, Rejected
+from everstream.pipeline.sink import SinkShard, Writer
+from everstream.pipeline.source import END, EndOfStream, Reader
+from everstream.pipeline.types import Row
+
+ROWS_PER_BATCH = 65_536
+SMALLEST_SPLIT_BYTES = 1 << 20
+
+
+class Parquet(FileConnector[Row]):
+    """Parquet files. Batches are DataFrames.
+
+    As a source, `path` names a file, a folder or a pattern; `columns` the ones to read, all by
+    default. All files must have the columns of the first. With `follow=True` the source never
+    ends: files that appear later, whole, are read too. `on_error` says what happens to files and
+    row groups that cannot be read, and to files with other columns.
+
+    As a sink, `path` names a folder. Output is exactly-once: one part file per shard and
+    checkpoint, which appears whole when its checkpoint is stable. Types are those of the first
+    batch unless given: `schema={'name': pl.Float64, ...}`. A value that is not exactly of its
+    column's type is refused.
+
+    >>> rows = es.Pipeline("write").source(es.Range(2, column="n"))
+    >>> _ = rows.sink(es.Parquet("numbers/")).run()
+    >>> es.Pipeline("read").source(es.Parquet("numbers/")).collect().run().collected()
+    [{'n': 0}, {'n': 1}]
+    """
+
+    ending = ".parquet"
+    source_options = frozenset({"columns", "batch_rows", "follow", "on_error"})
+    in_lines = False
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        columns: Sequence[str] | None = None,
+        schema: Mapping[str, Any] | None = None,
+        batch_rows: int = ROWS_PER_BATCH,
+        follow: bool = False,
+        on_error: OnError = "fail",
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        at_least_one(batch_rows=batch_rows)
+        super().__init__(path, schema, follow, on_error, storage_options)
+        self._columns = list(columns) if columns is not None else None
+        self._given_schema = self._schema
+        self._batch_rows = batch_rows
+
+    def _open_writer(self, who: SinkShard) -> Writer:
+        return ParquetWriter(self._part_folder(), who, self.columns(who))
+
+    def columns(self, who: SinkShard) -> Columns:
+        return Columns(who, self._given_schema, FORMAT)
+
+    def _learn_schema(self) -> None:
+        if self._files.files:
+            self._schema = self._first_schema()
+
+    def _open_reader(self, shard: int, shards: int) -> Reader:
+        schema = self._schema
+        if schema is None and self._files.files:
+            schema = self._first_schema()
+        offset = self._files.first_offset(shard, shards, SMALLEST_SPLIT_BYTES)
+        files = _Files(self._fs, self._columns)
+        follower = self._files.follower(shard, shards)
+        return _ParquetReader(files, offset, schema, self._batch_rows, self.on_error, follower)
+
+    @property
+    def _smallest_split_bytes(self) -> int:
+        return SMALLEST_SPLIT_BYTES
+
+    def _first_schema(self) -> pl.Schema:
+        """The columns of the first file that can be read."""
+        files = _Files(self._fs, self._columns)
+        problem: ConnectorError | None = None
+        for path, size in self._files.files:
+            try:
+                return files.open(Split(path, 0, size, size)).schema
+            except ConnectorError as error:
+                problem = problem or error
+                if self.on_error == "fail":
+                    break
+            finally:
+                files.close()
+        raise UserError(f"cannot tell the columns of '{self._path}': {problem}")
+
+
+@dataclass(frozen=True)
+class _Group:
+    """A row group: its number, its first row in the file, and how many rows it has."""
+
+    number: int
+    first_row: int
+    rows: int
+    start_byte: int
+
+
+class _OpenFile:
+    """A Parquet file whose footer has been read."""
+
+    def __init__(self, path: str, file: Any, columns: Sequence[str] | None) -> None:
+        self.path = path
+        self._parquet = parquet.ParquetFile(file)
+        arrow = self._parquet.schema_arrow
+        if columns is not None:
+            missing = [name for name in columns if name not in arrow.names]
+            if missing:
+                raise ConnectorError(f"'{path}' has no column {', '.join(missing)}.")
+            arrow = pa.schema([arrow.field(name) for name in columns])
+        self._names = list(arrow.names)
+        self.schema = pl.DataFrame(pl.from_arrow(arrow.empty_table())).schema
+        self.groups: list[_Group] = []
+        row = 0
+        for number in range(self._parquet.metadata.num_row_groups):
+            group = self._parquet.metadata.row_group(number)
+            self.groups.append(_Group(number, row, group.num_rows, _first_byte(group)))
+            row += group.num_rows
+
+    def groups_in(self, split: Split) -> list[_Group]:
+        return [g for g in self.groups if split.start <= g.start_byte < split.stop and g.rows]
+
+    def read(self, group: _Group) -> pl.DataFrame:
+        table = self._parquet.read_row_group(group.number, columns=self._names)
+        return pl.DataFrame(pl.from_arrow(table)).select(self._names)
+
+
+def _first_byte(group: Any) -> int:
+    if not group.num_columns:
+        return 0
+    column = group.column(0)
+    dictionary = column.dictionary_page_offset
+    data: int = column.data_page_offset
+    return min(data, dictionary) if dictionary else data
+
+
+class _Files:
+    """Keeps the file being read open."""
+
+    def __init__(self, fs: Any, columns: Sequence[str] | None) -> None:
+        self._fs = fs
+        self._columns = columns
+        self._file: Any = None
+        self._open: _OpenFile | None = None
+
+    def open(self, split: Split) -> _OpenFile:
+        if self._open is not None and self._open.path == split.path:
+            return self._open
+        self.close()
+        try:
+            size_bytes = self._fs.info(split.path)["size"]
+            self._file = opened_for_arrow(self._fs, split.path)
+        except OSError as error:
+            raise _Gone(
+                f"cannot read '{split.path}': {error}. "
+                "Put the file back, or start over with --fresh, which deletes the output."
+            ) from error
+        if size_bytes != split.file_bytes:
+            raise _Gone(
+                f"'{split.path}' has {size_bytes} bytes where it had {split.file_bytes} when the "
+                "run began. Put the file back, or start over with --fresh, which deletes the output."
+            )
+        try:
+            self._open = _OpenFile(split.path, self._file, self._columns)
+        except (pa.ArrowException, OSError) as error:
+            raise ConnectorError(
+                f"'{split.path}' is not a whole Parquet file: {error}. "
+                "Write it again, or leave it out of the pattern."
+            ) from error
+        return self._open
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file, self._open = None, None
+
+
+class _Gone(ConnectorError):
+    """The file is not what it was: never a reason to skip it."""
+
+
+class _ParquetReader(FileReader):
+    """The schema is part of the offset: it must not change on replay."""
+
+    def __init__(
+        self,
+        files: _Files,
+        offset: LinesOffset,
+        schema: pl.Schema | None,
+        batch_rows: int,
+        on_error: OnError,
+        follower: Follower,
+    ) -> None:
+        super().__init__(on_error)
+        self._files = files
+        self._offset = offset
+        self._schema = schema
+        self._batch_rows = batch_rows
+        self._follower = follower
+        self._decoded: tuple[str, int, pl.DataFrame] | None = None
+
+    @property
+    def offset(self) -> tuple[LinesOffset, pl.Schema | None]:
+        return self._offset, self._schema
+
+    def seek(self, offset: tuple[LinesOffset, pl.Schema | None]) -> None:
+        self._offset, self._schema = offset
+        self._rejected = []
+
+    def stop_at(self, point: Listing) -> None:
+        self._follower = replace(self._follower, listed=point)
+
+    def read(self) -> Batch | EndOfStream | None:
+        self._idle = False
+        while True:
+            if self._offset.index == len(self._offset.splits):
+                if self._follower.looks:
+                    self._offset = self._follower.extended(self._offset)
+                if self._offset.index == len(self._offset.splits):
+                    self._idle = not self._follower.ends
+                    return END if self._follower.ends else None
+            batch = self._read_split(self._offset.splits[self._offset.index])
+            if batch is not None and batch.height:
+                return batch
+
+    def close(self) -> None:
+        self._files.close()
+        self._decoded = None
+
+    def _read_split(self, split: Split) -> pl.DataFrame | None:
+        """The next rows of this split; None when it is done with, or has to be left out."""
+        try:
+            file = self._files.open(split)
+        except _Gone:
+            raise
+        except ConnectorError as error:
+            # Every range of the file finds this out; the first one says so.
+            self._leave_out(split.path, error, 1 if split.start == 0 else 0)
+            self._offset = self._offset.next_split()
+            return None
+        groups = file.groups_in(split)
+        try:
+            self._check_schema(file)
+        except ConnectorError as error:
+            self._leave_out(split.path, error, sum(group.rows for group in groups))
+            self._offset = self._offset.next_split()
+            return None
+        position = self._offset.place
+        left = [g for g in groups if position is None or g.first_row + g.rows > position]
+        if not left:
+            self._offset = self._offset.next_split()
+            return None
+        return self._read_group(file, left[0], position)
+
+    def _read_group(self, file: _OpenFile, group: _Group, position: int | None) -> pl.DataFrame:
+        start = max(position or 0, group.first_row)
+        try:
+            frame = self._group_frame(file, group)
+        except (pa.ArrowException, OSError) as error:
+            place = f"'{file.path}', row group {group.number} (rows from {group.first_row})"
+            problem = ConnectorError(
+                f"{place}: {error}. Write the file again, or leave it out of the pattern."
+            )
+            self._leave_out(place, problem, group.rows)
+            frame, start = pl.DataFrame(), group.first_row + group.rows
+        row = start - group.first_row
+        batch = frame[row : row + self._batch_rows]
+        stop = start + batch.height
+        if stop == group.first_row + group.rows:
+            self._decoded = None
+        self._offset = replace(self._offset, position=stop)
+        return batch
+
+    def _group_frame(self, file: _OpenFile, group: _Group) -> pl.DataFrame:
+        if self._decoded is None or self._decoded[:2] != (file.path, group.number):
+            self._decoded = (file.path, group.number, file.read(group))
+        return self._decoded[2]
+
+    def _check_schema(self, file: _OpenFile) -> None:
+        if self._schema is None:
+            self._schema = file.schema
+        if file.schema == self._schema:
+            return
+        ours, theirs = _described(self._schema), _described(file.schema)
+        raise ConnectorError(
+            f"'{file.path}' has the columns {', '.join(theirs)} where {', '.join(ours)} were "
+            "expected. Give all files the same columns, name those to read with columns=[...], "
+            "or leave this file out of the pattern."
+        )
+
+    def _leave_out(self, place: str, error: ConnectorError, records: int) -> None:
+        if self._on_error == "fail":
+            raise error
+        if records:
+            self._rejected.append(Rejected(None, error.message, place, records))
+
+
+def _described(schema: pl.Schema) -> list[str]:
+    return [f"{name} ({kind})" for name, kind in schema.items()]
+
+
+ROWS_PER_GROUP = 262_144
+_NO_PARQUET = (pl.Int128, pl.UInt128, pl.Object)
+
+
+def _stored_as(kind: Kind) -> Kind | None:
+    empty = (isinstance(part, pl.Struct) and not part.fields for part in parts_of(kind))
+    unfit = any(part.base_type() in _NO_PARQUET for part in parts_of(kind)) or any(empty)
+    return None if unfit else kind
+
+
+FORMAT = Format("Parquet", stored_as=_stored_as)
+
+
+class _Growing(io.RawIOBase):
+    """A file that hands over what was written to it since it was last asked."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._position = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        piece = bytes(data)
+        self._pieces.append(piece)
+        self._position += len(piece)
+        return len(piece)
+
+    def tell(self) -> int:
+        return self._position
+
+    def take(self) -> bytes:
+        pieces, self._pieces = self._pieces, []
+        return b"".join(pieces)
+
+
+class ParquetWriter(ColumnsWriter, PartWriter):
+    """Rows wait until they make a row group, or until the checkpoint."""
+
+    def __init__(self, folder: PartFolder, who: SinkShard, columns: Columns) -> None:
+        super().__init__(folder, who)
+        self._columns = columns
+        self._waiting: list[pl.DataFrame] = []
+        self._growing = _Growing()
+        self._parquet: Any = None
+
+    def encode(self, batch: Batch) -> bytes:
+        self._waiting.append(self._columns.settle(batch))
+        if sum(waiting.height for waiting in self._waiting) >= ROWS_PER_GROUP:
+            self._write_group()
+        return self._growing.take()
+
+    def finish(self) -> bytes:
+        self._write_group()
+        self._parquet.close()
+        self._parquet = None
+        return self._growing.take()
+
+    def close(self) -> None:
+        super().close()
+        self._waiting, self._parquet = [], None
+
+    def _write_group(self) -> None:
+        if not self._waiting:
+            return
+        # Files of one folder are read together: a column cannot have a type in some of them only.
+        self._columns.require_types()
+        table = _arrow(self._columns.settled(self._waiting))
+        self._waiting = []
+        if self._parquet is None:
+            self._growing = _Growing()
+            self._parquet = parquet.ParquetWriter(self._growing, table.schema, compression="zstd")
+        self._parquet.write_table(table, row_group_size=ROWS_PER_GROUP)
+
+
+def _arrow(frame: pl.DataFrame) -> pa.Table:
+    """In types that every reader of Parquet knows."""
+    return frame.to_arrow(compat_level=pl.CompatLevel.oldest())

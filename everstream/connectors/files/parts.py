@@ -1,0 +1,471 @@
+"""Exactly-once output as part files: one file per shard and checkpoint, visible only when whole.
+
+A writer fills a file in `<folder>/_pending/`. `prepare` hands that file to a transaction and the
+writer starts another; `commit` renames it to
+`part-<pipeline>.<operator>-<shard>-<checkpoint>-g<generation>`. The numbers of checkpoints come again
+after a store went back, generations never do: no name is used twice, so a writer that wakes up late
+can neither replace nor remove what its successor has shown. Pending names hold the generation and a
+random token. A fence file tells which generation took over last: a writer that wakes up too late
+finds a higher one and leaves everything alone. Earlier versions wrote names without generation, which
+are read, and taken back, like the others.
+"""
+
+import re
+import tempfile
+import uuid
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import IO, Any, cast
+from urllib.parse import quote
+
+from everstream.connectors.encoding import STRONG, RunningSum
+from everstream.connectors.files.filesystem import (
+    create,
+    filesystem_of,
+    is_local,
+    make_folders,
+    names_in,
+    remove,
+    rename,
+    sync_file,
+    sync_folder,
+)
+from everstream.connectors.ownership import Claim, FolderClaim, Owner, refuse_replaced
+from everstream.errors import ConnectorError, InternalError, UserError
+from everstream.pipeline.batch import Batch
+from everstream.pipeline.sink import Committable, Permit, SinkShard, Writer
+from everstream.state.saved import Saved
+from everstream.state.signing import StoreKey, key_of
+
+PENDING = "_pending"
+BYTES_PER_READ = 1 << 20
+IN_MEMORY_BYTES = 64 << 20
+"""Output that is about to be committed is held in memory up to this size, then in a temporary file."""
+
+
+def owner_of(pipeline: str, operator: str) -> str:
+    """`pipeline.operator` as it stands in file names; no two pairs give the same."""
+    return ".".join(quote(name, safe=" ").replace(".", "%2E") for name in (pipeline, operator))
+
+
+@dataclass(frozen=True)
+class PartName(Saved, word="part-name"):
+    """A committed file: whose it is, when it was closed and by which generation."""
+
+    owner: str
+    shard: int
+    checkpoint: int
+    generation: int | None = field(default=None, compare=False)
+    """None if a version wrote it that left it out."""
+
+    def __str__(self) -> str:
+        whose = f"part-{self.owner}-{self.shard:04d}-{self.checkpoint:08d}"
+        return whose if self.generation is None else f"{whose}-g{self.generation}"
+
+    @staticmethod
+    def parse(name: str, ending: str) -> "PartName | None":
+        found = re.fullmatch(
+            rf"part-(.+)-(\d{{4,}})-(\d{{8,}})(?:-g(\d+))?{re.escape(ending)}", name
+        )
+        if found is None:
+            return None
+        generation = None if found[4] is None else int(found[4])
+        return PartName(found[1], int(found[2]), int(found[3]), generation)
+
+
+@dataclass(frozen=True)
+class PendingName(Saved, word="pending-name"):
+    """A file in `_pending`: the open or prepared output, or the fence, of one writer."""
+
+    owner: str
+    shard: int
+    generation: int
+    token: str
+
+    def __str__(self) -> str:
+        return f"{self.owner}-{self.shard:04d}-g{self.generation}-{self.token}"
+
+    @staticmethod
+    def parse(name: str) -> "PendingName | None":
+        found = re.fullmatch(r"(.+)-(\d{4,})-g(\d+)-(fence|[0-9a-f]{32})", name)
+        return PendingName(found[1], int(found[2]), int(found[3]), found[4]) if found else None
+
+
+@dataclass(frozen=True)
+class PartFolder:
+    """A folder of part files on some filesystem; knows the names, not the content."""
+
+    fs: Any
+    path: str
+    ending: str
+    private: str | None = None
+    """The store it belongs to, which is closed to others; None for output to be seen by all."""
+    key: StoreKey | None = None
+    """The key of that store, if it is signed."""
+
+    @staticmethod
+    def at(folder: str, ending: str) -> "PartFolder":
+        """A folder, or the URL of one, for output that all may see."""
+        fs, path = filesystem_of(folder)
+        return PartFolder(fs, path, ending)
+
+    @staticmethod
+    def in_store(store: str, kind: str, operator: str, ending: str) -> "PartFolder":
+        """The folder of one operator for output of one kind that stays in the store."""
+        # The pipeline's name comes second in file names; here only the operator's part is needed.
+        name = owner_of("", operator).removeprefix(".")
+        fs, root = filesystem_of(store)
+        return PartFolder(fs, f"{root}/{kind}/{name}", ending, private=root, key=key_of(store))
+
+    @property
+    def pending_path(self) -> str:
+        return f"{self.path}/{PENDING}"
+
+    def path_of(self, name: PartName | PendingName) -> str:
+        if "/" in str(name):  # names are saved, and must never lead out of the folder
+            raise ConnectorError(f"'{name}' is not the name of a file in '{self.path}'.")
+        if isinstance(name, PartName):
+            return f"{self.path}/{name}{self.ending}"
+        return f"{self.pending_path}/{name}"
+
+    def signed_as(self, name: PartName | PendingName) -> str:
+        """What a file is called in its signature: its path inside the store."""
+        return self.path_of(name).removeprefix(f"{self.private}/")
+
+    def create(self) -> None:
+        try:
+            for folder in (self.path, self.pending_path):
+                make_folders(self.fs, folder, self.private)
+        except OSError as error:
+            raise ConnectorError(
+                f"cannot create the folder '{self.pending_path}': {error}. "
+                "Check that it may be written, or name another folder."
+            ) from error
+
+    def parts(self, owner: str) -> list[PartName]:
+        """The committed parts of one pipeline and operator, by checkpoint, then shard."""
+        names = (PartName.parse(name, self.ending) for name in names_in(self.fs, self.path))
+        mine = [name for name in names if name is not None and name.owner == owner]
+        return sorted(mine, key=lambda name: (name.checkpoint, name.shard))
+
+    def pendings(self, owner: str) -> list[PendingName]:
+        names = (PendingName.parse(name) for name in names_in(self.fs, self.pending_path))
+        return [name for name in names if name is not None and name.owner == owner]
+
+    def begin(self, name: PendingName) -> Any:
+        """A new file in `_pending`, open for writing."""
+        return create(self.fs, self.path_of(name), self.private)
+
+    def remove(self, name: PartName | PendingName) -> None:
+        remove(self.fs, self.path_of(name))
+
+    def claim(self, pipeline: str, operator: str, store: str) -> Claim:
+        """The wish of a run with this store to write here."""
+        self.create()
+        path = f"{self.pending_path}/{owner_of(pipeline, operator)}.owner"
+        return FolderClaim(self.fs, self.path, path, Owner.of(pipeline, operator, store))
+
+    def start_fresh(
+        self, pipeline: str, operator: str, replace: bool, store: str | None = None
+    ) -> None:
+        """Make room for a run from nothing; see `Sink.start_fresh`.
+
+        Pending files alone were never shown to anyone: they go without asking. With a `store` the
+        folder belongs to it from now on; a folder inside the store does anyway.
+        """
+        claim = None if store is None else self.claim(pipeline, operator, store)
+        if claim is not None:
+            claim.check()
+        owner = owner_of(pipeline, operator)
+        parts = self.parts(owner)
+        if parts and not replace:
+            raise UserError(
+                f"'{self.path}' already holds {len(parts)} part files of pipeline '{pipeline}', "
+                f"operator '{operator}', from an earlier run. Name another folder, or say --fresh, "
+                "which deletes them."
+            )
+        if claim is not None:
+            claim.take()
+        for pending in self.pendings(owner):
+            self.remove(pending)
+        for part in parts:
+            self.remove(part)
+
+    def left_behind(self, pipeline: str, operator: str) -> str | None:
+        """See `Sink.left_behind`."""
+        parts = len(self.parts(owner_of(pipeline, operator)))
+        return f"{parts} part file(s) in '{self.path}'" if parts else None
+
+
+def require_permit(permit: Permit, checkpoint: int, output: str) -> None:
+    """Raise if output of this checkpoint may not be shown yet."""
+    if permit.checkpoint < checkpoint:
+        raise InternalError(
+            f"{output} of checkpoint {checkpoint} was to be committed with a permit for checkpoint "
+            f"{permit.checkpoint} only"
+        )
+
+
+@dataclass
+class PartTransaction(Committable, Saved, word="part-transaction"):
+    """One prepared part file.
+
+    Pickles without its open file, which only `persist` needs, and without its folder: a checkpoint
+    must hold no credentials, and the folder may have moved. `recover` gives it the writer's own.
+    """
+
+    pending: PendingName
+    part: PartName
+    checkpoint: int
+    size_bytes: int
+    checksum: str | None = None
+    """None if a version wrote it that kept none."""
+    folder: PartFolder | None = field(default=None, repr=False, compare=False)
+    file: Any = field(default=None, repr=False, compare=False)
+    written_here: bool = field(default=False, repr=False, compare=False)
+    """By this process, moments ago: what was restored has waited for who knows how long."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "file": None, "folder": None, "written_here": False}
+
+    @property
+    def place(self) -> PartFolder:
+        if self.folder is None:
+            raise InternalError(f"part {self.part} was restored and given to no writer's `recover`")
+        return self.folder
+
+    @property
+    def path(self) -> str:
+        """Where the records wait."""
+        return self.place.path_of(self.pending)
+
+    @property
+    def _strong(self) -> bool:
+        return self.checksum is not None and self.checksum.startswith(STRONG)
+
+    def content(self) -> IO[bytes]:
+        """What waits, verified, in a copy that nobody else can change; it decodes nothing.
+
+        FileNotFoundError if it does not wait any more.
+        """
+        size_bytes, checksum = 0, RunningSum(self._strong)
+        copy = tempfile.SpooledTemporaryFile(max_size=IN_MEMORY_BYTES)  # noqa: SIM115
+        with self.place.fs.open(self.path, "rb") as file:
+            while size_bytes <= self.size_bytes and (piece := file.read(BYTES_PER_READ)):
+                size_bytes += len(piece)
+                checksum.add(piece)
+                copy.write(piece)
+        self.require_whole(size_bytes, str(checksum))
+        copy.seek(0)
+        return cast("IO[bytes]", copy)
+
+    def require_whole(self, size_bytes: int, checksum: str | None) -> None:
+        """Raise unless what waits has the size and the checksum of what was written."""
+        if self.place.key is not None and not self._strong:
+            raise ConnectorError(
+                f"'{self.path}' was written by an earlier version, which signed no output that "
+                "waits: whether somebody has changed it cannot be known. Let that version finish "
+                "the run, or go back to a checkpoint before it with `everstream rewind`."
+            )
+        if size_bytes != self.size_bytes:
+            problem = f"has {size_bytes} bytes where {self.size_bytes} were written"
+        elif self.checksum is not None and checksum != self.checksum:
+            problem = "is damaged: its checksum is not that of what was written"
+        else:
+            return
+        raise ConnectorError(
+            f"'{self.path}' {problem}; none of it is shown. Restore the file from a copy, or go "
+            "back to a checkpoint before it with `everstream rewind`."
+        )
+
+    def persist(self) -> None:
+        fs, path = self.place.fs, self.path
+        try:
+            if self.file is not None:
+                self.file.close()
+                self.file = None
+            sync_file(fs, path)
+            sync_folder(fs, self.place.pending_path)
+        except OSError as error:
+            raise ConnectorError(f"cannot make '{path}' durable: {error}") from error
+
+    def commit(self, permit: Permit) -> None:
+        require_permit(permit, self.checkpoint, f"part {self.part}")
+        if self.file is not None:
+            self.persist()
+        folder, pending = self.place, self.path
+        final = folder.path_of(self.part)
+        try:
+            if self.written_here and not is_local(folder.fs):  # a download of all of it
+                self.require_whole(folder.fs.size(pending), self.checksum)
+            else:
+                self.require_whole(*_measured(folder.fs, pending, self._strong))
+            rename(folder.fs, pending, final)
+        except FileNotFoundError as error:
+            # Renamed before: by an earlier attempt, or by another process that had the permit.
+            folder.fs.invalidate_cache(folder.path)
+            if not folder.fs.exists(final):
+                raise ConnectorError(
+                    f"part file '{final}' and its pending file '{pending}' are both gone. "
+                    "Someone else removed one of them: put it back, or start over with --fresh, "
+                    "which deletes the output there is."
+                ) from error
+        except OSError as error:
+            raise ConnectorError(f"cannot rename '{pending}' to '{final}': {error}") from error
+        sync_folder(folder.fs, folder.path)
+
+    def abort(self) -> None:
+        if self.file is not None:
+            self.file.close()
+            self.file = None
+        self.place.remove(self.pending)
+
+
+def _measured(fs: Any, path: str, strong: bool) -> tuple[int, str]:
+    """Size and checksum of a file."""
+    size_bytes, checksum = 0, RunningSum(strong)
+    with fs.open(path, "rb") as file:
+        while piece := file.read(BYTES_PER_READ):
+            size_bytes += len(piece)
+            checksum.add(piece)
+    return size_bytes, str(checksum)
+
+
+class PartWriter(Writer):
+    """Writes batches to part files; a subclass says how a batch becomes bytes."""
+
+    def __init__(self, folder: PartFolder, who: SinkShard) -> None:
+        self._folder = folder
+        self._who = who
+        self._owner = owner_of(who.pipeline, who.operator)
+        self._file: Any = None
+        self._pending: PendingName | None = None
+        self._size_bytes = 0
+        self._checksum = RunningSum(strong=folder.key is not None)
+        folder.create()
+
+    @abstractmethod
+    def encode(self, batch: Batch) -> bytes:
+        """The batch as bytes that can follow those of the batch before."""
+
+    def finish(self) -> bytes:
+        """The bytes that end a part; called when it is prepared."""
+        return b""
+
+    def seal(self, part: PartName) -> bytes:
+        """What comes behind all other bytes of the part that will have this name."""
+        return b""
+
+    @property
+    def starts_a_part(self) -> bool:
+        """Nothing has been written since the last checkpoint."""
+        return self._file is None
+
+    def write(self, batch: Batch) -> None:
+        if not len(batch):
+            return
+        data = self.encode(batch)
+        try:
+            if self._file is None:
+                self._pending = self._name(uuid.uuid4().hex)
+                self._file = self._folder.begin(self._pending)
+        except OSError as error:
+            raise self._cannot_write(error) from error
+        self._append(data)
+
+    def _append(self, data: bytes) -> None:
+        try:
+            self._file.write(data)
+        except OSError as error:
+            raise self._cannot_write(error) from error
+        self._size_bytes += len(data)
+        self._checksum.add(data)
+
+    def _cannot_write(self, error: OSError) -> ConnectorError:
+        return ConnectorError(
+            f"cannot write to '{self._folder.pending_path}': {error}. "
+            "Check that the disk has room and the folder may be written."
+        )
+
+    def prepare(self, checkpoint: int) -> Committable | None:
+        if self._file is None or self._pending is None:
+            return None
+        part = PartName(self._owner, self._who.shard, checkpoint, self._who.generation)
+        self._append(self.finish() + self.seal(part))
+        transaction = PartTransaction(
+            folder=self._folder,
+            pending=self._pending,
+            part=part,
+            checkpoint=checkpoint,
+            size_bytes=self._size_bytes,
+            checksum=str(self._checksum),
+            file=self._file,
+            written_here=True,
+        )
+        self._begin_anew()
+        return transaction
+
+    def _begin_anew(self) -> None:
+        self._file, self._pending = None, None
+        self._size_bytes, self._checksum = 0, RunningSum(strong=self._folder.key is not None)
+
+    def recover(self, transactions: Sequence[Committable], permit: Permit) -> Sequence[Committable]:
+        pendings = self._pendings_unless_fenced()
+        fence = self._name("fence")
+        self._folder.begin(fence).close()
+        ours = [self._bound(transaction) for transaction in transactions]
+        held = [t for t in ours if t.checkpoint > permit.checkpoint]
+        for transaction in ours:
+            if transaction.checkpoint <= permit.checkpoint:
+                transaction.commit(permit)
+        kept = {fence, *(name for t in held for name in self._pending_of(t))}
+        for pending in pendings:
+            if pending not in kept:
+                self._folder.remove(pending)
+        if permit.takes_back:
+            self._take_back(permit.checkpoint)
+        return held
+
+    def _take_back(self, checkpoint: int) -> None:
+        """Remove what earlier generations have shown since this checkpoint.
+
+        Their pending files are gone, so they can show nothing more. That no later generation had
+        begun when the parts were listed means that none of them is a later one's.
+        """
+        parts = self._mine(self._folder.parts(self._owner))
+        self._pendings_unless_fenced()
+        for part in parts:
+            if part.checkpoint > checkpoint and (part.generation or 0) < self._who.generation:
+                self._folder.remove(part)
+
+    def _pendings_unless_fenced(self) -> list[PendingName]:
+        """Our pending files; raises if a later generation has taken over."""
+        pendings = self._mine(self._folder.pendings(self._owner))
+        newest = max((name.generation for name in pendings), default=0)
+        refuse_replaced(self._who, newest, f"'{self._folder.path}'")
+        return pendings
+
+    def adopt(self, transactions: Sequence[Committable]) -> Sequence[Committable]:
+        return [self._bound(transaction) for transaction in transactions]
+
+    def _bound(self, transaction: Committable) -> Committable:
+        """A restored transaction, where this writer writes."""
+        assert isinstance(transaction, PartTransaction)
+        return replace(transaction, folder=self._folder)
+
+    def _pending_of(self, transaction: Committable) -> list[PendingName]:
+        """The pending files that a transaction needs."""
+        return [transaction.pending] if isinstance(transaction, PartTransaction) else []
+
+    def close(self) -> None:
+        if self._file is not None and self._pending is not None:
+            self._file.close()
+            self._folder.remove(self._pending)
+            self._begin_anew()
+
+    def _name(self, token: str) -> PendingName:
+        return PendingName(self._owner, self._who.shard, self._who.generation, token)
+
+    def _mine(self, names: list[Any]) -> list[Any]:
+        return [name for name in names if name.shard == self._who.shard]

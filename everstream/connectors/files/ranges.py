@@ -1,0 +1,178 @@
+"""Which byte ranges of which files a shard reads, and how far it has come in them.
+
+When the shards become more or fewer, the ranges that are left are dealt out anew; one that was begun
+goes to one shard, with the place it was read to. `FileReader` is what all readers of them share.
+"""
+
+import heapq
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise, zip_longest
+
+from everstream.connectors.files.compressed import ENDLESS, codec_of
+from everstream.pipeline.rejects import OnError, Rejected
+from everstream.pipeline.source import Reader
+from everstream.pipeline.types import T
+from everstream.state.saved import Saved
+
+LARGEST_SPLIT_BYTES = 64 << 20
+SPLITS_PER_SHARD = 4
+
+
+@dataclass(frozen=True)
+class Split(Saved, word="file-range"):
+    """A byte range of one file, and the size of the whole file when it was listed.
+
+    The range of a compressed file counts the bytes it holds, its size those it has.
+    """
+
+    path: str
+    start: int
+    stop: int
+    file_bytes: int
+    resumes_at: int | None = None
+    """Where to go on, if another shard has begun with it."""
+
+    @property
+    def left_bytes(self) -> int:
+        """About how much there is to read."""
+        return min(self.stop - self.start, self.file_bytes)
+
+
+@dataclass(frozen=True)
+class LinesOffset(Saved, word="files-offset"):
+    """A shard's splits, which of them is being read, and where in it the next line starts.
+
+    `position` is None while that split has not been begun. `seen` are the files that need not be
+    taken up any more, with the sizes they had: of those the source began with and those that came
+    later, the ones whose names fall to this shard. Earlier versions have saved all the files it
+    began with, without sizes, and None for a source that does not follow.
+    """
+
+    splits: tuple[Split, ...]
+    index: int = 0
+    position: int | None = None
+    seen: Mapping[str, int | None] | frozenset[str] | None = None
+
+    def next_split(self) -> "LinesOffset":
+        return replace(self, index=self.index + 1, position=None)
+
+    @property
+    def place(self) -> int | None:
+        """Where in the split to go on; None if nobody has begun it."""
+        return self.position if self.position is not None else self.splits[self.index].resumes_at
+
+    def left(self) -> list[Split]:
+        """The splits from here on, each with its place."""
+        splits = list(self.splits[self.index :])
+        if splits:
+            splits[0] = replace(splits[0], resumes_at=self.place)
+        return splits
+
+
+def deal(
+    files: Sequence[tuple[str, int]], shards: int, smallest_bytes: int
+) -> list[tuple[Split, ...]]:
+    """Cut the files into ranges; each next range goes to the shard with the fewest bytes yet."""
+    total_bytes = sum(size for _, size in files)
+    wanted = -(-total_bytes // (shards * SPLITS_PER_SHARD))
+    split_bytes = max(smallest_bytes, min(wanted, LARGEST_SPLIT_BYTES))
+    splits = list[Split]()
+    for path, size in files:
+        if size and codec_of(path):
+            splits.append(Split(path, 0, ENDLESS, size))
+        else:
+            splits += _cut(Split(path, 0, size, size), split_bytes)
+    return deal_by_size(splits, shards, lambda split: split.left_bytes)
+
+
+def _cut(split: Split, split_bytes: int) -> list[Split]:
+    """Ranges of about equal size, none larger than this."""
+    size = split.stop - split.start
+    pieces = -(-size // split_bytes)
+    bounds = [split.start + size * piece // pieces for piece in range(pieces + 1)] if pieces else []
+    return [replace(split, start=start, stop=stop) for start, stop in pairwise(bounds)]
+
+
+def deal_by_size(
+    items: Iterable[T], shards: int, size_bytes: Callable[[T], int]
+) -> list[tuple[T, ...]]:
+    """Each next item goes to the shard with the fewest bytes yet."""
+    hands: list[list[T]] = [[] for _ in range(shards)]
+    loads = [(0, shard) for shard in range(shards)]
+    for item in items:
+        load, shard = heapq.heappop(loads)
+        hands[shard].append(item)
+        heapq.heappush(loads, (load + size_bytes(item), shard))
+    return [tuple(hand) for hand in hands]
+
+
+def redistribute_splits(
+    offsets: Sequence[LinesOffset], shards: int, smallest_bytes: int | None
+) -> list[LinesOffset]:
+    """What is left to read for so many shards, as it would have come: the next of each, and so on.
+
+    Ranges that nobody has begun are cut further if there are few of them, but not smaller than
+    this; None if they must stay as they are.
+    """
+    turns = zip_longest(*(offset.left() for offset in offsets))
+    splits = [split for turn in turns for split in turn if split is not None]
+    if smallest_bytes is not None:
+        wanted = -(-sum(split.left_bytes for split in splits) // (shards * SPLITS_PER_SHARD))
+        split_bytes = max(smallest_bytes, wanted)
+        splits = [
+            piece
+            for split in splits
+            for piece in (_cut(split, split_bytes) if _can_be_cut(split) else [split])
+        ]
+    seen = seen_by(offsets)
+    return [
+        LinesOffset(hand, seen=None if seen is None else seen_of(seen, shard, shards))
+        for shard, hand in enumerate(deal_by_size(splits, shards, lambda split: split.left_bytes))
+    ]
+
+
+def seen_by(offsets: Iterable[LinesOffset]) -> dict[str, int | None] | None:
+    """The files that some of these shards know; None if one of them has not said."""
+    seen = dict[str, int | None]()
+    for offset in offsets:
+        if offset.seen is None:
+            return None
+        sizes = offset.seen if isinstance(offset.seen, Mapping) else dict.fromkeys(offset.seen)
+        seen.update({path: size for path, size in sizes.items() if seen.get(path) is None})
+    return seen
+
+
+def seen_of(files: Mapping[str, int | None], shard: int, shards: int) -> dict[str, int | None]:
+    """Of these files, those that would be this shard's if they came later."""
+    return {path: size for path, size in files.items() if falls_to(path, shards) == shard}
+
+
+def falls_to(path: str, shards: int) -> int:
+    """The shard that reads a file that comes later."""
+    return zlib.crc32(path.encode()) % shards
+
+
+def _can_be_cut(split: Split) -> bool:
+    return split.resumes_at is None and split.stop != ENDLESS
+
+
+LOOK_FOR_FILES_EVERY_S = 1.0
+
+
+class FileReader(Reader):
+    """Keeps what was rejected until it is taken, and knows when there is nothing to read yet."""
+
+    def __init__(self, on_error: OnError) -> None:
+        self._on_error = on_error
+        self._rejected: list[Rejected] = []
+        self._idle = False
+        """All files that are there have been read, and others may come."""
+
+    def ready_in_s(self) -> float:
+        return LOOK_FOR_FILES_EVERY_S if self._idle else 0.0
+
+    def take_rejected(self) -> list[Rejected]:
+        rejected, self._rejected = self._rejected, []
+        return rejected

@@ -1,0 +1,289 @@
+"""`Load`: how many items per second a source is to give, as it changes over time.
+
+The patterns are those of SPBench (wave, binary, increasing, decreasing, spike), a random walk, a
+function of the time, and a trace from a file. A load is exact: it says how many items are due by
+any moment, and when the n-th is due, rather than how long to wait between two of them.
+"""
+
+import difflib
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, Self, TypeAlias, get_args, overload
+
+import numpy as np
+import polars as pl
+
+from everstream.connectors.generate.rates import Floats, Pieces, Rate, Sampled, Steady, Walk, Wave
+from everstream.errors import UserError
+from everstream.pipeline.checkpointing import seconds
+
+Pattern: TypeAlias = Literal["wave", "binary", "increasing", "decreasing", "spike", "random-walk"]
+PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
+ONCE = ("increasing", "decreasing")
+"""These happen once; the others come again with every period."""
+RESOLUTION = "10ms"
+CALIBRATED_MIN, CALIBRATED_MAX, CALIBRATED_PERIODS = 0.1, 1.1, 3
+
+
+class Load:
+    """Items per second over time: a number, a pattern, or a function of the seconds since the start.
+
+    - `es.Load(500)`: always the same.
+    - `es.Load("wave", period="10s", min=100, max=1000)`: a sine that begins in the middle; "binary":
+      `min` for half a period, then `max`; "increasing" and "decreasing": once, within a period;
+      "spike": `min`, and in the last `spike` per cent of each period up to `max` and back;
+      "random-walk": each period the rate moves by at most a tenth of the range, from `seed`.
+    - `es.Load(lambda t: 100 + 5 * t)`: the function is asked every `resolution`.
+    - `es.Load.trace("trace.csv")`, `es.Load.parse("wave,10s,100,1000")`.
+
+    >>> load = es.Load("wave", period="10s", min=100, max=1000)
+    >>> load.rate(2.5), load.items(10), load.due_s(5500)
+    (1000.0, 5500.0, 10.0)
+    >>> numbers = es.Paced(es.Range(200), es.Load("binary", period="100ms", min=0, max=9000))
+    >>> len(es.Pipeline("loaded").source(numbers).collect().run().collected())
+    200
+    """
+
+    def __init__(
+        self,
+        pattern: Pattern | float | Callable[[float], float],
+        *,
+        period: str | float | None = None,
+        min: float | None = None,
+        max: float | None = None,
+        spike: float = 10,
+        seed: int = 0,
+        resolution: str | float = RESOLUTION,
+    ) -> None:
+        self.text: str | None = None
+        """The load as `parse` reads it; None if words cannot say it."""
+        self._rate: Rate
+        if isinstance(pattern, str):
+            self._rate, self.text = _named(pattern, period, min, max, spike, seed)
+            return
+        if period is not None or min is not None or max is not None:
+            raise UserError("period, min and max belong to a pattern: es.Load('wave', period=...).")
+        if callable(pattern):
+            step_s = seconds(resolution)
+            if not step_s > 0:
+                raise UserError(f"resolution={resolution!r} must be positive.")
+            self._rate = Sampled(pattern, step_s)
+            self._rate.rate(np.zeros(1))  # a function that cannot be called is found here
+            return
+        if not 0 < pattern < float("inf"):
+            raise UserError(
+                f"the rate must be a positive number of records per second, not {pattern}."
+            )
+        self._rate = Steady(float(pattern))
+        self.text = f"{pattern:.12g}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From words: "500", "wave,10s,100,1000", "spike,10s,100,1000,5" or "random-walk,1s,1,9,42".
+
+        Name, period (seconds, or with a unit), min and max, as SPBench writes them; last the
+        per cent of a spike, or the seed of a walk.
+
+        >>> es.Load.parse("binary,4,10,20").items(4)
+        60.0
+        """
+        words = [word.strip() for word in text.split(",")]
+        try:
+            if len(words) == 1 and words[0] not in PATTERNS:
+                return cls(float(words[0]))
+        except ValueError:
+            raise _unknown(words[0]) from None
+        name: Any = words[0]
+        if name not in PATTERNS:
+            raise _unknown(name)
+        if not 4 <= len(words) <= 5:
+            raise UserError(
+                f"the load '{text}': write NAME,PERIOD,MIN,MAX, as in wave,10s,100,1000."
+            )
+        try:
+            least, most = float(words[2]), float(words[3])
+            period: str | float = words[1] if words[1][-1:].isalpha() else float(words[1])
+            last = float(words[4]) if len(words) == 5 else None
+        except ValueError:
+            raise UserError(
+                f"the load '{text}': period, min and max must be numbers, as in wave,10s,100,1000."
+            ) from None
+        more: dict[str, Any] = {}
+        if last is not None and name not in ("spike", "random-walk"):
+            raise UserError(f"the load '{text}': only a spike and a random-walk take a fifth word.")
+        if last is not None:
+            more = {"spike": last} if name == "spike" else {"seed": int(last)}
+        return cls(name, period=period, min=least, max=most, **more)
+
+    @classmethod
+    def trace(cls, path: str | os.PathLike[str], *, repeat: bool = False) -> Self:
+        """From a .csv or .parquet with the columns `at_s` (from 0 up) and `rate`.
+
+        Each row's rate holds until the next row. The last one's stays; with `repeat` the last row
+        only says where the trace begins again.
+        """
+        at_s, rates = _read_trace(Path(path), repeat)
+        load = cls.__new__(cls)
+        load.text = None
+        held = rates[:-1] if len(rates) > 1 else rates
+        if not repeat:
+            at_s, held = np.append(at_s, at_s[-1] + 1.0), rates
+        load._rate = Pieces(at_s, held, held, repeats=repeat)
+        return load
+
+    @classmethod
+    def calibrated(cls, pattern: Pattern, run: Mapping[str, Any] | str | os.PathLike[str]) -> Self:
+        """A load that suits a pipeline, from a run of it at full speed.
+
+        `run` is `result.to_json()`, or a file that `everstream run --json` wrote. With throughput X
+        and duration T: from 0.1 X to 1.1 X, in periods of T/3; T if it increases or decreases.
+        """
+        found = run if isinstance(run, Mapping) else _result_in(Path(run))
+        throughput, lasted_s = found.get("records_per_s"), found.get("wall_s")
+        if not throughput or not lasted_s:
+            raise UserError(
+                "to calibrate, give the result of a run that read records: it has their number per "
+                "second and how long it took."
+            )
+        if pattern not in PATTERNS:
+            raise _unknown(pattern)
+        period_s = lasted_s if pattern in ONCE else lasted_s / CALIBRATED_PERIODS
+        return cls(
+            pattern,
+            period=float(period_s),
+            min=CALIBRATED_MIN * throughput,
+            max=CALIBRATED_MAX * throughput,
+        )
+
+    @overload
+    def rate(self, at_s: float) -> float: ...
+    @overload
+    def rate(self, at_s: Floats) -> Floats: ...
+    def rate(self, at_s: float | Floats) -> float | Floats:
+        """Items per second so long after the start; of a numpy array: of each."""
+        return _like(at_s, self._rate.rate(np.atleast_1d(np.asarray(at_s, float))))
+
+    @overload
+    def items(self, at_s: float) -> float: ...
+    @overload
+    def items(self, at_s: Floats) -> Floats: ...
+    def items(self, at_s: float | Floats) -> float | Floats:
+        """How many items are due by then: the integral of the rate."""
+        return _like(at_s, self._rate.items(np.atleast_1d(np.asarray(at_s, float))))
+
+    @overload
+    def due_s(self, number: float, until_s: float = float("inf")) -> float: ...
+    @overload
+    def due_s(self, number: Floats, until_s: float = float("inf")) -> Floats: ...
+    def due_s(self, number: float | Floats, until_s: float = float("inf")) -> float | Floats:
+        """When item `number` is due, counted from 1; infinity if never, or only after `until_s`."""
+        numbers = np.atleast_1d(np.asarray(number, float))
+        return _like(number, self._rate.due_s(numbers, until_s))
+
+    def __repr__(self) -> str:
+        return f"Load({self.text or type(self._rate).__name__.lower()})"
+
+
+def load_of(given: "Load | float | str | Callable[[float], float]") -> Load:
+    """What a user may say where a load is wanted."""
+    if isinstance(given, Load):
+        return given
+    return Load.parse(given) if isinstance(given, str) else Load(given)
+
+
+def _like(given: float | Floats, found: Floats) -> float | Floats:
+    return found if isinstance(given, np.ndarray) else float(found[0])
+
+
+def _unknown(name: str) -> UserError:
+    near = difflib.get_close_matches(str(name), PATTERNS, 1)
+    meant = f" Did you mean {near[0]}?" if near else ""
+    return UserError(f"there is no load pattern '{name}'.{meant} There are {', '.join(PATTERNS)}.")
+
+
+def _named(
+    name: str,
+    period: str | float | None,
+    least: float | None,
+    most: float | None,
+    spike: float,
+    seed: int,
+) -> tuple[Rate, str]:
+    if name not in PATTERNS:
+        raise _unknown(name)
+    if period is None or least is None or most is None:
+        raise UserError(f"the load {name} needs period=, min= and max=.")
+    lasts_s = seconds(period)
+    if not 0 < lasts_s < float("inf"):
+        raise UserError(f"period={period!r} must be positive.")
+    if not 0 <= least < float("inf"):
+        raise UserError(f"min={least!r}: a rate is 0 or more items per second.")
+    if not least <= most < float("inf"):
+        raise UserError(f"max={most!r} must not be below min={least!r}.")
+    if most == 0 or (name == "spike" and least == spike == 0):
+        raise UserError(
+            "this load never gives anything: let max be positive, and a spike have some width."
+        )
+    if not 0 <= spike <= 100:
+        raise UserError(f"spike={spike!r} is in per cent of the period, from 0 to 100.")
+    text = f"{name},{lasts_s:.12g},{least:.12g},{most:.12g}"
+    if name == "spike":
+        text += f",{spike:.12g}"
+    elif name == "random-walk":
+        text += f",{seed}"
+    return _shape(name, lasts_s, least, most, spike / 100, seed), text
+
+
+def _shape(name: str, lasts_s: float, least: float, most: float, spike: float, seed: int) -> Rate:
+    match name:
+        case "wave":
+            return Wave(lasts_s, least, most)
+        case "binary":
+            levels = [least, most]
+            return Pieces([0.0, lasts_s / 2, lasts_s], levels, levels, repeats=True)
+        case "increasing":
+            return Pieces([0.0, lasts_s], [least], [most], repeats=False)
+        case "decreasing":
+            return Pieces([0.0, lasts_s], [most], [least], repeats=False)
+        case "random-walk":
+            return Walk(lasts_s, least, most, (most - least) / 10, seed)
+        case _:
+            if spike == 0:
+                return Pieces([0.0, lasts_s], [least], [least], repeats=True)
+            rise_s, top_s = lasts_s * (1 - spike), lasts_s * (1 - spike / 2)
+            times_s = [0.0, rise_s, top_s, lasts_s]
+            return Pieces(times_s, [least, least, most], [least, most, least], repeats=True)
+
+
+def _result_in(path: Path) -> dict[str, Any]:
+    try:
+        result: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"no result of a run in {path} ({error}): write one with everstream run PIPELINE "
+            "--json FILE, at full speed."
+        ) from None
+    return result
+
+
+def _read_trace(path: Path, repeat: bool) -> tuple[Floats, Floats]:
+    try:
+        frame = pl.read_parquet(path) if path.suffix == ".parquet" else pl.read_csv(path)
+        at_s = frame["at_s"].cast(pl.Float64).to_numpy()
+        rates = frame["rate"].cast(pl.Float64).to_numpy()
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise UserError(
+            f"no trace in {path} ({error}): give a .csv or .parquet with the columns at_s and rate."
+        ) from None
+    rising = len(at_s) > 0 and at_s[0] == 0 and bool(np.all(np.diff(at_s) > 0))
+    if not rising or (repeat and len(at_s) < 2):
+        raise UserError(f"the trace {path}: at_s must begin with 0 and rise from row to row.")
+    if not (np.all(rates >= 0) and np.all(np.isfinite(rates)) and rates.any()):
+        raise UserError(f"the trace {path}: rates are 0 or more, and not all of them 0.")
+    if repeat and not rates[:-1].any():
+        raise UserError(
+            f"the trace {path}: with repeat the last row only says where it ends, and all others are 0."
+        )
+    return at_s, rates

@@ -1,0 +1,423 @@
+"""`Paced`: another source's records under a load, for measurements and demonstrations.
+
+A record is due when the load says so; the start is when the shard first opened the source, and it
+is part of the offset. By default what could not be given in time is made up for, also after a
+failure, as a live feed would: a measured latency then counts the time that the pipeline was down.
+
+Time is read from a clock that does not jump. Across processes of one machine that clock goes on,
+too; only on another machine, or after it was booted, the wall clocks must do.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from everstream.connectors.generate.load import Load, load_of
+from everstream.connectors.generate.paced_offsets import (
+    Begun,
+    PacedOffset,
+    Timing,
+    redistribute_paced,
+)
+from everstream.connectors.options import at_least_one
+from everstream.connectors.wrapping import Wrapping, WrappingReader
+from everstream.errors import ConnectorError
+from everstream.pipeline.batch import Batch, columns_of
+from everstream.pipeline.operators.batching import WRITTEN
+from everstream.pipeline.rejects import Rejected
+from everstream.pipeline.source import EndOfStream, LoadSeen, Reader, Source
+from everstream.pipeline.types import T
+
+FRAME_EVERY_S = 0.0005
+"""At high rates records are given together so often, not one by one."""
+SHORTEST_WAIT_S = 1e-6
+LONGEST_WAIT_S = 1.0
+"""A load that gives nothing for long is looked at again after this time."""
+ROUNDING_RECORDS = 1e-6
+LATE_S = 0.05
+"""Without catching up: what could not be given so long after it was due was held up."""
+ALMOST_NOW_S = 0.05
+"""For what was due so lately the rate counts as steady since then."""
+
+
+class Paced(Wrapping[T]):
+    """Gives the records of `source` at `rate` records per second over all shards together.
+
+    `rate` is a number, an `es.Load`, or what one is made of: "wave,10s,100,1000", or a function
+    of the seconds since the start. Never more than is due, in frames of at most `batch` records.
+
+    With `catch_up` (the default) each record has its due time, and what could not be given in
+    time is given as soon as possible: waiting counts as latency. Without, as in SPBench, a record
+    that was held up moves all later ones back: the source then offers less load than the pattern
+    says, and no latency shows it; `es.Monitor` and `result.forfeited` do.
+
+    With `due="due_us"` each record has, in a column of that name, when it was due, in
+    microseconds since 1970: what a latency is measured from if waiting is to count.
+
+    >>> slow = es.Paced(es.Range(3), rate=1000)
+    >>> es.Pipeline("paced").source(slow).collect().run().collected()
+    [0, 1, 2]
+    """
+
+    def __init__(
+        self,
+        source: Source[T],
+        rate: float | Load | str | Callable[[float], float],
+        *,
+        clock: Callable[[], float] | None = None,
+        batch: int = 65_536,
+        due: str | None = None,
+        catch_up: bool = True,
+    ) -> None:
+        at_least_one(batch=batch)
+        super().__init__(source)
+        self._load = load_of(rate)
+        self._clock = clock
+        self._batch = batch
+        self._due_column = due
+        self._catch_up = catch_up
+
+    @classmethod
+    def around(cls, source: Source[T], load: Load, catch_up: bool) -> "Paced[T]":
+        """This source under this load; of one that is paced already, the rest stays as it is."""
+        if not isinstance(source, Paced):
+            return Paced(source, load, catch_up=catch_up)
+        return Paced(
+            source._source,
+            load,
+            clock=source._clock,
+            batch=source._batch,
+            due=source._due_column,
+            catch_up=catch_up,
+        )
+
+    def tunable(self) -> dict[str, str]:
+        return {**self._source.tunable(), "pattern": self._load.text or repr(self._load)}
+
+    def column_names(self) -> list[str] | None:
+        names = super().column_names()
+        if names is None or self._due_column is None or self._due_column in names:
+            return names
+        return [*names, self._due_column]
+
+    def open(self, shard: int, shards: int) -> Reader:
+        inner = self._source.open(shard, shards)
+        share = _Share(self._load, shards)
+        pace = _Pace(self._batch, self._due_column, self._catch_up)
+        return _PacedReader(inner, share, Timing(self._clock), pace, self._source.open)
+
+    def unread(self, offsets: Sequence[PacedOffset], point: Any) -> str | None:
+        if any(offset.skip or offset.begun for offset in offsets):
+            return "records of a batch that was given in part"
+        return self._source.unread([offset.inner for offset in offsets], point)
+
+    def overlooked(self, offsets: Sequence[PacedOffset], point: Any) -> str | None:
+        return self._source.overlooked([offset.inner for offset in offsets], point)
+
+    def redistribute(self, offsets: Sequence[PacedOffset], shards: int) -> Sequence[PacedOffset]:
+        return redistribute_paced(offsets, shards, self._load, self._source.redistribute)
+
+
+@dataclass(frozen=True)
+class _Share:
+    """One shard's part of a load."""
+
+    load: Load
+    shards: int
+
+    def rate(self, at_s: float) -> float:
+        return self.load.rate(at_s) / self.shards
+
+    def items(self, at_s: float) -> float:
+        return self.load.items(at_s) / self.shards
+
+    def due_s(self, number: float, until_s: float) -> float:
+        return self.load.due_s(number * self.shards, until_s)
+
+    def all_due_s(self, numbers: Any) -> Any:
+        return self.load.due_s(np.maximum(numbers * self.shards, 0.0))
+
+
+@dataclass(frozen=True)
+class _Pace:
+    """How records are given, as the user has asked for."""
+
+    batch: int
+    due_column: str | None
+    catch_up: bool
+
+
+class _PacedReader(WrappingReader):
+    def __init__(
+        self,
+        inner: Reader,
+        share: _Share,
+        timing: Timing,
+        pace: _Pace,
+        open_as: Callable[[int, int], Reader],
+    ) -> None:
+        """open_as: a reader of the source for another of its shards."""
+        super().__init__(inner)
+        self._written = self._share = share
+        self._timing = timing
+        self._batch = pace.batch
+        self._due_column = pace.due_column
+        self._catch_up = pace.catch_up
+        self._open_as = open_as
+        self._earlier: Reader | None = None
+        """Reads a batch that an earlier shard had begun."""
+        self._clocks: tuple[Callable[[], float], Callable[[], float]] | None = None
+        self._after: Any = None
+        self._offset = PacedOffset(0.0, 0, inner.offset, 0)
+        self._begin()
+        self._held: Batch = []
+        self._to_skip = 0
+        self._next_frame_s = float("-inf")
+        self._born_s = 0.0
+        self._is_new = True
+        """Nobody has asked for a record, in this process or one before it."""
+        self._inner_is_idle = False
+        self._catching_up = False
+        """It ends for this run, and not for good."""
+        self._held_rejected: list[Rejected] = []
+        self._rejected: list[Rejected] = []
+
+    def _begin(self) -> None:
+        """The load begins now."""
+        start_s = self._timing.start()
+        self._offset = replace(
+            self._offset,
+            start_s=start_s,
+            steady_s=self._timing.steady_start_s,
+            clock=self._timing.name,
+            given=0,
+        )
+
+    @property
+    def offset(self) -> PacedOffset:
+        return self._offset
+
+    def keep_time(self, wall_s: Callable[[], float], steady_s: Callable[[], float]) -> None:
+        super().keep_time(wall_s, steady_s)
+        self._clocks = (wall_s, steady_s)
+        if self._timing.use(wall_s, steady_s):
+            self._begin()
+
+    def stop_at(self, point: Any) -> None:
+        super().stop_at(point)
+        self._catching_up = True
+
+    def inner_offset(self, offset: PacedOffset) -> Any:
+        return offset.inner
+
+    @property
+    def holds(self) -> bool:
+        return len(self._held) > 0 or self._earlier is not None
+
+    def forget(self, offset: PacedOffset) -> None:
+        if offset.forgets:
+            super().forget(offset)
+
+    def close(self) -> None:
+        self._close_earlier()
+        super().close()
+
+    def _close_earlier(self) -> None:
+        if self._earlier is not None:
+            self._earlier.close()
+            self._earlier = None
+
+    def seek(self, offset: PacedOffset) -> None:
+        self._close_earlier()
+        super().seek(offset)
+        tuned = offset.load
+        self._share = self._written if tuned is None else self._shared(Load.parse(tuned))
+        # What was given had been due.
+        passed_s = self._share.due_s(max(0.0, offset.given + offset.shift), math.inf)
+        start_s = self._timing.resume(offset.start_s, offset.steady_s, offset.clock, passed_s)
+        self._offset = replace(
+            offset, start_s=start_s, steady_s=self._timing.steady_start_s, clock=self._timing.name
+        )
+        self._held = []
+        self._held_rejected, self._rejected = [], []
+        self._to_skip = offset.skip
+        self._is_new = False
+        self._next_frame_s = float("-inf")
+
+    def _shared(self, load: Load) -> _Share:
+        return replace(self._written, load=load)
+
+    def read(self) -> Batch | EndOfStream | None:
+        at_s = self._timing.passed_s()
+        self._inner_is_idle = False
+        while not len(self._held):
+            if self._offset.begun:
+                if not self._read_earlier(self._offset.begun[0]):
+                    return None
+                continue
+            more = self._inner.read()
+            self._held_rejected += self._inner.take_rejected()
+            if more is None or isinstance(more, EndOfStream):
+                if self._held_rejected and not self._to_skip:
+                    self._inner_was_given(self._offset.given)
+                self._inner_is_idle = more is None
+                if not self._inner_is_idle and not self._offset.ended and not self._catching_up:
+                    self._offset = replace(self._offset, ended=True)
+                return more
+            self._after = self._inner.offset
+            self._held = more[self._to_skip :]
+            self._to_skip = max(self._to_skip - len(more), 0)
+            if not self._to_skip and not len(self._held):
+                # The frame was given to its last record: it counts as read.
+                self._inner_was_given(self._offset.given)
+        if not self._catch_up:
+            if self._is_new:  # what passed until everybody was ready is nobody's waiting
+                self._begin()
+                at_s = 0.0
+            self._forfeit(at_s)
+        self._is_new = False
+        count = min(int(self._owed(at_s) + ROUNDING_RECORDS), self._batch)
+        if count < 1 or (count < self._batch and at_s < self._next_frame_s):
+            return None
+        return self._give(count, at_s)
+
+    def _read_earlier(self, begun: Begun) -> bool:
+        """Take up the rest of a batch that an earlier shard had begun; whether anything came."""
+        if self._earlier is None:
+            self._earlier = self._open_as(begun.shard, begun.shards)
+            if self._clocks is not None:
+                self._earlier.keep_time(*self._clocks)
+            self._earlier.seek(begun.inner)
+            self._to_skip = begun.skip
+        more = self._earlier.read()
+        self._held_rejected += self._earlier.take_rejected()
+        if isinstance(more, EndOfStream):
+            raise ConnectorError(
+                f"the source does not give again what it gave before: {begun.count} records of a "
+                "batch are missing. Put back what it reads from, or start over with --fresh, which "
+                "deletes the output."
+            )
+        self._inner_is_idle = more is None
+        if more is not None:
+            self._held = more[self._to_skip :][: begun.count]
+            self._to_skip = max(self._to_skip - len(more), 0)
+        return more is not None
+
+    def ready_in_s(self) -> float:
+        if self._inner_is_idle:
+            return (self._earlier or self._inner).ready_in_s()
+        at_s = self._timing.passed_s()
+        next_frame_s = self._next_frame_s
+        if next_frame_s > at_s and self._owed(next_frame_s) >= 1:
+            return max(next_frame_s - at_s, SHORTEST_WAIT_S)
+        number = self._offset.given + 1 + self._offset.shift
+        due_s = self._share.due_s(number, at_s + LONGEST_WAIT_S)
+        wait_s = max(due_s, next_frame_s) - at_s
+        return min(max(wait_s, SHORTEST_WAIT_S), LONGEST_WAIT_S)
+
+    def tune(self, settings: Mapping[str, str], version: int) -> None:
+        self._inner.tune(settings, version)
+        text = settings.get("pattern")
+        if text is None or version <= self._offset.version:
+            return
+        if text == WRITTEN:
+            text = None
+        if text != self._offset.load:
+            owed = self._owed(self._timing.passed_s())
+            self._share = self._written if text is None else self._shared(Load.parse(text))
+            self._begin()
+            # What is owed from before, and the part of the next record, are due at once.
+            self._offset = replace(self._offset, shift=-owed, load=text)
+            self._next_frame_s = float("-inf")
+        self._offset = replace(self._offset, version=version)
+
+    def born_s(self) -> float:
+        return self._born_s
+
+    def load(self) -> LoadSeen:
+        at_s = self._timing.passed_s()
+        return LoadSeen(self._share.rate(at_s), max(0.0, self._owed(at_s)), self._offset.forfeited)
+
+    def take_rejected(self) -> list[Rejected]:
+        """Only with the frame they were found with: until then it would be read again."""
+        rejected, self._rejected = self._rejected, []
+        return rejected
+
+    def _inner_was_given(self, given: int) -> None:
+        """All that was read from the source has been given on."""
+        self._offset = replace(
+            self._offset, given=given, inner=self._inner.offset, skip=0, held=None, after=None
+        )
+        self._give_rejected()
+
+    def _earlier_was_given(self, given: int, count: int) -> None:
+        """So many records of a batch that an earlier shard had begun have been given on."""
+        first, *others = self._offset.begun
+        first = replace(first, skip=first.skip + count, count=first.count - count)
+        begun = (first, *others) if first.count else tuple(others)
+        self._offset = replace(self._offset, given=given, begun=begun)
+        if not first.count:
+            self._give_rejected()
+            self._close_earlier()
+            self._to_skip = 0
+
+    def _give_rejected(self) -> None:
+        self._rejected += self._held_rejected
+        self._held_rejected = []
+
+    def _owed(self, at_s: float) -> float:
+        """How many records are due and not yet given, with the part of the next."""
+        return self._share.items(at_s) - self._offset.shift - self._offset.given
+
+    def _forfeit(self, at_s: float) -> None:
+        """If the next record was held up, all but it and what was due lately is forfeited."""
+        owed, overdue = self._owed(at_s), self._owed(max(0.0, at_s - LATE_S))
+        if overdue < 1:
+            return
+        lost = owed - max(1.0, owed - overdue)
+        self._offset = replace(
+            self._offset,
+            shift=self._offset.shift + lost,
+            forfeited=self._offset.forfeited + lost,
+        )
+
+    def _give(self, count: int, at_s: float) -> Batch:
+        frame, self._held = self._held[:count], self._held[count:]
+        self._born_s = self._due_on_average_s(len(frame), at_s) if self._catch_up else 0.0
+        if self._due_column is not None:
+            frame = self._with_due(frame, self._due_column)
+        given = self._offset.given + len(frame)
+        if self._offset.begun:
+            self._earlier_was_given(given, len(frame))
+        elif len(self._held):
+            skip, held = self._offset.skip + len(frame), len(self._held)
+            self._offset = replace(
+                self._offset, given=given, skip=skip, held=held, after=self._after
+            )
+        else:
+            self._inner_was_given(given)
+        # Not from now: then one that was late would make all that follow late.
+        self._next_frame_s = at_s - at_s % FRAME_EVERY_S + FRAME_EVERY_S
+        return frame
+
+    def _due_on_average_s(self, count: int, at_s: float) -> float:
+        """When the middle one of the next records was due, by the wall clock."""
+        number = self._offset.given + self._offset.shift + (count + 1) / 2
+        rate, late = self._share.rate(at_s), self._share.items(at_s) - number
+        if late <= rate * ALMOST_NOW_S and rate > 0:
+            due_s = at_s - late / rate
+        else:
+            due_s = self._share.due_s(max(number, 0.0), at_s)
+        return self._offset.start_s + min(due_s, at_s)
+
+    def _with_due(self, frame: Batch, name: str) -> Batch:
+        numbers = np.arange(1, len(frame) + 1) + (self._offset.given + self._offset.shift)
+        due_us = (self._offset.start_s + self._share.all_due_s(numbers)) * 1e6
+        column = pl.Series(name, due_us.astype(np.int64))
+        rows = columns_of(frame, "Paced(due=...)")
+        # The same; but `with_columns` takes longer than all else that is done for a small frame.
+        return rows.with_columns(column) if name in rows.columns else rows.hstack([column])

@@ -1,0 +1,324 @@
+"""Sources that make their records: ranges, lists, vectorised functions and generators.
+
+All but generators cut the stream into blocks that the shards take in turn: see `blocks`.
+"""
+
+import inspect
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import polars as pl
+
+from everstream.connectors.generate.blocks import BlockOffset, BlockReader, redistribute_blocks
+from everstream.connectors.options import at_least_one
+from everstream.errors import UserError
+from everstream.pipeline.batch import Batch
+from everstream.pipeline.source import END, EndOfStream, Reader, Source
+from everstream.pipeline.types import Row, T, U
+
+ROWS_PER_BATCH = 65_536
+OBJECTS_PER_BATCH = 4_096
+LONGEST_WAIT_S = 0.05
+
+
+class FromFunction(Source[T]):
+    """Records from `make(start, stop)`, which gives the batch of records start to stop - 1.
+
+    `make` must give the same records each time it is asked for them. Endless if `total` is None.
+
+    >>> squares = es.FromFunction(lambda start, stop: [n * n for n in range(start, stop)], 4)
+    >>> es.Pipeline("squares").source(squares).collect().run().collected()
+    [0, 1, 4, 9]
+    """
+
+    exact_batches = True
+
+    @overload
+    def __init__(
+        self: "FromFunction[Row]",
+        make: Callable[[int, int], pl.DataFrame],
+        total: int | None = None,
+        batch: int = ROWS_PER_BATCH,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "FromFunction[U]",
+        make: Callable[[int, int], list[U]],
+        total: int | None = None,
+        batch: int = ROWS_PER_BATCH,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        make: Callable[[int, int], Batch],
+        total: int | None = None,
+        batch: int = ROWS_PER_BATCH,
+    ) -> None: ...
+    def __init__(
+        self,
+        make: Callable[[int, int], Batch],
+        total: int | None = None,
+        batch: int = ROWS_PER_BATCH,
+    ) -> None:
+        at_least_one(batch=batch)
+        if total is not None and total < 0:
+            raise UserError(f"total must be 0 or more, not {total}; leave it out for no end.")
+        self._make = make
+        self._total = total
+        self._batch = batch
+
+    def open(self, shard: int, shards: int) -> Reader:
+        offset = BlockOffset(shard * self._batch, self._batch, shards * self._batch)
+        return BlockReader(self._make, self._total, offset)
+
+    def redistribute(self, offsets: Sequence[BlockOffset], shards: int) -> Sequence[BlockOffset]:
+        return redistribute_blocks(offsets, shards)
+
+    def total_records(self) -> int | None:
+        return self._total
+
+    def stopping_point(self) -> int:
+        if self._total is None:
+            raise UserError(
+                f"{type(self).__name__} is endless without total=, so no run ever catches up with "
+                "it. Give it a total, or stop the run with timeout= (--timeout)."
+            )
+        return self._total
+
+    def unread(self, offsets: Sequence[BlockOffset], point: int) -> str | None:
+        left = any(offset.has_before(point) for offset in offsets)
+        return f"records before number {point}" if left else None
+
+
+class Range(FromFunction[T]):
+    """The whole numbers from start (0 if left out) to stop - 1.
+
+    Python ints; with `column="n"`, rows of a DataFrame with that int64 column.
+
+    >>> es.Pipeline("numbers").source(es.Range(3)).collect().run().collected()
+    [0, 1, 2]
+    >>> es.Pipeline("rows").source(es.Range(7, 9, column="n")).collect().run().collected()
+    [{'n': 7}, {'n': 8}]
+    """
+
+    @overload
+    def __init__(
+        self: "Range[int]",
+        start: int,
+        stop: int | None = None,
+        *,
+        column: None = None,
+        batch: int | None = None,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "Range[Row]",
+        start: int,
+        stop: int | None = None,
+        *,
+        column: str,
+        batch: int | None = None,
+    ) -> None: ...
+    def __init__(
+        self,
+        start: int,
+        stop: int | None = None,
+        *,
+        column: str | None = None,
+        batch: int | None = None,
+    ) -> None:
+        if stop is None:
+            start, stop = 0, start
+        if column is not None and (start < -(2**63) or stop > 2**63 - 1):
+            raise UserError(f"Range({start}, {stop}) does not fit the int64 column '{column}'.")
+        if batch is None:
+            batch = OBJECTS_PER_BATCH if column is None else ROWS_PER_BATCH
+        super().__init__(_Numbers(start, column), max(stop - start, 0), batch)
+        self._column = column
+        self._start = start
+
+    def column_names(self) -> list[str] | None:
+        return None if self._column is None else [self._column]
+
+    def describe_offsets(self) -> dict[str, Any]:
+        return {**super().describe_offsets(), "start": self._start}
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    first: int
+    column: str | None
+
+    def __call__(self, start: int, stop: int) -> Batch:
+        first, last = self.first + start, self.first + stop
+        if self.column is None:
+            return list(range(first, last))
+        return pl.select(pl.int_range(first, last, dtype=pl.Int64).alias(self.column))
+
+
+class FromList(FromFunction[T]):
+    """The records of a list, which travels with the pipeline: for tests and small inputs.
+
+    Any other sequence is not copied: it is sliced as its records are read, wherever that is, so one
+    that knows how to read its items from a file can be of any size.
+
+    >>> es.Pipeline("words").source(es.FromList(["to", "be"])).collect().run().collected()
+    ['to', 'be']
+    """
+
+    def __init__(self, records: Iterable[T], batch: int = OBJECTS_PER_BATCH) -> None:
+        lazy = isinstance(records, Sequence) and not isinstance(records, list)
+        kept: Sequence[T] = records if lazy else list(records)  # type: ignore[assignment]
+        super().__init__(_Slice(kept), len(kept), batch)
+
+
+@dataclass(frozen=True)
+class _Slice:
+    records: Sequence[Any]
+
+    def __call__(self, start: int, stop: int) -> Batch:
+        return list(self.records[start:stop])
+
+
+class FromGenerator(Source[T]):
+    """Records from a Python generator function that can resume.
+
+    `function(offset)` is called with the number of records given so far and yields the rest.
+    A function that takes `(offset, shard, shards)` can have many shards: it yields its shard's
+    part, and offset counts that shard's records alone. A batch is given on when it is full or
+    `wait_s` old. The shard's checkpoints wait while the generator waits: yield often.
+
+    >>> def countdown(offset):
+    ...     for n in range(3 - offset, 0, -1):
+    ...         yield n
+    >>> es.Pipeline("down").source(es.FromGenerator(countdown)).collect().run().collected()
+    [3, 2, 1]
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Iterable[T]],
+        *,
+        batch: int = OBJECTS_PER_BATCH,
+        wait_s: float = LONGEST_WAIT_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        at_least_one(batch=batch)
+        self._function = function
+        self._sharded = _takes_shards(function)
+        self._batch = batch
+        self._wait_s = wait_s
+        self._clock = clock
+        if not self._sharded:
+            self.max_shards = 1
+
+    def open(self, shard: int, shards: int) -> Reader:
+        if shards > 1 and not self._sharded:
+            raise UserError(
+                f"FromGenerator cannot split '{_name(self._function)}' over {shards} shards, "
+                "because the function takes only an offset. Use shards=1, or write it as "
+                f"def {_name(self._function)}(offset, shard, shards)."
+            )
+        where = (shard, shards) if self._sharded else ()
+        return _GeneratorReader(self._function, where, self._batch, self._wait_s, self._clock)
+
+    def stopping_point(self) -> str:
+        """Each run reads what the function yields from its offset on, until it returns."""
+        return "when the generator returns"
+
+    def redistribute(self, offsets: Sequence[int], shards: int) -> Sequence[int]:
+        if shards == len(offsets):
+            return offsets
+        name = _name(self._function)
+        raise UserError(
+            f"FromGenerator cannot go from {len(offsets)} shard(s) to {shards}: '{name}' itself "
+            "shares out its records by shard and shards, so nobody can tell which of them are "
+            "left. Keep the number of shards of this source, or write it as es.FromFunction, whose "
+            "records are counted over all shards."
+        )
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _takes_shards(function: Callable[..., Any]) -> bool:
+    """Whether the function takes (offset, shard, shards) rather than (offset)."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            "FromGenerator needs a function def numbers(offset): ... yield record, "
+            f"not {_name(function)}."
+        ) from error
+
+    def accepts(*arguments: int) -> bool:
+        try:
+            signature.bind(*arguments)
+        except TypeError:
+            return False
+        return True
+
+    if accepts(0, 0, 1) and ("shards" in signature.parameters or not accepts(0)):
+        return True
+    if accepts(0):
+        return False
+    raise UserError(
+        f"the generator function '{_name(function)}' must take (offset) or "
+        f"(offset, shard, shards), not {signature}."
+    )
+
+
+class _GeneratorReader(Reader):
+    def __init__(
+        self,
+        function: Callable[..., Iterable[Any]],
+        where: tuple[int, ...],
+        batch: int,
+        wait_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._function = function
+        self._where = where
+        self._batch = batch
+        self._wait_s = wait_s
+        self._clock = clock
+        self._records: Iterator[Any] | None = None
+        self._offset = 0
+
+    @property
+    def offset(self) -> int:
+        return self._offset
+
+    def seek(self, offset: int) -> None:
+        self.close()
+        self._offset = offset
+
+    def read(self) -> Batch | EndOfStream | None:
+        if self._records is None:
+            self._records = self._start()
+        records: list[Any] = []
+        deadline_s = self._clock() + self._wait_s
+        for record in self._records:
+            records.append(record)
+            if len(records) == self._batch or self._clock() >= deadline_s:
+                break
+        self._offset += len(records)
+        return records or END
+
+    def close(self) -> None:
+        stop = getattr(self._records, "close", None)
+        self._records = None
+        if stop is not None:
+            stop()
+
+    def _start(self) -> Iterator[Any]:
+        made = self._function(self._offset, *self._where)
+        if not isinstance(made, Iterable):
+            raise UserError(
+                f"'{_name(self._function)}' must yield its records, but it returned "
+                f"{type(made).__name__}. Write it as a generator function, with yield."
+            )
+        return iter(made)

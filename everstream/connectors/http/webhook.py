@@ -1,0 +1,176 @@
+"""Webhooks: records posted as JSON, with a key by which the receiver knows what comes again.
+
+With `key=` each record is posted when it comes, under a key of its own; a replay gives the same
+keys if the pipeline computes the same records. Without it, records wait in the store until their
+checkpoint is stable and are then posted in batches. What a checkpoint holds no replay can change:
+a batch that is sent again has the same bytes and the same key, whatever the pipeline computes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import polars as pl
+
+from everstream.connectors.columns import as_frame
+from everstream.connectors.files.json_lines import JsonEncoder
+from everstream.connectors.files.parts import PartTransaction
+from everstream.connectors.http.client import Address, Poster, Request
+from everstream.connectors.options import KeyTemplate, at_least_one
+from everstream.connectors.staged import StagedTransaction, StagedWriter, waiting_folder
+from everstream.pipeline.batch import Batch
+from everstream.pipeline.checkpointing import seconds
+from everstream.pipeline.sink import Delivery, Sink, SinkShard, Writer
+
+ENDING: Final = ".jsonl"
+LONGEST_NAME: Final = 150
+
+
+class Webhook(Sink):
+    """Records to a web server, as JSON, each request with an `Idempotency-Key` header.
+
+    With `key="order-{id}"`, or the name of a column, one request per record, at once; the key must
+    name the record, because a receiver takes two requests of one key for one. Without, one request
+    per `batch` records of a checkpoint, a JSON list, when the checkpoint is stable.
+
+    Idempotent: after a failure requests are sent again under the same keys; a receiver that does
+    each key's work once sees every record once. Cut connections, time-outs, 5xx and 429 are tried
+    again for `patience`, any other answer ends the run. With `connections` above 1 requests may
+    arrive in another order. `headers` (an Authorization, say) and the URL are stored nowhere.
+
+    >>> orders = es.Pipeline("to-web").source(es.FromList([{"id": 7, "cents": 250}]))
+    >>> hook = es.Webhook("https://example.org/orders", key="order-{id}")
+    >>> pipeline = orders.sink(hook, shards=1)
+    """
+
+    delivery = Delivery.IDEMPOTENT
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str | None = None,
+        batch: int = 100,
+        headers: Mapping[str, str] | None = None,
+        connections: int = 1,
+        timeout: str | float = "30s",
+        patience: str | float = "60s",
+    ) -> None:
+        at_least_one(batch=batch, connections=connections)
+        self._address = Address(url, headers or {}, seconds(timeout), seconds(patience))
+        self._key = None if key is None else KeyTemplate(key)
+        self._batch = batch
+        self._connections = connections
+
+    def open(self, who: SinkShard) -> Writer:
+        if self._key is not None:
+            return _RecordWriter(self._address, who, self._key, self._connections)
+        return _BatchWriter(who, Sending(self._address, self._batch, self._connections))
+
+    def start_fresh(self, pipeline: str, operator: str, store: str, replace: bool) -> None:
+        if self._key is None:
+            waiting_folder(store, operator, ENDING).start_fresh(pipeline, operator, replace)
+
+
+class _RecordWriter(Writer):
+    def __init__(
+        self, address: Address, who: SinkShard, key: KeyTemplate, connections: int
+    ) -> None:
+        self._who = who
+        self._key = key
+        self._encoder = JsonEncoder(who.operator)
+        self._address = address
+        self._connections = connections
+        self._poster: Poster | None = None
+
+    def write(self, batch: Batch) -> None:
+        if not len(batch):
+            return
+        lines = self._encoder.encode(batch).split(b"\n")[:-1]
+        keys = self._keys(batch)
+        if self._poster is None:
+            self._poster = self._address.opened(self._connections)
+        self._poster.post_all([Request(*both) for both in zip(keys, lines, strict=True)])
+
+    def _keys(self, batch: Batch) -> list[str]:
+        operator = self._who.operator
+        if not isinstance(batch, pl.DataFrame) and isinstance(batch[0], dict):
+            columns = self._key.columns  # others need not fit into columns
+            batch = [{name: record[name] for name in columns if name in record} for record in batch]
+        return self._key.of(as_frame(batch, operator), f"operator '{operator}'").to_list()
+
+    def close(self) -> None:
+        if self._poster is not None:
+            self._poster.close()
+            self._poster = None
+
+
+@dataclass(frozen=True)
+class Sending:
+    """How waiting records become requests; of the run that sends them, never saved."""
+
+    address: Address
+    batch: int
+    connections: int
+
+    def send(self, name: str, lines: list[bytes]) -> None:
+        poster = self.address.opened(self.connections)
+        try:
+            starts = range(0, len(lines), self.batch)
+            poster.post_all(
+                [
+                    Request(
+                        f"{name}-{number}",
+                        b"[" + b",".join(lines[start : start + self.batch]) + b"]",
+                    )
+                    for number, start in enumerate(starts)
+                ]
+            )
+        finally:
+            poster.close()
+
+
+@dataclass
+class WebhookTransaction(StagedTransaction, word="webhook-transaction"):
+    """Records that wait to be posted.
+
+    The batch size is the one of the run that wrote them, so that a batch stays the same batch.
+    """
+
+    batch: int
+    target: Sending | None = field(default=None, repr=False, compare=False, kw_only=True)
+
+    def deliver(self) -> None:
+        assert self.target is not None
+        try:
+            with self.content() as file:
+                lines = file.read().split(b"\n")[:-1]
+        except FileNotFoundError:
+            return  # all of them were posted before
+        replace(self.target, batch=self.batch).send(self.name, lines)
+
+    @property
+    def name(self) -> str:
+        """What the keys of its requests begin with: never that of other records.
+
+        The token was drawn when the records were first written: a run that rolls back and computes
+        others for a checkpoint of the same number has another.
+        """
+        part, token = self.part.part, self.part.pending.token
+        return f"{part.owner[:LONGEST_NAME]}-{part.shard}-{part.checkpoint}-{token}"
+
+
+class _BatchWriter(StagedWriter):
+    def __init__(self, who: SinkShard, sending: Sending) -> None:
+        super().__init__(who, ENDING)
+        self._encoder = JsonEncoder(who.operator)
+        self._sending = sending
+
+    def encode(self, batch: Batch) -> bytes:
+        return self._encoder.encode(batch)
+
+    def stage(self, part: PartTransaction) -> WebhookTransaction:
+        return WebhookTransaction(part, part.checkpoint, self._sending.batch)
+
+    def target(self) -> Sending:
+        return self._sending

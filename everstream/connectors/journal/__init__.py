@@ -1,0 +1,1 @@
+"""A journal: makes a source replayable that is not."""

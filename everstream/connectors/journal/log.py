@@ -1,0 +1,306 @@
+"""The folder of one shard's journal: segments of frames.
+
+A segment is a row of frames, each a batch and what was rejected with it. Each generation of a
+reader appends to a segment of its own, named after the generation and the number of its first
+frame. A segment counts only up to where the next generation's begins: what a zombie still appends
+is never read.
+
+A frame is appended and synced before its records flow, and nothing follows one that failed. So a
+crash can leave no more than the beginning of one frame, at the end of a segment: a frame that says
+it is longer than the file was torn, and its records never flowed. Anything else is damage, and
+refused: a frame that is all there with a wrong checksum, or a file that ends before what is known
+to have been synced. How much that is stands in a mark beside each segment on a local disk. The mark
+itself is never waited for: after a power failure it may tell too little, but never too much.
+
+In a run whose store is signed each frame carries a signature, made for its place in its segment, and
+is verified before anything of it is decoded: the notes of a frame, and batches of records, are
+pickles. What is left to somebody who can write here and has no key is to cut off the end.
+"""
+
+import os
+import pickle
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from everstream.connectors.encoding import decode, encode
+from everstream.connectors.files.filesystem import (
+    create,
+    is_local,
+    make_folders,
+    names_in,
+    remove,
+    sync_folder,
+)
+from everstream.errors import ConnectorError
+from everstream.pipeline.batch import Batch
+from everstream.pipeline.rejects import Rejected
+from everstream.state.saved import dumps
+from everstream.state.signing import HEAD_BYTES, Forged, StoreKey, is_signed
+
+HEADER_BYTES = 16
+"""Checksum, kind, length of the notes, length of the batch: 4 bytes each."""
+BATCH, ENDED = 1, 2
+"""A frame of another kind was written by a newer Everstream."""
+
+
+@dataclass(frozen=True, order=True)
+class Segment:
+    """Whose segment it is, and the number of its first frame."""
+
+    generation: int
+    first: int
+
+    def __str__(self) -> str:
+        return f"segment-{self.generation:020d}-{self.first:020d}"
+
+    @staticmethod
+    def parse(name: str) -> "Segment | None":
+        found = re.fullmatch(r"segment-(\d{20,})-(\d{20,})", name)
+        return Segment(int(found[1]), int(found[2])) if found else None
+
+
+_KEPT_FROM = re.compile(r"kept-from-(\d{20,})")
+_SYNCED = "synced-"
+"""What the name of a segment's mark begins with."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One batch as it was logged; None where the feed ended."""
+
+    number: int
+    batch: Batch | None
+    feed_offset: Any
+    rejected: list[Rejected]
+
+
+class Appending:
+    """A segment that is being written, and the mark that tells how much of it is synced."""
+
+    def __init__(self, fs: Any, path: str, mark: str, private: str) -> None:
+        self._mark = create(fs, mark, private) if is_local(fs) else None
+        self._file = create(fs, path, private)
+        self._synced_bytes = 0
+
+    def append(self, data: bytes) -> None:
+        """Durable when this returns, on a local disk; elsewhere when the file is closed."""
+        self._file.write(data)
+        self._file.flush()
+        if self._mark is not None:
+            os.fsync(self._file.fileno())
+            self._synced_bytes += len(data)
+            os.pwrite(self._mark.fileno(), _marked(self._synced_bytes), 0)
+
+    def close(self) -> None:
+        self._file.close()
+        if self._mark is not None:
+            self._mark.close()
+
+
+def _marked(synced_bytes: int) -> bytes:
+    number = synced_bytes.to_bytes(8, "little")
+    return number + zlib.crc32(number).to_bytes(4, "little")
+
+
+class Log:
+    """The segments of one shard."""
+
+    def __init__(self, fs: Any, journal: str, folder: str, *, trust_unsigned: bool = False) -> None:
+        """trust_unsigned: also believe frames without a signature where frames are signed."""
+        self.key: StoreKey | None = None
+        """Signs the frames, if there is one."""
+        self._trusts_unsigned = trust_unsigned
+        self.fs = fs
+        self.journal = journal
+        self.folder = f"{journal}/{folder}"
+
+    def path_of(self, segment: Segment) -> str:
+        return f"{self.folder}/{segment}"
+
+    def mark_of(self, segment: Segment) -> str:
+        return f"{self.folder}/{_SYNCED}{segment}"
+
+    def segments(self) -> list[Segment]:
+        return self._segments_named("")
+
+    def _segments_named(self, prefix: str) -> list[Segment]:
+        names = names_in(self.fs, self.folder)
+        found = (Segment.parse(n.removeprefix(prefix)) for n in names if n.startswith(prefix))
+        return sorted(segment for segment in found if segment is not None)
+
+    def synced_bytes(self, segment: Segment) -> int:
+        """So many bytes of the segment are known to have been synced."""
+        try:
+            mark: bytes = self.fs.cat_file(self.mark_of(segment))
+        except FileNotFoundError:
+            return 0
+        number = int.from_bytes(mark[:8], "little")
+        return number if mark == _marked(number) else 0
+
+    def kept_from(self) -> int:
+        """The number of the first frame that was not removed on purpose."""
+        marks = (_KEPT_FROM.fullmatch(name) for name in names_in(self.fs, self.folder))
+        return max((int(mark[1]) for mark in marks if mark), default=0)
+
+    def remove_before(self, number: int) -> None:
+        """Remove the segments whose frames all come before this one; say so first."""
+        segments = self.segments()
+        old: list[Segment] = []
+        for position, segment in enumerate(segments[:-1]):
+            if min(other.first for other in segments[position + 1 :]) > number:
+                break
+            old.append(segment)
+        if not old:
+            return
+        before = self.kept_from()
+        kept = min(segment.first for segment in segments[len(old) :])
+        # It is tried again when the next checkpoint is stable; meanwhile too much is kept.
+        with suppress(OSError):
+            create(self.fs, f"{self.folder}/kept-from-{kept:020d}", self.journal).close()
+            for segment in old:
+                remove(self.fs, self.mark_of(segment))
+                self.fs.rm_file(self.path_of(segment))
+            if before and before != kept:
+                self.fs.rm_file(f"{self.folder}/kept-from-{before:020d}")
+
+    def frames(self, segments: list[Segment]) -> Iterator[Frame]:
+        """All frames that count, in order."""
+        for marked in self._segments_named(_SYNCED):
+            is_last = not segments or marked > segments[-1]
+            if is_last and self.synced_bytes(marked) and not self.fs.exists(self.path_of(marked)):
+                raise self.damaged(f"its last segment, '{marked}', is gone")
+        expected = segments[0].first if segments else 0
+        for position, segment in enumerate(segments):
+            later = [other.first for other in segments[position + 1 :]]
+            if segment.first > expected:
+                raise self.damaged(f"frames {expected} to {segment.first - 1} are gone")
+            for frame in self._frames_of(segment, min(later) if later else None):
+                yield frame
+                expected = frame.number + 1
+
+    def _frames_of(self, segment: Segment, stop: int | None) -> Iterator[Frame]:
+        """The frames of a segment that come before the frame `stop` and were not torn."""
+        path = self.path_of(segment)
+        try:
+            synced_bytes = self.synced_bytes(segment)  # first: a zombie may still be appending
+            data: bytes = self.fs.cat_file(path)
+        except OSError as error:
+            raise ConnectorError(f"cannot read the journal '{path}': {error}.") from error
+        position, number = 0, segment.first
+        while stop is None or number < stop:
+            end = _end_of_frame(data, position)
+            if end is None:
+                if position < synced_bytes:
+                    raise self.damaged(
+                        f"'{segment}' has no whole frame at byte {position}, where one was logged"
+                    )
+                return
+            if not _is_whole(data, position, end):
+                raise self.damaged(
+                    f"'{segment}', byte {position}: the checksum of frame {number} does not match"
+                )
+            self._check_kind(data, position, number)
+            yield self._decoded(segment, data[position:end], number)
+            position, number = end, number + 1
+
+    def _decoded(self, segment: Segment, frame: bytes, number: int) -> Frame:
+        _, kind, notes_bytes, _ = _numbers(frame, 0)
+        body = frame[HEADER_BYTES:]
+        if self._is_signed_here(body):
+            assert self.key is not None
+            notes_bytes -= HEAD_BYTES
+            try:
+                body = self.key.opened(self._signed_as(segment, number, kind, notes_bytes), body)
+            except Forged as error:
+                raise ConnectorError(
+                    f"frame {number} of the journal '{self.folder}' is not replayed: {error.message}. "
+                    "Somebody who does not have the key of the store may have written it. Restore "
+                    "the folder from a copy. If a version of Everstream wrote it that did not sign "
+                    "journals, and nobody else can write there, say Journal(..., "
+                    "trust_unsigned=True)."
+                ) from error
+        offset, rejected = pickle.loads(body[:notes_bytes])
+        batch = decode(body[notes_bytes:])[0] if kind == BATCH else None
+        return Frame(number, batch, offset, rejected)
+
+    def _is_signed_here(self, body: bytes) -> bool:
+        """Whether a signature is due: not for what somebody says he trusts without one."""
+        if self.key is None:
+            return False
+        return not self._trusts_unsigned or is_signed(body)
+
+    def _signed_as(self, segment: Segment, number: int, kind: int, notes_bytes: int) -> str:
+        shard = self.folder.removeprefix(f"{self.journal}/")
+        return f"journal/{shard}/{segment}/{number}/{kind}/{notes_bytes}"
+
+    def encoded(
+        self,
+        segment: Segment,
+        number: int,
+        batch: Batch | None,
+        feed_offset: Any,
+        rejected: list[Rejected],
+    ) -> bytes:
+        """A frame as it is appended to this segment."""
+        notes = dumps((feed_offset, rejected))
+        payload = encode(batch) if batch is not None else b""
+        kind = ENDED if batch is None else BATCH
+        if self.key is not None:
+            name = self._signed_as(segment, number, kind, len(notes))
+            notes = self.key.head(name, (notes, payload)) + notes
+        numbers = [kind, len(notes), len(payload)]
+        body = b"".join(number.to_bytes(4, "little") for number in numbers) + notes + payload
+        return zlib.crc32(body).to_bytes(4, "little") + body
+
+    def _check_kind(self, data: bytes, position: int, number: int) -> None:
+        if _numbers(data, position)[1] not in (BATCH, ENDED):
+            raise ConnectorError(
+                f"frame {number} of the journal '{self.folder}' is of a kind that this Everstream "
+                "does not know: it was written by a newer one. Use that one."
+            )
+
+    def append(self, file: Appending, data: bytes) -> None:
+        try:
+            file.append(data)
+        except OSError as error:
+            raise ConnectorError(
+                f"cannot write to the journal '{self.folder}': {error}. Check that the disk has "
+                "room; nothing that was not logged has flowed."
+            ) from error
+
+    def begin(self, segment: Segment) -> Appending:
+        path = self.path_of(segment)
+        try:
+            make_folders(self.fs, self.folder, self.journal)
+            file = Appending(self.fs, path, self.mark_of(segment), self.journal)
+            sync_folder(self.fs, self.folder)
+        except OSError as error:
+            raise ConnectorError(f"cannot write the journal '{path}': {error}.") from error
+        return file
+
+    def damaged(self, problem: str) -> ConnectorError:
+        return ConnectorError(
+            f"the journal '{self.folder}' is damaged: {problem}. Restore the folder from a copy. "
+            "Without one, move it away and start over with --fresh, which deletes the output there "
+            "is: what only the journal held is lost."
+        )
+
+
+def _numbers(data: bytes, position: int) -> list[int]:
+    """Checksum, kind, length of the notes and of the batch, as the header at this byte has them."""
+    return [int.from_bytes(data[at : at + 4], "little") for at in range(position, position + 16, 4)]
+
+
+def _end_of_frame(data: bytes, position: int) -> int | None:
+    """Where the frame at this byte ends, by its header; None if that is beyond the end."""
+    _, _, notes_bytes, payload_bytes = _numbers(data, position)
+    end = position + HEADER_BYTES + notes_bytes + payload_bytes
+    return end if end <= len(data) else None
+
+
+def _is_whole(data: bytes, position: int, end: int) -> bool:
+    return zlib.crc32(data[position + 4 : end]) == _numbers(data, position)[0]

@@ -1,0 +1,188 @@
+"""Avro values of Kafka records: with the schema given by hand, or by the id in front of each value.
+
+Values that begin with a zero byte and four bytes of schema id are in the wire format of schema
+registries; the registry gives the schema that a value was written with. Nothing in a value tells
+whether it is in that format, so it is the presence of `registry` that says so, or `framed=True`.
+"""
+
+import base64
+import io
+import json
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+import polars as pl
+
+from everstream.connectors.kafka.formats import Decoder, Values
+from everstream.errors import ConnectorError, UserError
+from everstream.extras import extra
+from everstream.hiding import place_of
+from everstream.pipeline.rejects import describe
+
+HEADER_BYTES = 5
+ANSWER_S = 10.0
+UNKNOWN_SCHEMA = 40403
+"""How registries say that they have no schema of a number."""
+ASK_AGAIN_S = 10.0
+UNKNOWN_AT_MOST = 10_000
+
+
+@dataclass(frozen=True)
+class Avro:
+    """How Avro values are read.
+
+    `schema` is the reader's (JSON text or the parsed object); with `registry`, the address of a
+    schema registry, each value is read with the schema it was written with and brought into this
+    one, if given. `framed`: the values have the registry's header, though none is asked.
+
+    >>> orders = es.Avro({"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]})
+    >>> source = es.Kafka("localhost:9092", "orders", value="avro", avro=orders)
+    """
+
+    schema: str | Mapping[str, Any] | None = None
+    registry: str | None = field(default=None, repr=False)
+    framed: bool | None = None
+
+    def __post_init__(self) -> None:
+        with extra("avro"):
+            import fastavro
+        if self.schema is None and self.registry is None:
+            raise UserError("Avro(...) needs schema=... or registry=..., or both.")
+        if self.framed is False and self.registry is not None:
+            raise UserError("values without a header name no schema to ask a registry for.")
+        try:
+            if self.schema is not None:
+                fastavro.parse_schema(self.parsed())
+        except (fastavro.schema.SchemaParseException, ValueError) as error:
+            raise UserError(f"Avro(schema=...) cannot be read: {error}") from None
+
+    def parsed(self) -> Any:
+        """The reader's schema as an object."""
+        return json.loads(self.schema) if isinstance(self.schema, str) else self.schema
+
+    @property
+    def has_header(self) -> bool:
+        """Whether values begin with a zero byte and the number of a schema."""
+        return self.registry is not None or bool(self.framed)
+
+
+class AvroDecoder(Decoder):
+    """Objects; with a Polars schema, columns made of them."""
+
+    def __init__(self, avro: Avro, schema: pl.Schema | None) -> None:
+        self._avro = avro
+        self._schema = schema
+        self.in_columns = schema is not None
+        self._reader_schema: Any = None
+        self._writers: dict[int, Any] = {}
+        self._unknown: dict[int, tuple[float, str]] = {}
+        """Number -> until when the registry is not asked again, and what it said."""
+
+    def objects(self, values: Values) -> list[Any]:
+        with extra("avro"):
+            import fastavro
+        if self._avro.schema is not None and self._reader_schema is None:
+            self._reader_schema = fastavro.parse_schema(self._avro.parsed())
+        given, read = self._reader_schema, fastavro.schemaless_reader
+        found: list[Any] = []
+        for value in values:
+            if value is None:
+                found.append(None)
+                continue
+            stream = io.BytesIO(value)
+            writer = self._writer(value, stream) if self._avro.has_header else given
+            try:
+                found.append(read(stream, writer, given if given is not writer else None))
+            except Exception as error:  # of many kinds, and all about the bytes of this value
+                raise ValueError(describe(error)) from error
+            if stream.tell() != len(value):
+                raise ValueError(f"{len(value) - stream.tell()} bytes are left over")
+        return found
+
+    def frame(self, values: Values) -> tuple[pl.DataFrame, list[int] | None]:
+        rows = [{} if record is None else record for record in self.objects(values)]
+        assert self._schema is not None
+        return pl.DataFrame(rows, schema=self._schema, strict=True), None
+
+    def column_names(self) -> list[str] | None:
+        return None if self._schema is None else list(self._schema)
+
+    def _writer(self, value: bytes, stream: io.BytesIO) -> Any:
+        """The schema a value was written with; the stream is moved behind the header."""
+        if len(value) < HEADER_BYTES or value[0]:
+            raise ValueError("it does not begin with the header of a schema registry")
+        stream.seek(HEADER_BYTES)
+        number = int.from_bytes(value[1:HEADER_BYTES], "big")
+        if self._avro.registry is None:
+            return self._reader_schema
+        if number not in self._writers:
+            known_until_s, why = self._unknown.get(number, (0.0, ""))
+            if time.monotonic() < known_until_s:
+                raise ValueError(why)
+            try:
+                self._writers[number] = fetched_schema(self._avro.registry, number)
+            except ValueError as error:
+                if len(self._unknown) >= UNKNOWN_AT_MOST:
+                    self._unknown.clear()
+                self._unknown[number] = (time.monotonic() + ASK_AGAIN_S, str(error))
+                raise
+        return self._writers[number]
+
+
+def fetched_schema(registry: str, number: int) -> Any:
+    """The schema that a registry has under this number.
+
+    A ValueError if it has none, or no Avro: then it is the value that is wrong. Anything else is a
+    matter of the registry.
+    """
+    with extra("avro"):
+        import fastavro
+    parts = urllib.parse.urlsplit(registry)
+    try:
+        shown = place_of(registry)
+    except ValueError:
+        raise UserError(
+            "the URL of the schema registry cannot be read: write it as https://host:8081, with "
+            "special characters of user and password percent-encoded (an @ as %40)."
+        ) from None
+    request = urllib.request.Request(f"{shown.rstrip('/')}/schemas/ids/{number}")
+    if parts.username is not None:
+        who = f"{parts.username}:{parts.password or ''}"
+        token = base64.b64encode(urllib.parse.unquote(who).encode()).decode()
+        request.add_header("Authorization", f"Basic {token}")
+    try:
+        with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
+            found = json.load(answer)
+        schema, kind = found["schema"], found.get("schemaType", "AVRO")
+    except (OSError, ValueError, KeyError) as error:
+        if isinstance(error, urllib.error.HTTPError) and _is_unknown(error):
+            raise ValueError(f"the schema registry at {shown} has no schema {number}") from None
+        why = f"HTTP {error.code}" if isinstance(error, urllib.error.HTTPError) else error
+        raise ConnectorError(
+            f"the schema registry at {shown} does not give schema {number}: {why}. Check that it "
+            "runs and that its address, user and password are right."
+        ) from None
+    try:
+        if kind != "AVRO":
+            raise ValueError(f"it is of type {kind}")
+        return fastavro.parse_schema(json.loads(schema))
+    except (ValueError, fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:
+        raise ValueError(
+            f"schema {number} of the registry at {shown} is no Avro: {error}"
+        ) from None
+
+
+def _is_unknown(error: urllib.error.HTTPError) -> bool:
+    """Whether a registry says that it has no such schema, rather than no such page."""
+    if error.code != HTTPStatus.NOT_FOUND:
+        return False
+    try:
+        return bool(json.load(error)["error_code"] == UNKNOWN_SCHEMA)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False

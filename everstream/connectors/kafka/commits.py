@@ -1,0 +1,303 @@
+"""A shard's transactions: each puts its records into the topic together with a mark, or nothing.
+
+Kafka lets one producer at a time write under a shard's transactional id: the one that begins last
+fences off all before it and has their open transactions aborted. So the order is always: fence,
+read the mark, write. After any error, also when it is not known whether a transaction was
+committed, the same order starts again. A mark that was read behind the fence stays true until our
+own transaction changes it or another producer fences us off, and then our transaction fails.
+
+A zombie may fence off its successor in that way, but it finds the successor's generation in the mark
+and stops; the successor fences and reads again.
+
+Marks are in a small compacted topic beside the output, with one partition for each shard: checkpoint
+and generation. Only the shard's own transactions write to its partition, so behind the fence the
+last mark there is the truth. Unlike the offsets of a consumer group, marks do not expire.
+"""
+
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeVar
+
+import polars as pl
+
+from everstream.connectors.kafka.client import (
+    ANSWER_S,
+    Cluster,
+    administration,
+    driver,
+    until_answered,
+)
+from everstream.connectors.kafka.producer import producer_of, producing, send, wait_for_room
+from everstream.connectors.ownership import Owner, refuse_replaced
+from everstream.connectors.retry import Deadline
+from everstream.errors import ConnectorError
+from everstream.pipeline.sink import SinkShard
+
+KEY = b"commit"
+"""Of every mark: compaction keeps the newest."""
+SEGMENT_BYTES = 16 << 20
+"""Compaction leaves the newest segment alone: so much, at most, lies there for each shard."""
+TAIL = 64
+"""How many offsets from the end a mark is looked for at first."""
+FARTHER = 32
+LONGEST_SLUG = 60
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What a shard has committed, and which of its generations may go on."""
+
+    generation: int
+    checkpoint: int
+    owner: Owner | None = None
+
+    def encoded(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @staticmethod
+    def decoded(data: bytes) -> "Mark":
+        found = json.loads(data)
+        owner = found["owner"]
+        return Mark(
+            int(found["generation"]), int(found["checkpoint"]), Owner(**owner) if owner else None
+        )
+
+
+def topic_of_marks(pipeline: str, operator: str, topic: str) -> str:
+    """Its name: of letters that Kafka takes, and no two outputs have the same."""
+    names = (pipeline, operator, topic)
+    said = "-".join(re.sub(r"[^A-Za-z0-9]+", "-", name)[:LONGEST_SLUG] for name in names[:2])
+    whole = "\0".join(names).encode()
+    return f"everstream-commits-{said}-{hashlib.sha256(whole).hexdigest()[:12]}"
+
+
+def partitions_of(cluster: Cluster, topic: str) -> dict[int, int]:
+    """How many copies each partition of a topic has; none if there is no such topic.
+
+    Like all here it raises what the client raises: whoever asks may ask again.
+    """
+    kafka = driver()
+    found = cluster.admin().list_topics(topic, timeout=ANSWER_S).topics[topic]
+    if found.error is None:
+        return {number: len(each.replicas) for number, each in found.partitions.items()}
+    if found.error.code() == kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
+        return {}
+    raise kafka.KafkaException(found.error)
+
+
+class Marks:
+    """The marks of one pipeline's operator for one topic."""
+
+    def __init__(self, cluster: Cluster, pipeline: str, operator: str, topic: str) -> None:
+        self.cluster = cluster
+        self.output = topic
+        self.topic = topic_of_marks(pipeline, operator, topic)
+
+    def shards(self) -> int:
+        """How many shards have a partition here."""
+        return len(partitions_of(self.cluster, self.topic))
+
+    def ensure(self, shards: int, patience_s: float) -> None:
+        """Make the topic, or give it more partitions, and wait until it is there."""
+        deadline = Deadline(patience_s)
+        while self.shards() < shards:
+            self._make(shards)
+            if deadline.passed:
+                raise ConnectorError(
+                    f"the topic '{self.topic}', Kafka at {self.cluster.bootstrap}, does not appear. "
+                    f"It notes what was committed to '{self.output}': check that this user may "
+                    f"create it, or create it with {shards} partition(s) and cleanup.policy=compact."
+                )
+
+    def _make(self, shards: int) -> None:
+        kafka, admin = driver(), self.cluster.admin()
+        there = self.shards()
+        if there:
+            wanted = [administration().NewPartitions(self.topic, shards)]
+            asked = admin.create_partitions(wanted, operation_timeout=ANSWER_S)
+        else:
+            copies = max(partitions_of(self.cluster, self.output).values(), default=-1)
+            settings = {"cleanup.policy": "compact", "segment.bytes": str(SEGMENT_BYTES)}
+            if copies > 2:
+                settings["min.insync.replicas"] = "2"
+            new = administration().NewTopic(self.topic, shards, copies, config=settings)
+            asked = admin.create_topics([new], operation_timeout=ANSWER_S)
+        codes = kafka.KafkaError
+        try:
+            asked[self.topic].result()
+        except kafka.KafkaException as error:
+            # Another shard was faster.
+            if error.args[0].code() not in (codes.TOPIC_ALREADY_EXISTS, codes.INVALID_PARTITIONS):
+                raise
+
+    def read(self, shard: int) -> Mark | None:
+        """The newest mark of a shard; None if there never was one."""
+        kafka = driver()
+        settings = {
+            **self.cluster.settings(),
+            "group.id": "everstream",  # never joined: the client wants a name
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "fetch.wait.max.ms": 10,
+        }
+        consumer = kafka.Consumer(settings)
+        try:
+            partition = kafka.TopicPartition(self.topic, shard)
+            first, end = consumer.get_watermark_offsets(partition, timeout=ANSWER_S)
+            window = TAIL
+            while True:
+                start = max(first, end - window)
+                found = self._last(consumer, shard, start, end)
+                if found is not None or start == first:
+                    return found
+                window *= FARTHER
+        finally:
+            consumer.close()
+
+    def all(self) -> list[Mark | None]:
+        """The newest mark of every shard that ever wrote."""
+        return [self.read(shard) for shard in range(self.shards())]
+
+    def _last(self, consumer: Any, shard: int, start: int, end: int) -> Mark | None:
+        """The last mark of those from `start` to `end`."""
+        if start >= end:
+            return None
+        kafka = driver()
+        consumer.assign([kafka.TopicPartition(self.topic, shard, start)])
+        found: bytes | None = None
+        deadline = Deadline(ANSWER_S)
+        while not deadline.passed:
+            for message in consumer.consume(1000, timeout=0.05):
+                error = message.error()
+                if error is None:
+                    found = message.value()
+                elif error.code() != kafka.KafkaError._PARTITION_EOF:
+                    raise kafka.KafkaException(error)
+                # A broker that has just become the leader may see less of the end than there is.
+                elif message.offset() >= end:
+                    return None if found is None else Mark.decoded(found)
+        raise kafka.KafkaException(
+            kafka.KafkaError(kafka.KafkaError._TIMED_OUT, f"'{self.topic}' could not be read")
+        )
+
+
+GIVING_UP_S = 1.0
+"""For telling the broker that a transaction is given up; its heir would have it aborted, too."""
+R = TypeVar("R")
+Frames = Callable[[], Iterable[pl.DataFrame]]
+
+
+class ShardCommits:
+    """The hand of one generation of one shard on a topic."""
+
+    def __init__(self, cluster: Cluster, topic: str, who: SinkShard, patience_s: float) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._who = who
+        self._patience_s = patience_s
+        self._marks = Marks(cluster, who.pipeline, who.operator, topic)
+        self._lock = threading.Lock()
+        self._producer: Any = None
+        self._mark = Mark(0, 0)
+        self._heard: Any = None
+
+    def change(self, decide: Callable[[Mark | None], Mark | None]) -> bool:
+        """Fence off all others and note what is decided from the mark that is there; None: nothing.
+
+        Gives whether anything was noted. In between nobody else can note anything.
+        """
+
+        def once() -> bool:
+            self._marks.ensure(max(self._who.shards, self._who.shard + 1), self._patience_s)
+            self._begin()
+            wanted = decide(self._marks.read(self._who.shard))
+            if wanted is not None:
+                self._transact(wanted, None)
+            return wanted is not None
+
+        with self._lock:
+            return self._until_it_works(once)
+
+    def take_over(self, allowed: Callable[[Mark | None], Mark]) -> None:
+        """Keep all older generations from writing; `allowed` sees the mark and may raise."""
+
+        def ours(found: Mark | None) -> Mark:
+            self._refuse_if_replaced(found)
+            return replace(allowed(found), generation=self._who.generation)
+
+        self.change(ours)
+
+    def commit(self, checkpoint: int, frames: Frames) -> None:
+        """Show these records unless they have been shown before."""
+
+        def once() -> None:
+            if self._producer is None:
+                self._fence()
+            if self._mark.checkpoint < checkpoint:
+                self._transact(replace(self._mark, checkpoint=checkpoint), frames)
+
+        with self._lock:
+            self._until_it_works(once)
+
+    def close(self) -> None:
+        """Let go, unless a commit is going on, which then comes to its own end."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._drop()
+            finally:
+                self._lock.release()
+
+    def _fence(self) -> None:
+        """Become the only one who can write, and learn what was committed."""
+        self._begin()
+        found = self._marks.read(self._who.shard)
+        self._refuse_if_replaced(found)
+        self._mark = found or Mark(0, 0)
+
+    def _refuse_if_replaced(self, found: Mark | None) -> None:
+        if found is not None:
+            refuse_replaced(self._who, found.generation, f"topic '{self._topic}'")
+
+    def _begin(self) -> None:
+        self._drop()
+        named = f"{self._marks.topic}-{self._who.shard}"
+        settings = {**producing(self._cluster), "transactional.id": named, "error_cb": self._hear}
+        self._producer = producer_of(self._cluster, settings)
+        self._producer.init_transactions(ANSWER_S)
+
+    def _hear(self, error: Any) -> None:
+        self._heard = error
+
+    def _transact(self, mark: Mark, frames: Frames | None) -> None:
+        producer = self._producer
+        producer.begin_transaction()
+        for frame in frames() if frames is not None else ():
+            send(producer, self._topic, frame, self._patience_s)
+        wait_for_room(producer, self._topic, self._patience_s)
+        producer.produce(self._marks.topic, mark.encoded(), KEY, partition=self._who.shard)
+        producer.commit_transaction(self._patience_s)
+        self._mark = mark
+
+    def _until_it_works(self, once: Callable[[], R]) -> R:
+        return until_answered(
+            once,
+            self._cluster,
+            self._topic,
+            self._patience_s,
+            after_failure=self._drop,
+            heard=lambda: self._heard,
+        )
+
+    def _drop(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with suppress(driver().KafkaException):
+                producer.purge()
+                producer.abort_transaction(GIVING_UP_S)

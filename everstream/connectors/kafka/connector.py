@@ -1,0 +1,179 @@
+"""`Kafka`: what the user says of topics to read (`kafka.source`) and of one to write (`kafka.sink`)."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import polars as pl
+
+from everstream.connectors.kafka.avro import Avro, AvroDecoder
+from everstream.connectors.kafka.client import Cluster, checked_options, checked_topics, driver
+from everstream.connectors.kafka.encoding import MOST_BYTES, Encoding, Function
+from everstream.connectors.kafka.formats import (
+    Decoder,
+    KeyFormat,
+    ValueFormat,
+    checked_fields,
+    checked_key,
+    decoder,
+)
+from everstream.connectors.kafka.offsets import (
+    Bound,
+    checked_bound,
+)
+from everstream.connectors.kafka.records import Shape
+from everstream.connectors.kafka.sink import KafkaSink, Output
+from everstream.connectors.kafka.source import KafkaSource, Reading
+from everstream.connectors.options import MAX_RECORD_BYTES, at_least_one
+from everstream.connectors.two_way import TwoWay
+from everstream.errors import UserError
+from everstream.pipeline.checkpointing import seconds
+from everstream.pipeline.event_time.windows import Duration
+from everstream.pipeline.rejects import OnError, checked
+from everstream.pipeline.sink import Delivery
+from everstream.pipeline.times import TimeOf, microseconds
+
+_OURS = {
+    "bootstrap.servers": "it is the first argument",
+    "group.id": "say group=...",
+    "isolation.level": "say isolation=...",
+    "auto.offset.reset": "say start=...; a place that is gone is an error",
+    "enable.auto.commit": "offsets are in the checkpoints; group=... shows them to others",
+    "enable.auto.offset.store": "offsets are in the checkpoints",
+    "enable.partition.eof": "the source needs it",
+    "transactional.id": "every shard has its own",
+    "logger": "messages go to the logger 'everstream.kafka'",
+    "error_cb": "errors are raised",
+}
+
+
+class Kafka(KafkaSource, KafkaSink, TwoWay[Any]):
+    """Topics of Kafka: one, several, or all that match a pattern ("^orders-.*").
+
+    Records are the values, decoded as `value` says; with `fields` they are rows of any of value,
+    key, headers, timestamp, topic, partition and offset. Batches are DataFrames with `schema` (the
+    columns of JSON or Avro values), with `columns=True` (text and bytes) and for Arrow.
+
+    Partitions are dealt out to the shards; those that come later are found every `discover`. Where
+    each stands is in the checkpoints, so every record counts once; a `group` is told for others to
+    see. `start` ("earliest", "latest", a datetime, {partition: offset}) counts for a run that
+    begins from nothing, `stop` makes the source end there. Of transactions, only what was committed
+    is read, unless isolation="read_uncommitted".
+
+    An Arrow value that unpacks to more than `max_record_bytes` (default 64 MB) is left to `on_error`,
+    as one that cannot be read.
+
+    event_time=True takes event time from the timestamps of the records, partition by partition;
+    one that has been silent for `idle_after` does not hold back the others. `options` go to the
+    client (security.protocol, sasl.password, ...) and are neither shown nor stored.
+
+    As a sink it writes values to one topic, as `value` says or `encode` makes them of a record,
+    with the key that `key_by` names or makes, which decides on the partition as in Java, and with
+    columns as `headers` and `timestamp`. Exactly-once: messages show when their checkpoint is
+    stable, in one transaction of Kafka. With delivery="at-least-once" they are sent at once.
+
+    >>> orders = es.Kafka("localhost:9092", "orders", start="latest")
+    >>> stream = es.Pipeline("orders").source(orders, shards=2)
+    >>> pipeline = stream.sink(es.Kafka("localhost:9092", "by-customer", key_by="customer"))
+    """
+
+    source_options = frozenset(
+        {"key", "schema", "columns", "avro", "fields", "start", "stop", "isolation", "group"}
+        | {"event_time", "lateness", "idle_after", "discover", "batch_records"}
+        | {"max_record_bytes", "on_error"}
+    )
+    sink_options = frozenset({"encode", "key_by", "headers", "timestamp", "delivery"})
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str | Sequence[str],
+        *,
+        value: ValueFormat = "json",
+        key: KeyFormat = "text",
+        schema: Mapping[str, Any] | None = None,
+        columns: bool = False,
+        avro: Avro | None = None,
+        fields: Sequence[str] | None = None,
+        start: Bound = "earliest",
+        stop: Bound | None = None,
+        isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
+        group: str | None = None,
+        event_time: bool = False,
+        lateness: Duration = 0,
+        idle_after: Duration | None = None,
+        discover: str | float = "30s",
+        patience: str | float = "1m",
+        batch_records: int = 2_000,
+        max_record_bytes: int = MAX_RECORD_BYTES,
+        on_error: OnError = "fail",
+        encode: Function | None = None,
+        key_by: str | Function | None = None,
+        headers: Sequence[str] = (),
+        timestamp: str | None = None,
+        delivery: Literal["exactly-once", "at-least-once"] = "exactly-once",
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        driver()
+        at_least_one(batch_records=batch_records, max_record_bytes=max_record_bytes)
+        if isolation not in ("read_committed", "read_uncommitted"):
+            raise UserError(f'isolation={isolation!r}: say "read_committed" or "read_uncommitted".')
+        if (value == "avro") != (avro is not None):
+            raise UserError('value="avro" and avro=es.Avro(...) belong together.')
+        if not event_time and (lateness or idle_after is not None):
+            raise UserError("lateness and idle_after say how event time advances: event_time=True.")
+        self._cluster = Cluster(bootstrap, checked_options(options, _OURS))
+        topics = checked_topics(topic)
+        shape = Shape(checked_fields(fields), checked_key(key), checked(on_error, "Kafka"))
+        self.on_error = shape.on_error
+        self._decoder = decoder(
+            value, columns, schema, lambda wanted: _avro(avro, wanted), max_record_bytes
+        )
+        shape.check(self._decoder.column_names() or ())
+        if event_time:
+            if "timestamp" not in (shape.fields or ()):
+                raise UserError(
+                    'event_time=True takes the time from the field "timestamp", which records '
+                    'must have, then: fields=["value", "timestamp"].'
+                )
+            self.event_time = TimeOf("timestamp", "ms")
+        self._reading = Reading(
+            self._cluster,
+            topics,
+            checked_bound(start, "start", topics),
+            None if stop is None else checked_bound(stop, "stop", topics),
+            isolation == "read_committed",
+            group,
+            batch_records,
+            seconds(discover),
+            seconds(patience),
+            shape,
+            microseconds(lateness) if event_time else None,
+            None if idle_after is None else microseconds(idle_after) / 1e6,
+        )
+        if delivery not in ("exactly-once", "at-least-once"):
+            raise UserError(f'delivery={delivery!r}: say "exactly-once" or "at-least-once".')
+        self.delivery = Delivery(delivery)
+        self._audit_copy: str | None = None
+        most_bytes = int(self._cluster.options.get("message.max.bytes", MOST_BYTES))
+        self._encoding = Encoding(encode or value, key_by, headers, timestamp, most_bytes)
+
+    @property
+    def output(self) -> Output:
+        topic, *more = self._reading.topics
+        if more or topic.startswith("^"):
+            raise UserError(f"a sink writes to one topic, not to {', '.join([topic, *more])}.")
+        self._encoding.check()
+        return Output(
+            self._cluster, topic, self._encoding, self._reading.patience_s, self._audit_copy
+        )
+
+    def audit_copy(self, label: str) -> "Kafka":
+        other = copy.copy(self)
+        other._audit_copy = label
+        return other
+
+
+def _avro(avro: Avro | None, schema: pl.Schema | None) -> Decoder:
+    assert avro is not None
+    return AvroDecoder(avro, schema)

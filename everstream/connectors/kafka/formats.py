@@ -1,0 +1,338 @@
+"""What the bytes of a Kafka record mean: text, JSON, Arrow or Avro, as objects or as columns.
+
+A decoder takes the values of a whole batch at once. Only when one of them is broken are they
+looked at one by one, to find it.
+"""
+
+import io
+import json
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+import polars as pl
+
+from everstream.errors import UserError
+
+ValueFormat: TypeAlias = Literal["bytes", "text", "json", "arrow", "avro"]
+KeyFormat: TypeAlias = Literal["bytes", "text"]
+Values: TypeAlias = list[bytes | None]
+BROKEN = (
+    ValueError,
+    TypeError,
+    KeyError,
+    EOFError,
+    IndexError,
+    RecursionError,
+    pl.exceptions.PolarsError,
+)
+"""What decoders raise on bytes that are not what they should be."""
+
+
+class Decoder(ABC):
+    """The values of a batch; a record without one (a tombstone) is None, or a row of nulls."""
+
+    in_columns = False
+
+    @abstractmethod
+    def objects(self, values: Values) -> list[Any]:
+        """One object for each."""
+
+    def frame(self, values: Values) -> tuple[pl.DataFrame, list[int] | None]:
+        """The rows, and how many each value has if that is not one."""
+        raise NotImplementedError
+
+    def column_names(self) -> list[str] | None:
+        return None
+
+    def fitting(self, values: Values) -> int:
+        """How many of these values, from the first on, may be unpacked at once; at least one."""
+        return len(values)
+
+
+class Raw(Decoder):
+    """As they are; in columns, one named `value`."""
+
+    def __init__(self, in_columns: bool) -> None:
+        self.in_columns = in_columns
+
+    def objects(self, values: Values) -> list[Any]:
+        return values
+
+    def frame(self, values: Values) -> tuple[pl.DataFrame, list[int] | None]:
+        return pl.DataFrame({"value": self.series(values)}), None
+
+    def series(self, values: Values) -> pl.Series:
+        return pl.Series("value", values, dtype=pl.Binary)
+
+    def column_names(self) -> list[str] | None:
+        return ["value"] if self.in_columns else None
+
+
+class Text(Raw):
+    def objects(self, values: Values) -> list[Any]:
+        if None in values:
+            return [None if value is None else value.decode() for value in values]
+        return list(map(bytes.decode, values))  # type: ignore[arg-type]
+
+    def series(self, values: Values) -> pl.Series:
+        return super().series(values).cast(pl.String)
+
+
+class Json(Decoder):
+    """Parsed; with a schema, in columns."""
+
+    def __init__(self, schema: pl.Schema | None) -> None:
+        self._schema = schema
+        self.in_columns = schema is not None
+        self._decode: Callable[[bytes], Any] | None = None
+
+    def objects(self, values: Values) -> list[Any]:
+        decode = self._decode = self._decode or msgspec.json.Decoder().decode
+        try:
+            if None in values:
+                return [None if value is None else decode(value) for value in values]
+            return list(map(decode, values))  # type: ignore[arg-type]
+        except (ValueError, RecursionError):
+            # This one also takes what is no JSON but often written: NaN, halves of surrogate pairs.
+            return [None if value is None else json.loads(value) for value in values]
+
+    def frame(self, values: Values) -> tuple[pl.DataFrame, list[int] | None]:
+        lines = values
+        if None in values:
+            lines = [b"{}" if value is None else value for value in values]
+        text = b"\n".join(lines)  # type: ignore[arg-type]
+        if text.count(b"\n") != len(lines) - 1:
+            text = b"\n".join(msgspec.json.format(line, indent=-1) for line in lines if line)
+        frame = pl.read_ndjson(io.BytesIO(text), schema=self._schema)
+        if frame.height != len(values):
+            raise ValueError(f"{len(values)} records have {frame.height} JSON values")
+        return frame, None
+
+    def column_names(self) -> list[str] | None:
+        return None if self._schema is None else list(self._schema)
+
+
+class Arrow(Decoder):
+    """Each value is a table in Arrow's IPC stream format: its rows are the records.
+
+    most_bytes: what values may take once unpacked, one by one and together.
+    """
+
+    in_columns = True
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+
+    def fitting(self, values: Values) -> int:
+        size = 0
+        for place, value in enumerate(values):
+            try:
+                size += 0 if value is None else unpacked_bytes(value)
+            except ValueError:
+                continue  # whoever decodes it says what is wrong with it
+            if size > self._most_bytes and place:
+                return place
+        return len(values)
+
+    def objects(self, values: Values) -> list[Any]:
+        return [row for frame in self._frames(values) for row in frame.iter_rows(named=True)]
+
+    def frame(self, values: Values) -> tuple[pl.DataFrame, list[int] | None]:
+        frames = self._frames(values)
+        if not frames:
+            return pl.DataFrame(), [0] * len(values)
+        rows = iter(frames)
+        counts = [0 if value is None else next(rows).height for value in values]
+        return pl.concat(frames), counts
+
+    def _frames(self, values: Values) -> list[pl.DataFrame]:
+        try:
+            return [self._frame(value) for value in values if value is not None]
+        except OSError as error:
+            raise ValueError(str(error)) from error
+
+    def _frame(self, value: bytes) -> pl.DataFrame:
+        self._require_room(unpacked_bytes(value), value)
+        frame = pl.read_ipc_stream(value)
+        # Many rows can share the bytes of one text.
+        texts = frame.select(pl.col(pl.String, pl.Categorical).cast(pl.String).str.len_bytes())
+        self._require_room(sum(int(column.sum()) for column in texts), value)
+        return frame
+
+    def _require_room(self, size_bytes: int, value: bytes) -> None:
+        if size_bytes > self._most_bytes:
+            raise ValueError(
+                f"it has {len(value):,} bytes and unpacks to {size_bytes:,}, more than "
+                f"max_record_bytes={self._most_bytes:,}"
+            )
+
+
+def decoder(
+    value: ValueFormat,
+    columns: bool,
+    schema: Mapping[str, Any] | None,
+    avro: Callable[[pl.Schema | None], Decoder],
+    most_bytes: int,
+) -> Decoder:
+    """What reads the values, or a UserError for options that do not fit each other."""
+    wanted = pl.Schema(schema) if schema is not None else None
+    if wanted is not None and value not in ("json", "avro"):
+        raise UserError(f'schema={{...}} is for value="json" and "avro"; "{value}" needs none.')
+    if columns and wanted is None and value in ("json", "avro"):
+        raise UserError(
+            f'value="{value}" in columns needs to know them: schema={{"name": pl.String, ...}}. '
+            "They must be the same whenever records are read again."
+        )
+    match value:
+        case "bytes":
+            return Raw(columns)
+        case "text":
+            return Text(columns)
+        case "json":
+            return Json(wanted)
+        case "arrow":
+            return Arrow(most_bytes)
+        case "avro":
+            return avro(wanted)
+    raise UserError(f'value={value!r}: say "bytes", "text", "json", "arrow" or "avro".')
+
+
+def checked_key(key: Any) -> KeyFormat:
+    if key not in ("bytes", "text"):
+        raise UserError(f'key={key!r}: say "text" or "bytes".')
+    chosen: KeyFormat = key
+    return chosen
+
+
+def sound(decode: Callable[[Values], Any], values: Values) -> tuple[list[int], dict[int, str]]:
+    """Which of the values can be read by themselves, and what is wrong with the others."""
+    good, broken = list[int](), dict[int, str]()
+    for place, value in enumerate(values):
+        try:
+            decode([value])
+            good.append(place)
+        except BROKEN as error:
+            broken[place] = str(error)
+    return good, broken
+
+
+def column_kinds(key: KeyFormat) -> dict[str, Any]:
+    """The columns that a record has besides its value."""
+    return {
+        "key": pl.String() if key == "text" else pl.Binary(),
+        "headers": pl.List(pl.Struct({"name": pl.String(), "value": pl.Binary()})),
+        "timestamp": pl.Datetime("ms", "UTC"),
+        "topic": pl.String(),
+        "partition": pl.Int32(),
+        "offset": pl.Int64(),
+    }
+
+
+def checked_fields(fields: Sequence[str] | None) -> tuple[str, ...] | None:
+    known = ("value", *column_kinds("text"))
+    if fields is None:
+        return None
+    if isinstance(fields, str) or not fields or not set(fields) <= set(known):
+        raise UserError(f"fields={fields!r}: give a list of {', '.join(known)}.")
+    return tuple(fields)
+
+
+CONTINUATION: Final = 0xFFFFFFFF
+DICTIONARY_BATCH, RECORD_BATCH = 2, 3
+SIZE_BYTES: Final = 8
+"""What stands before a compressed buffer: its unpacked size, -1 if it is not compressed."""
+
+
+def unpacked_bytes(stream: bytes) -> int:
+    """How much memory a table in Arrow's IPC stream format takes when it is unpacked.
+
+    A compressed buffer begins with its unpacked size, which readers allocate before they unpack,
+    and a column of nulls has a length and no buffers: a few bytes can ask for gigabytes. Both sizes
+    are in the metadata (`Message.fbs` in the Arrow format: little-endian flatbuffers), so nothing
+    need be unpacked to know them. Counts at least one byte for each value. Raises a ValueError if
+    this is no IPC stream.
+    """
+    try:
+        return sum(_batch_bytes(stream, *found) for found in _messages(stream))
+    except (struct.error, IndexError, OverflowError) as error:
+        raise ValueError(f"it is no Arrow IPC stream: {error}") from error
+
+
+def _messages(stream: bytes) -> Iterator[tuple["_Table", int]]:
+    """The metadata of each message, and where its body begins."""
+    at = 0
+    while at + 4 <= len(stream):
+        (size,) = struct.unpack_from("<I", stream, at)
+        at += 4
+        if size == CONTINUATION:  # streams of before 2019 do not have it
+            (size,) = struct.unpack_from("<I", stream, at)
+            at += 4
+        if not size:
+            return
+        (root,) = struct.unpack_from("<I", stream, at)
+        message = _Table(stream, at + root)
+        at += size
+        yield message, at
+        at += max(message.number(3, "<q"), 0)
+
+
+def _batch_bytes(stream: bytes, message: "_Table", body: int) -> int:
+    kind = message.number(1, "<B")
+    if kind not in (DICTIONARY_BATCH, RECORD_BATCH):
+        return 0
+    header = message.table(2)
+    batch = header.table(1) if kind == DICTIONARY_BATCH and header is not None else header
+    if batch is None:
+        return 0
+    compressed = batch.table(3) is not None
+    values = sum(max(length, 0) for length, _ in batch.pairs(1))
+    size = 0
+    for start, length in batch.pairs(2):
+        unpacked = length
+        if compressed and length >= SIZE_BYTES:
+            (declared,) = struct.unpack_from("<q", stream, body + start)
+            unpacked = declared if declared >= 0 else length
+        size += max(unpacked, 0)
+    return max(size, values)
+
+
+class _Table:
+    """A table of a flatbuffer: where its fields are says the table of offsets it points to."""
+
+    def __init__(self, data: bytes, at: int) -> None:
+        self._data = data
+        self._at = at
+        (back,) = struct.unpack_from("<i", data, at)
+        self._offsets = at - back
+        (self._size,) = struct.unpack_from("<H", data, self._offsets)
+
+    def _field(self, number: int) -> int | None:
+        entry = 4 + 2 * number
+        if entry >= self._size:
+            return None
+        (offset,) = struct.unpack_from("<H", self._data, self._offsets + entry)
+        return self._at + offset if offset else None
+
+    def number(self, field: int, kind: str) -> int:
+        at = self._field(field)
+        return 0 if at is None else int(struct.unpack_from(kind, self._data, at)[0])
+
+    def table(self, field: int) -> "_Table | None":
+        at = self._field(field)
+        return None if at is None else _Table(self._data, at + self._offset(at))
+
+    def pairs(self, field: int) -> list[tuple[int, int]]:
+        """A vector of pairs of whole numbers."""
+        at = self._field(field)
+        if at is None:
+            return []
+        at += self._offset(at)
+        count = self._offset(at)
+        numbers = struct.unpack_from(f"<{2 * count}q", self._data, at + 4)
+        return list(zip(numbers[::2], numbers[1::2], strict=True))
+
+    def _offset(self, at: int) -> int:
+        return int(struct.unpack_from("<I", self._data, at)[0])

@@ -1,0 +1,279 @@
+"""From messages of the client to a batch: values alone, or rows with what else a record has.
+
+The client gives messages as objects; what is needed of them is taken with one call per kind for
+the whole batch, not message by message.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from everstream.connectors.kafka.client import driver
+from everstream.connectors.kafka.formats import (
+    BROKEN,
+    Decoder,
+    KeyFormat,
+    Raw,
+    Text,
+    Values,
+    column_kinds,
+    sound,
+)
+from everstream.connectors.kafka.offsets import Partition
+from everstream.errors import ConnectorError, UserError
+from everstream.pipeline.batch import Batch
+from everstream.pipeline.rejects import OnError, Rejected
+from everstream.pipeline.times import NO_WATERMARK
+
+
+class Messages:
+    """The messages of one batch, none of them an error."""
+
+    def __init__(self, messages: list[Any]) -> None:
+        self._kind = driver().Message
+        self._messages = messages
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def only(self, places: Sequence[int]) -> "Messages":
+        return Messages([self._messages[place] for place in places])
+
+    def values(self) -> Values:
+        return list(map(self._kind.value, self._messages))
+
+    def keys(self) -> Values:
+        return list(map(self._kind.key, self._messages))
+
+    def topics(self) -> list[str]:
+        return list(map(self._kind.topic, self._messages))
+
+    def partitions(self) -> list[int]:
+        return list(map(self._kind.partition, self._messages))
+
+    def offsets(self) -> list[int]:
+        return list(map(self._kind.offset, self._messages))
+
+    def milliseconds(self) -> list[int]:
+        """Since 1970; below 0 for those that have no time."""
+        return [ms for _, ms in map(self._kind.timestamp, self._messages)]
+
+    def headers(self) -> list[list[tuple[str, bytes | None]]]:
+        return [headers or [] for headers in map(self._kind.headers, self._messages)]
+
+    def place(self, number: int) -> str:
+        message = self._messages[number]
+        return (
+            f"topic '{message.topic()}', partition {message.partition()}, offset {message.offset()}"
+        )
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What records look like: the fields of a row, or values alone if there are none."""
+
+    fields: tuple[str, ...] | None
+    key: KeyFormat
+    on_error: OnError
+
+    def check(self, names: Sequence[str]) -> None:
+        """Refuse a field that the value has, too."""
+        both = [name for name in self.fields or () if name != "value" and name in names]
+        if both:
+            raise UserError(
+                f"'{both[0]}' is both a column of the values and a field of the record. Leave it "
+                f"out of fields=[...], or out of the schema."
+            )
+
+    def column_names(self, names: list[str]) -> list[str]:
+        """The columns of batches whose values have these."""
+        if self.fields is None:
+            return names
+        more = [name for name in self.fields if name != "value"]
+        return [*([] if names == ["value"] and "value" not in self.fields else names), *more]
+
+    def batch(self, messages: Messages, decoder: Decoder, rejected: list[Rejected]) -> Batch:
+        """The records; those that cannot be read are added to the rejected, or raise."""
+        decode: Callable[[Values], Any] = decoder.frame if decoder.in_columns else decoder.objects
+        messages = self._with_readable_keys(messages, rejected)
+        if not len(messages):
+            return []
+        values = messages.values()
+        try:
+            found = decode(values)
+        except BROKEN as error:
+            good, broken = sound(decode, values)
+            if not broken:
+                raise ConnectorError(
+                    f"from {messages.place(0)} on: the values can be read one by one but not "
+                    f"together: {error}. Give the columns with schema={{...}}."
+                ) from error
+            self._reject(messages, values, broken, rejected)
+            if not good:
+                return []
+            messages = messages.only(good)
+            found = decode([values[place] for place in good])
+        if decoder.in_columns:
+            frame, counts = found
+            return frame if self.fields is None else self._rows(frame, counts, messages)
+        return found if self.fields is None else self._dicts(found, messages)
+
+    def _with_readable_keys(self, messages: Messages, rejected: list[Rejected]) -> Messages:
+        """Without those whose key is no text, if it is to be one and `on_error` leaves them out."""
+        if self.on_error == "fail" or self.key != "text" or "key" not in (self.fields or ()):
+            return messages
+        keys = messages.keys()
+        try:
+            Text(False).objects(keys)
+        except BROKEN:
+            good, broken = sound(Text(False).objects, keys)
+            values = messages.values()
+            for number, why in broken.items():
+                why = f"the key {(keys[number] or b'')[:80]!r} is no text: {why}"
+                rejected.append(Rejected(values[number], why, messages.place(number)))
+            return messages.only(good)
+        return messages
+
+    def _reject(
+        self, messages: Messages, values: Values, broken: dict[int, str], rejected: list[Rejected]
+    ) -> None:
+        for number, why in broken.items():
+            if self.on_error == "fail":
+                raise ConnectorError(
+                    f"{messages.place(number)}: the value cannot be read: {why}\n"
+                    f"  value: {(values[number] or b'')[:200]!r}\n"
+                    "Check value=...; on_error='skip' or 'dead_letter' goes on without it."
+                )
+            rejected.append(Rejected(values[number], why, messages.place(number)))
+
+    def _rows(self, frame: pl.DataFrame, counts: list[int] | None, messages: Messages) -> Batch:
+        assert self.fields is not None
+        self.check(frame.columns)
+        if "value" not in self.fields and frame.columns == ["value"]:
+            frame = frame.drop("value")
+        columns = [self._column(name, messages) for name in self.fields if name != "value"]
+        if counts is not None:
+            rows = np.repeat(np.arange(len(counts)), counts)
+            columns = [column.gather(rows) for column in columns]
+        return frame.with_columns(columns) if frame.width else pl.DataFrame(columns)
+
+    def _dicts(self, objects: list[Any], messages: Messages) -> list[Any]:
+        assert self.fields is not None
+        names = self.fields
+        columns = [objects if name == "value" else self._list(name, messages) for name in names]
+        return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+    def _list(self, name: str, messages: Messages) -> list[Any]:
+        if name == "headers":
+            return messages.headers()
+        return self._column(name, messages).to_list()
+
+    def _column(self, name: str, messages: Messages) -> pl.Series:
+        kind = column_kinds(self.key)[name]
+        match name:
+            case "key":
+                return self._keys(messages)
+            case "headers":
+                headers = [
+                    [{"name": key, "value": value} for key, value in some]
+                    for some in messages.headers()
+                ]
+                return pl.Series(name, headers, dtype=kind)
+            case "timestamp":
+                times = pl.Series(name, messages.milliseconds(), dtype=pl.Int64)
+                return times.set(times < 0, None).cast(kind)
+            case "topic":
+                return pl.Series(name, messages.topics(), dtype=kind)
+            case "partition":
+                return pl.Series(name, messages.partitions(), dtype=kind)
+        return pl.Series(name, messages.offsets(), dtype=kind)
+
+    def _keys(self, messages: Messages) -> pl.Series:
+        keys = messages.keys()
+        try:
+            return (Text(True) if self.key == "text" else Raw(True)).series(keys).alias("key")
+        except pl.exceptions.PolarsError:
+            _, broken = sound(Text(False).objects, keys)
+            number = min(broken)
+            raise ConnectorError(
+                f"{messages.place(number)}: the key {(keys[number] or b'')[:80]!r} is no text. "
+                'Read keys as they are: key="bytes".'
+            ) from None
+
+
+class PartitionTimes:
+    """Event time by the timestamps of records: a watermark for each partition, the lowest counts.
+
+    Partitions are read at different speeds, so the greatest time in one tells nothing about the
+    others. A partition that has been read to its end and is silent for `idle_after_s` counts as
+    being at the present, less that time: what comes next will have a time of its own day.
+    """
+
+    def __init__(self, lateness_us: int | None, idle_after_s: float | None) -> None:
+        self.on = lateness_us is not None
+        self._lateness_us = lateness_us or 0
+        self._idle_after_s = idle_after_s
+        self.greatest: dict[Partition, int] = {}
+        self._silent_since_s: dict[Partition, float] = {}
+        self._wall_s: Callable[[], float] = lambda: 0.0
+        self._steady_s: Callable[[], float] = lambda: 0.0
+        self._began_s: float | None = None
+
+    def keep_time(self, wall_s: Callable[[], float], steady_s: Callable[[], float]) -> None:
+        self._wall_s, self._steady_s = wall_s, steady_s
+
+    def restore(self, greatest: Mapping[Partition, int]) -> None:
+        self.greatest = {p: time for p, time in greatest.items() if time != NO_WATERMARK}
+        self._silent_since_s = {}
+        self._began_s = None
+
+    def seen(
+        self, partitions: Iterable[Partition], of_each: list[Partition], ms: list[int]
+    ) -> None:
+        """Records of these partitions have come, with these times."""
+        if len(found := list(partitions)) == 1:
+            self._note(found[0], max(ms))
+            return
+        numbers = {partition: number for number, partition in enumerate(found)}
+        which = np.fromiter(map(numbers.__getitem__, of_each), np.int64, len(of_each))
+        times = np.full(len(found), -1, np.int64)
+        np.maximum.at(times, which, np.asarray(ms, np.int64))
+        for partition, number in numbers.items():
+            self._note(partition, int(times[number]))
+
+    def _note(self, partition: Partition, ms: int) -> None:
+        self._silent_since_s.pop(partition, None)
+        if ms >= 0:
+            before = self.greatest.get(partition, NO_WATERMARK)
+            self.greatest[partition] = max(before, ms * 1000)
+
+    def at_end(self, partition: Partition) -> None:
+        """All there is of a partition has been given."""
+        self._silent_since_s.setdefault(partition, self._steady_s())
+
+    def watermark(self, partitions: Collection[Partition]) -> int:
+        """The time of the slowest of these, which are all that may give more."""
+        if not self.on:
+            return NO_WATERMARK
+        if self._idle_after_s is None:
+            return min((self._of(p) for p in partitions), default=NO_WATERMARK)
+        now_s = self._steady_s()
+        if self._began_s is None:
+            self._began_s = now_s
+        since = self._silent_since_s
+        present = int((self._wall_s() - self._idle_after_s) * 1e6) - self._lateness_us
+        if not partitions:
+            return present if now_s - self._began_s >= self._idle_after_s else NO_WATERMARK
+        return min(
+            max(self._of(p), present)
+            if p in since and now_s - since[p] >= self._idle_after_s
+            else self._of(p)
+            for p in partitions
+        )
+
+    def _of(self, partition: Partition) -> int:
+        time = self.greatest.get(partition)
+        return NO_WATERMARK if time is None else time - self._lateness_us

@@ -1,0 +1,282 @@
+"""Messages into a Kafka topic: exactly-once, or at once.
+
+Exactly-once: messages wait in the run's store (`connectors.staged`), because no client can finish a
+transaction that another process has begun. At commit they are produced in one Kafka transaction
+with a mark of the checkpoint (`kafka.commits`). Nothing can be taken back from a topic: a run that
+would resume from before what was committed is refused.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import polars as pl
+
+from everstream.connectors.encoding import encode
+from everstream.connectors.files.parts import PartTransaction
+from everstream.connectors.kafka.audit_copy import committed, make_like
+from everstream.connectors.kafka.audit_copy import remove as remove_topics
+from everstream.connectors.kafka.client import Cluster, until_answered
+from everstream.connectors.kafka.commits import Mark, Marks, ShardCommits
+from everstream.connectors.kafka.encoding import Encoding
+from everstream.connectors.kafka.producer import AtOnceWriter
+from everstream.connectors.ownership import Claim, Owner
+from everstream.connectors.staged import StagedTransaction, StagedWriter, waiting_folder
+from everstream.errors import ConnectorError, UserError
+from everstream.pipeline.batch import Batch
+from everstream.pipeline.sink import Committable, Delivery, Permit, Sink, SinkShard, Writer
+
+ENDING = ".messages"
+R = TypeVar("R")
+
+
+class KafkaSink(Sink):
+    """The half of a connector that writes to a topic; whoever inherits it says to which and how."""
+
+    delivery = Delivery.EXACTLY_ONCE
+
+    @property
+    @abstractmethod
+    def output(self) -> "Output":
+        """Where messages go, and what they are made of; a UserError if it cannot be a sink."""
+
+    def _open_writer(self, who: SinkShard) -> Writer:
+        output = self.output
+        if self.delivery is Delivery.AT_LEAST_ONCE:
+            return AtOnceWriter(
+                output.cluster, output.topic, output.encoding, who, output.patience_s
+            )
+        return _KafkaWriter(output, who)
+
+    def describe_output(self) -> dict[str, Any]:
+        return {**super().describe_output(), "topic": self.output.topic}
+
+    def start_fresh(self, pipeline: str, operator: str, store: str, replace: bool) -> None:
+        output = self.output
+        if output.audit_copy is not None:
+            output.make_audit_copy()
+        if self.delivery is not Delivery.EXACTLY_ONCE:
+            return
+        claim = output.claim(pipeline, operator, store)
+        claim.check()
+        if output.committed(pipeline, operator) and not replace:
+            raise UserError(
+                f"topic '{output.topic}' already holds messages of pipeline '{pipeline}', operator "
+                f"'{operator}', from an earlier run. Name another topic, or say --fresh, which "
+                "deletes what was kept of that run; its messages stay where they are, and those of "
+                "this run come after them: Kafka takes none back."
+            )
+        claim.take()
+        output.forget(claim.owner)
+        waiting_folder(store, operator, ENDING).start_fresh(pipeline, operator, replace)
+
+    def before_resume(self, pipeline: str, operator: str, store: str) -> None:
+        output = self.output
+        if self.delivery is Delivery.EXACTLY_ONCE:
+            output.claim(pipeline, operator, store).keep()
+
+    def check_resume(
+        self, pipeline: str, operator: str, store: str, checkpoints: Mapping[int, int]
+    ) -> None:
+        output = self.output
+        if self.delivery is not Delivery.EXACTLY_ONCE or not checkpoints:
+            return
+        for shard, mark in enumerate(output.read(output.marks(pipeline, operator))):
+            checkpoint = checkpoints.get(shard, max(checkpoints.values()))
+            if mark is not None and mark.checkpoint > checkpoint:
+                raise _too_far(output.topic, mark.checkpoint, checkpoint)
+
+    def clear_audit_copy(self, pipeline: str, operator: str) -> None:
+        if self.output.audit_copy is not None:
+            self.output.clear_audit_copy(pipeline, operator)
+
+    def results(self, pipeline: str, operator: str, store: str) -> list[Batch] | None:
+        return None if self.output.audit_copy is None else [self.output.read_audit_copy()]
+
+    def left_behind(self, pipeline: str, operator: str, store: str) -> str | None:
+        output = self.output
+        if self.delivery is Delivery.EXACTLY_ONCE and output.committed(pipeline, operator):
+            return (
+                f"what is noted of the messages in Kafka topic '{output.topic}', which stay there "
+                "and will come once more"
+            )
+        return None
+
+
+@dataclass(frozen=True)
+class Output:
+    """A topic, and how records become its messages."""
+
+    cluster: Cluster
+    named: str
+    """The topic that the user has named."""
+    encoding: Encoding
+    patience_s: float = 60.0
+    """So long brokers may be gone before we give up, and with us the shard."""
+    audit_copy: str | None = None
+    """Write to a topic of an audit's own that this labels."""
+
+    @property
+    def topic(self) -> str:
+        return (
+            self.named
+            if self.audit_copy is None
+            else f"{self.named}-everstream-audit-{self.audit_copy}"
+        )
+
+    def make_audit_copy(self) -> None:
+        self._answer(lambda: make_like(self.cluster, self.named, self.topic))
+
+    def read_audit_copy(self) -> Batch:
+        return self._answer(lambda: committed(self.cluster, self.topic, self.patience_s))
+
+    def clear_audit_copy(self, pipeline: str, operator: str) -> None:
+        marks = self.marks(pipeline, operator).topic
+        self._answer(lambda: remove_topics(self.cluster, self.topic, marks))
+
+    def read(self, marks: Marks) -> list[Mark | None]:
+        return self._answer(marks.all)
+
+    def _answer(self, ask: Callable[[], R]) -> R:
+        return until_answered(ask, self.cluster, self.topic, self.patience_s)
+
+    def marks(self, pipeline: str, operator: str) -> Marks:
+        return Marks(self.cluster, pipeline, operator, self.topic)
+
+    def claim(self, pipeline: str, operator: str, store: str) -> Claim:
+        return TopicClaim(self, Owner.of(pipeline, operator, store))
+
+    def committed(self, pipeline: str, operator: str) -> bool:
+        """Whether any shard has shown messages."""
+        found = self.read(self.marks(pipeline, operator))
+        return any(mark is not None and mark.checkpoint > 0 for mark in found)
+
+    def forget(self, owner: Owner) -> None:
+        """Let the next run begin with checkpoint 1, and nobody of an earlier one go on."""
+        for shard, mark in enumerate(self.read(self.marks(owner.pipeline, owner.operator))):
+            if mark is not None and (mark.checkpoint or mark.generation):
+                self.note(owner, lambda found: found and Mark(0, 0, found.owner), shard)
+
+    def note(
+        self, owner: Owner, decide: Callable[[Mark | None], Mark | None], shard: int = 0
+    ) -> bool:
+        """For the driver, which says whose output it is and commits nothing."""
+        who = SinkShard(owner.pipeline, owner.operator, shard, 1, 0, owner.store)
+        commits = self.commits(who)
+        try:
+            return commits.change(decide)
+        finally:
+            commits.close()
+
+    def commits(self, who: SinkShard) -> ShardCommits:
+        return ShardCommits(self.cluster, self.topic, who, self.patience_s)
+
+
+class TopicClaim(Claim):
+    """To a topic, noted in the mark of the first shard."""
+
+    kind = "topic"
+
+    def __init__(self, output: Output, owner: Owner) -> None:
+        super().__init__(f"topic '{output.topic}'", owner)
+        self._output = output
+        self._marks = output.marks(owner.pipeline, owner.operator)
+
+    def read(self) -> Owner | None:
+        found = self._output.read(self._marks)
+        return found[0].owner if found and found[0] is not None else None
+
+    def create(self) -> bool:
+        if self.read() is not None:
+            return False  # without fencing off anybody who may be alive
+
+        def ours(found: Mark | None) -> Mark | None:
+            mark = found or Mark(0, 0)
+            return replace(mark, owner=self.owner) if mark.owner is None else None
+
+        return self._output.note(self.owner, ours)
+
+    def remove(self) -> None:
+        self._output.note(self.owner, lambda found: found and replace(found, owner=None))
+
+    def how_to_free(self) -> str:
+        return f"delete the topic '{self._marks.topic}', which says so"
+
+
+def _too_far(topic: str, sent: int, checkpoint: int) -> UserError:
+    return UserError(
+        f"topic '{topic}' has the messages up to checkpoint {sent}, but this run would go on from "
+        f"checkpoint {checkpoint}: all since then would come twice, because Kafka takes none back. "
+        f"If somebody went back with `everstream rewind`, undo that: `everstream rewind STORE --to "
+        f"{sent}`, or the newest epoch that `everstream checkpoints STORE` shows as given up. Or write "
+        "to another topic and start over with --fresh, which deletes the checkpoints."
+    )
+
+
+@dataclass
+class KafkaTransaction(StagedTransaction, word="kafka-transaction"):
+    """Messages that go into the topic in one transaction with a mark that they are in."""
+
+    topic: str
+    target: ShardCommits | None = field(default=None, repr=False, compare=False, kw_only=True)
+
+    def deliver(self) -> None:
+        assert self.target is not None
+        self.target.commit(self.checkpoint, self._messages)
+
+    def _messages(self) -> Iterator[pl.DataFrame]:
+        try:
+            yield from (frame for frame in self.frames() if len(frame))
+        except FileNotFoundError:
+            raise ConnectorError(
+                f"the messages of checkpoint {self.checkpoint} for topic '{self.topic}' are neither "
+                f"in it nor in '{self.part.path}'. Someone removed that file: put it back, or start "
+                "over with --fresh, which deletes the checkpoints there are."
+            ) from None
+
+
+class _KafkaWriter(StagedWriter):
+    def __init__(self, output: Output, who: SinkShard) -> None:
+        super().__init__(who, ENDING)
+        self._output = output
+        self._commits = output.commits(who)
+
+    def encode(self, batch: Batch) -> bytes:
+        return encode(self._output.encoding.messages(batch, self._who.operator))
+
+    def stage(self, part: PartTransaction) -> KafkaTransaction:
+        return KafkaTransaction(part, part.checkpoint, self._output.topic)
+
+    def target(self) -> ShardCommits:
+        return self._commits
+
+    def recover(self, transactions: Sequence[Committable], permit: Permit) -> Sequence[Committable]:
+        bound = [self._bound(transaction) for transaction in transactions]
+        due = [t for t in bound if t.checkpoint <= permit.checkpoint]
+        self._commits.take_over(lambda mark: self._allowed(mark, due, permit.checkpoint))
+        return super().recover(transactions, permit)
+
+    def close(self) -> None:
+        super().close()
+        self._commits.close()
+
+    def _allowed(
+        self, mark: Mark | None, due: Sequence[StagedTransaction], checkpoint: int
+    ) -> Mark:
+        """What to resume from, if that can be done without messages that come twice."""
+        topic = self._output.topic
+        if mark is not None and mark.checkpoint > checkpoint:
+            raise _too_far(topic, mark.checkpoint, checkpoint)
+        if mark is not None and mark.generation > 0:
+            return mark
+        # No generation has ever taken over, or what was noted is gone.
+        unknown = [transaction for transaction in due if transaction.waits]
+        if unknown:
+            raise UserError(
+                f"whether topic '{topic}' has the messages of checkpoint {unknown[0].checkpoint} is "
+                f"not known: the topic '{self._output.marks(self._who.pipeline, self._who.operator).topic}' "
+                "that says so is gone. Bring it back; or write to another topic and start over "
+                "with --fresh, which deletes the checkpoints."
+            )
+        return replace(mark or Mark(0, 0), checkpoint=checkpoint)

@@ -1,0 +1,464 @@
+"""Kafka as a source: one reader takes the partitions of its shard, wherever they are just now.
+
+Nothing here waits for a broker: what may take long (asking where topics begin and end, looking for
+new partitions, finding out whether brokers are gone for good) is done on a thread beside, and the
+client fetches on threads of its own. How records of several partitions are mixed differs from one
+reading to the next; within a partition they are in order.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Generic, TypeVar, cast
+
+import polars as pl
+
+from everstream.connectors.kafka.client import LOG, Cluster, driver
+from everstream.connectors.kafka.formats import Decoder
+from everstream.connectors.kafka.offsets import (
+    OVER,
+    Ends,
+    KafkaOffset,
+    Partition,
+    Topics,
+    redistribute_places,
+    unread_places,
+)
+from everstream.connectors.kafka.records import Messages, PartitionTimes, Shape
+from everstream.connectors.retry import Deadline
+from everstream.errors import ConnectorError, UserError
+from everstream.pipeline.batch import Batch
+from everstream.pipeline.rejects import Rejected
+from everstream.pipeline.source import END, EndOfStream, Reader, Source
+from everstream.pipeline.times import NO_WATERMARK
+
+T = TypeVar("T")
+LOOK_AGAIN_S = 0.005
+TRY_AGAIN_S = 0.25
+TRUNCATED = "truncat"
+"""What the client says, among other words, when a log is shorter in an epoch than it was."""
+CHUNK = 1000
+"""Messages that are taken from the client at a time: few enough to be still in the cache."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How topics are read: what the user has asked for."""
+
+    cluster: Cluster
+    topics: tuple[str, ...]
+    start: Any
+    stop: Any
+    committed: bool
+    group: str | None
+    batch_records: int
+    discover_s: float
+    patience_s: float
+    shape: Shape
+    lateness_us: int | None
+    """None: the source says nothing about event time."""
+    idle_after_s: float | None
+
+    @property
+    def bounded(self) -> bool:
+        return self.stop is not None
+
+    def asking(self) -> Topics:
+        return Topics(self.cluster, self.topics, self.committed)
+
+    def begin(self) -> KafkaOffset:
+        """Where a run that starts from nothing begins, in all partitions."""
+        asking = self.asking()
+        offset = asking.begin(self.start, self.stop)
+        for topic in asking.compacted():
+            LOG.warning(
+                "topic '%s' is compacted: of records with the same key only the last one is sure to "
+                "be read, and a replay may give fewer of them",
+                topic,
+            )
+        if self.bounded and not offset.places:
+            raise UserError(
+                f"no topic at {self.cluster.bootstrap} matches {self.topics[0]!r}, and with "
+                "stop=... none that comes later is read. Check the pattern."
+            )
+        return offset
+
+    def consumer(self, on_error: Callable[[Any], None]) -> Any:
+        """A client that reads what it is told to, and keeps no place of its own."""
+        settings = self.cluster.settings(
+            group_id=self.group or "everstream",
+            enable_auto_commit=False,
+            enable_auto_offset_store=False,
+            enable_partition_eof=True,
+            auto_offset_reset="error",
+            isolation_level="read_committed" if self.committed else "read_uncommitted",
+            # As given by the client it waits a second once it has fetched enough ahead.
+            fetch_queue_backoff_ms=5,
+        )
+        try:
+            return driver().Consumer({**settings, "error_cb": on_error})
+        except driver().KafkaException as error:
+            raise self.cluster.explained(error) from None
+
+
+class KafkaSource(Source[Any]):
+    """The half of a connector that reads topics; the other half says what the user has asked for."""
+
+    _reading: Reading
+    _decoder: Decoder
+    _begin: KafkaOffset | None = None
+
+    def describe_offsets(self) -> dict[str, Any]:
+        return {
+            **super().describe_offsets(),
+            "topics": list(self._reading.topics),
+            "bounded": self._reading.bounded,
+        }
+
+    def redistribute(self, offsets: Sequence[KafkaOffset], shards: int) -> Sequence[KafkaOffset]:
+        return redistribute_places(offsets, shards)
+
+    def stopping_point(self) -> Ends:
+        return self._reading.asking().ends()
+
+    def unread(self, offsets: Sequence[KafkaOffset], point: Ends) -> str | None:
+        return unread_places(offsets, point)
+
+    def check(self) -> None:
+        """Look the topics up, and where they begin and end: once for all shards."""
+        self._begin = self._reading.begin()
+
+    def _open_reader(self, shard: int, shards: int) -> Reader:
+        begin = self._begin if self._begin is not None else self._reading.begin()
+        mine = begin.of_shard(shard, shards)
+        reading = self._reading
+        if self.event_time is not None and reading.idle_after_s is None and not mine.places:
+            raise UserError(
+                f"shard {shard} has none of the {len(begin.places)} partitions and would hold back "
+                "time for all. Use fewer shards, or say idle_after='30s'."
+            )
+        return KafkaReader(reading, self._decoder, mine, shard, shards)
+
+    def waits_for(self) -> str | None:
+        if self._begin is None or self._begin.places:
+            return None
+        where = f"at {self._reading.cluster.bootstrap} matches {self._reading.topics[0]!r}"
+        return f"no topic {where} yet: the run waits for one"
+
+    def column_names(self) -> list[str] | None:
+        names = self._decoder.column_names()
+        return None if names is None else self._reading.shape.column_names(names)
+
+
+class KafkaReader(Reader):
+    """One shard's partitions."""
+
+    def __init__(
+        self, reading: Reading, decoder: Decoder, begin: KafkaOffset, shard: int, shards: int
+    ) -> None:
+        self._reading = reading
+        self._decoder = decoder
+        self._shard, self._shards = shard, shards
+        self._consumer: Any = None
+        self._times = PartitionTimes(reading.lateness_us, reading.idle_after_s)
+        self._ends: Ends | None = None
+        """Where partitions ended when the run started, if it is to end there."""
+        self._steady_s: Callable[[], float] = time.monotonic
+        self._stand_at(begin)
+
+    def keep_time(self, wall_s: Callable[[], float], steady_s: Callable[[], float]) -> None:
+        self._steady_s = steady_s
+        self._times.keep_time(wall_s, steady_s)
+
+    def stop_at(self, point: Ends) -> None:
+        self._ends = point
+
+    @property
+    def offset(self) -> KafkaOffset:
+        times = self._times.greatest
+        places = {
+            partition: (at, self._stops.get(partition), times.get(partition, NO_WATERMARK))
+            for partition, at in self._next.items()
+        }
+        return KafkaOffset(dict(self._topics), places, dict(self._epochs))
+
+    def seek(self, offset: KafkaOffset) -> None:
+        self.close()
+        self._stand_at(offset)
+
+    def _stand_at(self, offset: KafkaOffset) -> None:
+        self._topics = dict(offset.topics)
+        self._next = {partition: place[0] for partition, place in offset.places.items()}
+        self._epochs = dict(offset.epochs or {})
+        self._stops = {p: place[1] for p, place in offset.places.items() if place[1] is not None}
+        self._times.restore({p: place[2] for p, place in offset.places.items()})
+        self._open: set[Partition] = set()
+        """Those that may give more."""
+        self._rejected: list[Rejected] = []
+        self._held: list[Any] = []
+        """Taken from the client, and too large to be unpacked with those before."""
+        self._look: _Beside[KafkaOffset] | None = None
+        self._look_at_s = 0.0
+        self._alarmed = False
+        """The brokers were told to be in trouble, and have not been asked since."""
+
+    def read(self) -> Batch | EndOfStream | None:
+        self._look_around()
+        if self._consumer is None:
+            return None
+        if (self._reading.bounded or self._ends is not None) and not self._open:
+            return END
+        batches, left = list[Batch](), self._reading.batch_records
+        while left > 0:
+            wanted = min(left, CHUNK)
+            messages = self._held or self._consumer.consume(wanted, 0)
+            messages, self._held = self._fitting(messages)
+            if messages and (batch := self._decoded(messages)) is not None and len(batch):
+                batches.append(batch)
+            left = left - wanted if len(messages) == wanted and not self._held else 0
+        return _together(batches)
+
+    def _fitting(self, messages: list[Any]) -> tuple[list[Any], list[Any]]:
+        """Those that may be unpacked at once, and the rest."""
+        if not messages or type(self._decoder).fitting is Decoder.fitting:
+            return messages, []
+        kind = driver().Message
+        values = [None if kind.error(message) else kind.value(message) for message in messages]
+        count = self._decoder.fitting(values)
+        return messages[:count], messages[count:]
+
+    def _decoded(self, messages: list[Any]) -> Batch | None:
+        said = list[Any]()
+        if any(map(driver().Message.error, messages)):
+            said = [message for message in messages if message.error() is not None]
+            messages = [message for message in messages if message.error() is None]
+        batch = self._given(messages) if messages else None
+        # Last: the end of a partition may come together with the records before it.
+        for message in said:
+            self._heed(message, message.error())
+        return batch
+
+    def _given(self, messages: list[Any]) -> Batch | None:
+        last = self._last_of_each(messages)
+        ended = [p for p, m in last.items() if not self._goes_on(p, m.offset() + 1)]
+        if ended:
+            messages = [m for m in messages if self._is_wanted(m)]
+            last = self._last_of_each(messages)
+        for partition, message in last.items():
+            self._next[partition] = message.offset() + 1
+            self._keep_epoch(partition, message.leader_epoch())
+        for partition in ended:
+            self._finish(partition)
+        if not messages:
+            return None
+        batch = Messages(messages)
+        if self._times.on:
+            topics, partitions = batch.topics(), batch.partitions()
+            each = list(zip(topics, partitions, strict=True)) if len(last) > 1 else []
+            self._times.seen(last, each, batch.milliseconds())
+        return self._reading.shape.batch(batch, self._decoder, self._rejected)
+
+    def _keep_epoch(self, partition: Partition, epoch: int | None) -> None:
+        """By which the brokers can tell whether the records before are still those that were read."""
+        if epoch is None:
+            self._epochs.pop(partition, None)
+        else:
+            self._epochs[partition] = epoch
+
+    def _last_of_each(self, messages: list[Any]) -> dict[Partition, Any]:
+        """The last message of each partition that has some."""
+        if not messages:
+            return {}
+        if len(self._next) == 1:
+            return dict.fromkeys(self._next, messages[-1])
+        kind = driver().Message
+        if len(self._topics) > 1:
+            names = zip(map(kind.topic, messages), map(kind.partition, messages), strict=True)
+            return dict(zip(names, messages, strict=True))
+        (topic,), numbers = self._topics, list(map(kind.partition, messages))
+        if numbers.count(numbers[-1]) == len(numbers):  # mostly a fetch brings many of one
+            return {(topic, numbers[-1]): messages[-1]}
+        found = dict(zip(numbers, messages, strict=True))
+        return {(topic, number): message for number, message in found.items()}
+
+    def _is_before_end(self, partition: Partition, position: int) -> bool:
+        """Whether this run reads the record there; partitions that came later are for the next."""
+        if self._ends is not None and position >= self._ends.get(partition, 0):
+            return False
+        return position < self._stops.get(partition, position + 1)
+
+    def _goes_on(self, partition: Partition, position: int) -> bool:
+        return partition in self._open and self._is_before_end(partition, position)
+
+    def _is_wanted(self, message: Any) -> bool:
+        """Whether it is before the end; what comes behind had been fetched already."""
+        return self._goes_on((message.topic(), message.partition()), message.offset())
+
+    def _finish(self, partition: Partition) -> None:
+        if partition in self._open:
+            self._open.remove(partition)
+            self._consumer.incremental_unassign([driver().TopicPartition(*partition)])
+
+    def _heed(self, message: Any, error: Any) -> None:
+        """The client has something to say about a partition."""
+        partition = (message.topic(), message.partition())
+        codes, code = driver().KafkaError, error.code()
+        if code == codes._PARTITION_EOF:
+            # More may have come behind what was the end just before.
+            if partition in self._open and self._next[partition] <= message.offset():
+                # Behind the last record there may be marks of transactions, which nobody is given,
+                # and nobody says in which epoch they were written.
+                if self._next[partition] < message.offset():
+                    self._keep_epoch(partition, None)
+                self._next[partition] = message.offset()
+                self._times.at_end(partition)
+                if not self._goes_on(partition, self._next[partition]):
+                    self._finish(partition)
+        elif code == codes._AUTO_OFFSET_RESET and TRUNCATED in error.str().lower():
+            raise UserError(
+                f"topic '{partition[0]}', partition {partition[1]}: the log was cut before offset "
+                f"{self._next.get(partition)} and written anew (an unclean leader election), so "
+                "records that were read are gone and others have their offsets. Set "
+                "unclean.leader.election.enable=false for the topic; read it again under another "
+                f"name, {OVER}"
+            )
+        elif code in (codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE):
+            raise UserError(
+                f"topic '{partition[0]}', partition {partition[1]}: the record at offset "
+                f"{self._next.get(partition)} is not there any more: the retention of the topic has "
+                f"deleted it before it was read, or the topic was made anew. Give it a longer "
+                f"retention (retention.ms, retention.bytes), {OVER}"
+            )
+        else:
+            self._alarm(error)
+
+    def _alarm(self, error: Any) -> None:
+        """Something is wrong, and may be over soon: look, and fail if it is not."""
+        codes = driver().KafkaError
+        if error.fatal() or error.code() in (
+            *(codes._AUTHENTICATION, codes.TOPIC_AUTHORIZATION_FAILED, codes._SSL),
+        ):
+            raise self._reading.cluster.explained(error)
+        if not self._alarmed:
+            LOG.warning("%s", self._reading.cluster.explained(error))
+        self._alarmed, self._look_at_s = True, 0.0
+
+    def _look_around(self) -> None:
+        """Begin to ask the brokers if it is time to, and take what they have answered."""
+        reading = self._reading
+        if self._look is None:
+            if self._steady_s() < self._look_at_s:
+                return
+            known, began = self.offset, self._consumer is not None
+            self._look = _Beside(lambda gone_on: self._asked(known, began, gone_on))
+        if not self._look.done:
+            return
+        found, self._look, self._alarmed = self._look.result(), None, False
+        new = {p: place for p, place in found.places.items() if p not in self._open}
+        self._look_at_s = self._steady_s() + reading.discover_s
+        if reading.bounded:
+            self._look_at_s = float("inf")
+        if self._consumer is None:
+            self._consumer = reading.consumer(self._alarm)
+        else:
+            new = {p: place for p, place in new.items() if p not in self._next}
+        self._topics.update(found.topics)
+        self._next.update({partition: place[0] for partition, place in new.items()})
+        self._assign(new)
+
+    def _assign(self, partitions: Collection[Partition]) -> None:
+        kind, opened = driver().TopicPartition, list[Any]()
+        for partition in partitions:
+            position = self._next[partition]
+            if self._is_before_end(partition, position):
+                self._open.add(partition)
+                epoch = self._epochs.get(partition)
+                known = {} if epoch is None else {"leader_epoch": epoch}
+                opened.append(kind(*partition, position, **known))
+        if opened:
+            self._consumer.incremental_assign(opened)
+
+    def _asked(self, known: KafkaOffset, began: bool, goes_on: Callable[[], bool]) -> KafkaOffset:
+        """On a thread beside: are these places still good, and what is new?"""
+        reading, deadline = self._reading, Deadline(self._reading.patience_s, TRY_AGAIN_S)
+        shard, shards = self._shard, self._shards
+        while True:
+            try:
+                asking = reading.asking()
+                return asking.resume(known, shard, shards, reading.bounded, checks_places=not began)
+            except ConnectorError:
+                if not goes_on() or not deadline.pause():
+                    raise
+
+    def ready_in_s(self) -> float:
+        return LOOK_AGAIN_S
+
+    def watermark(self) -> int:
+        return self._times.watermark(self._open) if self._consumer is not None else NO_WATERMARK
+
+    def take_rejected(self) -> list[Rejected]:
+        rejected, self._rejected = self._rejected, []
+        return rejected
+
+    def stable(self, offset: KafkaOffset) -> None:
+        """Let the group know; what it knows is for others to see, we never read it."""
+        if self._reading.group is None or self._consumer is None:
+            return
+        kind = driver().TopicPartition
+        places = [kind(*partition, place[0]) for partition, place in offset.places.items()]
+        try:
+            if places:
+                self._consumer.commit(offsets=places, asynchronous=True)
+        except driver().KafkaException as error:
+            LOG.warning("%s", self._reading.cluster.explained(error, ", committing offsets"))
+
+    def close(self) -> None:
+        if self._look is not None:
+            self._look.leave()
+            self._look = None
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+
+
+def _together(batches: list[Batch]) -> Batch | None:
+    if len(batches) < 2:
+        return batches[0] if batches else None
+    frames = [batch for batch in batches if isinstance(batch, pl.DataFrame)]
+    if frames:
+        return pl.concat(frames, rechunk=True)
+    return list(chain.from_iterable(batches))
+
+
+class _Beside(Generic[T]):
+    """A question that is asked on a thread of its own; whoever does not want the answer leaves."""
+
+    def __init__(self, question: Callable[[Callable[[], bool]], T]) -> None:
+        """question: is told how to find out whether somebody still wants to know."""
+        self._left = threading.Event()
+        self._answered = threading.Event()
+        self._answer: T | None = None
+        self._error: BaseException | None = None
+        # A daemon: a process that ends does not wait for brokers that do not answer.
+        threading.Thread(target=self._ask, args=(question,), daemon=True, name="kafka").start()
+
+    def _ask(self, question: Callable[[Callable[[], bool]], T]) -> None:
+        try:
+            self._answer = question(lambda: not self._left.is_set())
+        except BaseException as error:  # raised again where the answer is wanted
+            self._error = error
+        self._answered.set()
+
+    @property
+    def done(self) -> bool:
+        return self._answered.is_set()
+
+    def result(self) -> T:
+        if self._error is not None:
+            raise self._error
+        return cast("T", self._answer)
+
+    def leave(self) -> None:
+        self._left.set()

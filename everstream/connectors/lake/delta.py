@@ -1,0 +1,399 @@
+"""Delta tables as the lake sink and source see them: the log is read here, and written by deltalake.
+
+A shard's mark is two application transactions of the log, its checkpoint and its generation.
+deltalake refuses a version whose application transactions somebody else has moved meanwhile. The
+log's own files say what each version added and took away; deltalake tells only the sum of them.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import polars as pl
+import pyarrow as pa
+from pyarrow import fs as arrow_fs
+from pyarrow import parquet
+
+from everstream.connectors.lake.connector import LakeConnector
+from everstream.connectors.lake.delta_state import (
+    LOG,
+    MOST_SHARDS,
+    DeltaState,
+    apps_of,
+    delta_kind,
+    entry_of,
+    partition_column,
+    partition_text,
+    stats_of,
+)
+from everstream.connectors.lake.source import OnChange
+from everstream.connectors.lake.table import (
+    MARK,
+    Conflict,
+    HistoryLost,
+    LakeFile,
+    LakeTable,
+    Mark,
+    TableState,
+    as_ours,
+    in_form,
+    sync_path,
+)
+from everstream.errors import UserError
+from everstream.extras import extra
+from everstream.state.storage import folders
+
+NOTES = "_everstream"
+"""A folder whose name starts with _ is no part of a table, nor does a vacuum look into it."""
+ROWS_PER_GROUP = 262_144
+BYTES_PER_WRITE = 8 << 20
+
+
+def deltalake() -> Any:
+    """The module, or a UserError that says how to install it."""
+    with extra("delta"):
+        import deltalake
+    return deltalake
+
+
+class DeltaLog(LakeTable):
+    """One table, by its path or URL."""
+
+    format = "Delta Lake"
+    relative = True
+    empty_partition_is_null = True
+
+    def __init__(self, uri: str | os.PathLike[str], options: Mapping[str, str] | None) -> None:
+        place = os.fspath(uri)
+        self.is_local = "://" not in place or place.startswith("file://")
+        self.uri = os.path.abspath(place.removeprefix("file://")) if self.is_local else place
+        self._options = {name: str(value) for name, value in (options or {}).items()} or None
+        self._mine = threading.local()
+
+    def __str__(self) -> str:
+        return f"the Delta table '{self.uri}'"
+
+    @cached_property
+    def fs(self) -> Any:
+        """Its files, through deltalake, so that one set of options is enough."""
+        deltalake()
+        from deltalake.fs import DeltaStorageHandler
+
+        if self.is_local:
+            os.makedirs(self.uri, exist_ok=True)
+        return arrow_fs.PyFileSystem(DeltaStorageHandler(self.uri, self._options))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {n: v for n, v in self.__dict__.items() if n not in ("fs", "_mine")}
+
+    def __setstate__(self, fields: dict[str, Any]) -> None:
+        self.__dict__.update(fields)
+        self._mine = threading.local()
+
+    def problem(self, error: Exception, doing: str) -> Exception:
+        return as_ours(error, self, list((self._options or {}).values()), doing)
+
+    def load(self, version: Any = None) -> DeltaState | None:
+        library = deltalake()
+        if self.is_local and not os.path.isdir(f"{self.uri}/{LOG}"):
+            return None
+        try:
+            table = self._newest() if version is None else self._opened()
+            if isinstance(version, datetime):
+                table.load_as_version(version)
+            elif version is not None:
+                if version > table.version():
+                    raise UserError(
+                        f"{self} has no version {version}: its last is {table.version()}."
+                    )
+                table.load_as_version(version)
+        except library.exceptions.TableNotFoundError:
+            return None
+        except (library.exceptions.DeltaError, OSError) as error:
+            if version is None:
+                raise self.problem(error, "read") from None
+            raise HistoryLost(
+                f"{self} has no version {version} any more: its log was cleaned up since."
+            ) from None
+        return DeltaState(str(self), self.fs, table)
+
+    def _opened(self) -> Any:
+        return deltalake().DeltaTable(self.uri, storage_options=self._options)
+
+    def _newest(self) -> Any:
+        """The table as it is now; what this thread has read of its log is not read again.
+
+        Of each thread its own: a commit counts from what its own thread has looked at last.
+        """
+        table = getattr(self._mine, "table", None)
+        if table is None or not self._still_there(table.version()):
+            self._mine.table = table = self._opened()
+        else:
+            table.update_incremental()
+        return table
+
+    def _still_there(self, version: int) -> bool:
+        """Whether this is the table it was: one that was deleted may have been made anew."""
+        return not self.is_local or os.path.exists(f"{self.uri}/{entry_of(version)}")
+
+    def create(self, schema: pl.Schema, partition_by: Sequence[str]) -> None:
+        library = deltalake()
+        for name in partition_by:
+            if name not in schema:
+                raise UserError(f"partition_by= names '{name}', but the rows have no such column.")
+            if not _can_partition(schema[name]):
+                raise UserError(
+                    f"partition_by= names '{name}' of type {schema[name]}: partition by text, "
+                    "whole numbers, booleans or dates."
+                )
+        arrow = _arrow(schema.to_frame()).schema
+        try:
+            library.DeltaTable.create(
+                self.uri,
+                library.Schema.from_arrow(arrow),
+                partition_by=list(partition_by) or None,
+                storage_options=self._options,
+            )
+        except library.exceptions.DeltaError as error:
+            if self.load() is None:
+                raise self.problem(error, "create") from None
+        self._sync_log(0)
+
+    def add_columns(self, state: TableState, schema: pl.Schema) -> None:
+        assert isinstance(state, DeltaState)
+        library = deltalake()
+        fields = library.Schema.from_arrow(_arrow(schema.to_frame()).schema).fields
+        try:
+            state.table.alter.add_columns(fields)
+        except library.exceptions.CommitFailedError:
+            raise Conflict from None
+        except library.exceptions.DeltaError as error:
+            raise self.problem(error, "add columns to") from None
+
+    def kind(self, kind: pl.DataType) -> pl.DataType | None:
+        return delta_kind(kind)
+
+    def write(
+        self, state: TableState, frame: pl.DataFrame, stem: str, note: Callable[[list[str]], None]
+    ) -> list[LakeFile]:
+        keys = state.partition_by()
+        if keys:
+            parts = frame.partition_by(keys, as_dict=True, include_key=False, maintain_order=True)
+        else:
+            parts = {(): frame}
+        named: list[tuple[str, dict[str, str | None], pl.DataFrame]] = []
+        for number, (values, rows) in enumerate(parts.items()):
+            texts = {key: partition_text(value) for key, value in zip(keys, values, strict=True)}
+            folder = "".join(f"{quote(k, safe='')}={_folder(v)}/" for k, v in texts.items())
+            named.append((f"{folder}{stem}-{number:04d}.parquet", texts, rows))
+        note([path for path, _, _ in named])
+        return [self._write(path, texts, rows) for path, texts, rows in named]
+
+    def _write(self, path: str, texts: dict[str, str | None], rows: pl.DataFrame) -> LakeFile:
+        try:
+            if self.is_local:
+                folders.make_folders(Path(self.uri, path).parent)
+            with self._writing(path) as file:
+                parquet.write_table(
+                    _arrow(rows), file, compression="zstd", row_group_size=ROWS_PER_GROUP
+                )
+                size_bytes = file.tell()
+        except OSError as error:
+            raise self.problem(error, "write to") from None
+        if self.is_local:
+            sync_path(f"{self.uri}/{path}")
+        details = {"partition": texts, "stats": stats_of(rows)}
+        return LakeFile(path, size_bytes, rows.height, details)
+
+    def _writing(self, path: str) -> Any:
+        """A new file. Buffered: as it is, it takes bytes and none of Arrow's buffers."""
+        return pa.BufferedOutputStream(self.fs.open_output_stream(path), BYTES_PER_WRITE)
+
+    def _reading(self, path: str) -> Any:
+        """A file, by the shortest way."""
+        if self.is_local:
+            return pa.OSFile(f"{self.uri}/{path}")
+        return self.fs.open_input_file(path)
+
+    def delete(self, path: str) -> None:
+        if self.size_of(path) is not None:
+            try:
+                self.fs.delete_file(path)
+            except OSError as error:
+                raise self.problem(error, "clean up in") from None
+
+    def size_of(self, path: str) -> int | None:
+        try:
+            (info,) = self.fs.get_file_info([path])
+        except OSError as error:
+            raise self.problem(error, "read") from None
+        return info.size if info.type == arrow_fs.FileType.File else None
+
+    def commit(
+        self,
+        state: TableState,
+        added: Sequence[LakeFile],
+        removed: Sequence[str],
+        mark: Mark,
+        shards: Sequence[int] = (),
+    ) -> None:
+        assert isinstance(state, DeltaState)
+        library = deltalake()
+        from deltalake.transaction import AddAction, RemoveAction
+
+        now_ms = int(time.time() * 1000)
+        actions: list[Any] = [
+            AddAction(
+                f.path, f.size_bytes, f.details["partition"], now_ms, True, f.details["stats"]
+            )
+            for f in added
+        ]
+        actions += [RemoveAction(path, True, now_ms) for path in removed]
+        marked = shards if mark.shard is None else [mark.shard]
+        transactions = [
+            library.Transaction(app, number)
+            for shard in marked
+            for app, number in zip(
+                apps_of(mark.owner, shard), (mark.checkpoint, mark.generation), strict=True
+            )
+        ]
+        try:
+            state.table.create_write_transaction(
+                actions,
+                "append",
+                state.table.schema(),
+                state.partition_by() or None,
+                commit_properties=library.CommitProperties(
+                    custom_metadata={MARK: mark.as_text()}, app_transactions=transactions
+                ),
+            )
+        except library.exceptions.CommitFailedError:
+            raise Conflict from None
+        except (library.exceptions.DeltaError, OSError) as error:
+            raise self.problem(error, "commit to") from None
+        self._sync_log(state.version + 1)
+
+    def _sync_log(self, version: int) -> None:
+        """Make what was committed since survive a power failure; object stores do that themselves."""
+        if not self.is_local:
+            return
+        while os.path.exists(path := f"{self.uri}/{entry_of(version)}"):
+            sync_path(path)
+            version += 1
+
+    def read(self, file: LakeFile, schema: pl.Schema) -> Iterator[pl.DataFrame]:
+        values = file.details["partition"]
+        constants = [
+            partition_column(name, text, schema[name])
+            for name, text in values.items()
+            if name in schema
+        ]
+        inside = [name for name in schema if name not in values]
+        try:
+            with self._reading(file.path) as source:
+                whole = parquet.ParquetFile(source)
+                there = [name for name in inside if name in whole.schema_arrow.names]
+                for group in range(whole.num_row_groups):
+                    table = whole.read_row_group(group, columns=there)
+                    frame = pl.DataFrame(pl.from_arrow(table))
+                    if not there:
+                        frame = pl.DataFrame(height=whole.metadata.row_group(group).num_rows)
+                    yield in_form(frame.with_columns(constants), schema)
+        except (OSError, pa.ArrowException) as error:
+            if self.size_of(file.path) is None:
+                raise HistoryLost(
+                    f"{self}: the data file '{file.path}' is gone: a vacuum removed it before it "
+                    "was read. Keep files for longer than the pipeline may stand still, or start "
+                    "over with --fresh, which deletes the output."
+                ) from None
+            raise self.problem(error, f"read '{file.path}' of") from None
+
+    def read_note(self, name: str) -> str | None:
+        path = f"{NOTES}/{name}"
+        if self.size_of(path) is None:
+            return None
+        with self.fs.open_input_file(path) as file:
+            return bytes(file.read()).decode()
+
+    def write_note(self, name: str, text: str | None) -> None:
+        path = f"{NOTES}/{name}"
+        if text is None:
+            self.delete(path)
+            return
+        try:
+            self.fs.create_dir(NOTES)
+            with self._writing(path) as file:
+                file.write(text.encode())
+        except OSError as error:
+            raise self.problem(error, "write to") from None
+
+
+def _folder(text: str | None) -> str:
+    return "__HIVE_DEFAULT_PARTITION__" if text is None else quote(text, safe="")
+
+
+def _can_partition(kind: pl.DataType) -> bool:
+    return kind.is_integer() or kind in (pl.String, pl.Boolean, pl.Date)
+
+
+def _arrow(frame: pl.DataFrame) -> pa.Table:
+    """In types that every reader of Parquet knows."""
+    return frame.to_arrow(compat_level=pl.CompatLevel.oldest())
+
+
+ROWS_PER_BATCH = 65_536
+
+
+class Delta(LakeConnector):
+    """A Delta Lake table. Batches are DataFrames. Needs `pip install 'everstream[delta]'`.
+
+    As a source: the table as it is, or as it was at a `version` (a number or a time); `columns`
+    are the ones to read, all by default. With `follow=True` it never ends: rows that later
+    versions add come too, version by version. Versions that delete or replace rows end the run,
+    or with `on_change="skip"` are left out. Compactions change no rows, and are.
+
+    As a sink: exactly-once. Each checkpoint's rows come in one version of the table per shard. It
+    is created with the columns of the first rows, or of `schema={'name': pl.Float64, ...}`, and
+    partitioned by `partition_by`. Columns it does not have are refused unless `evolve=True`.
+
+    `storage_options` are those of deltalake (`AWS_ENDPOINT_URL`, ...); checkpoints hold none.
+
+    >>> rows = es.Pipeline("write").source(es.Range(2, column="n"))
+    >>> _ = rows.sink(es.Delta("numbers-table")).run()
+    >>> es.Pipeline("read").source(es.Delta("numbers-table")).collect().run().collected()
+    [{'n': 0}, {'n': 1}]
+    """
+
+    max_shards = MOST_SHARDS
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        version: int | datetime | None = None,
+        follow: bool = False,
+        on_change: OnChange = "fail",
+        columns: Sequence[str] | None = None,
+        batch_rows: int = ROWS_PER_BATCH,
+        partition_by: Sequence[str] = (),
+        schema: Mapping[str, Any] | None = None,
+        evolve: bool = False,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(
+            DeltaLog(path, storage_options),
+            version=version,
+            follow=follow,
+            on_change=on_change,
+            columns=columns,
+            batch_rows=batch_rows,
+            partition_by=partition_by,
+            schema=schema,
+            evolve=evolve,
+        )

@@ -1,0 +1,425 @@
+"""Iceberg tables as the lake sink and source see them, through pyiceberg and its catalogs.
+
+A shard's mark is a property of the table, set in the very commit that adds the files, so that it
+outlives the snapshots it came with. Each of our commits makes a snapshot, also one that adds
+nothing: the catalog lets a commit through only if the snapshot it was made from is still the
+newest, and that is what keeps two of them apart. pyiceberg would make a commit anew by itself; it
+must not, for only who looks at the mark again may try again.
+"""
+
+import itertools
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from everstream.connectors.lake.connector import LakeConnector
+from everstream.connectors.lake.iceberg_state import (
+    IcebergState,
+    described,
+    iceberg_kind,
+    restored,
+    standing_name,
+)
+from everstream.connectors.lake.source import OnChange
+from everstream.connectors.lake.table import (
+    MARK,
+    Conflict,
+    HistoryLost,
+    LakeFile,
+    LakeTable,
+    Mark,
+    TableState,
+    as_ours,
+    in_form,
+    insisting,
+    sync_path,
+    without_secrets,
+)
+from everstream.errors import EverstreamError, UserError
+from everstream.extras import extra
+from everstream.pipeline.exact import Kind, parts_of
+
+NOTE = "everstream.note."
+NO_RETRIES = {"commit.retry.num-retries": "0"}
+
+
+def pyiceberg() -> Any:
+    """The module, or a UserError that says how to install it."""
+    with extra("iceberg"):
+        import pyiceberg.catalog
+        import pyiceberg.exceptions
+        import pyiceberg.io.pyarrow
+        import pyiceberg.table
+    return pyiceberg
+
+
+class IcebergTable(LakeTable):
+    """One table, by its name in a catalog."""
+
+    format = "Iceberg"
+
+    def __init__(self, name: str, catalog: str | Mapping[str, str]) -> None:
+        self.name = name
+        self._catalog_name = catalog if isinstance(catalog, str) else catalog.get("name", "default")
+        given = {} if isinstance(catalog, str) else dict(catalog)
+        given.pop("name", None)
+        self._properties = {key: str(value) for key, value in given.items()}
+
+    def __str__(self) -> str:
+        return f"the Iceberg table '{self.name}'"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "catalog"}
+
+    @cached_property
+    def catalog(self) -> Any:
+        library = pyiceberg()
+        for tries_left in (1, 0):
+            try:
+                return library.catalog.load_catalog(self._catalog_name, **self._properties)
+            except ValueError as error:
+                raise UserError(
+                    f"the catalog of {self} cannot be used: {without_secrets(error, self._secrets)}. Give its "
+                    "properties, for example catalog={'type': 'sql', 'uri': 'sqlite:///c.db', "
+                    "'warehouse': 'file:///lake'}."
+                ) from None
+            except Exception as error:  # of whatever library the catalog is made of
+                # Two that start at once both make the catalog's tables, and one finds them made.
+                if not tries_left:
+                    raise self.problem(error, "open the catalog of") from None
+        raise AssertionError
+
+    @property
+    def _secrets(self) -> list[str]:
+        return [value for name, value in self._properties.items() if name != "type"]
+
+    def problem(self, error: Exception, doing: str) -> EverstreamError:
+        return as_ours(error, self, self._secrets, doing)
+
+    def _loaded(self) -> Any:
+        errors = pyiceberg().exceptions
+        try:
+            return self.catalog.load_table(self.name)
+        except (errors.NoSuchTableError, errors.NoSuchNamespaceError):
+            return None
+        except EverstreamError:
+            raise
+        except Exception as error:  # of whatever library the catalog is made of
+            raise self._explained(error, "read") from None
+
+    def load(self, version: Any = None) -> IcebergState | None:
+        table = insisting(self, self._loaded)
+        if table is None:
+            return None
+        table.metadata = table.metadata.model_copy(
+            update={"properties": {**table.metadata.properties, **NO_RETRIES}}
+        )
+        if version is None or version == 0:
+            return IcebergState(
+                str(self), table, table.current_snapshot() if version is None else None
+            )
+        if isinstance(version, datetime):
+            snapshot = table.snapshot_as_of_timestamp(int(version.timestamp() * 1000))
+        else:
+            snapshot = table.snapshot_by_id(version)
+        if snapshot is None:
+            raise HistoryLost(f"{self} has no snapshot {version}, or not any more: it has expired.")
+        return IcebergState(str(self), table, snapshot)
+
+    def _explained(self, error: Exception, doing: str) -> Exception:
+        """A database that is busy, or where somebody was faster, is a conflict like any other."""
+        if type(error).__name__ == "IntegrityError" or "database is locked" in str(error):
+            return Conflict()
+        return self.problem(error, doing)
+
+    def create(self, schema: pl.Schema, partition_by: Sequence[str]) -> None:
+        library = pyiceberg()
+        for name in partition_by:
+            if name not in schema:
+                raise UserError(f"partition_by= names '{name}', but the rows have no such column.")
+        arrow = _arrow(schema.to_frame()).schema
+        already = (
+            library.exceptions.TableAlreadyExistsError,
+            library.exceptions.CommitFailedException,
+        )
+        try:
+            namespace = library.catalog.Catalog.namespace_from(self.name)
+            self.catalog.create_namespace_if_not_exists(namespace)
+            with (
+                self.catalog.create_table_transaction(self.name, arrow) as making,
+                making.update_spec() as spec,
+            ):
+                for name in partition_by:
+                    spec.add_identity(name)
+        except already:
+            return
+        except EverstreamError:
+            raise
+        except Exception as error:
+            if self.load() is None:
+                raise self._explained(error, "create") from None
+
+    def add_columns(self, state: TableState, schema: pl.Schema) -> None:
+        assert isinstance(state, IcebergState)
+        with self._committing("add columns to"), state.table.update_schema() as update:
+            update.union_by_name(_arrow(schema.to_frame()).schema)
+
+    def _committing(self, doing: str) -> "_Committing":
+        return _Committing(self, doing)
+
+    def kind(self, kind: pl.DataType) -> pl.DataType | None:
+        return iceberg_kind(kind)
+
+    def lost(self, values: pl.Series) -> pl.Series | None:
+        # pyiceberg writes and reads a list of structs that is None as an empty one.
+        if not any(map(_has_structs, parts_of(values.dtype))):
+            return None
+        found = [_lacks_a_list(value, values.dtype) for value in values.to_list()]
+        return pl.Series(found, dtype=pl.Boolean)
+
+    def write(
+        self, state: TableState, frame: pl.DataFrame, stem: str, note: Callable[[list[str]], None]
+    ) -> list[LakeFile]:
+        assert isinstance(state, IcebergState)
+        written = pyiceberg().io.pyarrow._dataframe_to_data_files(
+            state.table.metadata,
+            _arrow(frame),
+            io=_Noting(state.table.io, note),
+            write_uuid=stem,
+            counter=itertools.count(0),
+        )
+        try:
+            files = [described(file, state.table.spec().spec_id) for file in written]
+        except OSError as error:
+            raise self.problem(error, "write to") from None
+        folders = len(state.table.spec().fields) + 2
+        for file in files:
+            _sync(file.path, folders)
+        return files
+
+    def delete(self, path: str) -> None:
+        if self.size_of(path) is not None:
+            self._io(path).delete(path)
+
+    def size_of(self, path: str) -> int | None:
+        file = self._io(path).new_input(path)
+        try:
+            return len(file) if file.exists() else None
+        except OSError as error:
+            raise self.problem(error, "read") from None
+
+    def _io(self, path: str) -> Any:
+        pyiceberg()
+        from pyiceberg.io import load_file_io
+
+        return load_file_io(self.catalog.properties, path)
+
+    def commit(
+        self,
+        state: TableState,
+        added: Sequence[LakeFile],
+        removed: Sequence[str],
+        mark: Mark,
+        shards: Sequence[int] = (),
+    ) -> None:
+        assert isinstance(state, IcebergState)
+        table = state.table
+        with self._committing("commit to"):
+            transaction = table.transaction()
+            if mark.shard is None:
+                transaction.remove_properties(
+                    *(standing_name(mark.owner, shard) for shard in shards)
+                )
+            else:
+                reached = f"{mark.checkpoint} {mark.generation}"
+                transaction.set_properties({standing_name(mark.owner, mark.shard): reached})
+            update = transaction.update_snapshot(snapshot_properties={MARK: mark.as_text()})
+            producer = update.overwrite() if removed else update.fast_append()
+            for file in added:
+                producer.append_data_file(restored(file))
+            leaving = set(removed)
+            for task in table.scan().plan_files() if removed else ():
+                if task.file.file_path in leaving:
+                    producer.delete_data_file(task.file)
+            producer.commit()
+            transaction.commit_transaction()
+        self._sync_metadata(state)
+
+    def _sync_metadata(self, before: IcebergState) -> None:
+        """Make what was committed survive a power failure; object stores do that themselves."""
+        table = before.table
+        if not _is_local(table.metadata_location):
+            return
+        _sync(table.metadata_location)
+        snapshot = table.current_snapshot()
+        if snapshot is not None:
+            _sync(snapshot.manifest_list)
+            for manifest in snapshot.manifests(table.io):
+                if manifest.added_snapshot_id == snapshot.snapshot_id:
+                    _sync(manifest.manifest_path)
+
+    def read(self, file: LakeFile, schema: pl.Schema) -> Iterator[pl.DataFrame]:
+        library = pyiceberg()
+        from pyiceberg.expressions import AlwaysTrue
+        from pyiceberg.table import FileScanTask
+
+        state = self.load()
+        if state is None:
+            raise HistoryLost(f"{self} is gone.")
+        known = {field.name: field for field in state.table.schema().fields}
+        for old in state.table.schemas().values():
+            known = {field.name: field for field in old.fields} | known
+        wanted = type(state.table.schema())(*(known[name] for name in schema))
+        scan = library.io.pyarrow.ArrowScan(
+            state.table.metadata, state.table.io, wanted, AlwaysTrue()
+        )
+        try:
+            for batch in scan.to_record_batches([FileScanTask(restored(file))]):
+                yield in_form(pl.DataFrame(pl.from_arrow(pa.Table.from_batches([batch]))), schema)
+        except OSError as error:
+            if self.size_of(file.path) is None:
+                raise HistoryLost(
+                    f"{self}: the data file '{file.path}' is gone: its snapshot expired before it "
+                    "was read. Keep snapshots for longer than the pipeline may stand still, or start "
+                    "over with --fresh, which deletes the output."
+                ) from None
+            raise self.problem(error, f"read '{file.path}' of") from None
+
+    def read_note(self, name: str) -> str | None:
+        state = self.load()
+        return None if state is None else state.table.properties.get(NOTE + name)
+
+    def write_note(self, name: str, text: str | None) -> None:
+        insisting(self, lambda: self._write_note(name, text))
+
+    def _write_note(self, name: str, text: str | None) -> None:
+        state = self.load()
+        if state is None:
+            return
+        with self._committing("write to"), state.table.transaction() as transaction:
+            if text is None:
+                transaction.remove_properties(NOTE + name)
+            else:
+                transaction.set_properties({NOTE + name: text})
+
+
+class _Committing:
+    """Turns what a refused commit raises into a Conflict."""
+
+    def __init__(self, table: IcebergTable, doing: str) -> None:
+        self._table = table
+        self._doing = doing
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if error is None or isinstance(error, EverstreamError | Conflict):
+            return
+        errors = pyiceberg().exceptions
+        if isinstance(error, errors.CommitFailedException | errors.ValidationException):
+            raise Conflict from None
+        if isinstance(error, Exception):
+            raise self._table._explained(error, self._doing) from None
+
+
+class _Noting:
+    """A FileIO that says which file it is going to make."""
+
+    def __init__(self, io: Any, note: Callable[[list[str]], None]) -> None:
+        self._io = io
+        self._note = note
+
+    def new_output(self, location: str) -> Any:
+        self._note([location])
+        return self._io.new_output(location)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._io, name)
+
+
+def _arrow(frame: pl.DataFrame) -> pa.Table:
+    """In types that every reader of Parquet knows."""
+    return frame.to_arrow(compat_level=pl.CompatLevel.oldest())
+
+
+def _has_structs(kind: Kind) -> bool:
+    return isinstance(kind, pl.List) and isinstance(kind.inner, pl.Struct)
+
+
+def _lacks_a_list(value: Any, kind: Any) -> bool:
+    """Whether there is None in it where there should be a list of structs."""
+    if value is None:
+        return _has_structs(kind)
+    if isinstance(kind, pl.List):
+        return any(_lacks_a_list(one, kind.inner) for one in value)
+    if isinstance(kind, pl.Struct):
+        return any(_lacks_a_list(value[field.name], field.dtype) for field in kind.fields)
+    return False
+
+
+def _is_local(path: str) -> bool:
+    return path.startswith(("file:", "/"))
+
+
+def _sync(path: str, levels: int = 1) -> None:
+    if _is_local(path):
+        sync_path(os.path.abspath(path.removeprefix("file:").replace("//", "/")), levels)
+
+
+ROWS_PER_BATCH = 65_536
+
+
+class Iceberg(LakeConnector):
+    """An Iceberg table in a catalog. Batches are DataFrames. Needs `pip install 'everstream[iceberg]'`.
+
+    `table` is its name, `"namespace.table"`; `catalog` the properties that pyiceberg opens the
+    catalog with, or the name of one that is set up on every machine (`~/.pyiceberg.yaml`). Its
+    passwords are in no checkpoint.
+
+    As a source: the table as it is, or as it was in a `version` (the id of a snapshot, or a time);
+    `columns` are the ones to read, all by default. With `follow=True` it never ends: rows that
+    later snapshots add come too, snapshot by snapshot. Snapshots that delete or replace rows end
+    the run, or with `on_change="skip"` are left out. Compactions change no rows, and are.
+
+    As a sink: exactly-once. Each checkpoint's rows come in one snapshot of the table per shard. It
+    is created with the columns of the first rows, or of `schema={'name': pl.Float64, ...}`, and
+    partitioned by the values of `partition_by`. Columns it does not have are refused unless
+    `evolve=True`.
+
+    >>> catalog = {"type": "sql", "uri": "sqlite:///catalog.db", "warehouse": "file:///tmp/lake"}
+    >>> numbers = es.Iceberg("docs.numbers", catalog)
+    >>> numbers
+    Iceberg(the Iceberg table 'docs.numbers')
+    """
+
+    def __init__(
+        self,
+        table: str,
+        catalog: str | Mapping[str, str] = "default",
+        *,
+        version: int | datetime | None = None,
+        follow: bool = False,
+        on_change: OnChange = "fail",
+        columns: Sequence[str] | None = None,
+        batch_rows: int = ROWS_PER_BATCH,
+        partition_by: Sequence[str] = (),
+        schema: Mapping[str, Any] | None = None,
+        evolve: bool = False,
+    ) -> None:
+        super().__init__(
+            IcebergTable(table, catalog),
+            version=version,
+            follow=follow,
+            on_change=on_change,
+            columns=columns,
+            batch_rows=batch_rows,
+            partition_by=partition_by,
+            schema=schema,
+            evolve=evolve,
+        )

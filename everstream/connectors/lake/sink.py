@@ -1,0 +1,374 @@
+"""Exactly-once output to a table in a lake: files at the checkpoint, one version when it is stable.
+
+At a checkpoint rows go into data files that no version of the table names yet. A note in the run's
+store says which they are: it is what a recovered transaction commits, and what is cleaned up when
+nobody ever does. The commit adds the files and moves the shard's mark on in one version of the
+table; what the mark has reached is not committed again, by nobody. The mark also carries the
+generation, so that a writer that was replaced is refused, even in the middle of a commit. Going
+back to an older checkpoint takes the files out again that later versions of ours had added.
+"""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import polars as pl
+
+from everstream.connectors.agreed_schema import Agreement
+from everstream.connectors.columns import Columns, ColumnsWriter, Format, Takes, fixed, in_kinds
+from everstream.connectors.files.parts import PartFolder, PendingName, owner_of, require_permit
+from everstream.connectors.lake.staging import Staged, discard, notes_of, stem_of
+from everstream.connectors.lake.table import (
+    HistoryLost,
+    LakeClaim,
+    LakeFile,
+    LakeTable,
+    Mark,
+    Standing,
+    TableState,
+    insisting,
+    key_of,
+)
+from everstream.connectors.ownership import Owner, refuse_replaced
+from everstream.errors import ConnectorError, InternalError, RefusedRecords, UserError
+from everstream.pipeline.batch import Batch
+from everstream.pipeline.exact import Kind, is_open, nulls, shown, together
+from everstream.pipeline.sink import Committable, Permit, SinkShard
+from everstream.state.saved import Saved
+
+FRESH_START = "start over with --fresh, which deletes the output"
+
+
+@dataclass(frozen=True)
+class Form:
+    """How rows become those of the table."""
+
+    partition_by: tuple[str, ...]
+    evolve: bool
+
+    def table_for(self, table: LakeTable, frame: pl.DataFrame, who: SinkShard) -> TableState:
+        """The table, made or widened if it has to be: the writer has refused what it may not get."""
+
+        def step() -> TableState:
+            state = table.load()
+            if state is None:
+                table.create(frame.schema, self.partition_by)
+                LakeClaim(table, Owner.of(who.pipeline, who.operator, who.store)).keep()
+                state = table.load()
+                if state is None:
+                    raise ConnectorError(f"{table} was made and is gone again.")
+            if self.partition_by and list(self.partition_by) != state.partition_by():
+                raise UserError(
+                    f"{table} is partitioned by {state.partition_by() or 'nothing'}, not by "
+                    f"{list(self.partition_by)}. Leave out partition_by=, or name another table."
+                )
+            state.refuse_writing()
+            known = state.schema()
+            new = {name: kind for name, kind in frame.schema.items() if name not in known}
+            if not new:
+                return state
+            table.add_columns(state, pl.Schema(new))
+            widened = table.load()
+            assert widened is not None
+            return widened
+
+        return insisting(table, step)
+
+    def columns(self, table: LakeTable, who: SinkShard, given: pl.Schema | None) -> Columns:
+        """The columns of the rows, in the types that the table has or will have."""
+
+        def existing() -> dict[str, Takes]:
+            state = table.load()
+            return {} if state is None else {n: fixed(k) for n, k in state.schema().items()}
+
+        more = "" if self.evolve else ", or say evolve=True, which adds columns to the table"
+        format = Format(
+            table.format,
+            table.kind,
+            adds=self.evolve,
+            more_columns=more,
+            needs_type=_needs_type,
+            lost=table.lost,
+        )
+        return Columns(who, given, format, existing)
+
+
+def _needs_type(kind: Kind) -> bool:
+    """A column that has had nothing but None is none of the table yet."""
+    return kind != pl.Null and is_open(kind)
+
+
+@dataclass
+class LakeTransaction(Committable, Saved, word="lake-transaction"):
+    """The rows of one checkpoint, in files that its note names.
+
+    Pickles without its table, for a checkpoint must hold no credentials, and without its rows,
+    which only `persist` needs. `recover` gives it the writer's own table.
+    """
+
+    who: SinkShard
+    checkpoint: int
+    pending: PendingName
+    table: LakeTable | None = field(default=None, repr=False, compare=False)
+    rows: list[pl.DataFrame] | None = field(default=None, repr=False, compare=False)
+    form: Form | None = field(default=None, repr=False, compare=False)
+    written_here: bool = field(default=False, repr=False, compare=False)
+    """By this process, moments ago: what was restored has waited for who knows how long."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        fields = {**self.__dict__, "table": None, "rows": None, "form": None}
+        return {**fields, "written_here": False}
+
+    @property
+    def _notes(self) -> PartFolder:
+        return notes_of(self.who.store, self.who.operator)
+
+    @property
+    def _place(self) -> LakeTable:
+        if self.table is None:
+            raise InternalError(f"{self.pending} was restored and given to no writer's `recover`")
+        return self.table
+
+    def persist(self) -> None:
+        if self.rows is None or self.form is None:
+            return
+        table, form = self._place, self.form
+        frame = together(self.rows)
+        # What has had nothing but None is no column of the table yet: that would need a type.
+        frame = frame.drop(name for name, kind in frame.schema.items() if kind == pl.Null)
+        state = form.table_for(table, frame, self.who)
+        frame = in_kinds(frame, state.schema())
+        paths: list[str] = []
+
+        def note(coming: list[str]) -> None:
+            paths.extend(coming)
+            Staged(self.checkpoint, None, tuple(paths)).write(self._notes, self.pending, False)
+
+        stem = stem_of(self.pending, self.checkpoint)
+        files = tuple(table.write(state, frame, stem, note))
+        Staged(self.checkpoint, files, tuple(paths)).write(self._notes, self.pending, True)
+        self.rows, self.written_here = None, True
+
+    def commit(self, permit: Permit) -> None:
+        require_permit(permit, self.checkpoint, f"output for {self.table}")
+        self.persist()
+        staged = Staged.read(self._place, self._notes, self.pending)
+        insisting(self._place, lambda: self._commit(staged))
+        self._notes.remove(self.pending)
+
+    def _commit(self, staged: Staged | None) -> None:
+        table = self._place
+        state = table.load()
+        if standing_of(state, self.who, table).checkpoint >= self.checkpoint:
+            return
+        if state is None or staged is None or staged.files is None:
+            raise ConnectorError(
+                f"the rows of checkpoint {self.checkpoint} of shard {self.who.shard} of "
+                f"'{self.who.operator}' are not in {table}, and the note of their files, "
+                f"'{self._notes.path_of(self.pending)}', is gone. Put it back, go back to a "
+                f"checkpoint before it with `everstream rewind`, or {FRESH_START}."
+            )
+        if not self.written_here:
+            self._require_whole(staged.files)
+        mark = Mark(key_of(self.who), self.who.shard, self.checkpoint, self.who.generation)
+        table.commit(state, staged.files, (), mark)
+
+    def _require_whole(self, files: Sequence[LakeFile]) -> None:
+        """What has waited for who knows how long must still be there."""
+        for file in files:
+            size_bytes = self._place.size_of(file.path)
+            if size_bytes != file.size_bytes:
+                problem = "is gone" if size_bytes is None else f"has {size_bytes} bytes"
+                raise ConnectorError(
+                    f"the data file '{file.path}' of {self.table}, written with {file.size_bytes} "
+                    f"bytes, {problem}; none of its checkpoint is shown. Files that wait for their "
+                    "commit must outlive a vacuum. Restore it from a copy, go back to a checkpoint "
+                    f"before it with `everstream rewind`, or {FRESH_START}."
+                )
+
+    def abort(self) -> None:
+        self.rows = None
+        discard(self._place, self._notes, self.pending, None)
+
+
+def standing_of(state: TableState | None, who: SinkShard, table: LakeTable) -> Standing:
+    """How far the shard has come; raises for a writer that was replaced."""
+    standing = Standing() if state is None else state.standing(key_of(who), who.shard)
+    refuse_replaced(who, standing.generation, table)
+    return standing
+
+
+def output_after(
+    state: TableState, table: LakeTable, owner: str, shard: int | None, checkpoint: int
+) -> list[str]:
+    """The files that our versions have added after this checkpoint, of one shard or of all.
+
+    Raises if that cannot be told any more.
+    """
+    added: list[str] = []
+    gone: set[str] = set()
+    try:
+        for change in state.history():
+            mark = change.mark
+            if mark is None or mark.owner != owner:
+                continue
+            if mark.shard is None:
+                break
+            if shard is not None:
+                if mark.shard != shard:
+                    continue
+                if mark.checkpoint <= checkpoint:
+                    break
+            gone.update(change.removed)
+            added += [file.path for file in change.added if file.path not in gone]
+    except HistoryLost as error:
+        raise UserError(
+            f"output of '{owner}' after checkpoint {checkpoint} cannot be taken out of {table}: "
+            f"{error.message} Remove those rows, or the table, yourself; or name another table."
+        ) from error
+    there = state.paths()
+    rewritten = [path for path in added if path not in there]
+    if rewritten:
+        raise UserError(
+            f"output of '{owner}' after checkpoint {checkpoint} cannot be taken out of {table}: "
+            f"{len(rewritten)} of its files were rewritten since, by a compaction, an update or a "
+            "delete. Remove those rows, or the table, yourself; or name another table."
+        )
+    return added
+
+
+class LakeWriter(ColumnsWriter):
+    """Keeps the rows until the checkpoint."""
+
+    def __init__(self, table: LakeTable, who: SinkShard, columns: Columns, form: Form) -> None:
+        self._table = table
+        self._who = who
+        self._columns = columns
+        self._form = form
+        self._rules: tuple[list[str], list[str]] | None = None
+        self._notes = notes_of(who.store, who.operator)
+        self._waiting: list[pl.DataFrame] = []
+        self._notes.create()
+
+    def write(self, batch: Batch) -> None:
+        if not len(batch):
+            return
+        frame = self._columns.settle(batch)
+        self._refuse_missing(frame)
+        self._waiting.append(frame)
+
+    def _refuse_missing(self, frame: pl.DataFrame) -> None:
+        """Values that the table wants and does not get, or would not give back."""
+        if self._rules is None:
+            state = self._table.load()
+            required = [] if state is None else state.required()
+            keys = list(self._form.partition_by) if state is None else state.partition_by()
+            self._rules = required, keys if self._table.empty_partition_is_null else []
+        required, keys = self._rules
+        rows: dict[int, str] = {}
+        for name in required:
+            values = frame[name] if name in frame.columns else nulls(name, frame.height, pl.Null())
+            reason = "None, but the table wants a value in every row"
+            rows |= dict.fromkeys(values.is_null().arg_true(), f"column '{name}': {reason}")
+        for name in keys:
+            if frame.schema.get(name) == pl.String:
+                reason = f"'', which {self._table.format} takes for None in a partition"
+                empty = (frame[name] == "").fill_null(False)
+                rows |= dict.fromkeys(empty.arg_true(), f"column '{name}': {reason}")
+        if rows:
+            raise RefusedRecords(
+                {
+                    row: f"operator '{self._who.operator}', {reason}. Fill it or leave it out before "
+                    f"the sink. Record: {shown(frame.row(row, named=True))}."
+                    for row, reason in sorted(rows.items())
+                }
+            )
+
+    def prepare(self, checkpoint: int) -> Committable | None:
+        if not self._waiting:
+            return None
+        self._columns.require_types()
+        rows, self._waiting = [self._columns.settled(self._waiting)], []
+        pending = PendingName(
+            key_of(self._who), self._who.shard, self._who.generation, uuid.uuid4().hex
+        )
+        return LakeTransaction(self._who, checkpoint, pending, self._table, rows, self._form)
+
+    def recover(self, transactions: Sequence[Committable], permit: Permit) -> Sequence[Committable]:
+        notes = [n for n in self._notes.pendings(key_of(self._who)) if n.shard == self._who.shard]
+        newest = max((name.generation for name in notes), default=0)
+        refuse_replaced(self._who, newest, self._table)
+        insisting(self._table, lambda: self._take_over(permit.checkpoint))
+        ours = sorted(self.adopt(transactions), key=lambda t: t.checkpoint)
+        held = [t for t in ours if t.checkpoint > permit.checkpoint]
+        for transaction in ours:
+            if transaction.checkpoint <= permit.checkpoint:
+                transaction.commit(permit)
+        kept = {t.pending for t in held if isinstance(t, LakeTransaction)}
+        if notes:
+            state = self._table.load()
+            for name in notes:
+                if name not in kept:
+                    discard(self._table, self._notes, name, state)
+        return held
+
+    def _take_over(self, checkpoint: int) -> None:
+        """Fence off older generations, and take out what came after this checkpoint."""
+        state = self._table.load()
+        if state is None:
+            return
+        who, owner = self._who, key_of(self._who)
+        LakeClaim(self._table, Owner.of(who.pipeline, who.operator, who.store)).keep()
+        standing = standing_of(state, who, self._table)
+        too_far = standing.checkpoint > checkpoint
+        removed: list[str] = []
+        if too_far:
+            removed = output_after(state, self._table, owner, who.shard, checkpoint)
+        if too_far or standing.generation != who.generation:
+            reached = min(standing.checkpoint, checkpoint)
+            mark = Mark(owner, who.shard, reached, who.generation)
+            self._table.commit(state, (), removed, mark)
+
+    def adopt(self, transactions: Sequence[Committable]) -> Sequence[Committable]:
+        bound: list[Committable] = []
+        for transaction in transactions:
+            assert isinstance(transaction, LakeTransaction)
+            bound.append(replace(transaction, who=self._who, table=self._table))
+        return bound
+
+    def close(self) -> None:
+        self._waiting = []
+
+
+def start_fresh(
+    table: LakeTable, pipeline: str, operator: str, store: str, replace_it: bool
+) -> None:
+    """See `Sink.start_fresh`."""
+    owner = owner_of(pipeline, operator)
+    claim = LakeClaim(table, Owner.of(pipeline, operator, store))
+    claim.check()
+    state = table.load()
+    if state is not None and state.has_output(owner) and not replace_it:
+        raise UserError(
+            f"{table} already holds rows of pipeline '{pipeline}', operator '{operator}', from an "
+            "earlier run. Name another table, or say --fresh, which deletes them."
+        )
+    if state is not None:
+        claim.take()
+    notes = notes_of(store, operator)
+    for name in notes.pendings(owner):
+        discard(table, notes, name, state)
+    insisting(table, lambda: _take_all_out(table, owner))
+    Agreement(pipeline, operator, store).forget()
+
+
+def _take_all_out(table: LakeTable, owner: str) -> None:
+    state = table.load()
+    shards = [] if state is None else state.shards(owner)
+    if state is None or not shards:
+        return
+    removed: list[str] = []
+    if state.has_output(owner):
+        removed = output_after(state, table, owner, None, 0)
+    table.commit(state, (), removed, Mark(owner, None, 0, 0), shards)

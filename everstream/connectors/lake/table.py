@@ -1,0 +1,309 @@
+"""Tables in a lake, whatever their format: what a sink and a source need to know of one.
+
+A table is a row of versions. A version adds files, or takes some away, in one step that either
+happens or does not; whoever comes second is told (`Conflict`), looks again and tries again. A
+version that is ours says so (`Mark`), in the same step: which shard has come how far.
+"""
+
+import hashlib
+import json
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import polars as pl
+
+from everstream.connectors.files.parts import owner_of
+from everstream.connectors.ownership import Claim, Owner
+from everstream.connectors.retry import pauses
+from everstream.errors import ConnectorError, EverstreamError
+from everstream.hiding import without
+from everstream.pipeline.sink import SinkShard
+from everstream.state.saved import Saved
+from everstream.state.storage import folders
+
+R = TypeVar("R")
+TRIES = 60
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.01, 1.0
+MARK = "everstream"
+"""Under this name a version says whose it is."""
+
+
+class Conflict(Exception):
+    """Somebody else's version came first: nothing was committed."""
+
+
+@dataclass(frozen=True)
+class LakeFile(Saved, word="lake-file"):
+    """A data file: where it is, as its table names it, and what the table is told of it.
+
+    `details` are plain values that only the table's format understands.
+    """
+
+    path: str
+    size_bytes: int
+    rows: int
+    details: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    first_row: int = 0
+    """Where to begin to read it: another shard has read what comes before."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What a version of ours says: this shard's output is there up to this checkpoint.
+
+    Checkpoint 0 with no shard: all output of this operator has been taken away.
+    """
+
+    owner: str
+    shard: int | None
+    checkpoint: int
+    generation: int
+
+    def as_text(self) -> str:
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def parse(text: object) -> "Mark | None":
+        if not isinstance(text, str):
+            return None
+        try:
+            return Mark(**json.loads(text))
+        except (ValueError, TypeError):
+            return None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a shard has come, as the table knows it, and which generation took it over last."""
+
+    checkpoint: int = 0
+    generation: int = 0
+
+
+@dataclass(frozen=True)
+class Change:
+    """What one version did to the rows; files that were only packed anew are in neither list."""
+
+    version: int
+    added: tuple[LakeFile, ...]
+    removed: tuple[str, ...]
+    mark: Mark | None = None
+
+
+class HistoryLost(ConnectorError):
+    """The table has forgotten a version that is needed."""
+
+
+class TableState(ABC):
+    """A table as it was when it was looked at."""
+
+    version: int
+
+    @abstractmethod
+    def schema(self) -> pl.Schema: ...
+
+    @abstractmethod
+    def partition_by(self) -> list[str]: ...
+
+    @abstractmethod
+    def required(self) -> list[str]:
+        """The columns that must have a value in every row."""
+
+    @abstractmethod
+    def refuse_writing(self) -> None:
+        """Raise a UserError if the table has rules that files written here would not keep."""
+
+    @abstractmethod
+    def files(self) -> list[LakeFile]:
+        """All files that hold its rows, in an order that is the same for everybody."""
+
+    @abstractmethod
+    def paths(self) -> set[str]:
+        """The paths of these."""
+
+    @abstractmethod
+    def standing(self, owner: str, shard: int) -> Standing: ...
+
+    @abstractmethod
+    def shards(self, owner: str) -> list[int]:
+        """The shards of this owner that the table knows."""
+
+    def has_output(self, owner: str) -> bool:
+        """Whether any shard of this owner has committed anything."""
+        return any(self.standing(owner, shard).checkpoint for shard in self.shards(owner))
+
+    @abstractmethod
+    def history(self) -> Iterator[Change]:
+        """The versions from this one back to the first; HistoryLost where it breaks off."""
+
+    @abstractmethod
+    def changes_after(self, version: int) -> Iterator[Change]:
+        """The versions after that one, oldest first; HistoryLost if they are gone."""
+
+
+class LakeTable(ABC):
+    """Where a table is; picklable. As text it says which one, and never how to get there."""
+
+    format: str
+    relative = False
+    """Whether data files are named by their paths inside the table."""
+    empty_partition_is_null = False
+    """Whether an empty text in a column it is partitioned by would be read as None."""
+
+    @abstractmethod
+    def __str__(self) -> str: ...
+
+    @abstractmethod
+    def load(self, version: Any = None) -> TableState | None:
+        """The table at this version, or as it is now; None if there is no such table."""
+
+    @abstractmethod
+    def create(self, schema: pl.Schema, partition_by: Sequence[str]) -> None:
+        """Make an empty table; harmless if somebody was faster."""
+
+    @abstractmethod
+    def add_columns(self, state: TableState, schema: pl.Schema) -> None:
+        """Give the table these further columns; Conflict if somebody changed it meanwhile."""
+
+    @abstractmethod
+    def kind(self, kind: pl.DataType) -> pl.DataType | None:
+        """The type in which the format keeps this one; None if it has nothing like it."""
+
+    def lost(self, values: pl.Series) -> pl.Series | None:
+        """True for values of a column that would not be what they are in the files; None for none."""
+        return None
+
+    @abstractmethod
+    def write(
+        self, state: TableState, frame: pl.DataFrame, stem: str, note: Callable[[list[str]], None]
+    ) -> list[LakeFile]:
+        """Put the rows into new files, which no version names yet; `note` hears of each before."""
+
+    @abstractmethod
+    def delete(self, path: str) -> None:
+        """Remove a file that no version names; harmless if it is gone."""
+
+    @abstractmethod
+    def size_of(self, path: str) -> int | None:
+        """How large a file is; None if it is gone."""
+
+    @abstractmethod
+    def commit(
+        self,
+        state: TableState,
+        added: Sequence[LakeFile],
+        removed: Sequence[str],
+        mark: Mark,
+        shards: Sequence[int] = (),
+    ) -> None:
+        """Make the next version, marked; Conflict if the mark's shard has moved since `state`.
+
+        A mark without a shard is for these `shards`, which start from nothing again.
+        """
+
+    @abstractmethod
+    def read(self, file: LakeFile, schema: pl.Schema) -> Iterator[pl.DataFrame]:
+        """The rows of a file in this form, in an order that is always the same."""
+
+    @abstractmethod
+    def read_note(self, name: str) -> str | None:
+        """A text that is kept with the table; None if there is none."""
+
+    @abstractmethod
+    def write_note(self, name: str, text: str | None) -> None:
+        """Keep a text with the table, or with None forget it; nothing if there is no table."""
+
+
+def key_of(who: SinkShard) -> str:
+    """The pipeline and the operator as they stand in a table's log."""
+    return owner_of(who.pipeline, who.operator)
+
+
+def short(owner: str) -> str:
+    """The owner in names that must not be long nor have odd characters."""
+    return hashlib.sha256(owner.encode()).hexdigest()[:16]
+
+
+def insisting(table: LakeTable, step: Callable[[], R]) -> R:
+    """What `step` gives, after as many conflicts as it takes; each time it looks at the table anew."""
+    for pause_s in islice(pauses(FIRST_WAIT_S, LONGEST_WAIT_S), TRIES):
+        try:
+            return step()
+        except Conflict:
+            # Apart from each other, or the same ones meet again.
+            time.sleep(random.uniform(0, pause_s))
+    raise ConnectorError(
+        f"{table}: others committed first, {TRIES} times in a row. Let fewer shards write to it, or "
+        "take fewer checkpoints."
+    )
+
+
+class LakeClaim(Claim):
+    """To a table, noted with it."""
+
+    kind = "table"
+
+    def __init__(self, table: LakeTable, owner: Owner) -> None:
+        super().__init__(str(table), owner)
+        self._table = table
+        self._name = f"{short(owner_of(owner.pipeline, owner.operator))}.owner"
+
+    def read(self) -> Owner | None:
+        text = self._table.read_note(self._name)
+        if text is None:
+            return None
+        try:
+            return Owner(**json.loads(text))
+        except (ValueError, TypeError) as error:
+            raise ConnectorError(
+                f"{self._table}: the note '{self._name}', which says whose output it takes, cannot "
+                f"be read: {error}. If no other run writes to the table, remove it."
+            ) from error
+
+    def create(self) -> bool:
+        if self.read() is not None:
+            return False
+        self._table.write_note(self._name, json.dumps(asdict(self.owner)))
+        return True
+
+    def remove(self) -> None:
+        self._table.write_note(self._name, None)
+
+    def how_to_free(self) -> str:
+        return f"remove its note '{self._name}'"
+
+
+def in_form(frame: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
+    """The rows with these columns and types; None where a column has no values."""
+    if frame.schema == schema:
+        return frame
+    return frame.select(
+        pl.col(name).cast(kind) if name in frame.columns else pl.lit(None, kind).alias(name)
+        for name, kind in schema.items()
+    )
+
+
+def sync_path(path: str, levels: int = 1) -> None:
+    """Make a file on a local disk survive a power failure, with the names of so many folders."""
+    folders.sync_file(Path(path))
+    for folder in list(Path(path).parents)[:levels]:
+        folders.sync_folder(folder)
+
+
+def without_secrets(error: Exception, secrets: Sequence[str]) -> str:
+    """What a library said, in one line, with none of these words in it."""
+    return without(str(error), secrets, 600).rstrip(".")
+
+
+def as_ours(
+    error: Exception, table: LakeTable, secrets: Sequence[str], doing: str
+) -> EverstreamError:
+    """What a library raised, as an error that names the table."""
+    said = without_secrets(error, secrets)
+    return ConnectorError(f"cannot {doing} {table}: {said}. Check that it can be reached.")

@@ -1,0 +1,297 @@
+"""Redis as a sink: a key for each row, written again without harm.
+
+A batch goes out as calls of one Lua script, each of which first compares the generation of the
+shard with the newest one the server knows: checking and writing are one step there, so that a
+writer that was replaced cannot put old values back. The keys that say so, and whose output it is,
+are the sink's own: `everstream:<pipeline>.<operator>:generations` and `...:owner`.
+"""
+
+import json
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import asdict, replace
+from typing import Any, Final, Literal
+
+import msgspec
+import polars as pl
+
+from everstream.connectors.columns import Columns, Format, never
+from everstream.connectors.files.parts import owner_of
+from everstream.connectors.options import KeyTemplate
+from everstream.connectors.ownership import Claim, Owner
+from everstream.connectors.redis.client import RedisServer
+from everstream.errors import ConnectorError, UserError
+from everstream.pipeline.batch import Batch
+from everstream.pipeline.checkpointing import seconds
+from everstream.pipeline.sink import Committable, Delivery, Permit, Sink, SinkShard, Writer
+
+Form = Literal["hash", "json"]
+ROWS_PER_CALL: Final = 1_000
+"""A script keeps all other clients waiting: so many rows take it about a millisecond."""
+LOST, REPLACED = -1, -2
+
+_NEWER: Final = """
+local function newer(a, b)  -- numbers of Lua are exact up to 2^53 only, and generations are larger
+  if #a ~= #b then return #a > #b end
+  return a > b
+end
+"""
+"""Compares two generations as they are written, in decimal and without leading zeros."""
+_FENCED: Final = f"""{_NEWER}
+local newest = redis.call('HGET', KEYS[1], ARGV[1])
+if not newest then return {LOST} end
+if newer(newest, ARGV[2]) then return {REPLACED} end
+local expire_ms = tonumber(ARGV[3])
+local keys, names, columns = unpack(cmsgpack.unpack(ARGV[4]))
+"""
+_TEXTS: Final = (
+    _FENCED
+    + """
+for i = 1, #keys do
+  if expire_ms > 0 then redis.call('SET', keys[i], columns[1][i], 'PX', expire_ms)
+  else redis.call('SET', keys[i], columns[1][i]) end
+end
+return #keys
+"""
+)
+_HASHES: Final = (
+    _FENCED
+    + """
+for i = 1, #keys do
+  local fields = {}
+  for j = 1, #names do
+    if columns[j][i] then
+      fields[#fields + 1] = names[j]
+      fields[#fields + 1] = columns[j][i]
+    end
+  end
+  redis.call('DEL', keys[i])
+  if #fields > 0 then redis.call('HSET', keys[i], unpack(fields)) end
+  if expire_ms > 0 then redis.call('PEXPIRE', keys[i], expire_ms) end
+end
+return #keys
+"""
+)
+
+FORMAT = Format("Redis", widens=True, needs_type=never)
+
+
+class Redis(Sink):
+    """Rows into a Redis server: a key for each, whose value they replace.
+
+    `url` is redis://host:6379/0 (rediss:// with TLS; a password in it is neither stored nor shown).
+    `key` is a template, "user:{id}", or the name of a column. A row becomes a hash of its columns,
+    with `form="json"` a JSON text, with `value="count"` the plain text of that column.
+    `expire="1h"` has the server forget a key so long after it was last written.
+
+    Idempotent: rows are written when they come, and again after a failure. One server, or a
+    primary with replicas; no Redis Cluster. A server that cannot be reached is waited for,
+    `patience`.
+
+    >>> counts = es.Pipeline("to-redis").source(es.FromList([{"word": "to", "n": 1}]))
+    >>> pipeline = counts.sink(es.Redis("redis://localhost", key="count:{word}", value="n"))
+    """
+
+    delivery = Delivery.IDEMPOTENT
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str,
+        form: Form = "hash",
+        value: str | None = None,
+        expire: str | float | None = None,
+        schema: Any = None,
+        patience: str | float = "10s",
+    ) -> None:
+        if form not in ("hash", "json") or (value is not None and form != "hash"):
+            raise UserError(
+                "a row becomes a hash (form='hash'), a JSON text (form='json'), or the text of one "
+                "column (value='name', without form)."
+            )
+        self._server = RedisServer(url, patience)
+        self._key = KeyTemplate(key)
+        self._form: Form = form
+        self._value = value
+        self._expire_ms = 0 if expire is None else round(1_000 * seconds(expire))
+        if expire is not None and self._expire_ms < 1:
+            raise UserError(f"expire={expire!r} must be at least a millisecond.")
+        self._schema = pl.Schema(schema) if schema is not None else None
+
+    def open(self, who: SinkShard) -> Writer:
+        # Redis keeps texts: there are no types that shards could agree on.
+        columns = Columns(replace(who, store=""), self._schema, FORMAT)
+        rows = _Rows(self._key, self._form, self._value, self._expire_ms)
+        return _RedisWriter(copy(self._server), who, columns, rows)
+
+    def check(self) -> None:
+        self._server.ask(lambda client: client.ping())
+        self._server.close()
+
+    def start_fresh(self, pipeline: str, operator: str, store: str, replace: bool) -> None:
+        """Nothing is removed but who has written: keys are replaced as their rows come again."""
+        self._claim(pipeline, operator, store).take()
+        name = _generations(pipeline, operator)
+        self._server.ask(lambda client: client.delete(name))
+        self._server.close()
+
+    def before_resume(self, pipeline: str, operator: str, store: str) -> None:
+        self._claim(pipeline, operator, store).keep()
+        self._server.close()
+
+    def _claim(self, pipeline: str, operator: str, store: str) -> Claim:
+        return RedisClaim(self._server, Owner.of(pipeline, operator, store))
+
+
+def _generations(pipeline: str, operator: str) -> str:
+    return f"everstream:{owner_of(pipeline, operator)}:generations"
+
+
+class RedisClaim(Claim):
+    """To the keys that one operator writes, in one database of a server."""
+
+    kind = "database (redis://host:port/NUMBER)"
+
+    def __init__(self, server: RedisServer, owner: Owner) -> None:
+        super().__init__(f"the Redis server {server.place}", owner)
+        self._server = server
+        self._name = f"everstream:{owner_of(owner.pipeline, owner.operator)}:owner"
+
+    def read(self) -> Owner | None:
+        data = self._server.ask(lambda client: client.get(self._name))
+        return None if data is None else Owner(**json.loads(data))
+
+    def create(self) -> bool:
+        data = json.dumps(asdict(self.owner))
+        return bool(self._server.ask(lambda client: client.set(self._name, data, nx=True)))
+
+    def remove(self) -> None:
+        self._server.ask(lambda client: client.delete(self._name))
+
+    def how_to_free(self) -> str:
+        return f"remove the key {self._name}"
+
+
+class _Rows:
+    """How rows become what a script is given."""
+
+    def __init__(self, key: KeyTemplate, form: Form, value: str | None, expire_ms: int) -> None:
+        self._key = key
+        self._form = form
+        self._value = value
+        self.expire_ms = expire_ms
+        self.script = _HASHES if form == "hash" and value is None else _TEXTS
+
+    def packed(self, frame: pl.DataFrame, operator: str) -> bytes:
+        """Keys, names and columns as one argument: what is not packed value by value in Python."""
+        keys = self._key.of(frame, f"operator '{operator}'").to_list()
+        return msgspec.msgpack.encode((keys, frame.columns, self._columns(frame, operator)))
+
+    def _columns(self, frame: pl.DataFrame, operator: str) -> list[list[Any]]:
+        if self._value is not None:
+            return [self._texts_of(frame, self._value, operator)]
+        if self._form == "json":
+            self._refuse(frame, (pl.Binary, pl.Object), operator)
+            return [frame.write_ndjson().split("\n")[:-1]]
+        texts = frame.select(_text(name, kind, operator) for name, kind in frame.schema.items())
+        return [column.to_list() for column in texts]
+
+    def _texts_of(self, frame: pl.DataFrame, name: str, operator: str) -> list[Any]:
+        if name not in frame.columns:
+            raise UserError(
+                f"operator '{operator}': records have no {name}, which value= names; they have "
+                f"{', '.join(frame.columns)}."
+            )
+        column = frame[name]
+        if column.null_count():
+            raise UserError(
+                f"operator '{operator}': a record has no value for {name}, and Redis has no null. "
+                "Leave such records out with a filter, or use form='json'."
+            )
+        return frame.select(_text(name, column.dtype, operator))[name].to_list()
+
+    @staticmethod
+    def _refuse(frame: pl.DataFrame, kinds: tuple[Any, ...], operator: str) -> None:
+        for name, kind in frame.schema.items():
+            if kind in kinds:
+                raise UserError(
+                    f"operator '{operator}': column '{name}' of type {kind} has no JSON form. Turn "
+                    "it into text first, or use form='hash'."
+                )
+
+
+def _text(name: str, kind: pl.DataType, operator: str) -> pl.Expr:
+    """A column as Redis keeps it: text, true and false as 1 and 0, lists and structs as JSON."""
+    column = pl.col(name)
+    if kind == pl.Boolean:
+        return column.cast(pl.Int8).cast(pl.String)
+    if isinstance(kind, pl.Struct):
+        return column.struct.json_encode()
+    if isinstance(kind, pl.List | pl.Array | pl.Object) or kind == pl.Binary:
+        raise UserError(
+            f"operator '{operator}': column '{name}' of type {kind} has no plain text. Use "
+            "form='json', or turn it into text with a map."
+        )
+    return column.cast(pl.String)
+
+
+class _RedisWriter(Writer):
+    def __init__(self, server: RedisServer, who: SinkShard, columns: Columns, rows: _Rows) -> None:
+        self._server = server
+        self._who = who
+        self._columns = columns
+        self._rows = rows
+        self._fence = _generations(who.pipeline, who.operator)
+
+    def write(self, batch: Batch) -> None:
+        if not len(batch):
+            return
+        frame = self._columns.settle(batch)
+        for start in range(0, frame.height, ROWS_PER_CALL):
+            self._write(frame[start : start + ROWS_PER_CALL])
+
+    def _write(self, frame: pl.DataFrame) -> None:
+        operator = self._who.operator
+        packed = self._rows.packed(frame, operator)
+        arguments = [self._who.shard, self._who.generation, self._rows.expire_ms, packed]
+        script = self._rows.script
+        done = self._server.ask(
+            lambda client: client.register_script(script)(keys=[self._fence], args=arguments)
+        )
+        if done == REPLACED:
+            raise ConnectorError(
+                f"a newer generation of shard {self._who.shard} of '{operator}' writes to the "
+                f"Redis server {self._server.place}; generation {self._who.generation} must stop."
+            )
+        if done == LOST:
+            raise ConnectorError(
+                f"the Redis server {self._server.place} has lost what was written to it: the key "
+                f"{self._fence} is gone. Keep its data (appendonly yes, no eviction of keys "
+                "without expiry); to write everything again, start over with --fresh, which "
+                "deletes the checkpoints."
+            )
+
+    def recover(self, transactions: Sequence[Committable], permit: Permit) -> Sequence[Committable]:
+        done = self._server.ask(
+            lambda client: client.register_script(_TAKE_OVER)(
+                keys=[self._fence], args=[self._who.shard, self._who.generation]
+            )
+        )
+        if done == REPLACED:
+            raise ConnectorError(
+                f"a newer generation of shard {self._who.shard} of '{self._who.operator}' has taken "
+                f"over; generation {self._who.generation} must stop."
+            )
+        return ()
+
+    def close(self) -> None:
+        self._server.close()
+
+
+_TAKE_OVER: Final = f"""{_NEWER}
+local newest = redis.call('HGET', KEYS[1], ARGV[1])
+if newest and newer(newest, ARGV[2]) then return {REPLACED} end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+return 0
+"""

@@ -1,0 +1,298 @@
+"""PostgreSQL, what sources and sinks share: connections, errors that name the table, types.
+
+psycopg is an optional package: it is imported when the first connection is made, and missed with
+the command that installs it.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from operator import or_
+from typing import Any
+
+import polars as pl
+
+from everstream.connectors.columns import Takes, fixed
+from everstream.errors import ConnectionLost, ConnectorError, EverstreamError, UserError
+from everstream.extras import extra
+
+CONNECT_TIMEOUT_S = 10
+ROWS_AT_ONCE = 16_384
+"""The server takes some while the next ones become text."""
+
+
+def driver() -> Any:
+    """The psycopg module, or a UserError that says how to install it."""
+    with extra("postgres"):
+        import psycopg
+    return psycopg
+
+
+def connect(dsn: str, table: str) -> Any:
+    """A connection that commits when told to."""
+    psycopg = driver()
+    _check_password(dsn, table)
+    try:
+        return psycopg.connect(
+            dsn, connect_timeout=CONNECT_TIMEOUT_S, fallback_application_name="everstream"
+        )
+    except psycopg.OperationalError as error:
+        kind = ConnectionLost if _may_be_back(error) else ConnectorError
+        raise kind(
+            f"cannot connect to the database of table '{table}': {_words(error)}. Check that the "
+            "server runs and that address, user and password are right (a ~/.pgpass file or "
+            "PGPASSWORD keeps the password out of the program)."
+        ) from error
+    except psycopg.ProgrammingError:
+        # What is wrong with it is said with parts of it, and any part may be the password.
+        raise UserError(
+            f"the connection string for table '{table}' cannot be read. Write it as \"host=... "
+            "dbname=... user=...\", with quotes ('...') around values that have spaces, or as "
+            "postgresql://user@host/dbname, with special characters percent-encoded."
+        ) from None
+
+
+def _check_password(dsn: str, table: str) -> None:
+    """Refuse a URL whose password would be taken for a host or a port, and shown in an error."""
+    scheme, _, rest = dsn.partition("://")
+    who, _, _ = rest.rpartition("@")
+    if scheme in ("postgresql", "postgres") and not frozenset("@/?#").isdisjoint(who):
+        raise UserError(
+            f"the connection string for table '{table}' has one of the characters @ / ? # in the "
+            "password, or an @ after the host. Write them as %40 %2F %3F %23."
+        )
+
+
+def explained(error: Exception, table: str) -> EverstreamError:
+    """What psycopg raised, as an error that names the table and says what to do."""
+    psycopg = driver()
+    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+        return ConnectionLost(
+            f"the connection to the database of table '{table}' was lost: {_words(error)}. Check "
+            "that the server runs; the pipeline goes on from its last checkpoint."
+        )
+    hint = "Make the rows and the table fit each other, in names, types and constraints."
+    if isinstance(error, psycopg.errors.InvalidColumnReference):
+        hint = "upsert_on=[...] needs a primary key or a unique index on exactly these columns."
+    elif isinstance(error, psycopg.errors.UniqueViolation):
+        hint = "For rows that replace earlier ones use upsert_on=[...]."
+    elif isinstance(error, psycopg.errors.InsufficientPrivilege):
+        hint = "Grant the rights to this user."
+    return UserError(f"table '{table}': {_words(error)}. {hint}")
+
+
+def _may_be_back(error: Exception) -> bool:
+    """The server did not answer, or said that it cannot answer yet; not that it does not want to."""
+    words = str(error)
+    return "FATAL" not in words or any(said in words for said in _NOT_YET)
+
+
+_NOT_YET = (
+    *(
+        "starting up",
+        "shutting down",
+        "recovery mode",
+        "too many clients",
+        "terminating connection",
+    ),
+    *("remaining connection slots", "not yet accepting connections"),
+)
+
+
+def _words(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")
+
+
+def is_lost(error: Exception) -> bool:
+    psycopg = driver()
+    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+
+
+_SQL_KINDS: dict[Any, str] = {
+    pl.Int8: "smallint",
+    pl.Int16: "smallint",
+    pl.Int32: "integer",
+    pl.Int64: "bigint",
+    pl.UInt8: "smallint",
+    pl.UInt16: "integer",
+    pl.UInt32: "bigint",
+    pl.UInt64: "numeric(20)",
+    pl.Float32: "real",
+    pl.Float64: "double precision",
+    pl.Boolean: "boolean",
+    pl.Binary: "bytea",
+    pl.Date: "date",
+    pl.Time: "time",
+    pl.Duration: "interval",
+}
+
+
+def sql_kind(kind: pl.DataType) -> str:
+    """The column type for a Polars type."""
+    if isinstance(kind, pl.Datetime):
+        return "timestamptz" if kind.time_zone else "timestamp"
+    if isinstance(kind, pl.Decimal):
+        return f"numeric({kind.precision or 38}, {kind.scale})"
+    if isinstance(kind, pl.List) and not kind.inner.is_nested():
+        return f"{sql_kind(kind.inner)}[]"  # type: ignore[arg-type]
+    if kind.is_nested():
+        return "jsonb"
+    return _SQL_KINDS.get(kind.base_type(), "text")
+
+
+def sql_csv(frame: pl.DataFrame) -> Iterator[str] | None:
+    """The rows as COPY reads them in format csv, some at a time; None if their text is not sure.
+
+    Texts are quoted and NULLs are not, which is how COPY tells an empty text from none. A line of
+    nothing but a backslash and a dot ends what it reads, even within quotes.
+    """
+    if not all(map(_has_plain_text, frame.dtypes)):
+        return None
+    ends = frame.select(pl.col(pl.String).str.contains(r"(^|[\r\n])\\\.").any())
+    if ends.width and any(ends.row(0)):
+        return None
+    return (
+        piece.write_csv(include_header=False, quote_style="non_numeric")
+        for piece in frame.iter_slices(ROWS_AT_ONCE)
+    )
+
+
+def _has_plain_text(kind: pl.DataType) -> bool:
+    if isinstance(kind, pl.Datetime):
+        return kind.time_unit != "ns"
+    return kind.is_numeric() or kind in (pl.String, pl.Boolean, pl.Date)
+
+
+def sql_rows(frame: pl.DataFrame) -> list[tuple[Any, ...]]:
+    """The rows as values that psycopg can send."""
+    as_json = [position for position, kind in enumerate(frame.dtypes) if sql_kind(kind) == "jsonb"]
+    rows = frame.rows()
+    if not as_json:
+        return rows
+    changed = []
+    for row in rows:
+        values = list(row)
+        for position in as_json:
+            if values[position] is not None:
+                values[position] = json.dumps(values[position], ensure_ascii=False, default=str)
+        changed.append(tuple(values))
+    return changed
+
+
+_POLARS_KINDS: dict[int, Any] = {
+    16: pl.Boolean(),
+    17: pl.Binary(),
+    18: pl.String(),
+    19: pl.String(),
+    20: pl.Int64(),
+    21: pl.Int16(),
+    23: pl.Int32(),
+    25: pl.String(),
+    26: pl.Int64(),
+    700: pl.Float32(),
+    701: pl.Float64(),
+    1042: pl.String(),
+    1043: pl.String(),
+    1082: pl.Date(),
+    1083: pl.Time(),
+    1114: pl.Datetime("us"),
+    1184: pl.Datetime("us", "UTC"),
+    1186: pl.Duration("us"),
+    1000: pl.List(pl.Boolean()),
+    1005: pl.List(pl.Int16()),
+    1007: pl.List(pl.Int32()),
+    1009: pl.List(pl.String()),
+    1015: pl.List(pl.String()),
+    1016: pl.List(pl.Int64()),
+    1021: pl.List(pl.Float32()),
+    1022: pl.List(pl.Float64()),
+}
+NUMERIC = 1700
+JSON_KINDS = (114, 3802)
+_LARGEST_DECIMAL = 38
+_TIMES = (1083, 1114, 1184, 1186)
+_MICROSECONDS = 6
+_NOT_FOR_WRITING = (18, 19, 26, 1042)
+"""Types that cut or fill up what they are given."""
+
+
+def kept_in(name: str, kind: int, modifier: int) -> Takes:
+    """What a column of this type makes of values; PostgreSQL rounds what does not fit."""
+    if kind == NUMERIC and modifier >= 0:
+        precision, scale = (modifier - 4) >> 16 & 0xFFFF, (modifier - 4) & 0x7FF
+        if precision <= _LARGEST_DECIMAL and scale <= precision:
+            return fixed(pl.Decimal(precision, scale))
+    if kind in _TIMES and 0 <= modifier < _MICROSECONDS:
+        raise UserError(
+            f"column '{name}' of the table keeps times to {modifier} digits and would round them. "
+            "Make it a timestamp, timestamptz or time without a number."
+        )
+    known = None if kind in _NOT_FOR_WRITING else _POLARS_KINDS.get(kind)
+    return (lambda other: other) if known is None else fixed(known)
+
+
+def frame_of(rows: list[tuple[Any, ...]], description: Sequence[Any], table: str) -> pl.DataFrame:
+    """Rows as a DataFrame whose types depend on the columns alone, never on the values.
+
+    Types that Polars has no like of (uuid, inet, ranges) become text, JSON stays JSON as text.
+    """
+    columns: dict[str, pl.Series] = {}
+    for position, column in enumerate(description):
+        values = [row[position] for row in rows]
+        kind = _POLARS_KINDS.get(column.type_code)
+        if column.type_code == NUMERIC:
+            # As Spark does where the column has no scale of its own.
+            kind = pl.Decimal(38, column.scale if column.precision is not None else 18)
+        elif column.type_code in JSON_KINDS:
+            values = [None if v is None else json.dumps(v, ensure_ascii=False) for v in values]
+            kind = pl.String()
+        elif kind is None:
+            values = [None if v is None else str(v) for v in values]
+            kind = pl.String()
+        try:
+            columns[column.name] = pl.Series(column.name, values, dtype=kind)
+        except (pl.exceptions.PolarsError, TypeError, OverflowError) as error:
+            raise ConnectorError(
+                f"table '{table}', column '{column.name}': {error}. Cast it in a query: "
+                f"query='SELECT {column.name}::text, ...'."
+            ) from error
+    return pl.DataFrame(columns)
+
+
+NUL = "\0"
+
+
+def unstorable(values: pl.Series) -> pl.Series | None:
+    """True for the values of a column that PostgreSQL would refuse; None if it takes its type whole.
+
+    Its texts, also those inside arrays and JSON, cannot hold the character U+0000, and its JSON has
+    neither NaN nor infinity. The server reports that only when rows are inserted, when their
+    checkpoint is already stable, and again at every recovery: so they are found here, before.
+    """
+    test = _is_unstorable(pl.element(), values.dtype, sql_kind(values.dtype) == "jsonb")
+    if test is None or not len(values):
+        return None
+    return values.implode().list.eval(test).explode()
+
+
+def _is_unstorable(value: pl.Expr, kind: pl.DataType, as_json: bool) -> pl.Expr | None:
+    """Whether a value of this type, or anything in it, cannot be stored; None if all can be."""
+    if kind in (pl.String, pl.Categorical, pl.Enum):
+        return value.cast(pl.String).str.contains(NUL, literal=True).fill_null(False)
+    if kind.is_float():
+        return (~value.is_finite()).fill_null(False) if as_json else None
+    if isinstance(kind, pl.Array):
+        kind, value = pl.List(kind.inner), value.arr.to_list()
+    if isinstance(kind, pl.List):
+        inner = _is_unstorable(pl.element(), kind.inner, as_json)  # type: ignore[arg-type]
+        return None if inner is None else value.list.eval(inner).list.any().fill_null(False)
+    if isinstance(kind, pl.Struct):
+        if any(NUL in field.name for field in kind.fields):
+            return value.is_not_null()
+        tests = [
+            _is_unstorable(value.struct.field(field.name), field.dtype, as_json)  # type: ignore[arg-type]
+            for field in kind.fields
+        ]
+        known = [test for test in tests if test is not None]
+        return reduce(or_, known) if known else None
+    return None

@@ -1,0 +1,34 @@
+"""Notices that the run waits for something, and says so before anybody wonders.
+
+A store, a database or a peer that hangs raises no error, so nothing would ever be said. Whoever
+waits gives its wait a name; once the same wait has lasted too long, that is said, and again each
+time it has lasted twice as long.
+"""
+
+
+class StallWarning:
+    """Watches one wait at a time."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self._wait: str | None = None
+        self._since_s = 0.0
+        self._say_after_s = limit_s
+
+    def due(self, wait: str | None, now_s: float) -> float | None:
+        """How long this wait (None: there is none) has lasted, if that must be said now."""
+        if wait != self._wait:
+            self._wait = wait
+            self._since_s = now_s
+            self._say_after_s = self.limit_s
+        waited_s = now_s - self._since_s
+        if wait is None or waited_s < self._say_after_s:
+            return None
+        self._say_after_s = 2 * max(waited_s, self._say_after_s)
+        return waited_s
+
+
+def listed(names: list[str], limit: int = 4) -> str:
+    """The first few of some names."""
+    rest = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")

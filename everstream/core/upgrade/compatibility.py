@@ -1,0 +1,415 @@
+"""A pipeline goes on from the checkpoint of an earlier version of itself, or is told why not.
+
+Each manifest carries a description of every operator that may keep state. What the pipeline says
+of itself now is compared with that before any state is taken up: state that nobody would find, or
+that somebody else would, is never passed over in silence. A user who means it says so: `renamed`
+carries state over to another name, `dropped` leaves it behind.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from everstream.core.checkpoint_record import LogKind
+from everstream.core.manifest import EpochManifest, check_fits, shard_counts
+from everstream.core.plan import Plan
+from everstream.core.upgrade.migration_rules import (
+    Carried,
+    alike,
+    carried,
+    changed_in,
+    on_their_way,
+)
+from everstream.core.upgrade.redistribute import (
+    as_it_was,
+    check_can_move,
+    is_quiesced,
+    moved,
+    redistribute,
+)
+from everstream.core.upgrade.renames import aliased, without
+from everstream.errors import UserError
+from everstream.pipeline.describing import Description
+from everstream.pipeline.graph import Kind
+from everstream.pipeline.operator import Operator
+
+
+@dataclass(frozen=True)
+class UpgradeOverrides:
+    """What a user has said about state that does not fit by itself."""
+
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """Operator as it was -> as it is called now; to itself: it is the same in spite of all."""
+    dropped: frozenset[str] = frozenset()
+    """Operators that begin with nothing, whatever the checkpoint has."""
+
+    def check(self, manifest: EpochManifest, plan: Plan) -> None:
+        """Raise a UserError for what cannot be meant, or cannot be done."""
+        before, now = _known(manifest), plan.graph.nodes
+        targets = list(self.renamed.values())
+        for old, new in self.renamed.items():
+            if new not in now:
+                raise UserError(
+                    f"renamed {old}={new}: the pipeline has no operator '{new}'; it has: "
+                    f"{', '.join(now)}."
+                )
+            if old not in before and new not in before:
+                raise UserError(
+                    f"renamed {old}={new}: the checkpoint has no operator '{old}'; it has: "
+                    f"{', '.join(sorted(before))}."
+                )
+            if targets.count(new) > 1 or old in self.dropped or new in self.dropped:
+                raise UserError(f"renamed {old}={new}: '{new}' can get one operator's state only.")
+            taken = old in before and new in before and old != new and new not in self.renamed
+            if taken and new in _keeping(manifest):
+                raise UserError(
+                    f"renamed {old}={new}: the checkpoint has state of an operator '{new}' already. "
+                    f"Say what becomes of that: rename it, too, or drop '{old}'."
+                )
+            if old != new and old in before and now[new].kind is Kind.SINK:
+                raise UserError(
+                    f"renamed {old}={new}: a sink keeps its name, because what it has written bears "
+                    f"it. Call it '{old}' again."
+                )
+        for name in sorted(self.dropped):
+            if name not in before and name not in now:
+                raise UserError(
+                    f"there is no operator '{name}' whose state could be dropped; the checkpoint "
+                    f"has: {', '.join(sorted(before))}."
+                )
+            if name in now:
+                self._check_dropped(name, manifest, now[name].kind)
+
+    def _check_dropped(self, name: str, manifest: EpochManifest, kind: Kind) -> None:
+        holding = [record for record in manifest.records.values() if name in record.operators]
+        if any(record.final for record in holding) and not manifest.final:
+            raise UserError(
+                f"'{name}' has ended already, so it cannot begin again while others go on. Leave "
+                "its state as it is."
+            )
+        on_their_way = manifest.log != "none" or any(record.holds_frames for record in holding)
+        if kind is Kind.SOURCE and on_their_way:
+            raise UserError(
+                f"source '{name}' cannot begin again: records that it had read are on their way in "
+                "this checkpoint. Go on with the pipeline as it was, and stop it under aligned "
+                "checkpoints first."
+            )
+
+    def applied(self, manifest: EpochManifest) -> EpochManifest:
+        """The manifest as these overrides make it: same objects, other names."""
+        names = {old: new for old, new in self.renamed.items() if old != new}
+        moved = {old: new for old, new in names.items() if old in _known(manifest)}
+        left = self.dropped & set(_known(manifest))
+        if not moved and not left:
+            return manifest
+        aliases = {**moved, **dict.fromkeys(left, "")}
+        records = [aliased(r, aliases, manifest.log) for r in manifest.records.values()]
+        about = manifest.described
+        return replace(
+            manifest,
+            records={record.shard: record for record in records},
+            shard_counts={moved.get(n, n): count for n, count in manifest.shard_counts.items()},
+            described=None if about is None else without(about, aliases),
+        )
+
+
+NO_OVERRIDES = UpgradeOverrides()
+
+
+@dataclass(frozen=True)
+class Difference:
+    """State that the pipeline as it is now would lose, or take for something else."""
+
+    operator: str
+    problem: str
+    fix: str
+
+    def __str__(self) -> str:
+        return f"'{self.operator}' {self.problem}. {self.fix}"
+
+
+@dataclass(frozen=True)
+class GoingOn:
+    """What a run goes on from."""
+
+    manifests: list[EpochManifest]
+    """Newest first."""
+    wished: EpochManifest | None = None
+    """The newest as the user's overrides make it: to be written before anything else."""
+    unwritten: bool = False
+    """The first of `manifests` is how the newest is shared out among other shards: to be written once
+    these have loaded it."""
+    notes: tuple[str, ...] = ()
+    settles: Plan | None = None
+    """Records are on their way, and the numbers of shards have changed: what the run begins with, to
+    come to a standstill first."""
+    before: Mapping[str, Description] = field(default_factory=dict)
+    """Operator -> how its state was described, where that has changed and it goes on."""
+
+    def tell(self, plan: Plan) -> None:
+        """Let the operators know what they go on from."""
+        for name, node in plan.graph.nodes.items():
+            if isinstance(node.what, Operator):
+                node.what.goes_on_from(self.before.get(name))
+
+
+def going_on(
+    earlier: Sequence[EpochManifest],
+    plan: Plan,
+    log: LogKind = "none",
+    overrides: UpgradeOverrides = NO_OVERRIDES,
+) -> GoingOn:
+    """What this pipeline goes on from; raises a UserError that lists all that does not fit."""
+    if not earlier:
+        return GoingOn([])
+    newest = earlier[0]
+    if newest.final:
+        check_fits(newest, plan, log)
+        if not moved(newest, plan):
+            return GoingOn([newest, *fallbacks(earlier, plan, log)])
+        if any(record.parts for record in newest.records.values()):
+            before = as_it_was(newest, plan)
+            return GoingOn([newest, *fallbacks(earlier, before, log)], settles=before)
+        return GoingOn([redistribute(newest, plan), *fallbacks(earlier, plan, log)], unwritten=True)
+    overrides.check(newest, plan)
+    adapted = overrides.applied(newest)
+    changed = moved(adapted, plan)
+    before = as_it_was(adapted, plan) if changed else plan
+    check_fits(adapted, before, log)
+    begins = plan if is_quiesced(adapted) else before
+    found = differences(adapted, plan, overrides)
+    if found:
+        raise UserError(refusal(found))
+    notes = [*_notes(newest, plan, overrides), *_redistributing(adapted, plan, begins is not plan)]
+    described = {name: (adapted.described or {})[name] for name in changed_in(adapted, plan)}
+    if changed:
+        _check_one_change(changed, described, plan)
+        check_can_move(adapted, plan)
+    wished = adapted if adapted is not newest else None
+    unwritten = bool(changed) and begins is plan
+    if unwritten:
+        adapted = redistribute(adapted, plan)
+    older = [m for m in fallbacks(earlier, begins, log) if alike(m, adapted, plan)]
+    settles = None if begins is plan else begins
+    return GoingOn([adapted, *older], wished, unwritten, tuple(notes), settles, described)
+
+
+def _check_one_change(
+    moving: Mapping[str, int], described: Mapping[str, Description], plan: Plan
+) -> None:
+    for name in sorted(moving.keys() & described.keys()):
+        raise UserError(
+            f"'{name}' has changed, and is to go on with {shard_counts(plan)[name]} shard(s) instead "
+            f"of {moving[name]}. One after the other: say shards={moving[name]}, run it until its next "
+            "checkpoint, and change the shards then (everstream scale does, while it runs)."
+        )
+
+
+def _redistributing(manifest: EpochManifest, plan: Plan, settles: bool) -> Iterator[str]:
+    now = shard_counts(plan)
+    for name, before in moved(manifest, plan).items():
+        if before != now[name]:
+            yield f"'{name}' goes on with {now[name]} shard(s) instead of {before}"
+    if settles:
+        yield "what is on its way in the checkpoint arrives first, among the shards as they were"
+
+
+def refusal(found: Sequence[Difference]) -> str:
+    """All differences as one text."""
+    first = "the pipeline has changed, and state in its checkpoint would be lost or mixed up:"
+    return "\n".join([first, *(f"  {difference}" for difference in found)])
+
+
+def differences(
+    manifest: EpochManifest, plan: Plan, overrides: UpgradeOverrides = NO_OVERRIDES
+) -> list[Difference]:
+    """State in this manifest that does not fit; none if it was written without descriptions."""
+    if manifest.described is None:
+        return []
+    kept = _keeping(manifest)
+    found = []
+    for name, before in manifest.described.items():
+        if name not in kept or overrides.renamed.get(name) == name:
+            continue
+        now = plan.described.get(name)
+        if now is None:
+            found.append(_gone(name, before, manifest, plan))
+        elif (how := carried(before, now)) is None:
+            found.append(_changed(name, before, now))
+        elif how.parts and on_their_way(manifest):
+            found.append(_late(name, how))
+        else:
+            found += _ambiguous(name, now, manifest, plan)
+    return found
+
+
+def _late(name: str, how: Carried) -> Difference:
+    return Difference(
+        name,
+        f"has changed ({'; '.join(how.says)}), and the checkpoint holds rows on their way that were "
+        "made for it as it was",
+        "Go on with the pipeline as it was, and stop it under aligned checkpoints first; or "
+        f"drop_state=['{name}'] (--drop-state {name}) lets it begin with nothing.",
+    )
+
+
+def _gone(name: str, before: Description, manifest: EpochManifest, plan: Plan) -> Difference:
+    if name in plan.graph.nodes:
+        problem = f"kept state as {_what(before)}, and what has this name now keeps none"
+    else:
+        problem = f"({_what(before)}) is in the checkpoint and not in the pipeline"
+    drop = f"drop_state=['{name}'] (--drop-state {name}) leaves its state behind."
+    if "sink" in before:
+        return Difference(name, problem, f"A sink keeps its name: call it '{name}' again. {drop}")
+    new = {n: now for n, now in plan.described.items() if n not in _known(manifest)}
+    alike = [n for n, now in new.items() if now == before]
+    alike = alike or [n for n, now in new.items() if _what(now) == _what(before)]
+    if not alike:
+        return Difference(name, problem, f"Put it back, or {drop}")
+    return Difference(
+        name,
+        problem,
+        f"If it is called '{alike[0]}' now, say renamed={{'{name}': '{alike[0]}'}} "
+        f"(--renamed {name}={alike[0]}), or {drop}",
+    )
+
+
+def _changed(name: str, before: Description, now: Description) -> Difference:
+    changed = [
+        f"{field}: {_shown(before.get(field))} is now {_shown(now.get(field))}"
+        for field in dict.fromkeys([*before, *now])
+        if before.get(field) != now.get(field)
+    ]
+    return Difference(
+        name,
+        f"is not what it was ({'; '.join(changed)})",
+        f"Put it back as it was; or drop_state=['{name}'] (--drop-state {name}) lets it begin with "
+        f"nothing; or, if its state still fits, renamed={{'{name}': '{name}'}} "
+        f"(--renamed {name}={name}) goes on with it.",
+    )
+
+
+def _ambiguous(
+    name: str, now: Description, manifest: EpochManifest, plan: Plan
+) -> Iterator[Difference]:
+    """A default name may have passed from one operator to another that was added.
+
+    Where a user has named both, nothing is left to guess.
+    """
+    nodes = plan.graph.nodes
+    for other, about in plan.described.items():
+        if other in _known(manifest) or _what(about) != _what(now):
+            continue
+        numbered = not nodes[other].named and other.rpartition("-")[0] == name
+        if numbered or not nodes[name].named:
+            yield Difference(
+                name,
+                f"may have had this name by default, and there is a new {_what(about)}, '{other}': "
+                f"either may be the '{name}' of the checkpoint",
+                f"Say name='{name}' where its state belongs, and another name for the other one.",
+            )
+            return
+
+
+def _notes(manifest: EpochManifest, plan: Plan, overrides: UpgradeOverrides) -> Iterator[str]:
+    if manifest.described is None:
+        yield (
+            f"epoch {manifest.epoch} was written by an older Everstream, which did not describe "
+            "its operators: whether the pipeline still fits was not compared"
+        )
+    known = _known(manifest)
+    for old, new in overrides.renamed.items():
+        if old == new:
+            yield f"'{old}' goes on with its state as it is"
+        elif old in known:
+            yield f"'{new}' goes on with the state of '{old}'"
+        else:
+            yield f"the checkpoint has no '{old}' any more: there is nothing to rename"
+    for name, how in changed_in(overrides.applied(manifest), plan).items():
+        if overrides.renamed.get(name) != name:
+            yield from (f"'{name}': {text}" for text in how.says)
+    for name in sorted(overrides.dropped):
+        begins = f"the state of '{name}' is dropped"
+        yield f"{begins}: it begins with nothing" if name in plan.graph.nodes else begins
+
+
+def fallbacks(
+    earlier: Sequence[EpochManifest], plan: Plan, log: LogKind
+) -> Iterator[EpochManifest]:
+    """Where to go back to, of those before the newest, if that cannot be restored.
+
+    Whoever goes back over other numbers of shards takes back what these have shown, too.
+    """
+    newest = earlier[0]
+    for manifest in earlier[1:]:
+        most = {n: max(newest.ever(n), manifest.ever(n)) for n in manifest.shard_counts}
+        alone = all(manifest.ever(name) == most[name] for name in most)
+        if alone and _fits(manifest, plan, log):
+            yield manifest
+        elif is_quiesced(manifest) and manifest.log == log and not differences(manifest, plan):
+            with suppress(UserError):
+                yield redistribute(replace(manifest, most_shards=most), plan)
+
+
+def _fits(manifest: EpochManifest, plan: Plan, log: LogKind) -> bool:
+    """Whether one can go on from this older manifest; it gets no overrides."""
+    try:
+        check_fits(manifest, plan, log)
+    except UserError:
+        return False
+    return not moved(manifest, plan) and not differences(manifest, plan)
+
+
+def _known(manifest: EpochManifest) -> set[str]:
+    """Every operator of the pipeline as it was."""
+    held = {name for record in manifest.records.values() for name in record.operators}
+    return held | set(manifest.shard_counts)
+
+
+def _keeping(manifest: EpochManifest) -> set[str]:
+    """The operators of which the manifest has something."""
+    return {
+        name
+        for record in manifest.records.values()
+        for name in (record.operators if record.keeps is None else record.keeps)
+    }
+
+
+def _what(about: Description) -> str:
+    """The kind of thing that is described."""
+    return str(next((about[k] for k in ("operator", "source", "sink") if k in about), about))
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is None else repr(value)
+
+
+def fates(
+    manifest: EpochManifest, plan: Plan, overrides: UpgradeOverrides = NO_OVERRIDES
+) -> dict[str, str]:
+    """Operator -> what would become of its state, in words: those of the pipeline, then others."""
+    adapted = overrides.applied(manifest)
+    kept, known = _keeping(adapted), _known(manifest)
+    wrong = {found.operator: found for found in differences(adapted, plan, overrides)}
+    before = {new: old for old, new in overrides.renamed.items() if old != new and old in known}
+    other, now = moved(adapted, plan), shard_counts(plan)
+    changed = changed_in(adapted, plan)
+    said: dict[str, str] = {}
+    for name in plan.graph.nodes:
+        if name in wrong:
+            said[name] = f"refused: {wrong[name].problem}"
+        elif name in overrides.dropped:
+            said[name] = "begins with nothing: its state is dropped"
+        elif name in kept:
+            going = f"goes on with the state of '{before[name]}'" if name in before else "goes on"
+            same = name not in changed or overrides.renamed.get(name) == name
+            said[name] = "; ".join([going, *(() if same else changed[name].says)])
+            if name in other and other[name] != now[name]:
+                said[name] += f", spread over {now[name]} shard(s) instead of {other[name]}"
+        elif name in plan.described:
+            said[name] = "nothing saved so far" if name in known else "new: begins with nothing"
+        else:
+            said[name] = "keeps no state"
+    said |= {name: f"refused: {f.problem}" for name, f in wrong.items() if name not in said}
+    return said | dict.fromkeys(sorted(overrides.dropped - said.keys()), "dropped")

@@ -1,0 +1,252 @@
+"""A checkpoint as other numbers of shards see it.
+
+From the manifest of a pipeline with some numbers of shards to one with others, without reading or
+writing any state: each new shard's record names, as its parts, those of the earlier shards, and
+takes its share of them when it is restored (`runtime/redistributed_state.py`). From then on it is a
+checkpoint like any other. All channels begin anew, so nothing may be on its way in the first one.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.ids import CheckpointNumber, ShardId
+from everstream.core.manifest import EpochManifest, shard_counts
+from everstream.core.plan import Plan, rescaled
+from everstream.errors import InternalError, UserError
+from everstream.pipeline.graph import ByKey, Kind
+from everstream.pipeline.operator import Operator, declared_state
+from everstream.pipeline.source import Source
+
+
+def is_keyed(plan: Plan, operator: str) -> bool:
+    return any(isinstance(edge.routing, ByKey) for edge in plan.graph.inputs(operator))
+
+
+def is_moved(plan: Plan, operator: str, shards: int, key_groups: int | None) -> bool:
+    """Whether an operator that had so many shards shares its state out in another way now."""
+    now = shard_counts(plan)[operator]
+    if now != shards:
+        return True
+    # Where the shards share the groups evenly, which of these there are makes no difference.
+    regrouped = (key_groups or shards) % now or (plan.key_groups or now) % now
+    same = (key_groups or shards) == (plan.key_groups or now)
+    return bool(regrouped) and not same and is_keyed(plan, operator)
+
+
+def moved(manifest: EpochManifest, plan: Plan) -> dict[str, int]:
+    """The operators that share their state out in another way -> how many shards they had."""
+    now, back = shard_counts(plan), manifest.was_gone_back_to
+    return {
+        name: shards
+        for name, shards in manifest.shard_counts.items()
+        if name in plan.chain_of
+        and (
+            is_moved(plan, name, shards, manifest.key_groups)
+            or (back and manifest.ever(name) > now[name])
+        )
+    }
+
+
+def as_it_was(manifest: EpochManifest, plan: Plan) -> Plan:
+    """The plan with the numbers of shards of this manifest."""
+    before = {n: shards for n, shards in manifest.shard_counts.items() if n in plan.chain_of}
+    return rescaled(plan, before, manifest.key_groups)
+
+
+def check_can_move(manifest: EpochManifest, plan: Plan) -> None:
+    """Raise a UserError for the first operator that cannot get another number of shards."""
+    now = shard_counts(plan)
+    kept = {name for r in manifest.records.values() if not r.final for name in _kept(r)}
+    changed = moved(manifest, plan)
+    for name, before in changed.items():
+        what = plan.graph.nodes[name].what
+        if isinstance(what, Source) and type(what).redistribute is Source.redistribute:
+            why = (
+                f"{type(what).__name__} does not say how its shards hand over (Source.redistribute)"
+            )
+        elif isinstance(what, Operator) and name in kept and _is_silent(what):
+            why = (
+                "nothing says what becomes of its ctx.state. Say so in its class: spread = "
+                '"split", "union", "broadcast" or "key"'
+            )
+        else:
+            continue
+        if before != now[name]:
+            raise UserError(
+                f"'{name}' cannot go from {before} shard(s) to {now[name]}: {why}. Or say "
+                f"shards={before} to go on from the checkpoint, or use --fresh to start over, which "
+                "deletes the output."
+            )
+    _check_order(changed, plan)
+
+
+def _kept(record: CheckpointRecord) -> tuple[str, ...]:
+    return record.operators if record.keeps is None else record.keeps
+
+
+def _is_silent(what: Operator) -> bool:
+    """It says nothing of how its state is to be spread."""
+    if what.describe_state() is None or type(what).redistribute is not Operator.redistribute:
+        return False
+    return what.spread is None and not declared_state(type(what))
+
+
+def is_quiesced(manifest: EpochManifest) -> bool:
+    """Whether nothing is on its way, and every shard's state is its own."""
+    records = manifest.records.values()
+    there = Counter(name for record in records for name in record.operators)
+    if any(there[name] != shards for name, shards in manifest.shard_counts.items()):
+        return False  # some have not come to their first checkpoint
+    if any(record.holds_frames or record.carried for record in records):
+        return False
+    if any(record.parts and not record.final for record in records):
+        return False
+    if manifest.log == "none":
+        return True
+    received = {channel: n for record in records for channel, n in record.received.items()}
+    sent = {channel: n for record in records for channel, n in record.sent.items()}
+    return all(received.get(channel, 0) == count for channel, count in sent.items())
+
+
+def redistribute(manifest: EpochManifest, plan: Plan) -> EpochManifest:
+    """The same checkpoint for the shards of this plan; raises a UserError if that cannot be."""
+    if not is_quiesced(manifest):
+        raise InternalError(f"epoch {manifest.epoch} is not settled")
+    check_can_move(manifest, plan)
+    changed = moved(manifest, plan)
+    parts = [_as_part(record, manifest) for record in manifest.records.values()]
+    number = max((record.number for record in manifest.records.values()), default=0)
+    fresh: dict[ShardId, CheckpointRecord] = {}
+    for shard in plan.shards:
+        shares = _shares(shard, parts, changed, plan)
+        if shares:
+            most = {n: manifest.ever(n) for n in plan.chains[shard.operator].operators}
+            record = _record(shard, CheckpointNumber(number), shares, most, plan)
+            fresh[shard] = _with_ends(record, fresh, plan)
+    return replace(
+        manifest,
+        rewound=False,
+        records=fresh,
+        shard_counts=shard_counts(plan),
+        key_groups=plan.key_groups,
+        most_shards={
+            **manifest.most_shards,
+            **{name: max(manifest.ever(name), shard_counts(plan)[name]) for name in changed},
+        },
+    )
+
+
+def _check_order(changed: Mapping[str, int], plan: Plan) -> None:
+    for name in sorted(plan.order_matters() & changed.keys()):
+        if plan.graph.nodes[name].kind is not Kind.OPERATOR:
+            raise UserError(
+                f"'{name}' cannot go from {changed[name]} shard(s) to {shard_counts(plan)[name]}: "
+                "the order of its records leads to an ordered sink. Keep its number of shards; "
+                "those of the operators in between may change."
+            )
+
+
+def _as_part(record: CheckpointRecord, manifest: EpochManifest) -> CheckpointRecord:
+    """A record as part of others.
+
+    One that has parts itself has ended, and was restored since: only its own place is of interest.
+    """
+    own = [p for p in record.parts if p.shard.number == record.shard.number]
+    return replace(
+        record,
+        objects=own[0].objects if own else record.objects,
+        aliases=own[0].aliases if own else record.aliases,
+        shards=manifest.shard_counts.get(record.operators[0], 1),
+        key_groups=manifest.key_groups,
+        parts=(),
+        log=(),
+        received={},
+        sent={},
+    )
+
+
+def _shares(
+    shard: ShardId, parts: Iterable[CheckpointRecord], changed: Mapping[str, int], plan: Plan
+) -> tuple[CheckpointRecord, ...]:
+    """The parts that hold anything for this shard."""
+    operators = set(plan.chains[shard.operator].operators)
+    return tuple(
+        part
+        for part in parts
+        if operators & set(part.operators)
+        and (part.shard.number == shard.number or operators & set(part.operators) & changed.keys())
+    )
+
+
+def _record(
+    shard: ShardId,
+    number: CheckpointNumber,
+    parts: tuple[CheckpointRecord, ...],
+    most_shards: dict[str, int],
+    plan: Plan,
+) -> CheckpointRecord:
+    chain = plan.chains[shard.operator]
+    inherited = [part for part in parts if part.shard.number % chain.shards == shard.number]
+    counts = {
+        name: (
+            sum(part.counts.get(name, (0, 0))[0] for part in inherited),
+            sum(part.counts.get(name, (0, 0))[1] for part in inherited),
+        )
+        for name in chain.operators
+        if any(name in part.counts for part in parts)
+    }
+    skipped = {
+        name: sum(part.skipped.get(name, 0) for part in inherited)
+        for name in chain.operators
+        if any(name in part.skipped for part in inherited)
+    }
+    keeps = {name for part in parts for name in _kept(part)}
+    return CheckpointRecord(
+        shard=shard,
+        number=number,
+        operators=chain.operators,
+        keeps=tuple(name for name in chain.operators if name in keeps),
+        final=all(part.final for part in parts),
+        previous=number,
+        loops_ended=all(part.loops_ended for part in parts),
+        ordinal=max(part.ordinal for part in parts),
+        uncommitted=_uncommitted(inherited),
+        counts=counts,
+        skipped=skipped,
+        variables={"number": number},
+        lost_frames=sum(part.lost_frames for part in inherited),
+        parts=parts,
+        most_shards=most_shards,
+    )
+
+
+def _uncommitted(parts: Iterable[CheckpointRecord]) -> dict[str, tuple[int, ...]] | None:
+    together: dict[str, set[int]] = {}
+    for part in parts:
+        if part.uncommitted is None:
+            return None
+        for sink, numbers in part.uncommitted.items():
+            together.setdefault(sink, set()).update(numbers)
+    return {sink: tuple(sorted(numbers)) for sink, numbers in together.items()}
+
+
+def _with_ends(
+    record: CheckpointRecord, before: Mapping[ShardId, CheckpointRecord], plan: Plan
+) -> CheckpointRecord:
+    """With the inputs that have ended: their senders have, and will not say so again.
+
+    Who had ended goes on if somebody before it does, as happens if those were one chain.
+    """
+    ended = [
+        channel
+        for channel in plan.inputs[record.shard]
+        if (
+            record.loops_ended
+            if plan.feedback(channel)
+            else channel.sender in before and before[channel.sender].final
+        )
+    ]
+    final = record.final and len(ended) == len(plan.inputs[record.shard])
+    return replace(record, final=final, ended=tuple(map(str, ended)))

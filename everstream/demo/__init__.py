@@ -1,0 +1,1 @@
+"""What `everstream demo` runs and draws."""

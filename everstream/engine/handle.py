@@ -1,0 +1,369 @@
+"""`pipeline.start(...)`: a run that goes on while the program does something else.
+
+A run is the same whoever waits for it: `run` performs it on the caller's thread, `start` on one of
+its own. The handle passes wishes on to whoever drives it, and keeps those that come before Spark
+is there.
+"""
+
+import atexit
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYet
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from everstream.connectors.generate.load import Load
+from everstream.core.ids import NO_EPOCH
+from everstream.core.orders import Phase
+from everstream.engine.reporting.listener import Listener, RunStatus
+from everstream.engine.reporting.notebook import run_html
+from everstream.engine.result import RunResult
+from everstream.engine.signals import stopping_on_signals
+from everstream.errors import RunFailed, UserError
+from everstream.observability.history.entries import Entry
+from everstream.observability.history.live import Live
+from everstream.pipeline.checkpointing import seconds
+from everstream.pipeline.graph import Graph
+from everstream.pipeline.tuning import resolved, tunable_in
+from everstream.state.savepoints import Savepoint, checked_name, take_savepoint
+from everstream.state.store import CheckpointStore
+
+if TYPE_CHECKING:
+    from everstream.engine.engine import RunControl
+    from everstream.engine.options import Turn
+
+NO_CHECKPOINTS = "this run takes no checkpoints: start it with checkpoint=es.Coordinated()."
+NOT_STARTED = RunStatus(Phase.GATHERING, 0, 0, {}, NO_EPOCH, [])
+
+
+class RunHandle:
+    """A run that was started and goes on by itself.
+
+    >>> pipeline = es.Pipeline("ticks").source(es.Range(10)).collect()
+    >>> run = pipeline.start()
+    >>> run.wait().records_out
+    10
+
+    As a context manager it stops the run, with a checkpoint, when the block is left.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        takes_checkpoints: bool,
+        perform: Callable[["RunHandle"], RunResult],
+        *,
+        keeps_store: bool = False,
+    ) -> None:
+        self._graph = graph
+        self._takes_checkpoints = takes_checkpoints
+        self._keeps_store = keeps_store
+        self._perform = perform
+        self._lock = threading.Lock()
+        self._driver: RunControl | None = None
+        self._stop_reason: str | None = None
+        self._requests: list[Mapping[str, str]] = []
+        self._asked: list[Future[int]] = []
+        self._seen = NOT_STARTED
+        self.live = Live()
+        """What is known of the run, for those who show it."""
+        self.page: str | None = None
+        """The link to the page of the run, with the token to see it, while it is served (`ui=`)."""
+        self._ended = threading.Event()
+        self._result: RunResult | None = None
+        self._error: BaseException | None = None
+        self._waited_for = False
+        self.in_background = False
+        """Whether it has a thread of its own."""
+        self._command: str | None = None
+        self._goes_on = False
+
+    @property
+    def name(self) -> str:
+        """The pipeline's."""
+        return self._graph.name
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run is over, however it ended."""
+        return self._ended.is_set()
+
+    def status(self) -> RunStatus:
+        """Where the run stands: its phase, records so far, the newest stable epoch, failures."""
+        return self._seen
+
+    def stop(self) -> None:
+        """Have the run stop with a checkpoint, from which the next one goes on; `wait` for it."""
+        self.request_stop("told to")
+
+    def wait(self, timeout: str | float | None = None) -> RunResult:
+        """The result, once the run has ended; what made it fail is raised here.
+
+        Ctrl-C, on the main thread, stops the run with a checkpoint, a second one at once.
+        timeout: raise a TimeoutError after so long; the run goes on.
+        """
+        with stopping_on_signals(self):
+            if not self._ended.wait(None if timeout is None else seconds(timeout)):
+                raise TimeoutError(f"'{self.name}' has not ended after {timeout}; it goes on")
+        self._waited_for = True
+        atexit.unregister(self._program_ends)
+        if self._error is not None:
+            raise self._error
+        assert self._result is not None
+        return self._result
+
+    def checkpoint(self, timeout: str | float | None = None) -> int:
+        """Take a checkpoint now; the number of its epoch, once it is stable.
+
+        All that `status` has shown until now is in it: it survives whatever fails next, and
+        exactly-once sinks show it.
+        timeout: raise a TimeoutError after so long; the checkpoint is not given up.
+        """
+        if not self._takes_checkpoints:
+            raise UserError(NO_CHECKPOINTS)
+        with self._lock:
+            if self._driver is None and not self.ended:
+                asked: Future[int] = Future()
+                self._asked.append(asked)
+            elif self._driver is not None:
+                asked = self._driver.ask_checkpoint()
+            else:
+                raise RunFailed("the run has ended, and takes no checkpoints any more")
+        try:
+            return asked.result(None if timeout is None else seconds(timeout))
+        except NotYet:
+            raise TimeoutError(f"the checkpoint was not stable after {timeout}") from None
+
+    def set_interval(self, every: str | float) -> None:
+        """Change the time between two epochs while the run goes on; the next run has its own again.
+
+        every: "5s", or seconds. Where each shard has a timer of its own there is nothing to change.
+        """
+        every_s = seconds(every)
+        if not every_s > 0:
+            raise UserError(f"every={every!r}: the time must be positive, as in every='10s'.")
+        if not self._takes_checkpoints:
+            raise UserError(NO_CHECKPOINTS)
+        self._running().set_interval(every_s).result()
+
+    def kill_worker(self, worker: int) -> None:
+        """Kill the process of a worker with SIGKILL, to see the run recover: what `kill=` does, now.
+
+        worker: its number, as in `metrics()["workers"]`.
+        """
+        self._running().kill_worker(worker).result()
+
+    def scale(self, shards: Mapping[str, int], timeout: str | float | None = None) -> None:
+        """Change numbers of shards while the run goes on, as `everstream scale` does.
+
+        shards: {"count": 4}. Comes back when the new shards are at work; the next run has them, too.
+        timeout: raise a TimeoutError after so long; the change is not given up.
+        """
+        asked = self._running().scale(shards)
+        try:
+            asked.result(None if timeout is None else seconds(timeout))
+        except NotYet:
+            raise TimeoutError(f"the new shards were not at work after {timeout}") from None
+
+    def metrics(self) -> dict[str, Any]:
+        """All that is measured of the run: operators, shards, workers, checkpoints, failures.
+
+        The same as the page of `everstream run --ui` shows and `/api/view` gives; figures that are
+        not known are None. `polars.DataFrame(run.metrics()["shards"])` makes a table of one part.
+        """
+        return self.live.view()
+
+    def savepoint(self, name: str, timeout: str | float | None = None) -> Savepoint:
+        """Take a checkpoint now and keep it under this name, until somebody deletes it.
+
+        A later run goes back to it (`everstream rewind STORE --to NAME`), or begins with it in a store
+        of its own (`start_from="STORE@NAME"`).
+        """
+        checked_name(name)
+        if not self._keeps_store:
+            raise UserError("this run keeps nothing when it ends: start it with store='folder'.")
+        epoch = self.checkpoint(timeout)
+        assert self._driver is not None
+        return take_savepoint(CheckpointStore(self._driver.blobs), name, time.time(), epoch)
+
+    def tune(
+        self,
+        *,
+        frequency: float | None = None,
+        pattern: str | Load | None = None,
+        batch: int | str | None = None,
+        interval: str | float | None = None,
+        operator: str | None = None,
+    ) -> None:
+        """Change load or batches while the run goes on, as `everstream tune` does.
+
+        frequency: records a second of sources that are paced (es.Paced).
+        pattern: another es.Load for them, or its text, "wave,10s,100,1000".
+        batch, interval: how many records a batch has at most, how long it waits; "off": no limit.
+        operator: only the operator of this name; default: all that have such a setting.
+        """
+        if isinstance(pattern, Load) and pattern.text is None:
+            raise UserError("a Load that is a function cannot be sent to a run: give its text.")
+        said = {
+            "frequency": frequency,
+            "pattern": pattern.text if isinstance(pattern, Load) else pattern,
+            "batch": batch,
+            "interval": f"{interval}s" if isinstance(interval, int | float) else interval,
+        }
+        prefix = "" if operator is None else f"{operator}."
+        wishes = {
+            f"{prefix}{name}": str(value) for name, value in said.items() if value is not None
+        }
+        resolved(wishes, tunable_in(self._graph))  # what is wrong is said to whoever asks
+        with self._lock:
+            if self.ended:
+                raise UserError(
+                    "the run has ended: what 'everstream tune STORE' sets counts for the next one."
+                )
+            if self._driver is None:
+                self._requests.append(wishes)
+            else:
+                self._driver.tune(wishes)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+        if error is None:
+            self.wait()
+        else:
+            self._ended.wait()  # what the block raised is what is to be told
+            self._waited_for = True
+
+    def __repr__(self) -> str:
+        return f"<run of '{self.name}': {'ended' if self.ended else self._seen.phase.value}>"
+
+    def _repr_html_(self) -> str:
+        """How a notebook shows it: as it is now."""
+        view = self.metrics()
+        return run_html({**view, "pipeline": view["pipeline"] or self.name})
+
+    def _running(self) -> "RunControl":
+        with self._lock:
+            if self._driver is None or self.ended:
+                raise UserError("the run has not begun, or has ended: this needs one that goes on.")
+            return self._driver
+
+    # For those who perform the run.
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether somebody wants the run to stop."""
+        return self._stop_reason is not None
+
+    def request_stop(self, reason: str) -> None:
+        """Stop with a checkpoint. Safe from a signal handler."""
+        self._stop_reason = reason
+        if self._driver is not None:
+            self._driver.request_stop(reason)
+
+    def is_driver_of(self, command: str, goes_on: bool) -> None:
+        """A monitor has started this process for that command.
+
+        goes_on: another driver of it, which has died, had the store before.
+        """
+        self._command, self._goes_on = command, goes_on
+
+    def belongs_to(self, turn: "Turn") -> "Turn":
+        """The same, for the command that this is a driver of."""
+        if self._command is None:
+            return turn
+        return replace(turn, command=self._command, goes_on=self._goes_on)
+
+    def attach(self, driver: "RunControl") -> None:
+        """The run has a driver now: what was wished until then is told to it."""
+        with self._lock:
+            self._driver = driver
+            for wishes in self._requests:
+                driver.tune(wishes)
+            for asked in self._asked:
+                driver.ask_checkpoint().add_done_callback(_answering(asked))
+            self._asked = []
+        if self._stop_reason is not None:
+            driver.request_stop(self._stop_reason)
+
+    def here(self) -> RunResult:
+        """Perform the run on this thread."""
+        try:
+            self._result = self._perform(self)
+        except BaseException as error:
+            self._error = error
+            raise
+        finally:
+            self._end()
+        return self._result
+
+    def start(self) -> Self:
+        """Perform the run on a thread of its own. A program that ends first stops it."""
+        self.in_background = True
+        name = f"everstream-{self.name}"
+        # A daemon: the hook below waits for it, and says so.
+        threading.Thread(target=self._in_background, name=name, daemon=True).start()
+        atexit.register(self._program_ends)
+        return self
+
+    def _in_background(self) -> None:
+        try:
+            self._result = self._perform(self)
+        except BaseException as error:  # it is raised where somebody waits
+            self._error = error
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        with self._lock:
+            left, self._asked = self._asked, []
+            self._ended.set()
+        for asked in left:
+            asked.set_exception(RunFailed("the run ended before this checkpoint was taken"))
+
+    def _program_ends(self) -> None:
+        """Nobody may have waited: what happened to the run is told all the same."""
+        if not self.ended:
+            self._tell("the program ends while it runs: stopping it with a checkpoint")
+            self.stop()
+            self._ended.wait()
+        if self._error is not None and not self._waited_for:
+            self._tell(str(self._error) or type(self._error).__name__)
+
+    def _tell(self, text: str) -> None:
+        print(f"everstream: '{self.name}': {text}", file=sys.stderr)
+
+
+class Seeing(Listener):
+    """Keeps what a run tells of its progress, for whoever asks its handle."""
+
+    def __init__(self, handle: RunHandle) -> None:
+        self._handle = handle
+
+    def progress(self, snapshot: RunStatus) -> None:
+        self._handle._seen = snapshot
+
+    def recorded(self, entry: Entry) -> None:
+        self._handle.live.take(entry)
+
+
+def _answering(asked: Future[int]) -> Callable[[Future[int]], None]:
+    def answer(done: Future[int]) -> None:
+        error = done.exception()
+        if error is not None:
+            asked.set_exception(error)
+        else:
+            asked.set_result(done.result())
+
+    return answer

@@ -1,0 +1,139 @@
+"""Watches a run's store for settings that somebody has changed, and writes those that a run changes.
+
+In a thread of its own: a store may be slow, and a run that is tuned must not wait for it. What it
+finds waits in a queue until the driver's loop comes by.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+
+from everstream.errors import EverstreamError
+from everstream.pipeline.graph import Graph
+from everstream.pipeline.tuning import Settings, Tuning, resolved, tunable_in
+from everstream.state.blobs import Blobs
+from everstream.state.control import (
+    Recorded,
+    Shards,
+    publish_tunable,
+    read_settings,
+    record_settings,
+)
+from everstream.state.store import CheckpointStore
+
+LOOK_EVERY_S = 0.3
+REMOTE_EVERY_S = 2.0
+LEAVE_PATIENCE_S = 1.0
+
+
+class Control:
+    """The settings of one run."""
+
+    def __init__(
+        self, blobs: Blobs, remote: bool, tunable: Settings, on_trouble: Callable[[str], None]
+    ) -> None:
+        """Reads what was tuned before, at once: workers that start are told of it."""
+        self._blobs = blobs
+        self._every_s = REMOTE_EVERY_S if remote else LOOK_EVERY_S
+        self._tunable = {name: dict(settings) for name, settings in tunable.items()}
+        self._on_trouble = on_trouble
+        self._requests: SimpleQueue[Mapping[str, str] | dict[str, Shards]] = SimpleQueue()
+        self._news: SimpleQueue[Tuning | str] = SimpleQueue()
+        self.shards: dict[str, Shards] = {}
+        """Who is to have another number of shards, as far as the store was looked at."""
+        self._known = 0
+        self._said = ""
+        self._wake = threading.Event()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="everstream-control", daemon=True)
+        self._try(self._look)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more; a look that takes long is left to itself."""
+        self._stopped = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=LEAVE_PATIENCE_S)
+
+    def tune(self, wishes: Mapping[str, str]) -> None:
+        """Record these, then have them take effect. Safe from any thread."""
+        self._requests.put(wishes)
+        self._wake.set()
+
+    def spread(self, shards: dict[str, Shards]) -> None:
+        """Record these, then let them be known. Safe from any thread."""
+        self._requests.put(shards)
+        self._wake.set()
+
+    def news(self) -> Tuning | None:
+        """The newest settings, if they have changed since the last call; troubles are told."""
+        newest = None
+        while True:
+            try:
+                found = self._news.get_nowait()
+            except Empty:
+                return newest
+            if isinstance(found, Tuning):
+                newest = found
+            else:
+                self._on_trouble(found)
+
+    def _run(self) -> None:
+        if self._tunable:
+            self._try(lambda: publish_tunable(self._blobs, self._tunable))
+        while not self._stopped:
+            self._try(self._look)
+            self._wake.wait(self._every_s)
+            self._wake.clear()
+
+    def _try(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except EverstreamError as error:
+            if str(error) != self._said:  # once: the next look finds the same
+                self._said = str(error)
+                self._news.put(self._said)
+
+    def _look(self) -> None:
+        with suppress(Empty):
+            while True:
+                self._fulfil(self._requests.get_nowait())
+        self._found(read_settings(self._blobs))
+
+    def _fulfil(self, wishes: Mapping[str, str] | dict[str, Shards]) -> None:
+        tuned = {name: said for name, said in wishes.items() if isinstance(said, str)}
+        spread = {name: said for name, said in wishes.items() if isinstance(said, Shards)}
+        changes = resolved(tuned, self._tunable) if tuned else {}
+        self._found(record_settings(self._blobs, changes, spread))
+
+    def _found(self, recorded: Recorded) -> None:
+        if recorded.version > self._known:
+            self._known = recorded.version
+            self.shards = recorded.shards
+            if not recorded.settings:
+                return
+            here = {n: said for n, said in recorded.settings.items() if n in self._tunable}
+            self._news.put(Tuning(recorded.version, here))
+            if gone := sorted(recorded.settings.keys() - here.keys()):
+                self._news.put(f"tuned, but not in this pipeline any more: {', '.join(gone)}")
+
+
+def in_words(settings: Settings) -> str:
+    return ", ".join(
+        f"{name}.{setting}={value}"
+        for name, said in settings.items()
+        for setting, value in said.items()
+    )
+
+
+def control_of(
+    graph: Graph, store: CheckpointStore, store_url: str, on_trouble: Callable[[str], None]
+) -> Control:
+    """The settings of a run of this pipeline."""
+    tunable = tunable_in(graph)
+    remote = "://" in store_url and not store_url.startswith("file://")
+    return Control(store.blobs, remote, tunable, on_trouble)

@@ -1,0 +1,105 @@
+"""Writes manifests in a thread of its own: a store may take its time, the driver must not.
+
+Work goes in from the driver's thread, and what became of it is told there, by `deliver`. If the
+thread itself breaks, `deliver` raises that, so that the run ends and says why.
+"""
+
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from queue import SimpleQueue
+
+from everstream.core.manifest import KEPT_MANIFESTS, EpochManifest
+from everstream.core.orders import Discard
+from everstream.errors import EverstreamError, InternalError, said
+from everstream.state.manifest_append import pause
+from everstream.state.store import CheckpointStore, Lease
+
+
+class ManifestWriter:
+    """Writes one run's manifests, and removes what they made useless."""
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        lease: Lease,
+        *,
+        removes_objects: bool,
+        on_done: Callable[[EpochManifest, EverstreamError | None], None],
+        on_trouble: Callable[[str], None],
+    ) -> None:
+        """removes_objects: with the manifests go the objects that no other names; otherwise the
+        coordinator says which go.
+        on_done: told of every manifest whether it is written. on_trouble: told what failed but
+        stops nobody."""
+        self.store = store
+        self.lease = lease
+        self._removes_objects = removes_objects
+        self._on_done = on_done
+        self._on_trouble = on_trouble
+        self._said_of_store = ""
+        self._work: SimpleQueue[EpochManifest | Discard | None] = SimpleQueue()
+        self._outcomes: SimpleQueue[Callable[[], None]] = SimpleQueue()
+
+    def start(self) -> None:
+        threading.Thread(target=self._loop, name="everstream-manifests", daemon=True).start()
+
+    def put(self, work: EpochManifest | Discard) -> None:
+        self._work.put(work)
+
+    def stop(self) -> None:
+        """Ends after the work that was put in before; nobody waits for it."""
+        self._work.put(None)
+
+    def deliver(self) -> None:
+        """Tell, on the caller's thread, what became of the work."""
+        while not self._outcomes.empty():
+            self._outcomes.get()()
+
+    def _loop(self) -> None:
+        try:
+            self._work_off()
+        except BaseException:  # nobody would ever write a manifest again: the run must not go on
+            text = f"the thread that writes manifests broke: {traceback.format_exc()}"
+            self._outcomes.put(partial(_raise, InternalError(text)))
+
+    def _work_off(self) -> None:
+        while (work := self._work.get()) is not None:
+            if isinstance(work, Discard):
+                self._remove(partial(self.store.discard, work.objects))
+                continue
+            error = self._write(work)
+            self._outcomes.put(partial(self._on_done, work, error))
+            if error is None:
+                objects = self._removes_objects
+                self._remove(partial(self.store.prune, KEPT_MANIFESTS, objects=objects))
+
+    def _write(self, manifest: EpochManifest) -> EverstreamError | None:
+        """Returns only when it is known whether the manifest is there."""
+        body = replace(manifest, written_at=time.time()).to_json()
+        try:
+            self.store.append_manifest(self.lease, body, self._wait_for_store)
+        except EverstreamError as error:
+            return error
+        return None
+
+    def _wait_for_store(self, trouble: Exception) -> None:
+        text = f"nobody knows yet whether the newest manifest is in the store: {said(trouble)}"
+        if text != self._said_of_store:
+            self._said_of_store = text
+            self._outcomes.put(partial(self._on_trouble, text))
+        pause(trouble)
+
+    def _remove(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:  # whatever it is, manifests are still to be written
+            text = f"older checkpoints could not be removed: {said(error)}"
+            self._outcomes.put(partial(self._on_trouble, text))
+
+
+def _raise(error: Exception) -> None:
+    raise error

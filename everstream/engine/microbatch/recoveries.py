@@ -1,0 +1,86 @@
+"""What failures cost a run of micro-batches: one report each, as the other engine gives them.
+
+Two things happen. A process dies in the middle of a job: Spark tries its task again, and all that is
+known of it comes with the report of the attempt that worked. Or the whole epoch comes to nothing and
+is run again from the last stable one. Either has caught up when the next epoch is stable.
+"""
+
+from collections.abc import Collection, Sequence
+
+from everstream.core.coordinators.recovery_report import RecoveryBook, RecoveryReport
+from everstream.core.ids import Epoch, ShardId
+from everstream.core.newest import Newest
+from everstream.engine.microbatch.orders import ShardReport
+
+
+class Recoveries:
+    """The failures of a run."""
+
+    def __init__(self) -> None:
+        self._book = RecoveryBook()
+        self._began_s = 0.0
+
+    @property
+    def reports(self) -> Newest[RecoveryReport]:
+        return self._book.reports
+
+    def began(self, now_s: float) -> None:
+        """A job is ordered: whatever had come to nothing is tried again."""
+        self._began_s = now_s
+        for report in self._book.unfinished:
+            report.restarted_s = now_s if report.restarted_s is None else report.restarted_s
+
+    def failed(self, what: str, shards: Sequence[ShardId], stable: Epoch, now_s: float) -> None:
+        """An epoch came to nothing."""
+        names = tuple(map(str, shards))
+        self._book.open(
+            RecoveryReport(what, names, False, now_s, from_epoch=stable, went_back=names)
+        )
+
+    def stable(
+        self,
+        epoch: Epoch,
+        before: Epoch,
+        reports: Sequence[ShardReport],
+        killed: Collection[ShardId],
+        now_s: float,
+        wall_s: float,
+    ) -> None:
+        """This epoch is complete and committed; these shards had been killed on purpose in it."""
+        read = sum(report.read for report in reports)
+        slowest_s = max((report.restored_s for report in reports), default=0.0)
+        for unfinished in self._book.unfinished:
+            began_s = max(self._began_s, unfinished.restarted_s or 0.0)
+            unfinished.restored_s = min(now_s, began_s + slowest_s)
+            unfinished.replayed_s = unfinished.caught_up_s = now_s
+            unfinished.records_replayed = read
+        for report in reports:
+            if report.retry:
+                self._book.open(self._of_a_process(report, epoch, before, killed, now_s, wall_s))
+
+    def _of_a_process(
+        self,
+        report: ShardReport,
+        epoch: Epoch,
+        before: Epoch,
+        killed: Collection[ShardId],
+        now_s: float,
+        wall_s: float,
+    ) -> RecoveryReport:
+        """When Spark tried it again is when it had noticed; clocks of two machines may differ."""
+        again_s = min(now_s, max(self._began_s, now_s - (wall_s - report.began_at)))
+        name = str(report.shard)
+        times = "once" if report.retry == 1 else f"{report.retry} times"
+        return RecoveryReport(
+            what=f"{name}: its process died {times} in epoch {epoch}",
+            shards=(name,),
+            injected=report.shard in killed,
+            detected_s=again_s,
+            restarted_s=again_s,
+            restored_s=min(now_s, again_s + report.restored_s),
+            replayed_s=now_s,
+            caught_up_s=now_s,
+            from_epoch=before,
+            records_replayed=report.processed,
+            went_back=(name,),
+        )

@@ -1,0 +1,366 @@
+"""`pipeline.run(engine="microbatch")`: from a pipeline and some wishes to a result."""
+
+import time
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+
+from pyspark import SparkContext
+
+from everstream.core.coordinators.progress import CheckpointStats
+from everstream.core.fault_points import Point
+from everstream.core.ids import ShardId
+from everstream.core.manifest import EpochManifest
+from everstream.core.newest import Newest
+from everstream.core.orders import Outcome, Phase
+from everstream.core.plan import Plan
+from everstream.engine.checkpoint_requests import CheckpointRequests
+from everstream.engine.engine import EngineEnd, EngineJob
+from everstream.engine.live_settings import Control, in_words
+from everstream.engine.microbatch.epochs import Epochs, Watcher
+from everstream.engine.microbatch.kills import Death, KillPlan
+from everstream.engine.microbatch.layout import Layout
+from everstream.engine.microbatch.orders import ShardReport
+from everstream.engine.microbatch.sizing import Sizing
+from everstream.engine.microbatch.spark_job import SparkJobs
+from everstream.engine.options import RunConfig
+from everstream.engine.reporting.listener import RunStatus
+from everstream.engine.signals import stopping_on_signals
+from everstream.engine.store_session import OpenStore
+from everstream.errors import UserError
+from everstream.pipeline.checkpointing import Coordinated
+from everstream.pipeline.graph import Kind
+from everstream.pipeline.operator import Operator
+from everstream.pipeline.state_backend import any_on_disk
+from everstream.pipeline.tuning import tunable_in
+from everstream.state.blobs import Blobs
+
+DEFAULT_EVERY_S = 1.0
+"""How long an epoch should take if nobody says: it is also how long a result takes to show."""
+_LOOK_EVERY_S = 0.05
+
+
+class MicroBatchEngine:
+    """One Spark job per epoch; Spark carries the records and runs a lost task again."""
+
+    keeps_slots = False
+
+    def check(self, config: RunConfig, plan: Plan) -> None:
+        _check(config, plan)
+
+    def drive(self, job: EngineJob) -> EngineEnd:
+        if job.opened.next_plan is not None:
+            raise UserError(
+                "records are on their way in this checkpoint, and the numbers of shards have changed: "
+                'run it once with engine="tasks", which brings them home first.'
+            )
+        run = MicroBatches(job.config, job.plan, job.context, job.opened)
+        job.begin(run)
+        outcome = run.to_the_end()
+        return EngineEnd(
+            outcome,
+            job.plan,
+            run.epochs.newest,
+            run.running_s or run.ended_s,
+            run.ended_s,
+            run.written,
+            run.epochs.recoveries.reports,
+            run.notes,
+            run.checkpoint_stats,
+            forfeited=run.forfeited,
+        )
+
+
+def _check(config: RunConfig, plan: Plan) -> None:
+    """Raise a UserError for what this engine cannot be asked for."""
+    checkpoint = config.checkpoint
+    if not isinstance(checkpoint, Coordinated) or checkpoint.mode != "aligned":
+        raise UserError(
+            'engine="microbatch" takes aligned checkpoints only: every epoch ends with one, and '
+            "nothing is on its way then that another protocol could treat otherwise. Say "
+            'checkpoint=es.Coordinated(every="1s") (--checkpoint aligned), or engine="tasks".'
+        )
+    if config.worker_memory_bytes is not None:
+        raise UserError(
+            'worker_memory= is for engine="tasks"; with engine="microbatch" shards are in whichever '
+            "worker Spark gives them. Leave it out, and set spark.executor.pyspark.memory."
+        )
+    kept = any_on_disk(plan.graph)
+    if kept is not None:
+        raise UserError(
+            f"'{kept}' keeps its state on disk, which needs a process that stays there: with "
+            'engine="microbatch" Spark may run a shard anywhere in each epoch. Leave state="disk" '
+            'out, or use engine="tasks".'
+        )
+    if config.always_tcp:
+        raise UserError(
+            'transport="tcp" is for engine="tasks"; with engine="microbatch" Spark carries the '
+            "records. Leave it out."
+        )
+    if config.workers is not None:
+        raise UserError(
+            'workers= is for engine="tasks"; with engine="microbatch" an epoch has as many tasks as '
+            "the pipeline has shards, and Spark runs as many at once as it has slots. Leave it out."
+        )
+    if config.spares:
+        raise UserError(
+            'spares= is for engine="tasks"; with engine="microbatch" no process stays whose place a '
+            "spare could take: Spark runs a task again that has died. Leave it out."
+        )
+    if config.monitor is not None:
+        raise UserError(
+            'a monitor reads shards while they run, which engine="microbatch" has only during an '
+            'epoch. Leave monitor= out, or use engine="tasks".'
+        )
+    KillPlan(config.kills, plan, config.listener)
+
+
+class MicroBatches(Watcher):
+    """One run, from an open store to its end."""
+
+    def __init__(
+        self, config: RunConfig, plan: Plan, context: SparkContext, opened: OpenStore
+    ) -> None:
+        self.config = config
+        self.plan = plan
+        self.opened = opened
+        self.listener = config.listener
+        self.notes: Newest[str] = Newest()
+        self.written: Newest[EpochManifest] = Newest()
+        self.checkpoint_stats = CheckpointStats()
+        self.began_s = time.monotonic()
+        self.running_s: float | None = None
+        self.ended_s = 0.0
+        self._stop_reason: str | None = None
+        self._checkpoint_requests = CheckpointRequests()
+        self._kills = KillPlan(config.kills, plan, config.listener)
+        layout = Layout(plan)
+        run = uuid.uuid4().hex
+        self._jobs = SparkJobs(
+            context,
+            layout,
+            opened.url,
+            config.key_file,
+            f"everstream-{run}",
+            max(1, config.policy.max_restarts),
+            self._deaths,
+            self._kills.settle,
+            self._in_midst if self._kills.awaits(Point.IN_SNAPSHOT) else None,
+        )
+        self.epochs = Epochs(
+            layout=layout,
+            store=opened.store,
+            lease=opened.lease,
+            store_url=opened.url,
+            run=run,
+            jobs=self._jobs,
+            manifests=list(opened.earlier),
+            sizing=_sizing(config, plan),
+            policy=config.policy,
+            watcher=self,
+            sleep=self._rest,
+        )
+        self._forfeited: dict[ShardId, float] = {}
+        self._control: Control | None = None
+        if tunable := tunable_in(plan.graph):
+            remote = "://" in opened.url and not opened.url.startswith("file://")
+            blobs = opened.store.blobs
+            self._control = Control(blobs, remote, tunable, lambda text: self.note(text, True))
+        self._heed_settings()
+
+    @property
+    def forfeited(self) -> float:
+        """Records of a load whose time has passed."""
+        return sum(self._forfeited.values())
+
+    @property
+    def stop_requested(self) -> bool:
+        return self._stop_reason is not None
+
+    def request_stop(self, reason: str) -> None:
+        """Stop after the epoch under way. Safe from a signal handler or another thread."""
+        self._stop_reason = reason
+
+    def ask_checkpoint(self) -> Future[int]:
+        """The epoch that has in it all that was done up to now, once stable. From any thread."""
+        return self._checkpoint_requests.ask()
+
+    @property
+    def blobs(self) -> Blobs:
+        """Where the checkpoints are."""
+        return self.opened.store.blobs
+
+    def tune(self, wishes: Mapping[str, str]) -> None:
+        """Change settings from the next epoch on. From any thread."""
+        if self._control is not None:
+            self._control.tune(wishes)
+        else:
+            self.note(
+                "nothing in this pipeline can be tuned: it has no paced source or batch", True
+            )
+
+    def set_interval(self, every_s: float) -> Future[str]:
+        """Epochs are to take so long, from the next one on. From any thread."""
+        self.epochs.sizing.every_s = every_s
+        self.listener.interval(every_s)
+        return _at_once(f"epochs of {every_s:g} s from the next one on, as asked for")
+
+    def scale(self, shards: Mapping[str, int]) -> Future[str]:
+        raise UserError(
+            'with engine="microbatch" numbers of shards are changed between two runs: stop it, and '
+            "say other shards=... in the program."
+        )
+
+    def kill_worker(self, worker: int) -> Future[str]:
+        """There is none that stays."""
+        raise UserError(
+            'engine="microbatch" has no workers that stay, whose process could be killed now: use '
+            "kill= (--kill OPERATOR@WHEN)."
+        )
+
+    def to_the_end(self) -> Outcome:
+        self._look()
+        if self._control is not None:
+            self._control.start()
+        try:
+            with stopping_on_signals(self):
+                self.epochs.open()
+                self.running_s = time.monotonic()
+                self._run_epochs()
+                self.epochs.close(hooks=_has_last_words(self.plan))
+        except BaseException:
+            with suppress(Exception):  # what went wrong first is what is to be told
+                self._jobs.cancel()
+            raise
+        finally:
+            self.ended_s = time.monotonic()
+            complete = self.epochs.finished or self.epochs.all_read
+            self._checkpoint_requests.end(self.epochs.stable if complete else None)
+            self._jobs.close()
+            if self._control is not None:
+                self._control.stop()
+        self.listener.progress(self._snapshot(Phase.DONE))
+        if self.epochs.finished:
+            return Outcome.FINISHED
+        caught_up = self.config.policy.until_caught_up and self.epochs.all_read
+        return Outcome.CAUGHT_UP if caught_up else Outcome.STOPPED
+
+    def _run_epochs(self) -> None:
+        while not self.epochs.finished:
+            began_s = time.monotonic()
+            if self._checkpoint_requests.is_due:
+                self._checkpoint_requests.begin()
+            self._kills.reached(Point.BEFORE_SNAPSHOT)
+            if self.epochs.step():
+                self._checkpoint_requests.answer(self.epochs.stable)
+            self._look()
+            if self.config.policy.until_caught_up and self.epochs.all_read:
+                return
+            if self.stop_requested:
+                self.note(f"stopping after epoch {self.epochs.stable}: {self._stop_reason}", False)
+                return
+            # With less to read than would fill an epoch, the next one begins when it is due.
+            if self.epochs.caught_up and not self.epochs.finished:
+                self._rest_until(began_s + (self.epochs.sizing.every_s or 0.0))
+
+    def _rest(self, time_s: float) -> None:
+        self._rest_until(time.monotonic() + time_s)
+
+    def _rest_until(self, due_s: float) -> None:
+        """Wait, for what is due then or for a wish to stop or for a checkpoint."""
+        while time.monotonic() < due_s and not (
+            self.stop_requested or self._checkpoint_requests.is_due
+        ):
+            time.sleep(min(_LOOK_EVERY_S, max(0.0, due_s - time.monotonic())))
+            self._look()
+
+    def _look(self) -> None:
+        """How far we are, and whether that is enough."""
+        self._heed_settings()
+        snapshot = self._snapshot(Phase.RUNNING)
+        self.listener.progress(snapshot)
+        timeout_s = self.config.timeout_s
+        if timeout_s is not None and time.monotonic() - self.began_s > timeout_s:
+            self._stop_reason = self._stop_reason or f"{timeout_s:g} s have passed"
+        if self.config.until is not None and self.config.until(snapshot):
+            self._stop_reason = self._stop_reason or "told to"
+
+    def _heed_settings(self) -> None:
+        news = self._control.news() if self._control is not None else None
+        if news is not None:
+            self.epochs.tuning = news
+            self.note(f"tuned: {in_words(news.settings)}", False)
+
+    def _snapshot(self, phase: Phase) -> RunStatus:
+        newest = self.epochs.newest
+        totals: dict[str, int] = {}
+        sources = {node.name for node in self.plan.graph.of_kind(Kind.SOURCE)}
+        for record in newest.records.values() if newest is not None else ():
+            for name, (had, gave) in record.counts.items():
+                totals[name] = totals.get(name, 0) + (gave if name in sources else had)
+        read = sum(totals.get(name, 0) for name in sources)
+        workers = max(map(len, self.epochs.layout.levels))
+        recoveries = list(self.epochs.recoveries.reports)
+        return RunStatus(phase, workers, read, totals, self.epochs.stable, recoveries)
+
+    def _in_midst(self) -> None:
+        self.reached(Point.IN_SNAPSHOT)
+
+    def _deaths(self) -> tuple[Death, ...]:
+        newest = self.epochs.newest
+        running_s = time.monotonic() - (self.running_s or self.began_s)
+        return self._kills.for_epoch(running_s, newest.records if newest is not None else {})
+
+    # What the epochs tell.
+
+    def note(self, text: str, warning: bool) -> None:
+        self.notes.append(text)
+        self.listener.note(text, warning)
+
+    def given_up(self, epoch: int, reason: str) -> None:
+        self.listener.given_up(epoch, reason)
+
+    def killed(self) -> Collection[ShardId]:
+        return self._kills.killed
+
+    def stable(self, manifest: EpochManifest, reports: Sequence[ShardReport]) -> None:
+        self.written.append(manifest)
+        self.listener.epoch(manifest)
+        for report in reports:
+            if report.record is not None:
+                self.checkpoint_stats.add(report.record)
+            self._forfeited[report.shard] = report.forfeited
+            for wishes in report.wishes:
+                self.tune(wishes)
+
+    def reached(self, point: Point) -> None:
+        self._kills.reached(point)
+
+
+def _at_once(text: str) -> Future[str]:
+    done: Future[str] = Future()
+    done.set_result(text)
+    return done
+
+
+def _sizing(config: RunConfig, plan: Plan) -> Sizing:
+    """What the user said of checkpoints is what an epoch is measured by."""
+    checkpoint = config.checkpoint
+    assert isinstance(checkpoint, Coordinated)
+    every_s = checkpoint.every_s
+    if checkpoint.every is None or checkpoint.automatic:
+        every_s = None if checkpoint.every_records is not None else DEFAULT_EVERY_S
+    if checkpoint.every_records is None:
+        return Sizing(every_s)
+    return Sizing(every_s, max(1, checkpoint.every_records // len(plan.source_shards())))
+
+
+def _has_last_words(plan: Plan) -> bool:
+    """Whether an operator wants to hear of the last epoch, or of the end."""
+    operators = [node.what for node in plan.graph.nodes.values() if isinstance(node.what, Operator)]
+    return any(
+        getattr(type(operator), hook) is not getattr(Operator, hook)
+        for operator in operators
+        for hook in ("on_commit", "on_stop")
+    )

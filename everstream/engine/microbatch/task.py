@@ -1,0 +1,187 @@
+"""A task: one shard's part of one epoch, from the rows that come in to the rows that go out.
+
+It takes its shard out of the worker's cache, or restores it; sorts its frames; lets the shard work
+and save; and ends with a report. What goes wrong is reported, too, instead of raised: Spark would
+only try the same again, and the driver knows better what is to be done.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from everstream.core.fault_points import Point
+from everstream.core.frames import FrameKind
+from everstream.core.ids import ShardId
+from everstream.engine.microbatch.cache import Cache
+from everstream.engine.microbatch.engine_api import TaskEngineApi
+from everstream.engine.microbatch.layout import Layout, Place
+from everstream.engine.microbatch.orders import Failed, Incomplete, Order, ShardReport, Unreadable
+from everstream.engine.microbatch.resident import Resident
+from everstream.engine.microbatch.rows import (
+    NOTHING,
+    Arrived,
+    Digest,
+    Row,
+    arrived,
+    header_of,
+    in_order,
+    parsed,
+    position_in,
+    report_row,
+)
+from everstream.errors import CorruptObject
+from everstream.runtime.measuring import read_meter
+from everstream.state.store import CheckpointStore
+
+
+def _no_point(shard: ShardId, point: Point) -> None:
+    """Nobody is to be killed."""
+
+
+@dataclass
+class Surroundings:
+    """What a worker process gives its tasks; a test gives them other things."""
+
+    store: CheckpointStore
+    store_url: str
+    cache: Cache
+    clock_s: Callable[[], float] = time.monotonic
+    wall_s: Callable[[], float] = time.time
+    reached: Callable[[ShardId, Point], None] = _no_point
+
+    def engine(self) -> TaskEngineApi:
+        return TaskEngineApi(self.store, self.store_url, self.clock_s, self.wall_s, self.reached)
+
+
+@dataclass
+class Task:
+    """One attempt at one partition of one stage."""
+
+    layout: Layout
+    order: Order
+    place: Place
+    attempt: int
+    around: Surroundings
+    retry: int = 0
+    """How many attempts before this one were lost, as far as Spark says."""
+    _sent: dict[int, Digest] = field(default_factory=dict)
+    _resident: Resident | None = None
+
+    @property
+    def shard(self) -> ShardId:
+        return self.layout.levels[self.place.level][self.place.index]
+
+    @property
+    def records(self) -> int:
+        """How many the shard has had so far; a source: has given."""
+        if self._resident is None:
+            return 0
+        return max(self._resident.runner.chain.counts.get(self.shard.operator, (0, 0)))
+
+    def perform(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """What goes to the next stage; rows for stages behind that pass through."""
+        mine: list[Arrived] = []
+        for row in rows:
+            position = position_in(row.header)
+            channel = None if position is None else self.layout.plan.channels[position]
+            if channel is not None and channel.receiver == self.shard:
+                mine.append(parsed(row.header, row.payload))
+            else:
+                yield row._replace(partition=self.layout.next_partition(self.place, channel))
+        if self.order.finished(self.shard) and not self.order.closing:
+            return
+        began_s = self.around.clock_s()
+        resident = self.around.cache.take(self.order, self.shard)
+        yield from self._with(resident, in_order(mine), began_s)
+
+    def _with(
+        self, resident: Resident | None, frames: list[Arrived], began_s: float
+    ) -> Iterator[Row]:
+        received = digests(frames)
+        missing = "" if self.order.closing else self._missing(frames)
+        cached = resident is not None
+        report = ShardReport(
+            self.shard,
+            received=received,
+            retry=self.retry,
+            cached=cached,
+            began_at=self.around.wall_s(),
+        )
+        if missing:
+            yield self._report(replace(report, problem=Incomplete(missing)))
+            return
+        if resident is None:
+            generation = self.order.generation_of(self.attempt)
+            resident = Resident(
+                self.layout, self.shard, self.order, generation, self.around.engine()
+            )
+        report = replace(report, restored_s=self.around.clock_s() - began_s)
+        self._resident, processed = resident, 0
+        resident.engine.reached = self.around.reached
+        try:
+            resident.hear(self.order.stable)
+            if cached:
+                resident.receive_carried(self.order)
+            if self.order.closing:
+                resident.leave()
+            else:
+                processed = resident.go_through(self.order, frames)
+        except CorruptObject as error:
+            yield self._report(replace(report, problem=Unreadable(str(error))))
+            return
+        except Exception as error:  # a rule of the core; user code is guarded by the runner
+            broken = Failed(resident.runner.chain.explain(error))
+            yield self._report(replace(report, problem=broken))
+            return
+        problem = resident.problem()
+        if problem is not None or self.order.closing:
+            yield self._report(replace(report, problem=problem))
+            return
+        for frame in resident.take_frames():
+            yield self._row(arrived(self.layout.positions[frame.channel], frame))
+        self.around.cache.keep(self.order, resident)
+        done = replace(
+            report,
+            record=resident.record,
+            transactions=tuple(resident.prepared()),
+            sent=self._sent,
+            carried=resident.carried,
+            carried_to=resident.carried_to,
+            read=processed if resident.is_source else 0,
+            caught_up=resident.runner.caught_up or not resident.is_source,
+            processed=processed,
+            took_s=self.around.clock_s() - began_s,
+            forfeited=read_meter(resident.runner).forfeited,
+            wishes=tuple(resident.runner.chain.take_tuning()),
+        )
+        yield self._report(done)
+
+    def _missing(self, frames: list[Arrived]) -> str:
+        """Inputs that have not shown the end of this epoch: a sender has failed, or rows are lost."""
+        last = {frame.position: frame.kind for frame in frames}
+        ended = {name for record in self.order.records[self.shard] for name in record.ended}
+        missing = [
+            str(channel)
+            for channel in self.layout.plan.inputs[self.shard]
+            if not self.layout.plan.feedback(channel)
+            and last.get(self.layout.positions[channel], FrameKind.DATA) is FrameKind.DATA
+            and str(channel) not in ended
+        ]
+        return ", ".join(missing)
+
+    def _row(self, frame: Arrived) -> Row:
+        self._sent[frame.position] = frame.added_to(self._sent.get(frame.position, NOTHING))
+        channel = self.layout.plan.channels[frame.position]
+        partition = self.layout.next_partition(self.place, channel)
+        return Row(partition, header_of(frame), frame.payload)
+
+    def _report(self, report: ShardReport) -> Row:
+        return report_row(self.layout.next_partition(self.place, None), report)
+
+
+def digests(frames: Iterable[Arrived]) -> dict[int, Digest]:
+    """Channel -> what came over it."""
+    found: dict[int, Digest] = {}
+    for frame in frames:
+        found[frame.position] = frame.added_to(found.get(frame.position, NOTHING))
+    return found

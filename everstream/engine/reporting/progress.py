@@ -1,0 +1,210 @@
+"""What `pipeline.run()` shows of itself in a script: a live line on a terminal, a few lines elsewhere.
+
+It goes to standard error, because standard output is the program's own. A run with a listener shows
+nothing; `progress=False` or EVERSTREAM_PROGRESS=0 keeps any run quiet.
+"""
+
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress, SpinnerColumn, TextColumn
+
+from everstream.core.manifest import EpochManifest
+from everstream.core.measures import Measures
+from everstream.core.orders import Phase
+from everstream.core.plan import Plan
+from everstream.engine.kills import Kill
+from everstream.engine.reporting.listener import Listener, RunStatus
+from everstream.observability.history.entries import Entry
+
+RATE_OVER_S = 2.0
+FIRST_LINE_S = 2.0
+LONGEST_S = 60.0
+GROWTH = 1.5
+
+
+class Rate:
+    """Records per second over the last seconds."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def add(self, at_s: float, records: int) -> None:
+        if self._seen and records < self._seen[-1][1]:
+            self._seen.clear()  # a rollback: what was read twice would count as negative
+        self._seen.append((at_s, records))
+        while at_s - self._seen[0][0] > RATE_OVER_S:
+            self._seen.popleft()
+
+    def per_s(self) -> float:
+        if len(self._seen) < 2:
+            return 0.0
+        (from_s, before), (to_s, now) = self._seen[0], self._seen[-1]
+        return (now - before) / (to_s - from_s) if to_s > from_s else 0.0
+
+
+class LinePace:
+    """When a line is due: at each new phase, and else only when records have come since the last.
+
+    The longer a phase lasts, the rarer: after some minutes there is one a minute.
+    """
+
+    def __init__(self) -> None:
+        self._phase: Phase | None = None
+        self._records = 0
+        self._every_s = FIRST_LINE_S
+        self._due_s = 0.0
+
+    def is_due(self, snapshot: RunStatus, now_s: float) -> bool:
+        if snapshot.phase is not self._phase:
+            self._phase, self._every_s = snapshot.phase, FIRST_LINE_S
+        elif now_s < self._due_s or snapshot.records_read == self._records:
+            return False
+        else:
+            self._every_s = min(self._every_s * GROWTH, LONGEST_S)
+        self._records, self._due_s = snapshot.records_read, now_s + self._every_s
+        return True
+
+
+def status(snapshot: RunStatus, rate: Rate, total: int | None) -> str:
+    """Where a run stands, in one line."""
+    words = [snapshot.phase.value, f"{snapshot.records_read:,} records"]
+    if total:
+        words.append(f"{snapshot.records_read / total:.0%}")
+    words += [f"{rate.per_s():,.0f} records/s", f"epoch {snapshot.epoch}"]
+    return ", ".join(words)
+
+
+def stamp(console: Console) -> str:
+    """What a line begins with: the time, and in a file the day as well."""
+    return time.strftime("%H:%M:%S" if console.is_terminal else "%Y-%m-%d %H:%M:%S")
+
+
+class ProgressLines(Listener):
+    """Plain lines with the time."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.rate = Rate()
+        self.total: int | None = None
+        self._pace = LinePace()
+
+    def started(self, plan: Plan, total_records: int | None) -> None:
+        self.total = total_records
+        shards, workers = len(plan.shards), len(plan.workers)
+        operators = len(plan.graph.nodes)
+        self.line(f"{operators} operators in {shards} shard(s) on {workers} worker(s)")
+
+    def progress(self, snapshot: RunStatus) -> None:
+        now_s = time.monotonic()
+        self.rate.add(now_s, snapshot.records_read)
+        self.show(snapshot, now_s)
+
+    def show(self, snapshot: RunStatus, now_s: float) -> None:
+        if self._pace.is_due(snapshot, now_s):
+            self.line(status(snapshot, self.rate, self.total))
+
+    def note(self, text: str, warning: bool) -> None:
+        self.line(f"{'!' if warning else '·'} {text}")
+
+    def line(self, text: str) -> None:
+        stamped = f"[dim]{stamp(self.console)}[/dim] {escape(text)}"
+        self.console.print(stamped, highlight=False, soft_wrap=True)
+
+
+class ProgressBar(ProgressLines):
+    """A live line at the bottom; notes, and what the program prints, scroll by above it."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self.live = Progress(
+            SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True
+        )
+        self._task = self.live.add_task("starting")
+
+    def show(self, snapshot: RunStatus, now_s: float) -> None:
+        self.live.update(self._task, description=status(snapshot, self.rate, self.total))
+
+
+class Both(Listener):
+    """Tells two listeners everything."""
+
+    def __init__(self, first: Listener, second: Listener) -> None:
+        self._listeners = (first, second)
+
+    def started(self, plan: Plan, total_records: int | None) -> None:
+        for listener in self._listeners:
+            listener.started(plan, total_records)
+
+    def rescaled(self, plan: Plan) -> None:
+        for listener in self._listeners:
+            listener.rescaled(plan)
+
+    def progress(self, snapshot: RunStatus) -> None:
+        for listener in self._listeners:
+            listener.progress(snapshot)
+
+    def measured(self, measures: Measures) -> None:
+        for listener in self._listeners:
+            listener.measured(measures)
+
+    def note(self, text: str, warning: bool) -> None:
+        for listener in self._listeners:
+            listener.note(text, warning)
+
+    def epoch(self, manifest: EpochManifest) -> None:
+        for listener in self._listeners:
+            listener.epoch(manifest)
+
+    def given_up(self, number: int, reason: str) -> None:
+        for listener in self._listeners:
+            listener.given_up(number, reason)
+
+    def interval(self, every_s: float) -> None:
+        for listener in self._listeners:
+            listener.interval(every_s)
+
+    def killing(self, kill: Kill) -> None:
+        for listener in self._listeners:
+            listener.killing(kill)
+
+    def recorded(self, entry: Entry) -> None:
+        for listener in self._listeners:
+            listener.recorded(entry)
+
+
+def heard_early(listener: Listener, progress: bool) -> Listener:
+    """The listener for what happens before the run itself begins."""
+    return Both(listener, ProgressLines(Console(file=sys.stderr))) if progress else listener
+
+
+@contextmanager
+def watching(
+    pipeline: str,
+    listener: Listener,
+    progress: bool,
+    console: Console | None = None,
+    *,
+    live: bool = True,
+) -> Iterator[Listener]:
+    """The listener of a run, and with `progress` also what is shown on standard error.
+
+    live: it may keep a line of the terminal to itself; several runs at once could not.
+    """
+    if not progress:
+        yield listener
+        return
+    console = console or Console(file=sys.stderr)
+    shown = ProgressBar(console) if console.is_terminal and live else ProgressLines(console)
+    shown.line(f"{pipeline}: starting")
+    told = Both(listener, shown)
+    if not isinstance(shown, ProgressBar):
+        yield told
+        return
+    with shown.live:
+        yield told

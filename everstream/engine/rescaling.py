@@ -1,0 +1,158 @@
+"""The numbers of shards that somebody wants: requests from other threads, and what the store records.
+
+A request is recorded in the store first, so that the next driver knows of it. When and how a run
+takes another plan is decided in `core/plan_change.py`.
+"""
+
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+
+from everstream.core.manifest import EpochManifest, shard_counts
+from everstream.core.plan import Plan, rescaled
+from everstream.core.upgrade.redistribute import check_can_move
+from everstream.engine.live_settings import Control
+from everstream.engine.options import RunConfig
+from everstream.engine.requests import ENDED
+from everstream.errors import EverstreamError, RunFailed, UserError
+from everstream.state.control import Shards, read_settings
+from everstream.state.store import CheckpointStore
+
+
+class ScaleRequests:
+    """What `everstream scale` and `run.scale` ask a driver for, and what they are answered."""
+
+    def __init__(self, config: RunConfig, plan: Plan, control: Control) -> None:
+        self._config = config
+        self._control = control
+        self._written = as_written(plan)
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[Mapping[str, int], Future[str]]] = []
+        self._ended = False
+
+    def ask(self, wanted: Mapping[str, int], plan: Plan) -> Future[str]:
+        """Other numbers of shards; what was done, in words, once they are at work. From any thread."""
+        if self._config.checkpoint is None:
+            raise UserError(
+                "this run takes no checkpoints, so its shards cannot be changed while it goes on: "
+                "start it with checkpoint=es.Coordinated()."
+            )
+        check_wanted(wanted, plan)
+        asked: Future[str] = Future()
+        with self._lock:
+            if self._ended:
+                raise RunFailed(ENDED)
+            self._waiting.append((dict(wanted), asked))
+        self.want(wanted)
+        return asked
+
+    def want(self, wanted: Mapping[str, int]) -> None:
+        """Record other numbers of shards in the store; from then on they are `wanted`."""
+        self._control.spread({n: Shards(count, self._written[n]) for n, count in wanted.items()})
+
+    @property
+    def wanted(self) -> dict[str, int]:
+        """Operator -> number of shards that the store says, where the program does not."""
+        return wanted_counts(self._control.shards, self._written)
+
+    def withdraw(self, plan: Plan, error: EverstreamError) -> None:
+        """What was wanted cannot be had, and this plan stays: the next driver must not try it again."""
+        counts = shard_counts(plan)
+        self.want({name: counts[name] for name in self.wanted if name in counts})
+        self.fail(error)
+
+    def answer(self, plan: Plan) -> None:
+        """Answer those who asked for what this plan has."""
+        counts = shard_counts(plan)
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+            for wanted, asked in waiting:
+                if all(counts.get(name) == count for name, count in wanted.items()):
+                    asked.set_result(in_words(wanted))
+                else:
+                    self._waiting.append((wanted, asked))
+
+    def fail(self, error: EverstreamError) -> None:
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        for _, asked in waiting:
+            asked.set_exception(error)
+
+    def end(self) -> None:
+        with self._lock:
+            self._ended = True
+        self.fail(RunFailed(ENDED))
+
+
+def check_wanted(
+    wanted: Mapping[str, int], plan: Plan, newest: EpochManifest | None = None
+) -> Plan:
+    """The plan with these numbers; a UserError if it cannot be, or not from this checkpoint."""
+    for name, count in wanted.items():
+        plan.shard_for(name)
+        if count < 1:
+            raise UserError(f"{name}={count}: an operator has at least one shard.")
+    before = {**shard_counts(plan), **wanted}
+    target = rescaled(plan, before, plan.key_groups)
+    if newest is not None:
+        check_can_move(newest, target)
+    return target
+
+
+def as_written(plan: Plan) -> dict[str, int]:
+    """Operator -> shards, as its program says, whatever was asked for since."""
+    return shard_counts(rescaled(plan, {}, plan.key_groups))
+
+
+def as_wanted(
+    plan: Plan, store: CheckpointStore, newest: EpochManifest | None, key_groups: int | None
+) -> Plan:
+    """The plan with the numbers of shards that somebody has asked for.
+
+    key_groups: that the user wants; otherwise keys are in the groups that the store has.
+    """
+    counts = wanted_counts(read_settings(store.blobs).shards, as_written(plan))
+    here = {name: count for name, count in counts.items() if name in plan.chain_of}
+    groups = key_groups or (newest.key_groups if newest is not None else None)
+    if newest is not None and groups is None:
+        # Stores of the first versions have a group per shard. Other groups would move keys, which an
+        # operator may not be able to do, so these stay until the shards change anyway.
+        as_they_were = rescaled(plan, here, None)
+        counts = shard_counts(as_they_were)
+        if all(counts.get(name, shards) == shards for name, shards in newest.shard_counts.items()):
+            return as_they_were
+    groups = groups or plan.key_groups
+    return rescaled(plan, here, groups) if here or groups != plan.key_groups else plan
+
+
+def requests_in_words(plan: Plan, store: CheckpointStore) -> list[str]:
+    """What becomes of the numbers of shards that were asked for, when a run starts."""
+    written, texts = as_written(plan), list[str]()
+    for name, request in read_settings(store.blobs).shards.items():
+        if name not in written:
+            texts.append(
+                f"{request.wanted} shard(s) were asked for '{name}', which the pipeline no longer has"
+            )
+        elif request.written != written[name]:
+            texts.append(
+                f"{request.wanted} shard(s) were asked for '{name}', but its program now says "
+                f"{written[name]} instead of {request.written}: the program counts"
+            )
+        elif request.wanted != written[name]:
+            texts.append(
+                f"'{name}' has {request.wanted} shard(s) instead of {written[name]}, as was asked for"
+            )
+    return texts
+
+
+def wanted_counts(recorded: Mapping[str, Shards], written: Mapping[str, int]) -> dict[str, int]:
+    """Operator -> shards that were asked for since its program said how many it has."""
+    return {
+        name: request.wanted
+        for name, request in recorded.items()
+        if request.written == written.get(name)
+    }
+
+
+def in_words(shards: Mapping[str, int]) -> str:
+    return ", ".join(f"'{name}' has {count} shard(s)" for name, count in shards.items())

@@ -1,0 +1,222 @@
+"""`pipeline.run(...)` and `pipeline.start(...)`: from a pipeline and its options to a result."""
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Unpack
+
+from pyspark import SparkContext
+
+from everstream.core.orders import Outcome
+from everstream.core.plan import Plan, make_plan, spread
+from everstream.engine.catch_up import overlooked_in, stop_at_now, without_work
+from everstream.engine.configuration import in_force
+from everstream.engine.engine import (
+    COMPLETE,
+    Engine,
+    EngineEnd,
+    EngineJob,
+    RunControl,
+    engine_named,
+)
+from everstream.engine.handle import RunHandle, Seeing
+from everstream.engine.heartbeat import HeartbeatThread, beating
+from everstream.engine.options import RunConfig
+from everstream.engine.reporting.logs import Logging
+from everstream.engine.reporting.page import served
+from everstream.engine.reporting.progress import Both, heard_early, watching
+from everstream.engine.reporting.recording import recording
+from everstream.engine.result import RunResult, result_of
+from everstream.engine.spark.slot_sharing import SHARES
+from everstream.engine.spark.slots import find_slots
+from everstream.engine.standby import stood_by
+from everstream.engine.start_retry import Starting
+from everstream.engine.store_session import (
+    OpenStore,
+    check_store,
+    open_store,
+    owner_of,
+    store_folder,
+)
+from everstream.errors import StoreError
+from everstream.pipeline.graph import Kind
+from everstream.pipeline.keys import KEY_GROUPS
+from everstream.pipeline.options import RunOptions, RunOptionsDict
+from everstream.pipeline.source import Source
+from everstream.pipeline.state_backend import any_on_disk, placed
+from everstream.pipeline.stream import Pipeline
+from everstream.runtime.sendable import check_sendable
+from everstream.state.backends.table import require_engine
+from everstream.state.signing import StoreUrl
+from everstream.state.store import Lease
+from everstream.state.store_lock import held
+
+
+def launch(pipeline: Pipeline, config: RunConfig) -> RunHandle:
+    """A run of a pipeline on Spark until its sources end or it is stopped, about to begin.
+
+    What is wrong with the pipeline, or with the options for it, is raised here, before Spark starts.
+    """
+    began_s = time.monotonic()
+    groups = KEY_GROUPS if config.key_groups is None else config.key_groups
+    placed_pipeline = pipeline.with_nodes(placed(pipeline.graph, config.state))
+    # Wrong graphs fail here, before Spark starts.
+    starting = Starting(config.start_timeout_s, heard_early(config.listener, config.progress))
+    plan = starting.reach(
+        lambda: make_plan(placed_pipeline, config.workers or 1, key_groups=groups)
+    )
+    if any_on_disk(plan.graph) is not None:
+        require_engine()
+    config.check(plan)
+    engine = engine_named(config.engine)
+    engine.check(config, plan)
+    if config.policy.until_caught_up:
+        plan = starting.reach(lambda: stop_at_now(plan))
+    check_sendable(plan.graph)
+    if config.store is not None:
+        plan = check_store(config, plan, config.store)
+
+    def perform(handle: RunHandle) -> RunResult:
+        with (
+            watching(
+                pipeline.name, config.listener, config.progress, live=not handle.in_background
+            ) as told,
+            store_folder(config.store) as folder,
+        ):
+            url = StoreUrl(folder, config.store_key)
+            logged = Both(told, Logging(pipeline.name))
+            turn = handle.belongs_to(config.turn)
+            heard = replace(config, listener=Both(logged, Seeing(handle)), turn=turn)
+            taken = stood_by(heard, plan, engine.keeps_slots, url, lambda: handle.stop_requested)
+            if isinstance(taken, Outcome):
+                result = result_of(plan, url, taken, None, 0)
+                pipeline.ended(result)
+                return result
+            with held(url, owner_of(pipeline.name), config.take_over or taken is not None):
+                idle = without_work(heard, plan, url)
+            if idle is not None:
+                pipeline.ended(idle)
+                return idle
+            with (
+                held(url, owner_of(pipeline.name), config.take_over or taken is not None),
+                SHARES.taking(
+                    pipeline.graph,
+                    lambda others: find_slots(heard, plan, engine.keeps_slots, others),
+                ) as grant,
+            ):
+                more = config.workers is not None or config.autoscale is not None
+                least = grant.workers if more else 0  # for shards that come later
+                spread_out = spread(plan, grant.workers, at_least=least)
+                with (
+                    served(handle, config.ui, url, config.key_file),
+                    recording(heard, config.engine, url, grant.context) as recorded,
+                ):
+                    run = _Run(recorded.config, spread_out, grant.context, began_s, engine, handle)
+                    result = run.to_the_end(url, taken)
+                    recorded.outcome = result.outcome.value
+        pipeline.ended(result)
+        return result
+
+    return RunHandle(
+        plan.graph, config.checkpoint is not None, perform, keeps_store=config.store is not None
+    )
+
+
+def run(
+    pipeline: Pipeline, options: RunOptions | None = None, **overrides: Unpack[RunOptionsDict]
+) -> RunResult:
+    """Launch, and wait for the end: on the caller's thread, which Ctrl-C stops."""
+    return launch(pipeline, RunConfig.of(in_force(options, overrides))).here()
+
+
+def start(
+    pipeline: Pipeline, options: RunOptions | None = None, **overrides: Unpack[RunOptionsDict]
+) -> RunHandle:
+    """Launch, and return while the run continues in the background."""
+    return launch(pipeline, RunConfig.of(in_force(options, overrides))).start()
+
+
+@dataclass
+class _Run:
+    """One run, from the lease on the store to the result."""
+
+    config: RunConfig
+    plan: Plan
+    context: SparkContext
+    began_s: float
+    engine: Engine
+    handle: RunHandle
+    overlooked: list[str] = field(default_factory=list)
+    """Input that is there and not read."""
+
+    def to_the_end(self, url: str, taken: Lease | None) -> RunResult:
+        opened = open_store(self.config, self.plan, url, taken)
+        self.plan = opened.plan
+        newest = opened.newest
+        if newest is not None and self.config.policy.until_caught_up:
+            self.overlooked = overlooked_in(self.config, self.plan, newest, url)
+        if newest is not None:
+            last = "showing the last results of" if newest.final else "going on from"
+            self.config.listener.note(f"{last} epoch {newest.epoch}", False)
+        try:
+            with beating(opened, self.config, self.plan.graph.name) as heartbeat:
+                result = self._with_sources(opened, heartbeat)
+                heartbeat.outcome = result.outcome
+                return result
+        finally:
+            for _, source in self._sources():
+                source.after_run()
+
+    def _with_sources(self, opened: OpenStore, heartbeat: HeartbeatThread) -> RunResult:
+        for name, source in self._sources():
+            source.before_run(self.plan.graph.name, name, opened.url, opened.newest is not None)
+            missing = source.waits_for()
+            if missing is not None:
+                self.config.listener.note(f"'{name}': {missing}", True)
+        opened.tidy(self.config)
+        end = self.engine.drive(
+            EngineJob(self.config, self.plan, self.context, opened, heartbeat.replaced, self._begin)
+        )
+        if end.outcome in COMPLETE:
+            with suppress(StoreError):  # then the next run shows the last results again
+                opened.store.note_shown()
+        return self._result(opened, end)
+
+    def _begin(self, control: RunControl) -> None:
+        self.handle.attach(control)
+        self.config.listener.started(self.plan, self._total_records())
+
+    def _sources(self) -> Iterator[tuple[str, Source]]:
+        for node in self.plan.graph.of_kind(Kind.SOURCE):
+            assert isinstance(node.what, Source)
+            yield node.name, node.what
+
+    def _total_records(self) -> int | None:
+        totals = [source.total_records() for _, source in self._sources()]
+        return None if any(total is None for total in totals) else sum(t or 0 for t in totals)
+
+    def _result(self, opened: OpenStore, end: EngineEnd) -> RunResult:
+        self.plan = end.plan
+        resumed_from = opened.newest.epoch if opened.newest is not None else 0
+        result = result_of(self.plan, opened.url, end.outcome, end.newest, resumed_from)
+        result.wall_s = end.ended_s - end.started_s
+        result.startup_s = end.started_s - self.began_s
+        result.started_s = end.started_s
+        result.checkpoints = end.written
+        result.checkpoint_count = end.written.total
+        result.recoveries = end.recoveries
+        result.recovery_count = end.recoveries.total
+        result.notes = end.notes
+        result.checkpoint_stats = end.checkpoint_stats
+        result.lost_frames = end.lost_frames
+        result.forfeited = end.forfeited
+        if self.config.monitor is not None:
+            result.monitored = self.config.monitor.table()
+        self._say_what_is_missing(result)
+        return result
+
+    def _say_what_is_missing(self, result: RunResult) -> None:
+        for text in [*self.overlooked, *result.left_out(self.plan.graph)]:
+            result.notes.append(text)
+            self.config.listener.note(text, True)

@@ -1,0 +1,78 @@
+"""Temporary folders that tell whose they are, so that those of the dead can be removed.
+
+A process that gets SIGKILL cannot tidy up. Its folder's name says which process made it: the next
+run removes those whose maker is provably gone. A process is told by its number,
+by when it started, and by the namespace its number counts in, so that neither a number that was
+given out again nor another container on the same disk can be mistaken for it.
+"""
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+LONGEST = 80
+"""The system allows 107 characters for a unix socket; the rest is for its name."""
+LONGEST_NAME = 50
+_NAME = re.compile(r"everstream-(\d+)-(\d+)-(\d+)-\w+")
+
+
+def make_folder() -> str:
+    """A folder only we can enter (mode 0700), with a name short enough for unix sockets in it."""
+    maker = _this_process()
+    prefix = "everstream-" + ("-".join(map(str, maker)) + "-" if maker else "")
+    return tempfile.mkdtemp(prefix=prefix, dir=_parent())
+
+
+@contextmanager
+def scratch_folder() -> Iterator[str]:
+    """One for workers to keep state in; gone when the run is over."""
+    folder = make_folder()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # a worker that was told to leave may be at it
+
+
+def _parent() -> Path:
+    parent = Path(tempfile.gettempdir())
+    return parent if len(str(parent)) <= LONGEST - LONGEST_NAME else Path("/tmp")
+
+
+def sweep() -> None:
+    """Remove what processes of ours left behind that are gone."""
+    here = _this_process()
+    if here is None:
+        return
+    for folder in _parent().glob("everstream-*-*-*-*"):
+        found = _NAME.fullmatch(folder.name)
+        if found is None or int(found[1]) != here[0]:
+            continue
+        try:
+            ours = folder.stat().st_uid == os.geteuid()
+        except FileNotFoundError:  # somebody else was faster
+            continue
+        if ours and _start_of(int(found[2])) != int(found[3]):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _this_process() -> tuple[int, int, int] | None:
+    """Namespace, number and start; None where the system does not tell."""
+    start = _start_of(os.getpid())
+    try:
+        namespace = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return None
+    return None if start is None else (namespace, os.getpid(), start)
+
+
+def _start_of(pid: int) -> int | None:
+    """When a process started, in ticks since the machine did; None if there is none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return int(fields[19])

@@ -1,0 +1,232 @@
+"""Spark: starting one that suits us, and checking one a user brings along."""
+
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from importlib.resources import files
+
+from pyspark import SparkConf, SparkContext
+
+from everstream.engine.spark.lost import killed_while_starting
+from everstream.engine.spark.noise import quiet_start
+from everstream.engine.spark.slot_sharing import Share, refuse_other_master
+from everstream.errors import EnvironmentFault, SparkGone, UserError
+
+OURS = "spark.everstream.made"
+"""Set where we made the context ourselves, and so may replace it."""
+SETTLED_S = 2.0
+"""A cluster has its executors when for so long no further one has come."""
+TASK_RETRIES = 1_000_000
+"""Spark counts failures over the whole life of a job; our own budget counts over a window."""
+AUTHENTICATE = "spark.authenticate"
+ENCRYPTING = (
+    "spark.network.crypto.enabled",
+    "spark.authenticate.enableSaslEncryption",
+    "spark.ssl.rpc.enabled",
+)
+"""Each of them encrypts what Spark sends between its processes."""
+
+
+MASTERS = (
+    r"local(\[\s*(\*|\d+)\s*(,\s*\d+\s*)?\])?",
+    r"local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]",
+    r"(spark|k8s|mesos)://.+",
+    r"yarn(-client|-cluster)?",
+)
+
+
+def make_context(master: str, app_name: str, others: tuple[Share, ...] = ()) -> SparkContext:
+    """A quiet Spark in which a lost task is always started again; made once, then reused.
+
+    others: the runs of this process that use the one there is.
+    """
+    wanted = with_retries(master)
+    active = SparkContext._active_spark_context
+    if active is not None:
+        if active.master == wanted:
+            return active
+        if active.getConf().get(OURS) is None:
+            raise UserError(
+                f"Spark is already running in this process on master '{active.master}'. Pass that "
+                f"session with spark=..., or stop it before running on '{master}'."
+            )
+        refuse_other_master(str(active.master), master, others)
+        active.stop()
+    check_master(master)
+    require_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if is_local(master):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    log_settings = files("everstream.engine.spark") / "log4j2.properties"
+    conf = SparkConf().setMaster(wanted).setAppName(app_name)
+    for name, value in {
+        OURS: "true",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.task.maxFailures": str(TASK_RETRIES),
+        "spark.speculation": "false",
+        "spark.dynamicAllocation.enabled": "false",
+        "spark.python.daemon.module": "everstream.engine.tasks.worker.daemon",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{log_settings}",
+    }.items():
+        conf.set(name, value)
+    try:
+        with quiet_start():
+            if is_local(master):
+                _keep_others_out(conf, wanted)
+            return SparkContext(conf=conf)
+    except Exception as error:  # PySpark raises several unrelated classes here
+        ended_by = killed_while_starting(error)
+        if ended_by is not None:
+            raise SparkGone(
+                f"Spark's process was killed ({ended_by}) while it started on master '{master}'. If "
+                "nobody did it on purpose, the machine may have too little memory."
+            ) from error
+        raise EnvironmentFault(
+            f"Spark could not start on master '{master}': {error}. Check that it is running there."
+        ) from error
+
+
+def _keep_others_out(conf: SparkConf, master: str) -> None:
+    """Let only those talk to Spark's ports who know a secret; other users of the machine reach them.
+
+    Spark draws the secret itself where driver and executor are one process. Elsewhere it is ours to
+    draw, and is set once Spark's process runs: what is set before stands on its command line, where
+    everybody can read it. What the user has set up (spark-defaults.conf) stays as it is.
+    """
+    SparkContext._ensure_initialized(conf=conf)
+    if SparkConf(_jvm=SparkContext._jvm).contains(AUTHENTICATE):
+        return
+    conf.set(AUTHENTICATE, "true")
+    if master.startswith("local-cluster["):
+        conf.set(f"{AUTHENTICATE}.secret", secrets.token_hex(32))
+
+
+def check_master(master: str) -> None:
+    """Raise a UserError if Spark knows no such kind of master."""
+    if not any(re.fullmatch(known, master) for known in MASTERS):
+        raise UserError(
+            f"there is no Spark master '{master}': say local[2] (so many cores of this machine; "
+            "local[*] for all), spark://HOST:PORT, yarn, or k8s://HOST:PORT."
+        )
+
+
+def with_retries(master: str) -> str:
+    """local[N] allows no task to fail even once; local[N,F] does."""
+    if master == "local":
+        return f"local[1,{TASK_RETRIES}]"
+    found = re.fullmatch(r"local\[(\*|\d+)\]", master)
+    return f"local[{found[1]},{TASK_RETRIES}]" if found else master
+
+
+def is_local(master: str) -> bool:
+    """Everything runs on this machine."""
+    return master == "local" or master.startswith(("local[", "local-cluster["))
+
+
+def slots(context: SparkContext) -> int:
+    """How many tasks can run at once, once the executors of a cluster have come up."""
+    master = str(context.master)
+    promised = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,.*\]", master)
+    if promised:
+        return int(promised[1]) * int(promised[2])
+    if not is_local(master):
+        context.parallelize([0], 1).count()  # returns when the first executor is there
+        known, since_s = context.defaultParallelism, time.monotonic()
+        while time.monotonic() - since_s < SETTLED_S:
+            time.sleep(0.1)
+            if context.defaultParallelism != known:
+                known, since_s = context.defaultParallelism, time.monotonic()
+    return max(1, context.defaultParallelism)
+
+
+def slots_of_an_executor(context: SparkContext) -> int:
+    """How many tasks one executor runs at once, as far as that is known."""
+    master = str(context.master)
+    cluster = re.fullmatch(r"local-cluster\[\s*\d+\s*,\s*(\d+)\s*,.*\]", master)
+    if cluster:
+        return int(cluster[1])
+    said = context.getConf().get("spark.executor.cores")
+    known = said is not None and not is_local(master)
+    return max(1, int(said) if known and said else context.defaultParallelism)
+
+
+def check_context(context: SparkContext) -> list[str]:
+    """What stands in our way in a Spark a user brought along; each line says the fix."""
+    conf = context.getConf()
+    warnings = []
+    master = str(context.master)
+    found = re.fullmatch(r"local(?:\[(\*|\d+)\])?", master)
+    if found:
+        raise UserError(
+            f"this Spark session (master '{master}') lets no task fail even "
+            f"once, so nothing could recover. Use master 'local[{found[1] or 1},1000000]', or let "
+            "Everstream make the session."
+        )
+    if int(conf.get("spark.task.maxFailures", "4") or 4) < 100:
+        warnings.append(
+            "this Spark session gives a task up after "
+            f"{conf.get('spark.task.maxFailures', '4')} failures; set spark.task.maxFailures to "
+            "1000000 to leave that to Everstream's own limit"
+        )
+    for setting in ("spark.speculation", "spark.dynamicAllocation.enabled"):
+        if conf.get(setting, "false") == "true":
+            warnings.append(
+                f"{setting} is on in this Spark session and may start workers twice or take them "
+                "away; turn it off for streaming jobs"
+            )
+    return warnings
+
+
+def exposure(context: SparkContext) -> str | None:
+    """What others can do to a run on this cluster, because Spark does not keep them out; None if it does.
+
+    On one machine nothing of Spark can be reached from outside, but by other users of it.
+    """
+    conf = context.getConf()
+
+    def on(*settings: str) -> bool:
+        return any(str(conf.get(setting, "false")).lower() == "true" for setting in settings)
+
+    if is_local(str(context.master)):
+        return (
+            None
+            if on(AUTHENTICATE)
+            else "spark.authenticate is off in this Spark session: other users of this machine can end "
+            "its tasks and run code in it. Set it to true where the session is made, or let Everstream "
+            "make the session (see SECURITY.md)"
+        )
+    if not on(AUTHENTICATE):
+        return (
+            "spark.authenticate is off: whoever reaches Spark's ports can run code in this cluster. "
+            "Turn it and spark.network.crypto.enabled on (see SECURITY.md)"
+        )
+    if not on(*ENCRYPTING):
+        return (
+            "Spark's traffic is not encrypted: whoever reads it sees your program and its results, "
+            "and could come before a worker that is just starting. Turn spark.network.crypto.enabled on "
+            "(see SECURITY.md)"
+        )
+    return None
+
+
+def require_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    if not java or not os.path.exists(java):
+        raise EnvironmentFault(
+            "Spark needs Java 17 or newer and none was found: install it, for example with "
+            "'apt-get install default-jre-headless', or set JAVA_HOME."
+        )
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(\d+)', said)
+    if version and int(version[1]) < 17:
+        raise EnvironmentFault(
+            f"Spark needs Java 17 or newer, but {java} is version {version[1]}: install a newer "
+            "one, or set JAVA_HOME."
+        )

@@ -1,0 +1,94 @@
+"""The runs of one process share its Spark: each has slots of its own for as long as it goes on.
+
+Spark would let a second run wait in silence for slots that the first keeps to its end, and a run on
+another master would stop the Spark of the others. Both are refused instead, with what to do.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pyspark import SparkContext
+
+from everstream.errors import UserError
+from everstream.pipeline.graph import Graph
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one run has of Spark."""
+
+    pipeline: str
+    slots: int
+    graph: Graph
+
+
+@dataclass(frozen=True)
+class SlotGrant:
+    """Where a run takes place: a Spark, workers on it, and the slots that it keeps to its end."""
+
+    context: SparkContext
+    workers: int
+    slots: int
+
+
+class Shares:
+    """Who runs in this process, and on how many slots."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._shares: list[Share] = []
+
+    @contextmanager
+    def taking(
+        self, graph: Graph, find: Callable[[tuple[Share, ...]], SlotGrant]
+    ) -> Iterator[SlotGrant]:
+        """Slots for this run, set aside until it has ended; `find` is told what others have.
+
+        One run after the other, so that two which start at once do not count on the same slots.
+        """
+        with self._lock:
+            others = tuple(self._shares)
+            if any(share.graph is graph for share in others):
+                raise UserError(
+                    f"'{graph.name}' is running already in this process: wait for that run, or "
+                    "build the pipeline once more, with sinks of its own."
+                )
+            grant = find(others)
+            share = Share(graph.name, grant.slots, graph)
+            self._shares.append(share)
+        try:
+            yield grant
+        finally:
+            with self._lock:
+                # By identity: two runs may be equal.
+                self._shares = [one for one in self._shares if one is not share]
+
+
+SHARES = Shares()
+"""Those of this process."""
+
+
+def refuse_other_master(running: str, wanted: str, others: tuple[Share, ...]) -> None:
+    """A process has one Spark: while others run on it, it is not stopped for another master."""
+    if others:
+        raise UserError(
+            f"{named(others)} running in this process on master '{running}', and a process has one "
+            f"Spark: start this one on the same master, or wait for them before using '{wanted}'."
+        )
+
+
+def no_slots_left(there_are: int, others: tuple[Share, ...]) -> UserError:
+    """Others have them all."""
+    used = ", ".join(sorted(f"'{one.pipeline}' {one.slots}" for one in others))
+    return UserError(
+        f"Spark has {there_are} slot(s), and other runs of this process have them all ({used}). "
+        "Start those with workers=..., so that some are left, or all on a master with more, as in "
+        f"master='local[{there_are + 1}]'."
+    )
+
+
+def named(others: tuple[Share, ...]) -> str:
+    names = ", ".join(sorted(f"'{one.pipeline}'" for one in others))
+    return f"{names} {'is' if len(others) == 1 else 'are'}"

@@ -1,0 +1,103 @@
+"""Where a run takes place: a Spark that suits it, and as many slots as it may have."""
+
+from dataclasses import replace
+
+from pyspark import SparkContext
+
+from everstream.core.plan import Plan
+from everstream.engine.options import RunConfig
+from everstream.engine.reporting.listener import Listener
+from everstream.engine.spark.context import check_context, exposure, make_context, slots
+from everstream.engine.spark.lost import noticing_the_end
+from everstream.engine.spark.slot_sharing import Share, SlotGrant, no_slots_left
+from everstream.errors import UserError
+from everstream.pipeline.graph import Kind
+from everstream.pipeline.source import Source
+
+
+def find_slots(
+    config: RunConfig, plan: Plan, keeps_slots: bool, others: tuple[Share, ...]
+) -> SlotGrant:
+    """A Spark, and as many of its slots as this run may have.
+
+    keeps_slots: whether a worker occupies its slot as long as the run lasts (`Engine.keeps_slots`).
+    """
+    context = _context(config, plan.graph.name, keeps_slots, others)
+    with noticing_the_end(context):
+        workers = workers_for(config, context, plan, keeps_slots, others)
+    if not keeps_slots:
+        return SlotGrant(context, workers, 1)  # its jobs take turns, on whatever is free
+    return SlotGrant(context, workers, workers + config.spares + _own_slots(plan))
+
+
+def warm(config: RunConfig, plan: Plan, keeps_slots: bool) -> None:
+    """Have Spark and its Python ready before they are needed; nothing is said of it yet."""
+    quiet = replace(config, listener=Listener())
+    context = _context(quiet, plan.graph.name, keeps_slots, ())
+    with noticing_the_end(context):
+        context.parallelize([0], 1).foreach(lambda _: None)
+
+
+def _context(
+    config: RunConfig, pipeline: str, keeps_slots: bool, others: tuple[Share, ...]
+) -> SparkContext:
+    if config.spark is None:
+        context = make_context(config.master, f"everstream {pipeline}", others)
+    elif not keeps_slots:  # whatever Spark does with its tasks, a job stays exact
+        context = config.spark.sparkContext
+    else:
+        context = config.spark.sparkContext
+        for warning in check_context(context):
+            config.listener.note(warning, True)
+    with noticing_the_end(context):
+        exposed = exposure(context)
+    if exposed is not None:
+        config.listener.note(exposed, True)
+    return context
+
+
+def _own_slots(plan: Plan) -> int:
+    """Those that sources need for work of their own."""
+    sources = [node.what for node in plan.graph.of_kind(Kind.SOURCE)]
+    return sum(source.own_slots for source in sources if isinstance(source, Source))
+
+
+def _besides(spares: int) -> str:
+    return f" besides {spares} for the spares" if spares else ""
+
+
+def workers_for(
+    config: RunConfig,
+    context: SparkContext,
+    plan: Plan,
+    keeps_slots: bool,
+    others: tuple[Share, ...] = (),
+) -> int:
+    """As many workers as there are slots: more would wait for each other for ever.
+
+    Where sources have work of their own for Spark, and other runs their shards, those keep theirs.
+    Each spare has one, too.
+    """
+    # Jobs that do not keep their slots take turns with those of sources.
+    taken = _own_slots(plan) + config.spares if keeps_slots else 0
+    there_are = slots(context)
+    free = there_are - sum(share.slots for share in others)
+    if others and free < 1 + taken:
+        raise no_slots_left(there_are, others)
+    workers, available = config.workers, free - taken
+    if available < 1:
+        sources = f", its sources {taken - config.spares} of their own" if _own_slots(plan) else ""
+        spares = f", and its spares {config.spares}" if config.spares else ""
+        raise UserError(
+            f"Spark has {available + taken} slot(s), the pipeline needs one{sources}{spares}: run it "
+            f"on master 'local[{taken + 1}]', or a larger cluster."
+        )
+    if workers is not None and workers > available:
+        used = f", of which other runs have {there_are - free}" if others else ""
+        config.listener.note(
+            f"{workers} workers were asked for but Spark has {there_are - taken} slot(s){used}"
+            f"{_besides(config.spares)}: the "
+            f"shards are packed onto {available} worker(s)",
+            True,
+        )
+    return min(workers or available, available)

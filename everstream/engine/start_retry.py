@@ -1,0 +1,69 @@
+"""A database or broker that is away for a moment does not keep a run from starting.
+
+While a run goes on, whatever cannot be reached is tried again. The same holds while it starts: errors
+that may be over soon are tried again with growing pauses, up to a deadline that the messages name.
+"""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from everstream.engine.reporting.listener import Listener
+from everstream.errors import ConnectionLost
+
+T = TypeVar("T")
+FIRST_PAUSE_S = 0.25
+LONGEST_PAUSE_S = 5.0
+
+
+class Starting:
+    """Tries again what a run needs to start, until its deadline has passed."""
+
+    def __init__(
+        self,
+        timeout_s: float,
+        listener: Listener,
+        now_s: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._listener = listener
+        self._now_s = now_s
+        self._sleep = sleep
+        self._failing_since_s: float | None = None
+        self._said = ""
+
+    def reach(self, work: Callable[[], T]) -> T:
+        """What this comes to, once everything that it needs can be reached."""
+        pause_s = FIRST_PAUSE_S
+        while True:
+            try:
+                done = work()
+            except ConnectionLost as error:
+                self._wait_after(error, pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            else:
+                if self._failing_since_s is not None:
+                    waited_s = self._now_s() - self._failing_since_s
+                    self._listener.note(f"reached again after {waited_s:.1f} s: starting", False)
+                self._failing_since_s, self._said = None, ""
+                return done
+
+    def _wait_after(self, error: ConnectionLost, pause_s: float) -> None:
+        now_s = self._now_s()
+        if self._failing_since_s is None:
+            self._failing_since_s = now_s
+        waited_s = now_s - self._failing_since_s
+        if waited_s + pause_s > self._timeout_s:
+            raise ConnectionLost(
+                f"{error.message}\nThis was tried again for {waited_s:.0f} s; start_timeout "
+                f"(--start-timeout) is {self._timeout_s:g} s."
+            ) from error
+        if error.message != self._said:
+            self._said = error.message
+            self._listener.note(
+                f"cannot start yet: {error.message} Trying again for up to {self._timeout_s:g} s "
+                "(start_timeout, --start-timeout)",
+                True,
+            )
+        self._sleep(pause_s)

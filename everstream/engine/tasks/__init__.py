@@ -1,0 +1,1 @@
+"""The default engine: long-running Spark tasks."""

@@ -1,0 +1,216 @@
+"""The workers' processes as the driver knows them, and what it can tell of those that end or fall silent.
+
+Spark starts a task again when its process is gone, so a task has one attempt after the other; the
+newest that said hello counts. The coordinator says which of them has the place of which worker. Where it shares our machine we hold a handle of its process, which
+becomes readable when it ends, and can look at it when nothing is heard of it.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import zmq
+
+from everstream.core.ids import TaskNumber, WorkerId
+from everstream.core.measures import WorkerMeasures
+from everstream.core.plan import Plan
+from everstream.engine.tasks.liveness.exit_diagnosis import ExitExaminer
+from everstream.engine.tasks.liveness.life_sign import ASK, at_work, is_awake, read_stacks
+from everstream.engine.tasks.transport.control_messages import Beat, Hello
+from everstream.engine.tasks.worker.process_use import Used
+
+STACK_AFTER_S = 1.0
+"""So long after a worker was asked for its stacks they are read."""
+
+
+@dataclass
+class Attempt:
+    """A process as we know it."""
+
+    hello: Hello
+    identity: bytes
+    heard_s: float
+    worker: WorkerId | None = None
+    """Its place; None while it stands by."""
+    pidfd: int | None = None
+    used: Used = field(default_factory=Used)
+    """What it has said to have used."""
+    told_to_die: bool = False
+    asked_again_s: float = 0.0
+    """When a worker that lives and says nothing is asked for its stacks again."""
+
+
+class Attempts:
+    """The newest attempt of each task that is there."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        spares: int,
+        machine: str,
+        poller: zmq.Poller,
+        on_trouble: Callable[[str], None],
+    ) -> None:
+        """machine: ours; the poller gets the handles of the processes that run on it."""
+        self.newest: dict[TaskNumber, int] = {}
+        """The newest attempt of each task that has said anything, even if it is gone."""
+        self._plan = plan
+        self._spares = spares
+        self._machine = machine
+        self._poller = poller
+        self._on_trouble = on_trouble
+        self._examiner = ExitExaminer(plan)
+        self._current: dict[TaskNumber, Attempt] = {}
+        self._placed: dict[WorkerId, Attempt] = {}
+
+    @property
+    def missing(self) -> int:
+        """How many workers have no process."""
+        return len(self._plan.workers) - len(self._placed)
+
+    @property
+    def all_here(self) -> bool:
+        """Every worker has a process, and every spare is there."""
+        return len(self._current) == len(self._plan.workers) + self._spares
+
+    def identities(self) -> Iterator[bytes]:
+        return (attempt.identity for attempt in self._current.values())
+
+    def of(self, worker: WorkerId) -> Attempt | None:
+        """The process that has this place."""
+        return self._placed.get(worker)
+
+    def process(self, number: TaskNumber) -> Attempt | None:
+        return self._current.get(number)
+
+    def place(self, number: TaskNumber, worker: WorkerId) -> Attempt:
+        """This process has this place from now on."""
+        attempt = self._current[number]
+        attempt.worker = worker
+        self._placed[worker] = attempt
+        return attempt
+
+    def replan(self, plan: Plan) -> None:
+        """Nobody has a place any more: all say hello again, with this plan."""
+        self._plan = plan
+        self._examiner = ExitExaminer(plan)
+        for attempt in self._placed.values():
+            attempt.worker = None
+        self._placed = {}
+
+    def is_placed(self, identity: bytes) -> bool:
+        """Whether whoever speaks has a place in the plan of now; earlier plans count no more."""
+        return any(attempt.identity == identity for attempt in self._placed.values())
+
+    @property
+    def present(self) -> int:
+        """Processes that are there, with a place or without."""
+        return len(self._current)
+
+    def is_current(self, identity: bytes, number: TaskNumber) -> bool:
+        return number in self._current and self._current[number].identity == identity
+
+    def measures(self) -> dict[WorkerId, WorkerMeasures]:
+        """What is known of their processes."""
+        return {
+            worker: WorkerMeasures(
+                attempt.hello.machine,
+                attempt.hello.pid,
+                attempt.hello.attempt,
+                attempt.used.cpu_s,
+                attempt.used.memory_bytes,
+                attempt.used.peak_bytes,
+                attempt.used.collecting_s,
+            )
+            for worker, attempt in self._placed.items()
+        }
+
+    # What they say.
+
+    def heard(self, number: TaskNumber, attempt: int) -> None:
+        """This attempt of this task has been there."""
+        self.newest[number] = max(attempt, self.newest.get(number, 0))
+
+    def welcome(self, identity: bytes, hello: Hello, now_s: float) -> None:
+        """This attempt comes after any earlier one of its task; it has no place yet."""
+        if hello.number in self._current:
+            self.forget(hello.number)
+        attempt = Attempt(hello, identity, now_s)
+        if hello.machine == self._machine and hasattr(os, "pidfd_open"):
+            try:
+                attempt.pidfd = os.pidfd_open(hello.pid)
+                self._poller.register(attempt.pidfd, zmq.POLLIN)
+            except OSError:
+                attempt.pidfd = None  # gone already, or not allowed: heartbeats will tell
+        self._current[hello.number] = attempt
+        self.heard(hello.number, hello.attempt)
+
+    def beat(self, beat: Beat, now_s: float) -> None:
+        attempt = self._current.get(beat.number)
+        if attempt is not None and attempt.hello.attempt == beat.attempt:
+            attempt.heard_s = now_s
+            attempt.used = beat.used
+            attempt.asked_again_s = 0.0
+
+    # How they end.
+
+    def ended(self, pidfd: int) -> list[tuple[TaskNumber, str]]:
+        """Which process has ended, when its handle has become readable, and how."""
+        return [
+            (number, self._how_it_ended(attempt, pidfd))
+            for number, attempt in self._current.items()
+            if attempt.pidfd == pidfd
+        ]
+
+    def _how_it_ended(self, attempt: Attempt, pidfd: int) -> str:
+        if attempt.told_to_die:
+            return "killed on purpose"
+        shards = [] if attempt.worker is None else self._plan.workers[attempt.worker]
+        hello = attempt.hello
+        words = self._examiner.examine(
+            hello.address, shards, hello.pid, pidfd, attempt.used.peak_bytes
+        )
+        return str(words)
+
+    def silent(self, limit_s: float, now_s: float) -> list[tuple[TaskNumber, int]]:
+        """Processes of which nothing is heard or seen any more, with Spark's ids of their tasks."""
+        found = []
+        for number, attempt in self._current.items():
+            if now_s - attempt.heard_s <= limit_s:
+                continue
+            if attempt.pidfd is not None and is_awake(attempt.hello.pid):
+                self._say_what_keeps_it(attempt, now_s)
+            else:
+                found.append((number, attempt.hello.task))
+        return found
+
+    def _say_what_keeps_it(self, attempt: Attempt, now_s: float) -> None:
+        """Its process lives and says nothing: something holds Python's interpreter lock."""
+        if now_s < attempt.asked_again_s:
+            return
+        if attempt.asked_again_s:
+            what = at_work(read_stacks(attempt.hello.address))
+            who = "a spare" if attempt.worker is None else f"worker {attempt.worker}"
+            self._on_trouble(
+                f"{who} has been silent for {now_s - attempt.heard_s:.3g} s, and its process "
+                f"lives: it is left to finish what keeps it, {what or 'which nobody can see'}"
+            )
+        os.kill(attempt.hello.pid, ASK)
+        attempt.asked_again_s = now_s + STACK_AFTER_S * (1 if not attempt.asked_again_s else 30)
+
+    def forget(self, number: TaskNumber) -> None:
+        """This process is lost: its task is not there until a new attempt says hello."""
+        attempt = self._current.pop(number)
+        if attempt.worker is not None and self._placed.get(attempt.worker) is attempt:
+            del self._placed[attempt.worker]
+        self._let_go(attempt)
+
+    def close(self) -> None:
+        for attempt in self._current.values():
+            self._let_go(attempt)
+
+    def _let_go(self, attempt: Attempt) -> None:
+        if attempt.pidfd is not None:
+            self._poller.unregister(attempt.pidfd)
+            os.close(attempt.pidfd)
+            attempt.pidfd = None

@@ -1,0 +1,628 @@
+"""The driver: carries the coordinator's orders to the workers and the workers' reports to it.
+
+One loop on the caller's thread does everything but two things that block, which have threads of
+their own: the Spark job and the writing of manifests. Whoever wants to stop the run sets a flag.
+A worker's death is noticed at once where it shares our machine (its process handle becomes
+readable), when Spark's next attempt says hello, or when it has been silent for too long.
+"""
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import assert_never
+
+import cloudpickle
+import zmq
+from pyspark import SparkContext
+
+from everstream.core.autoscaling import Scaler
+from everstream.core.coordinators.coordinator import Coordinator
+from everstream.core.fault_points import Point
+from everstream.core.ids import ShardId, TaskNumber, WorkerId
+from everstream.core.manifest import EpochManifest
+from everstream.core.measures import Measures
+from everstream.core.messages import (
+    CheckpointTaken,
+    Committed,
+    Progress,
+    Report,
+    Restored,
+    Shutdown,
+    StartCheckpoint,
+)
+from everstream.core.meter import Meter
+from everstream.core.newest import Newest
+from everstream.core.orders import (
+    Discard,
+    Dismiss,
+    EndRun,
+    Note,
+    Order,
+    Outcome,
+    Phase,
+    Place,
+    Quiesced,
+    Refused,
+    SendTo,
+    WriteManifest,
+)
+from everstream.core.plan import Plan
+from everstream.core.plan_change import (
+    Decision,
+    Facts,
+    FailRun,
+    GiveUp,
+    PlanChange,
+    ReturnToFormer,
+    StartQuiesce,
+    TakePlan,
+    difference,
+)
+from everstream.engine.checkpoint_requests import CheckpointRequests
+from everstream.engine.engine import COMPLETE
+from everstream.engine.injection import Injector
+from everstream.engine.kills import Kill
+from everstream.engine.live_settings import control_of, in_words
+from everstream.engine.manifest_writer import ManifestWriter
+from everstream.engine.options import RunConfig
+from everstream.engine.reporting.listener import RunStatus
+from everstream.engine.requests import Requests
+from everstream.engine.rescaling import ScaleRequests
+from everstream.engine.scrubber import Scrubber
+from everstream.engine.spark.lost import NO_ANSWER
+from everstream.engine.tasks.driver.attempts import Attempts
+from everstream.engine.tasks.driver.job import WorkersJob
+from everstream.engine.tasks.liveness.startup_failures import StartupWatch
+from everstream.engine.tasks.transport.control_channel import ControlChannel
+from everstream.engine.tasks.transport.control_messages import (
+    Beat,
+    Hello,
+    KillFired,
+    NewPlan,
+    Nod,
+    Noticed,
+    TakePlace,
+    ToDriver,
+    Tune,
+    Unreachable,
+    WantsTuning,
+    WorkerBroke,
+)
+from everstream.engine.tasks.transport.endpoints import Address, SocketFactory
+from everstream.engine.tasks.transport.key_exchange import Admission, KeyExchange, Ticket
+from everstream.engine.tasks.worker.operator_logs import Logged, pass_on
+from everstream.engine.tasks.worker.worker import WorkerTask
+from everstream.errors import EverstreamError, LeaseLost, UserError
+from everstream.pipeline.checkpointing import Coordinated
+from everstream.pipeline.tuning import Tuning, tunable_in
+from everstream.state.blobs import Blobs
+from everstream.state.store import CheckpointStore, Lease
+
+POLL_MS = 10
+CALM_POLL_MS = 50
+"""While everybody works and no checkpoint is under way: less would only cost processor time."""
+CALM_FROM_S = 0.5
+"""Checkpoints that come more often than this are to come in time."""
+SNAPSHOT_EVERY_S = 0.1
+MEASURES_EVERY_S = 0.5
+START_PATIENCE_S = 30.0
+"""How long workers may take to start before we say what is missing."""
+
+
+_REPORTED_AT: dict[type, Point] = {
+    CheckpointTaken: Point.IN_SNAPSHOT,
+    Committed: Point.IN_COMMIT,
+    Restored: Point.IN_RESTORE,
+}
+"""Where the run stands when such a report comes in."""
+
+
+@dataclass
+class Driver:
+    """Runs one pipeline to its end."""
+
+    config: RunConfig
+    context: SparkContext
+    coordinator: Coordinator
+    store: CheckpointStore
+    lease: Lease
+    sockets: SocketFactory
+    task: Callable[[Address, Ticket], WorkerTask]
+    """Makes the worker task once it is known where we listen."""
+    store_url: str = ""
+    replaced: Callable[[], LeaseLost | None] = lambda: None
+    """What is known of another driver that has taken over."""
+    next_plan: Plan | None = None
+    """What the run goes on with as soon as nothing is on its way any more."""
+
+    def __post_init__(self) -> None:
+        self.poller = zmq.Poller()
+        plan = self.coordinator.plan
+        self.attempts = Attempts(
+            plan, self.config.spares, self.sockets.machine, self.poller, self._warn
+        )
+        self.end: EndRun | None = None
+        self.written: Newest[EpochManifest] = Newest()
+        self.notes: Newest[str] = Newest()
+        self.running_s: float | None = None
+        self.ended_s = 0.0
+        self.listener = self.config.listener
+        self.injector = Injector(self.config.kills, plan, self.listener)
+        self.pace = self.config.pace()
+        self.writer = ManifestWriter(
+            self.store,
+            self.lease,
+            removes_objects=not self.coordinator.names_what_goes,
+            on_done=self._manifest_done,
+            on_trouble=self._warn,
+        )
+        self.scrubber = Scrubber(
+            self.store,
+            kept=lambda: [
+                ref
+                for manifest in tuple(self.coordinator.manifests)
+                for record in manifest.records.values()
+                for ref in record.all_objects
+            ],
+        )
+        self.meters: dict[ShardId, Meter] = {}
+        """What each shard has measured of itself, as it last said."""
+        self.counts: dict[ShardId, dict[str, tuple[int, int]]] = {}
+        self._measures_due_s = 0.0
+        self.tuning = Tuning()
+        """The settings that were changed, as all workers know them."""
+        self.settings = control_of(plan.graph, self.store, self.store_url, self._warn)
+        self.scale_requests = ScaleRequests(self.config, plan, self.settings)
+        self.plan_change = PlanChange(
+            self.config.scheme,
+            self.config.policy,
+            self.coordinator,
+            target=self.next_plan,
+            spares=self.config.spares,
+            pack_after_s=self.config.pack_after_s,
+        )
+        autoscale = self.config.autoscale
+        self.scaler = None if autoscale is None else Scaler(autoscale)
+        self.plan_number = 0
+        """How many plans came before this one."""
+        self._pickled_plan = b""
+        self._heed_settings()
+        self._said_of_peer_s: dict[WorkerId, float] = {}
+        self._stop_reason: str | None = None
+        self._checkpoint_requests = CheckpointRequests()
+        self._requests = Requests()
+        self._patience_s = time.monotonic() + START_PATIENCE_S
+
+    @property
+    def stop_requested(self) -> bool:
+        return self._stop_reason is not None
+
+    def request_stop(self, reason: str) -> None:
+        """Stop with a checkpoint. Safe from a signal handler or another thread."""
+        self._stop_reason = reason
+
+    def ask_checkpoint(self) -> Future[int]:
+        """The epoch that has in it all that was done up to now, once stable. From any thread."""
+        return self._checkpoint_requests.ask()
+
+    @property
+    def blobs(self) -> Blobs:
+        """Where the checkpoints are."""
+        return self.store.blobs
+
+    def tune(self, wishes: Mapping[str, str]) -> None:
+        """Change settings while the run goes on, `batch` or `NAME.batch` -> value. From any thread."""
+        if tunable_in(self.coordinator.plan.graph):
+            self.settings.tune(wishes)
+        else:
+            self._warn("nothing in this pipeline can be tuned: it has no paced source or batch")
+
+    def scale(self, shards: Mapping[str, int]) -> Future[str]:
+        """Other numbers of shards while the run goes on: what was done, once it is. From any thread."""
+        return self.scale_requests.ask(shards, self.coordinator.plan)
+
+    def set_interval(self, every_s: float) -> Future[str]:
+        """Another time between two epochs, from now on. From any thread."""
+        return self._requests.ask(lambda: self._set_interval(every_s))
+
+    def kill_worker(self, worker: int) -> Future[str]:
+        """SIGKILL for the process of a worker, as `kill=` asks for one. From any thread."""
+        return self._requests.ask(lambda: self._kill_worker(WorkerId(worker)))
+
+    def _set_interval(self, every_s: float) -> str:
+        if not isinstance(self.config.checkpoint, Coordinated):
+            raise UserError(
+                "the interval cannot be changed while this runs: under this protocol each shard has "
+                "a timer of its own. Stop, and run again with another --every."
+            )
+        self.pace = None  # whoever sets it by hand wants just that
+        self.coordinator.set_interval(every_s)
+        self.listener.interval(every_s)
+        text = f"checkpoints every {every_s:g} s from now on, as asked for"
+        self._note(text, False)
+        return text
+
+    def _kill_worker(self, worker: WorkerId) -> str:
+        plan = self.coordinator.plan
+        if not 0 <= worker < len(plan.workers):
+            raise UserError(f"there is no worker {worker}; there are 0 to {len(plan.workers) - 1}.")
+        if self.attempts.of(worker) is None or self.running_s is None:
+            raise UserError(f"worker {worker} is not there just now: it cannot be killed.")
+        if not plan.workers[worker]:
+            raise UserError(f"worker {worker} has no shards: nothing would be seen of its death.")
+        shard = plan.workers[worker][0]
+        self.injector.add(Kill(shard.operator, shard.number, after_s=0.0))
+        return f"worker {worker} is about to be killed"
+
+    def _heed_settings(self) -> None:
+        news = self.settings.news()
+        if news is not None:
+            self.tuning = news
+            self._note(f"tuned: {in_words(news.settings)}", False)
+            for identity in self.attempts.identities():
+                self.control_channel.tell(identity, Tune(news))
+
+    def run(self) -> EndRun:
+        self.control_channel = ControlChannel(self.sockets)
+        self.poller.register(self.control_channel.socket, zmq.POLLIN)
+        plan = self.coordinator.plan
+        self.key_exchange = KeyExchange(
+            self.sockets,
+            Admission(self.sockets.keys, self.config.store_key),
+            lambda number, task: self.job.is_running(number, task),
+        )
+        self.poller.register(self.key_exchange.socket, zmq.POLLIN)
+        group = f"everstream-{uuid.uuid4().hex}"  # no other run of this process has it
+        self.births = StartupWatch(self.context, group)
+        self.job = WorkersJob(
+            self.context,
+            group=group,
+            description=f"everstream {plan.graph.name}",
+            processes=len(plan.workers) + self.config.spares,
+            task=self.task(self.control_channel.address, self.key_exchange.ticket),
+        )
+        self.writer.start()
+        self.scrubber.start()
+        self.settings.start()
+        self.job.start()
+        try:
+            self._loop()
+            self._say_what_is_left_over()
+        finally:
+            finished = self.end is not None and self.end.outcome in COMPLETE
+            self._checkpoint_requests.end(self.coordinator.stable_epoch if finished else None)
+            self._requests.end()
+            self.writer.stop()
+            self.scrubber.stop()
+            self.settings.stop()
+            self.scale_requests.end()
+            self.job.leave(told=self.end is not None)
+            self._hear_last_logs()
+            self.attempts.close()
+            self.control_channel.close()
+            self.key_exchange.close()
+        assert self.end is not None
+        return self.end
+
+    def _loop(self) -> None:
+        began_s = time.monotonic()
+        snapshot_due_s = 0.0
+        stopped = False
+        while self.end is None:
+            events = self.poller.poll(self._poll_ms())
+            now_s = time.monotonic()
+            for waited, _ in events:
+                if waited is self.key_exchange.socket:
+                    for text in self.key_exchange.answer():
+                        self._warn(text)
+                elif waited is not self.control_channel.socket:
+                    for number, how in self.attempts.ended(int(waited)):
+                        self._lose(number, how, now_s)
+            self._drain(now_s)
+            self.writer.deliver()
+            self._watch_workers(now_s)
+            self._requests.fulfil()
+            self._kill_in_time(now_s)
+            if self._out_of_time(now_s - began_s):
+                self._stop_reason = self._stop_reason or f"{self.config.timeout_s:g} s have passed"
+            if self._stop_reason is not None and not stopped:
+                stopped = True
+                self._obey(self.coordinator.on_stop(self._stop_reason, now_s))
+            if self._checkpoint_requests.is_due:
+                self._checkpoint_requests.begin()
+                self._obey(self.coordinator.on_asked(now_s))
+                self._answer()
+            if (lost := self.replaced()) is not None:
+                self._obey(self.coordinator.on_replaced(lost))
+            self._obey(self.coordinator.on_tick(now_s))
+            if self.job.ended and self.end is None:
+                raise self.job.failure()
+            if now_s >= snapshot_due_s:
+                snapshot_due_s = now_s + SNAPSHOT_EVERY_S
+                self._look_around(now_s)
+        self.ended_s = time.monotonic()
+        self.listener.progress(self._snapshot())
+
+    def _say_what_is_left_over(self) -> None:
+        """Nothing that somebody has asked for is dropped without a word."""
+        plan = self.coordinator.plan
+        target = self.plan_change.unfulfilled(plan, self.scale_requests.wanted)
+        if target is not None and self.end is not None and self.end.outcome is not Outcome.FAILED:
+            finished = self.end.outcome is Outcome.FINISHED
+            then = "and the pipeline has finished" if finished else "the next one begins with it"
+            self._warn(
+                f"a change of shards ({difference(plan, target)}) was asked for too late for this "
+                f"run: {then}"
+            )
+
+    def _poll_ms(self) -> int:
+        """Messages of workers wake us; how long to wait for all else."""
+        calm = self.coordinator.is_calm(CALM_FROM_S) and not self.config.kills
+        return CALM_POLL_MS if calm else POLL_MS
+
+    def _out_of_time(self, passed_s: float) -> bool:
+        return self.config.timeout_s is not None and passed_s > self.config.timeout_s
+
+    def _look_around(self, now_s: float) -> None:
+        """What is done now and then: tell how far we are, and see whether that is enough."""
+        self._heed_settings()
+        self._look_at_plan(now_s)
+        snapshot = self._snapshot()
+        self.listener.progress(snapshot)
+        if now_s >= self._measures_due_s:
+            self._measures_due_s = now_s + MEASURES_EVERY_S
+            self.listener.measured(self._measures())
+        for text in self.scrubber.found():
+            self._warn(text)
+        if self.pace is not None:
+            self._note_pace(self.pace.on_recoveries(self.coordinator.recoveries, now_s))
+        if self.config.until is not None and self.config.until(snapshot):
+            self.request_stop("told to")
+
+    # Messages.
+
+    def _drain(self, now_s: float) -> None:
+        while self.end is None and (heard := self.control_channel.next()) is not None:
+            self._handle(*heard, now_s)
+
+    def _hear_last_logs(self) -> None:
+        """What operators logged while the run ended; nothing else that is said now matters."""
+        while (heard := self.control_channel.next()) is not None:
+            if isinstance(heard[1], Logged):
+                pass_on(heard[1], self.coordinator.plan.graph.name)
+
+    def _handle(self, identity: bytes, message: ToDriver, now_s: float) -> None:
+        match message:
+            case Hello():
+                self._welcome(identity, message, now_s)
+            case Beat():
+                self.control_channel.tell(identity, Nod())
+                self.attempts.beat(message, now_s)
+            case KillFired(kill=kill, worker=worker):
+                self.injector.happening(kill)
+                self.coordinator.on_injected_kill(worker, now_s)
+                if (attempt := self.attempts.of(worker)) is not None:
+                    attempt.told_to_die = True
+                self.control_channel.tell(identity, Nod())
+            case Unreachable(worker=worker, peer=peer, waited_s=waited_s):
+                if now_s >= self._said_of_peer_s.get(peer, 0.0) + waited_s / 2:  # one for all
+                    self._said_of_peer_s[peer] = now_s
+                    text = f"worker {worker} has not reached worker {peer} for {waited_s:.3g} s"
+                    self._warn(f"{text}; it keeps trying: check the network between them")
+            case WantsTuning(wishes=wishes):
+                self.tune(wishes)
+            case Noticed(worker=worker, text=text):
+                self._warn(f"worker {worker}: {text}")
+            case Logged():
+                pass_on(message, self.coordinator.plan.graph.name)
+            case WorkerBroke(number=number, attempt=attempted, error=error):
+                self.attempts.heard(number, attempted)
+                if self.attempts.is_current(identity, number):
+                    self._warn(str(error))
+                    self._lose(number, "broke", now_s)
+                else:
+                    self._obey(self.coordinator.on_start_failed(number, error, now_s))
+            case _:
+                if self.attempts.is_placed(identity):
+                    self._measure(message)
+                    self._obey(self.coordinator.on_report(message, now_s))
+                    if type(message) in _REPORTED_AT:
+                        self.injector.reached(_REPORTED_AT[type(message)])
+                    if self.running_s is None and self.coordinator.phase is Phase.RUNNING:
+                        self.running_s = now_s
+
+    def _measure(self, report: Report) -> None:
+        if isinstance(report, Progress) and report.meter is not None:
+            self.meters[report.shard] = report.meter
+            self.counts[report.shard] = report.counts
+            if self.config.monitor is not None:
+                self.config.monitor.heard(report.shard, report.meter)
+
+    def _welcome(self, identity: bytes, hello: Hello, now_s: float) -> None:
+        self.attempts.welcome(identity, hello, now_s)
+        if hello.plan != self.plan_number:
+            self._tell_plan(identity)
+            return
+        self._obey(self.coordinator.on_process_joined(hello.number, hello.address, now_s))
+
+    def _place(self, order: Place) -> None:
+        identity = self.attempts.place(order.process, order.worker).identity
+        self.control_channel.tell(identity, TakePlace(order.worker))
+        for kill in self.injector.for_new_worker(order.worker):
+            self.control_channel.tell(identity, kill)
+        if self.tuning.version:
+            self.control_channel.tell(identity, Tune(self.tuning))
+
+    # Workers that die.
+
+    def _watch_workers(self, now_s: float) -> None:
+        limit_s = self.config.heartbeat_timeout_s
+        for number, task in self.attempts.silent(limit_s, now_s):
+            self._lose(number, f"silent for {limit_s:g} s", now_s)
+            # Spark does not know; it starts the task again once it was told to kill it.
+            with suppress(*NO_ANSWER):  # then it is gone, which ends the job
+                self.context._jsc.sc().killTaskAttempt(task, True, "silent")
+        missing = self.attempts.missing
+        if not self.attempts.all_here:
+            self._look_for_startup_failures(now_s)
+        if missing and now_s > self._patience_s and not self.job.ended:
+            self._patience_s = now_s + START_PATIENCE_S
+            self._warn(
+                f"still waiting for {missing} of {len(self.coordinator.plan.workers)} workers: the "
+                "cluster may have too few free slots; stop other jobs or use fewer --workers"
+            )
+
+    def _look_for_startup_failures(self, now_s: float) -> None:
+        for lost in self.births.failed(self.attempts.newest, now_s):
+            self.attempts.heard(lost.number, lost.attempt)
+            self._obey(self.coordinator.on_start_failed(lost.number, lost.error, now_s))
+
+    def _lose(self, number: TaskNumber, how: str, now_s: float) -> None:
+        self.attempts.forget(number)
+        self._patience_s = now_s + START_PATIENCE_S
+        self._obey(self.coordinator.on_process_lost(number, how, now_s))
+
+    def _kill_in_time(self, now_s: float) -> None:
+        if self.running_s is None:
+            return
+        for worker, order in self.injector.due(now_s - self.running_s):
+            if (attempt := self.attempts.of(worker)) is not None:
+                self.injector.asked(worker, order.kill)
+                self.control_channel.tell(attempt.identity, order)
+
+    # Orders.
+
+    def _obey(self, orders: list[Order]) -> None:
+        for order in orders:
+            match order:
+                case SendTo(worker=worker, command=command):
+                    if isinstance(command, StartCheckpoint) and worker == 0:
+                        self.injector.reached(Point.BEFORE_SNAPSHOT)
+                    if (attempt := self.attempts.of(worker)) is not None:
+                        self.control_channel.tell(attempt.identity, command)
+                case Place():
+                    self._place(order)
+                case Dismiss(process=number):
+                    if (attempt := self.attempts.process(number)) is not None:
+                        self.control_channel.tell(attempt.identity, Shutdown())
+                case WriteManifest(manifest=manifest):
+                    if manifest is not self.coordinator.unwritten:
+                        self.injector.reached(Point.AFTER_SNAPSHOT)
+                    self.writer.put(manifest)
+                case Discard():
+                    self.writer.put(order)
+                case Note(text=text, warning=warning, given_up=number, repeats=repeats):
+                    if not repeats:
+                        self._note(text, warning)
+                    if number is not None:
+                        self.listener.given_up(number, text)
+                case Quiesced():
+                    self._perform(self.plan_change.on_quiesced(self.coordinator))
+                case Refused(error=error):
+                    self._perform(self.plan_change.on_refused(self.coordinator, error))
+                case EndRun():
+                    self.end = order
+                case _:
+                    assert_never(order)
+
+    # Plans.
+
+    def _look_at_plan(self, now_s: float) -> None:
+        """See whether the run is to have another plan."""
+        plan = self.coordinator.plan
+        if self.coordinator.phase is Phase.RUNNING:
+            self.scale_requests.answer(plan)
+            if self.scaler is not None and (wanted := self.scaler.look(plan, self.meters, now_s)):
+                self.scale_requests.want(wanted)
+        facts = Facts(self.attempts.present, self.scale_requests.wanted)
+        self._perform(self.plan_change.look(self.coordinator, facts, now_s))
+
+    def _perform(self, decisions: list[Decision]) -> None:
+        for decision in decisions:
+            match decision:
+                case StartQuiesce(reason=reason):
+                    self._obey(self.coordinator.on_quiesce(reason, time.monotonic()))
+                case TakePlan(successor=successor):
+                    self._take_plan(successor)
+                case ReturnToFormer(successor=successor, error=error):
+                    self.scale_requests.withdraw(successor.plan, error)
+                    self._take_plan(successor)
+                case GiveUp(error=error):
+                    self.scale_requests.fail(error)
+                case FailRun(error=error):
+                    for identity in self.attempts.identities():
+                        self.control_channel.tell(identity, Shutdown())
+                    self.end = EndRun(Outcome.FAILED, error)
+                case Note(text=text, warning=warning):
+                    self._note(text, warning)
+                case _:
+                    assert_never(decision)
+
+    def _take_plan(self, successor: Coordinator) -> None:
+        """All processes forget what they had, and say hello again with the plan of this coordinator.
+
+        A process that starts meanwhile is given this plan when it says hello.
+        """
+        self.coordinator, plan = successor, successor.plan
+        self.plan_number += 1
+        self._pickled_plan = cloudpickle.dumps(plan)
+        self.attempts.replan(plan)
+        self.injector.plan = plan
+        self.meters, self.counts = {}, {}
+        if self.scaler is not None:
+            self.scaler.changed(time.monotonic())
+        self.listener.rescaled(plan)
+        for identity in self.attempts.identities():
+            self._tell_plan(identity)
+
+    def _tell_plan(self, identity: bytes) -> None:
+        self.control_channel.tell(identity, NewPlan(self.plan_number, self._pickled_plan))
+
+    def _note(self, text: str, warning: bool) -> None:
+        self.notes.append(text)
+        self.listener.note(text, warning)
+
+    def _warn(self, text: str) -> None:
+        self._note(text, True)
+
+    def _snapshot(self) -> RunStatus:
+        coordinator = self.coordinator
+        return RunStatus(
+            coordinator.phase,
+            coordinator.worker_count,
+            coordinator.records_read(),
+            coordinator.totals(),
+            coordinator.stable_epoch,
+            coordinator.recoveries,
+        )
+
+    def _measures(self) -> Measures:
+        return Measures(time.time(), dict(self.meters), dict(self.counts), self.attempts.measures())
+
+    def _manifest_done(self, manifest: EpochManifest, error: EverstreamError | None) -> None:
+        now_s = time.monotonic()
+        if error is None and manifest is self.coordinator.unwritten:
+            self._obey(self.coordinator.on_manifest_written(now_s))
+        elif error is None:
+            self.injector.reached(Point.AFTER_PREPARE)
+            self.written.append(manifest)
+            self.listener.epoch(manifest)
+            self._obey(self.coordinator.on_manifest_written(now_s))
+            self._answer()
+            if self.pace is not None:
+                self._note_pace(self.pace.on_epoch(manifest, now_s))
+        else:
+            self._obey(self.coordinator.on_manifest_failed(error, now_s))
+
+    def _answer(self) -> None:
+        if not self.coordinator.is_asked:
+            self._checkpoint_requests.answer(self.coordinator.stable_epoch)
+
+    def _note_pace(self, reason: str | None) -> None:
+        if reason is not None and self.pace is not None:
+            self.coordinator.set_interval(self.pace.every_s)
+            self.listener.interval(self.pace.every_s)
+            self._note(reason, False)

@@ -1,0 +1,1 @@
+"""How the driver learns that a worker is alive, and why one ended."""

@@ -1,0 +1,1 @@
+"""How workers and the driver exchange frames, credit and messages."""

@@ -1,0 +1,1 @@
+"""A worker: the Python process of one Spark task, which runs shards."""

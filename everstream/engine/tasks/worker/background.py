@@ -1,0 +1,134 @@
+"""The threads of a worker that write checkpoints and commit output while the shards go on.
+
+Jobs of one kind keep their order. Outcomes are collected for the main thread, which is woken up
+through a pipe that stands in its poll. A thread that breaks is such an outcome, too: the main thread
+raises what broke it, and the worker ends.
+"""
+
+import os
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any
+
+from everstream.core.fault_points import Point
+from everstream.core.ids import ShardId
+from everstream.errors import EnvironmentFault, InternalError
+from everstream.runtime.jobs import CommitJob, Upload
+from everstream.runtime.message_log import Segment
+from everstream.state.store import CheckpointStore
+
+UPLOAD_NICENESS = 5
+"""Added to the niceness of the thread that uploads: on a busy machine the shards go first."""
+
+
+class Background:
+    """One thread for uploads, one for commits."""
+
+    def __init__(self, store: CheckpointStore, reached: Callable[[ShardId, Point], None]) -> None:
+        self.store = store
+        self.reached = reached
+        self.wake_fd, self._write_fd = os.pipe()
+        os.set_blocking(self.wake_fd, False)
+        os.set_blocking(self._write_fd, False)
+        self._done: deque[Callable[[], None]] = deque()
+        self._queues: list[SimpleQueue[Any]] = []
+        self._uploads = self._start("everstream-upload", UPLOAD_NICENESS)
+        self._commits = self._start("everstream-commit")
+
+    def upload(
+        self,
+        job: Upload,
+        uploaded: Callable[[Upload, Any, float], None],
+        failed: Callable[[Upload, BaseException], None],
+    ) -> None:
+        def work() -> None:
+            began_s = time.monotonic()
+            try:
+                ref = job.perform(self.store.put, self.reached)
+            except BaseException as error:  # whatever it is, the main thread must hear of it
+                self.post(lambda error=error: failed(job, error))  # type: ignore[misc]
+            else:
+                took_s = time.monotonic() - began_s
+                self.post(lambda: uploaded(job, ref, took_s))
+
+        self._uploads.put(work)
+
+    def save_segment(self, segment: Segment) -> None:
+        """Write a part of a message log; if that fails, the next checkpoint tries again."""
+
+        def work() -> None:
+            with suppress(EnvironmentFault):
+                segment.save(self.store.put)
+
+        self._uploads.put(work)
+
+    def commit(
+        self,
+        job: CommitJob,
+        done: Callable[[CommitJob], None],
+        failed: Callable[[CommitJob, BaseException], None],
+    ) -> None:
+        if not job.transactions:
+            done(job)
+            return
+
+        def work() -> None:
+            try:
+                job.perform(self.reached)
+            except BaseException as error:  # see above
+                self.post(lambda error=error: failed(job, error))  # type: ignore[misc]
+            else:
+                self.post(lambda: done(job))
+
+        self._commits.put(work)
+
+    def deliver_outcomes(self) -> None:
+        """Call back what has been done since last time; on the main thread."""
+        with suppress(BlockingIOError):
+            os.read(self.wake_fd, 4096)
+        while self._done:
+            self._done.popleft()()
+
+    def close(self) -> None:
+        for queue in self._queues:
+            queue.put(None)
+        os.close(self._write_fd)
+        os.close(self.wake_fd)
+
+    def post(self, callback: Callable[[], None]) -> None:
+        """Have something called on the main thread."""
+        self._done.append(callback)
+        with suppress(OSError):  # awake already, or closing
+            os.write(self._write_fd, b"!")
+
+    def _start(self, name: str, niceness: int = 0) -> "SimpleQueue[Any]":
+        queue: SimpleQueue[Any] = SimpleQueue()
+
+        def loop() -> None:
+            if niceness and sys.platform == "linux":  # elsewhere it would be the whole process
+                thread = threading.get_native_id()
+                before = os.getpriority(os.PRIO_PROCESS, thread)
+                os.setpriority(os.PRIO_PROCESS, thread, before + niceness)
+            while (work := queue.get()) is not None:
+                work()
+
+        def watched() -> None:
+            try:
+                loop()
+            except BaseException:  # whoever waits for this thread would wait for ever
+                broken = InternalError(f"the thread {name} broke: {traceback.format_exc()}")
+                self.post(lambda: _raise(broken))
+
+        threading.Thread(target=watched, name=name, daemon=True).start()
+        self._queues.append(queue)
+        return queue
+
+
+def _raise(error: Exception) -> None:
+    raise error

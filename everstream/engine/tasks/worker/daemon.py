@@ -1,0 +1,43 @@
+"""The process Spark forks its Python workers from, with our imports already done.
+
+A worker that replaces a killed one then starts with everything loaded: restarting a worker takes
+the time of a fork, not of importing Polars, PyArrow and NumPy. Nothing is used here, only
+imported: thread pools and ZeroMQ contexts do not survive a fork.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle  # noqa: F401
+
+import everstream.engine.tasks.worker.worker
+from everstream.engine.spark.zips import forget_zips, use_installed
+
+use_installed("pyspark", "py4j")
+
+import pyspark.daemon  # noqa: E402
+import pyspark.worker  # noqa: E402
+
+PRELOADED = everstream.engine.tasks.worker.worker
+
+
+def leaving_quietly(worker: Callable[..., int]) -> Callable[..., int]:
+    """A worker that Spark no longer listens to ends without a traceback: nobody lost anything.
+
+    What goes wrong in a task, Spark is told in another way.
+    """
+
+    def work(*args: Any) -> int:
+        try:
+            return worker(*args)
+        except (BrokenPipeError, ConnectionResetError):
+            os._exit(1)
+
+    return work
+
+
+if __name__ == "__main__":
+    forget_zips()
+    pyspark.daemon.worker = leaving_quietly(pyspark.daemon.worker)
+    pyspark.daemon.manager()

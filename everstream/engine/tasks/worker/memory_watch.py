@@ -1,0 +1,91 @@
+"""Keeps a worker within the memory it may have: looks, tells, and says at the limit who has it."""
+
+import os
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Final, assert_never
+
+from everstream.core.memory_guard import MemoryGuard, Strain
+from everstream.engine.tasks.worker.memory import in_words
+from everstream.errors import EnvironmentFault
+from everstream.runtime.runner import ShardRunner
+
+_STATM: Final = Path("/proc/self/statm")
+
+
+class MemoryWatch:
+    """Of one worker."""
+
+    def __init__(
+        self,
+        limit_bytes: int,
+        runners: Collection[ShardRunner],
+        takes_in: Callable[[ShardRunner], bool],
+        say: Callable[[str], None],
+    ) -> None:
+        """takes_in: whether something comes to a shard from outside this worker."""
+        self._guard = MemoryGuard(limit_bytes)
+        self._runners = runners
+        self._takes_in = takes_in
+        self._say = say
+        self._said = False
+
+    def holds(self, runner: ShardRunner) -> bool:
+        """Whether this shard is to take nothing in for now."""
+        return self._guard.strain is Strain.HELD and self._takes_in(runner)
+
+    def look(self, now_s: float) -> None:
+        used_bytes = own_memory_bytes()
+        if used_bytes is None or not self._guard.look(used_bytes, now_s):
+            return
+        limit = in_words(self._guard.limit_bytes)
+        match self._guard.strain:
+            case Strain.NONE | Strain.IN_VAIN:
+                pass
+            case Strain.HELD:
+                if not self._said:
+                    self._said = True
+                    self._say(f"{self._near(used_bytes)}: its shards wait until there is less")
+            case Strain.OVER:
+                runner, most = max(
+                    ((runner, _largest(runner)) for runner in self._runners),
+                    key=lambda pair: pair[1][2],
+                )
+                operator, keys, about_bytes = most
+                runner.fail(
+                    EnvironmentFault(
+                        f"a worker has all of the {limit} it may have (worker_memory). Most of it is the "
+                        f"state of '{operator}' in shard {runner.shard.id.number}: about "
+                        f"{_about(keys):,} keys, {in_words(_about(about_bytes))}. Keep that on disk with state='disk', give "
+                        "the operator more shards on more workers, or raise worker_memory."
+                    )
+                )
+            case _:
+                assert_never(self._guard.strain)
+
+    def _near(self, used_bytes: int) -> str:
+        limit = in_words(self._guard.limit_bytes)
+        return f"a worker has {in_words(used_bytes)} of the {limit} it may have (worker_memory)"
+
+
+def own_memory_bytes() -> int | None:
+    """What this process has that is no page of a file; None where the system does not tell."""
+    try:
+        fields = _STATM.read_text().split()
+    except OSError:
+        return None
+    return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _about(number: int) -> int:
+    """One digit of it: the same end is to be told in the same words when it comes again."""
+    return round(number, 1 - len(str(number)))
+
+
+def _largest(runner: ShardRunner) -> tuple[str, int, int]:
+    """The operator with the largest state, its keys, and about how many bytes they are."""
+    sizes = runner.chain.state.sizes()
+    if not sizes:
+        return (runner.shard.id.operator, 0, 0)
+    operator = max(sizes, key=lambda name: sizes[name][1])
+    return (operator, *sizes[operator])

@@ -1,0 +1,67 @@
+"""What a worker's process uses: processor, memory, and the time that Python collects garbage.
+
+Read by the thread that says that the worker lives, a few times a second.
+"""
+
+import gc
+import os
+import resource
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_STATM = Path("/proc/self/statm")
+
+
+@dataclass(frozen=True)
+class Used:
+    """Sums since the process began, unless said otherwise."""
+
+    cpu_s: float = 0.0
+    """Of all its threads, in user and kernel mode."""
+    memory_bytes: int | None = None
+    """Resident now; None where the system does not tell."""
+    peak_bytes: int = 0
+    """The most that was ever resident."""
+    collecting_s: float = 0.0
+    """Spent in Python's garbage collection, since somebody looks."""
+
+
+class ProcessUse:
+    """Looks at the process it is made in, until it is closed."""
+
+    def __init__(self) -> None:
+        self._collecting_s = 0.0
+        self._began_s = 0.0
+        gc.callbacks.append(self._on_collection)
+
+    def close(self) -> None:
+        gc.callbacks.remove(self._on_collection)
+
+    def read(self) -> Used:
+        resident = _resident_bytes()
+        # The kernel brings its own peak up to date only now and then.
+        peak = max(peak_bytes(), resident or 0)
+        return Used(time.process_time(), resident, peak, self._collecting_s)
+
+    def _on_collection(self, phase: str, _: dict[str, Any]) -> None:
+        now_s = time.perf_counter()
+        if phase == "start":
+            self._began_s = now_s
+        else:
+            self._collecting_s += now_s - self._began_s
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has had."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _resident_bytes() -> int | None:
+    try:
+        return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return None  # not Linux

@@ -1,0 +1,75 @@
+"""Texts without passwords: what is said, logged, shown on a page or kept in a history.
+
+An address may hold who connects (`scheme://user:password@host`), and so may whatever a library says of
+it. A text does not tell where a password ends that has `@`, `/` or spaces in it, so rather too much is
+taken out than too little: with a user and a colon, all up to the last `@` of the line.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+from urllib.parse import quote, unquote, unquote_plus, urlsplit
+
+HIDDEN: Final = "***"
+SHORTEST: Final = 3
+"""Shorter words are not looked for: they are in every text."""
+_WITH_PASSWORD: Final = re.compile(r"://[^\s:/]*:")
+_WITH_USER: Final = re.compile(r"://[^\s/]*@")
+_SETTING: Final = re.compile(
+    r"""(?ix)\b ([\w.-]*(?:password|passwd|pwd|secret|token|credentials?|signature
+        |(?:access|account|api|sas|shared)[_-]?key(?:[_-]?id)?))
+        (\s*=\s*) ('(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*" | [^\s&;,'")]+)"""
+)
+
+
+def hidden(text: str) -> str:
+    """A text without the names and passwords of the URLs and connection strings in it."""
+    return "\n".join(map(_hidden_in_line, text.split("\n")))
+
+
+def without_secret(url: str) -> str:
+    """A URL without the password, or the name, that may stand in it, and without its options."""
+    address, question, _ = hidden(url).partition("?")
+    return address + ("?..." if question else "")
+
+
+def hidden_in(value: Any) -> Any:
+    """The same value, with no password in any text of its dicts and lists."""
+    if isinstance(value, str):
+        return hidden(value)
+    if isinstance(value, dict):
+        return {name: hidden_in(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [hidden_in(inner) for inner in value]
+    return value
+
+
+def place_of(url: str) -> str:
+    """Scheme, host, port and path of a URL: all that may be shown. A ValueError if it has no such."""
+    parts = urlsplit(url)
+    if "@" in f"{parts.path}{parts.query}{parts.fragment}":
+        raise ValueError("an @ after the host, or a password that is not percent-encoded")
+    port = f":{parts.port}" if parts.port else ""
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
+    return f"{parts.scheme}://{host}{port}{parts.path}"
+
+
+def without(text: str, secrets: Iterable[str | None], longest: int | None = None) -> str:
+    """A text in one line with none of these words in it, however they are written in a URL."""
+    spelt = {
+        spelling
+        for secret in secrets
+        if secret
+        for spelling in (secret, unquote(secret), unquote_plus(secret), quote(secret, safe=""))
+    }
+    for secret in sorted(spelt, key=len, reverse=True):
+        if len(secret) >= SHORTEST:
+            text = text.replace(secret, HIDDEN)
+    return " ".join(hidden(text).split())[:longest]
+
+
+def _hidden_in_line(line: str) -> str:
+    found, last = _WITH_PASSWORD.search(line), line.rfind("@")
+    if found is not None and last >= found.end():
+        line = f"{line[: found.start()]}://{line[last + 1 :]}"
+    return _SETTING.sub(rf"\1\2{HIDDEN}", _WITH_USER.sub("://", line))

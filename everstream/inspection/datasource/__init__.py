@@ -1,0 +1,25 @@
+"""A store as Spark sees it: output, state, checkpoints and dead letters as DataFrames.
+
+`spark.read.format("everstream")` and `spark.readStream.format("everstream")` work on the stores of
+every run, while it goes on and after it. They only read. Spark finds the format by itself where
+Everstream is installed, because it looks for modules called `pyspark_...`; `register` is for
+sessions that cannot find it so.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["register"]
+
+
+def register(spark: "SparkSession") -> None:
+    """Make `spark.read.format("everstream")` known to a session that has not found it by itself.
+
+    Spark looks for it where packages are installed or in `PYTHONPATH`. It does not see an editable
+    install (`pip install -e`); there, call this once per session.
+    """
+    from everstream.inspection.datasource.source import EverstreamSource
+
+    spark.dataSource.register(EverstreamSource)

@@ -1,0 +1,73 @@
+"""The format "everstream" of `spark.read` and `spark.readStream`.
+
+Spark makes one of these in a process of its own to plan a query, and sends the readers on to its
+tasks. All of them only read the store.
+"""
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from everstream.core.manifest import EpochManifest
+from everstream.errors import UserError
+from everstream.inspection.checkpoints import choose, survey_of
+from everstream.inspection.datasource import checkpoints, output, state
+from everstream.inspection.datasource.asked import Asked, What
+from everstream.inspection.datasource.committed import outputs_of
+from everstream.inspection.operator_state import require_operator
+
+
+class EverstreamSource(DataSource):
+    """What a store holds, as a table or a stream.
+
+    Options: `store` (or `.load(store)`), `what` ("output", "state", "checkpoints", "dead_letters"),
+    `operator`, `epoch` of state, `verify` of checkpoints, `store_key`. Without `what`: the output,
+    unless `operator` names one that keeps none; then its state.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "everstream"
+
+    def schema(self) -> StructType | str:
+        asked = self._asked()
+        match asked.what or _what_there_is(asked):
+            case "state":
+                return state.COLUMNS
+            case "checkpoints":
+                return checkpoints.COLUMNS
+            case "dead_letters":
+                return output.DEAD_LETTER_COLUMNS
+            case "output":
+                return output.output_schema(asked.of_kind("output"))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        asked = self._asked()
+        match asked.what or _what_there_is(asked):
+            case "state":
+                return state.StateReader(asked.of_kind("state"), schema)
+            case "checkpoints":
+                return checkpoints.CheckpointsReader(asked, schema)
+            case "dead_letters" | "output" as what:
+                return output.OutputReader(asked.of_kind(what), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        asked = self._asked()
+        what = asked.what or "output"
+        if what not in ("output", "dead_letters"):
+            raise UserError(
+                f"{what} cannot be read as a stream; output and dead_letters can. Use spark.read."
+            )
+        return output.OutputStream(asked.of_kind(what), schema)
+
+    def _asked(self) -> Asked:
+        return Asked.of(self.options)
+
+
+def _what_there_is(asked: Asked) -> What:
+    """Where it was not said: an operator without output is asked for its state."""
+    if asked.operator is None:
+        return "output"
+    survey, _ = survey_of(asked.open())
+    manifest = EpochManifest.from_json(choose(survey, asked.epoch).body)
+    require_operator(manifest, asked.operator)
+    return "output" if asked.operator in outputs_of(manifest, asked.store) else "state"

@@ -1,0 +1,1 @@
+"""What a run shows of itself: its history, metrics, traces, and the page."""

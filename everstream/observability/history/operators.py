@@ -1,0 +1,123 @@
+"""The tables of a view: operators, edges, shards and workers, from a run's plan and its flow."""
+
+from typing import Any
+
+from everstream.observability.history.entries import Entry
+from everstream.observability.history.flow import LOST, Flow
+
+Row = dict[str, Any]
+SHARES = {"busy": "busy_s", "waiting": "waiting_s", "blocked": "blocked_s"}
+
+
+def operators_of(run: Entry, flow: Flow) -> list[Row]:
+    shards = _by_chain(run)
+    return [
+        _operator(operator, shards[operator["chain"]], flow)
+        for operator in run.get("operators", ())
+    ]
+
+
+def edges_of(run: Entry, flow: Flow) -> list[Row]:
+    """A rate where it can be told: at an operator with one edge on that side."""
+    edges: list[Row] = run.get("edges", [])
+    chains = {operator["name"]: operator["chain"] for operator in run.get("operators", ())}
+    shards = _by_chain(run)
+    rows = []
+    for edge in edges:
+        sender, receiver = edge["from"], edge["to"]
+        per_s = None
+        if sum(other["to"] == receiver for other in edges) == 1:
+            per_s = flow.per_s(("in", shard, receiver) for shard in shards[chains[receiver]])
+        elif sum(other["from"] == sender for other in edges) == 1:
+            per_s = flow.per_s(("out", shard, sender) for shard in shards[chains[sender]])
+        rows.append({**edge, "per_s": _rounded(per_s)})
+    return rows
+
+
+def shards_of(run: Entry, flow: Flow, phase: str, now: float) -> list[Row]:
+    last = {operator["chain"]: operator["name"] for operator in run.get("operators", ())}
+    placed: dict[str, int] = run.get("shards", {})
+    rows = []
+    for shard, worker in placed.items():
+        chain, _, number = shard.rpartition(":")
+        lost = flow.at is not None and str(worker) not in flow.alive
+        rows.append(
+            {
+                "id": shard,
+                "chain": chain,
+                "number": int(number),
+                "worker": worker,
+                "phase": "lost" if lost and phase in ("running", "restoring") else phase,
+                "in_per_s": _rounded(flow.rising.per_s(("in", shard, chain))),
+                "out_per_s": _rounded(flow.rising.per_s(("out", shard, last[chain]))),
+                "bytes_in_per_s": _rounded(flow.rising.per_s(("bytes_in", shard))),
+                "bytes_out_per_s": _rounded(flow.rising.per_s(("bytes_out", shard))),
+                **{name: flow.share(of, shard) for name, of in SHARES.items()},
+                "frames_waiting": flow.now(shard, "frames_waiting"),
+                "watermark": flow.now(shard, "watermark"),
+                "lag_s": _lag_s(flow.now(shard, "watermark"), now),
+                "state_bytes": flow.now(shard, "state_bytes"),
+                "state_keys": flow.now(shard, "state_keys"),
+                "log_bytes": flow.now(shard, "log_bytes"),
+            }
+        )
+    return rows
+
+
+def workers_of(run: Entry, flow: Flow) -> list[Row]:
+    rows = []
+    for number in range(run.get("workers", 0)):
+        name = str(number)
+        there = flow.workers.get(name, {})
+        alive = name in flow.alive
+        rows.append(
+            {
+                "id": number,
+                **{of: there.get(of) for of in ("machine", "pid", "attempt")},
+                "alive": alive,
+                "cpu": _rounded(flow.rising.per_s(("cpu_s", "worker", name)) if alive else None, 4),
+                "memory_bytes": there.get("memory_bytes") or None if alive else None,
+                "peak_bytes": there.get("peak_bytes") or None,
+                "collecting": _rounded(
+                    flow.rising.per_s(("collecting_s", "worker", name)) if alive else None, 4
+                ),
+            }
+        )
+    return rows
+
+
+def _operator(operator: Row, shards: list[str], flow: Flow) -> Row:
+    name = operator["name"]
+    counted = flow.counted(name) or (None, None)
+    shares = {
+        column: [share for shard in shards if (share := flow.share(of, shard)) is not None]
+        for column, of in SHARES.items()
+    }
+    return {
+        **operator,
+        "records_in": counted[0],
+        "records_out": counted[1],
+        "in_per_s": _rounded(flow.per_s(("in", shard, name) for shard in shards)),
+        "out_per_s": _rounded(flow.per_s(("out", shard, name) for shard in shards)),
+        **{
+            column: round(sum(known) / len(known), 4) if known else None
+            for column, known in shares.items()
+        },
+        "busiest": max(shares["busy"], default=None),
+        **{lost: flow.lost(lost, name, shards) for lost in LOST},
+    }
+
+
+def _by_chain(run: Entry) -> dict[str, list[str]]:
+    chains: dict[str, list[str]] = {}
+    for shard in run.get("shards", {}):
+        chains.setdefault(shard.rpartition(":")[0], []).append(shard)
+    return chains
+
+
+def _lag_s(watermark: int | None, now: float) -> float | None:
+    return None if watermark is None else round(now - watermark / 1000, 3)
+
+
+def _rounded(rate: float | None, digits: int = 1) -> float | None:
+    return None if rate is None else round(rate, digits)

@@ -1,0 +1,224 @@
+"""The JSON schema of the view: what `/api/schema` gives, and a test holds real views against."""
+
+from typing import Any
+
+from everstream.observability.history.run_view import VERSION
+from everstream.observability.history.series import NAMES, POINTS
+
+Schema = dict[str, Any]
+
+
+def _or_null(kind: str, says: str = "") -> Schema:
+    return {"type": [kind, "null"], **({"description": says} if says else {})}
+
+
+def _text(says: str = "") -> Schema:
+    return {"type": "string", **({"description": says} if says else {})}
+
+
+def _number(says: str = "") -> Schema:
+    return {"type": "number", **({"description": says} if says else {})}
+
+
+def _count(says: str = "") -> Schema:
+    return {"type": "integer", "minimum": 0, **({"description": says} if says else {})}
+
+
+def _flag(says: str = "") -> Schema:
+    return {"type": "boolean", **({"description": says} if says else {})}
+
+
+def _object(**properties: Schema) -> Schema:
+    """All of these and no others."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _many(item: Schema, most: int | None = None, says: str = "") -> Schema:
+    limit = {} if most is None else {"maxItems": most}
+    about = {"description": says} if says else {}
+    return {"type": "array", "items": item, **limit, **about}
+
+
+def _by_name(value: Schema, says: str = "") -> Schema:
+    return {"type": "object", "additionalProperties": value, "description": says}
+
+
+_SHARE = {"type": ["number", "null"], "minimum": 0, "maximum": 1}
+_RATE = _or_null("number", "per second, over the last seconds; null if not known")
+_WALL = "seconds since 1970"
+_MS = _or_null("number", "milliseconds after the failure; null: not yet")
+
+_OPERATOR = _object(
+    name=_text(),
+    kind={"enum": ["source", "operator", "sink"]},
+    chain=_text("the first of the operators that share its shards"),
+    shards=_count(),
+    records_in=_or_null("integer", "each record once"),
+    records_out=_or_null("integer"),
+    in_per_s=_RATE,
+    out_per_s=_RATE,
+    busy={**_SHARE, "description": "of the time, on average over its shards"},
+    waiting={**_SHARE, "description": "with nothing to do"},
+    blocked={**_SHARE, "description": "back-pressured: no room at those behind"},
+    busiest={**_SHARE, "description": "busy of the busiest shard"},
+    skipped=_or_null("integer", "records left out because of an error"),
+    late=_or_null("integer", "records that came after their window was closed"),
+    dead_letters=_or_null("integer", "of those left out, kept as dead letters"),
+)
+_EDGE = {
+    "type": "object",
+    "properties": {
+        "from": _text(),
+        "to": _text(),
+        "routing": {"enum": ["fused", "on demand", "by key", "broadcast"]},
+        "per_s": _RATE,
+        "feedback": _flag("leads back to where its records came from"),
+    },
+    "required": ["from", "to", "routing", "per_s", "feedback"],
+    "additionalProperties": False,
+}
+_SHARD = _object(
+    id=_text("CHAIN:NUMBER"),
+    chain=_text(),
+    number=_count(),
+    worker=_count(),
+    phase=_text("that of the run, or 'lost' while its worker is not there"),
+    in_per_s=_RATE,
+    out_per_s=_RATE,
+    bytes_in_per_s=_RATE,
+    bytes_out_per_s=_RATE,
+    busy=_SHARE,
+    waiting=_SHARE,
+    blocked=_SHARE,
+    frames_waiting=_or_null("integer"),
+    watermark=_or_null("integer", "milliseconds since 1970"),
+    lag_s=_or_null("number", "how far the watermark is behind the clock"),
+    state_bytes=_or_null("integer"),
+    state_keys=_or_null("integer"),
+    log_bytes=_or_null("integer"),
+)
+_WORKER = _object(
+    id=_count(),
+    machine=_or_null("string"),
+    pid=_or_null("integer"),
+    attempt=_or_null("integer"),
+    alive=_flag(),
+    cpu=_or_null("number", "cores"),
+    memory_bytes=_or_null("integer"),
+    peak_bytes=_or_null("integer"),
+    collecting=_or_null("number", "share of the time in garbage collection"),
+)
+_CHECKPOINT = _object(
+    epoch=_count(),
+    started_at=_or_null("number", _WALL),
+    duration_s=_or_null("number"),
+    bytes=_or_null("integer"),
+    failed=_or_null("string", "why it could not be had; null if it is stable"),
+    forced=_count("shards that were forced to it"),
+    slowest=_or_null("string", "the shard that took longest"),
+    shards=_many(
+        _object(
+            shard=_text(),
+            number=_count(),
+            aligned_s=_number("inputs were held for those whose marker had not come"),
+            capture_s=_number("the shard stood still"),
+            upload_s=_number(),
+            bytes=_count(),
+            forced=_flag(),
+        )
+    ),
+    at=_number(f"when it was stable, or given up; {_WALL}"),
+)
+_FAILURE = _object(
+    id=_text(),
+    what=_text(),
+    shards=_many(_text()),
+    injected=_flag("it was asked for"),
+    at=_number(_WALL),
+    from_epoch=_count("where the run went back to"),
+    records_replayed=_count(),
+    duplicates_suppressed=_count(),
+    went_back=_many(_text(), says="shards that went back to a checkpoint"),
+    checkpoints_back=_count(),
+    rollback_s=_number(),
+    detected_ms=_MS,
+    restarted_ms=_MS,
+    restored_ms=_MS,
+    replayed_ms=_MS,
+    caught_up_ms=_MS,
+)
+_SERIES: Schema = {
+    "type": "object",
+    "description": f"columns of equal length, at most {POINTS} points, older ones further apart",
+    "properties": {
+        "at": _many(_number(_WALL), POINTS),
+        **{name: _many(_or_null("number"), POINTS) for name in NAMES},
+    },
+    "required": ["at", *NAMES],
+    "additionalProperties": False,
+}
+
+VIEW: Schema = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "title": "The view of a run",
+    **_object(
+        version={"const": VERSION},
+        pipeline=_or_null("string"),
+        store=_or_null("string", "without what could be secret"),
+        engine=_or_null("string"),
+        protocol=_or_null("string"),
+        interval_s=_or_null("number", "between two checkpoints; null: not by time"),
+        phase=_text(),
+        epoch=_count("the newest that is stable"),
+        started_at=_or_null("number", _WALL),
+        now=_number(_WALL),
+        ended={
+            "anyOf": [
+                {"type": "null"},
+                _object(outcome=_text(), error=_or_null("string"), at=_number(_WALL)),
+            ]
+        },
+        drivers_lost=_count(),
+        spark_ui=_or_null("string"),
+        actions=_flag("somebody is there who does what /api/actions asks for"),
+        configuration=_by_name(_text()),
+        operators=_many(_OPERATOR),
+        edges=_many(_EDGE),
+        shards=_many(_SHARD),
+        workers=_many(_WORKER),
+        series=_SERIES,
+        latency=_by_name(
+            _object(
+                **{name: _or_null("number") for name in ("p50_ms", "p95_ms", "p99_ms")},
+            ),
+            "sink -> from source to sink, over the last seconds",
+        ),
+        checkpoints=_many(_CHECKPOINT, 100, "newest first"),
+        failures=_many(_FAILURE, 200, "newest first"),
+        recovery_line={
+            "anyOf": [
+                {"type": "null"},
+                _by_name(_object(number=_count(), at=_number(_WALL)), "shard -> its checkpoint"),
+            ]
+        },
+        notes=_many(_object(at=_number(_WALL), text=_text(), warning=_flag()), 200, "newest first"),
+        advice={
+            "anyOf": [
+                {"type": "null"},
+                _object(
+                    curve=_many(
+                        _many(_number(), 2),
+                        says="[interval in seconds, share of the time it costs]",
+                    ),
+                    present_s=_number(),
+                    best_s=_number(),
+                ),
+            ]
+        },
+    ),
+}

@@ -1,0 +1,134 @@
+"""Writes a run's history to its store from a thread of its own: the run never waits for it.
+
+When the store is slow, samples that nobody has written yet go first; when it does not
+take anything, that is said once and the run goes on.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+from everstream.errors import EverstreamError, said
+from everstream.observability.history.entries import Entry
+from everstream.observability.history.run_view import URGENT
+from everstream.observability.history.stored import BLOB_BYTES, blob_name, encoded, prune, shortened
+from everstream.state.blobs import Blobs
+
+WRITE_EVERY_S = 5.0
+URGENT_AFTER_S = 0.5
+SAMPLE_EVERY_S = 5.0
+SHARDS_PER_S = 10.0
+"""With many shards samples are further apart, so that a history reaches as far back."""
+WAITING = 5_000
+"""So many entries may wait for a slow store."""
+LEAVE_PATIENCE_S = 5.0
+
+
+LAST = frozenset({"end", "driver_lost"})
+"""Nothing more is measured behind these: how it was just before is kept, however short it was."""
+
+
+class HistoryWriter:
+    """One run's part of the history."""
+
+    def __init__(
+        self,
+        blobs: Blobs,
+        on_trouble: Callable[[str], None],
+        clock: Callable[[], float] = time.time,
+        blob_bytes: int = BLOB_BYTES,
+    ) -> None:
+        self._blobs = blobs
+        self._on_trouble = on_trouble
+        self._clock = clock
+        self._blob_bytes = blob_bytes
+        self._lock = threading.Lock()
+        self._waiting: list[Entry] = []
+        self._run: Entry | None = None
+        """The newest: one writer may outlive several drivers."""
+        self._first: Entry | None = None
+        self._blob: list[Entry] = []
+        self._number = 0
+        self._sampled_at = 0.0
+        self._passed_over: Entry | None = None
+        """The newest sample, if it came too soon after the one before it."""
+        self._troubled = False
+        self._wake = threading.Event()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._work, name="everstream-history", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def take(self, entry: Entry) -> None:
+        """An entry to be kept. Returns at once."""
+        if entry["kind"] == "sample":
+            due = self._due(entry)
+            self._passed_over = None if due else entry
+            if not due:
+                return
+        with self._lock:
+            if entry["kind"] in LAST and self._passed_over is not None:
+                self._waiting.append(shortened(self._passed_over))
+                self._passed_over = None
+            if entry["kind"] == "run":
+                self._run = entry
+                self._first = self._first or entry
+            self._waiting.append(shortened(entry))
+            if len(self._waiting) > WAITING:
+                left = [waiting for waiting in self._waiting if waiting["kind"] != "sample"]
+                self._waiting = left[-WAITING // 2 :]
+        if entry["kind"] in URGENT:
+            self._wake.set()
+
+    def stop(self) -> None:
+        """Write what there is; a store that takes long is left to itself."""
+        self._stopped = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=LEAVE_PATIENCE_S)
+
+    def flush(self) -> None:
+        """Write all that was taken so far."""
+        with self._lock:
+            first = self._first
+            if self._run is None or first is None:
+                return  # they wait for the entry of their run
+            news, self._waiting = self._waiting, []
+        if not news:
+            return
+        if not self._blob:
+            self._blob = [] if self._run in news else [self._run]
+        self._blob += news
+        if len(self._blob) > WAITING:  # the store has taken nothing for long
+            self._blob = [self._run, *self._blob[-WAITING // 2 :]]
+        data = encoded(self._blob)
+        self._blobs.write(blob_name(first["at"], first["run"], self._number), data)
+        if len(data) > self._blob_bytes:
+            self._number, self._blob = self._number + 1, []
+            prune(self._blobs, self._clock())
+
+    def _due(self, sample: Entry) -> bool:
+        apart_s = max(SAMPLE_EVERY_S, len(sample["shards"]) / SHARDS_PER_S)
+        if sample["phase"] == "running" and sample["at"] - self._sampled_at < apart_s:
+            return False
+        self._sampled_at = sample["at"]
+        return True
+
+    def _work(self) -> None:
+        self._try(lambda: prune(self._blobs, self._clock()))
+        while not self._stopped:
+            if self._wake.wait(WRITE_EVERY_S) and not self._stopped:
+                time.sleep(URGENT_AFTER_S)  # what belongs together is written together
+            self._wake.clear()
+            self._try(self.flush)
+        self._try(self.flush)
+
+    def _try(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+            self._troubled = False
+        except (EverstreamError, TypeError, ValueError) as error:  # or no JSON can hold it
+            if not self._troubled:
+                self._troubled = True
+                self._on_trouble(f"the history of this run is not kept just now: {said(error)}")

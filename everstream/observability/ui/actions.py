@@ -1,0 +1,68 @@
+"""Carries out what a page asks for on a run that is driven in this process."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from everstream.errors import UserError
+
+PATIENCE_S = 60.0
+"""So long a page waits for a checkpoint before it is told that it is still on its way."""
+
+
+class Steerable(Protocol):
+    """A run as its handle has it."""
+
+    def checkpoint(self, timeout: str | float | None = None) -> int: ...
+
+    def savepoint(self, name: str, timeout: str | float | None = None) -> Any: ...
+
+    def set_interval(self, every: str | float) -> None: ...
+
+    def kill_worker(self, worker: int) -> None: ...
+
+    def scale(self, shards: Mapping[str, int], timeout: str | float | None = None) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class Actions:
+    """Passes actions on to a run."""
+
+    def __init__(self, run: Steerable) -> None:
+        self._run = run
+
+    def act(self, action: str, wishes: Mapping[str, Any]) -> str:
+        match action:
+            case "checkpoint":
+                epoch = self._run.checkpoint(PATIENCE_S)
+                return f"epoch {epoch} is stable"
+            case "savepoint":
+                name = _wished(wishes, "name", str, '{"name": "before-the-upgrade"}')
+                saved = self._run.savepoint(name, PATIENCE_S)
+                return f"savepoint '{name}' keeps epoch {saved.body['epoch']}"
+            case "stop":
+                self._run.stop()
+                return "stopping with a checkpoint"
+            case "interval":
+                every = _wished(wishes, "every", str | int | float, '{"every": "5s"}')
+                self._run.set_interval(every)
+                return f"a checkpoint every {every} from now on"
+            case "kill":
+                worker = _wished(wishes, "worker", int, '{"worker": 0}')
+                self._run.kill_worker(worker)
+                return f"worker {worker} is killed"
+            case "scale":
+                example = '{"operator": "count", "shards": 4}'
+                operator = _wished(wishes, "operator", str, example)
+                shards = _wished(wishes, "shards", int, example)
+                self._run.scale({operator: shards}, PATIENCE_S)
+                return f"'{operator}' has {shards} shard(s) now"
+            case _:
+                raise UserError(f"there is no action '{action}'.")
+
+
+def _wished(wishes: Mapping[str, Any], name: str, kind: Any, example: str) -> Any:
+    value = wishes.get(name)
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise UserError(f"say what you want as JSON, as in {example}.")
+    return value

@@ -1,0 +1,227 @@
+"""The run_view as Prometheus reads it. Names follow Flink's where the meaning is the same.
+
+Counters never fall, though processes start again and go back to checkpoints: they count what was done,
+what was done twice included. Gauges that are not known are left out.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from everstream.core.histogram import BUCKETS, Histogram, lower_s
+from everstream.extras import extra
+from everstream.observability.history.run_view import RunView
+
+with extra("ui"):
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import (
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        HistogramMetricFamily,
+        Metric,
+    )
+    from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+PREFIX = "everstream_"
+SHARD_LABELS = ("pipeline", "operator", "shard", "worker")
+WORKER_LABELS = ("pipeline", "worker")
+EVERY_BUCKETS = 8
+"""The histogram has a bound at each doubling, not at each of its finer buckets."""
+
+OPERATOR_COUNTERS = {
+    "in": ("num_records_in", "Records an operator has taken, those that came again included."),
+    "out": ("num_records_out", "Records an operator has given, those given again included."),
+    "late": ("num_late_records_dropped", "Records that came after their window was closed."),
+    "skipped": ("num_records_skipped", "Records left out because of an error."),
+    "dead_letters": ("num_dead_letters", "Of the records left out, those kept as dead letters."),
+}
+SHARD_COUNTERS = {
+    "bytes_in": ("num_bytes_in", "Bytes from other processes."),
+    "bytes_out": ("num_bytes_out", "Bytes to other processes."),
+    "busy_s": ("busy_time_seconds", "Time spent working."),
+    "waiting_s": ("idle_time_seconds", "Time with nothing to do."),
+    "blocked_s": ("back_pressured_time_seconds", "Time without room at those behind."),
+    "replayed": ("num_records_replayed", "Records delivered again from senders' logs."),
+    "suppressed": ("num_duplicates_suppressed", "Records that came again and were recognised."),
+    "commits": ("num_commits", "Transactions of sinks that were committed."),
+}
+SHARD_GAUGES = {
+    "frames_waiting": ("input_queue_length", "Frames that wait at the inputs."),
+    "state_bytes": ("state_size_bytes", "What a checkpoint of the whole state would take."),
+    "state_keys": ("state_keys", "Keys in the state."),
+    "log_bytes": ("log_size_bytes", "Messages that were sent and may be asked for again."),
+    "behind": ("records_behind", "Records that a paced source should have given by now."),
+}
+WORKER_COUNTERS = {
+    "cpu_s": ("worker_cpu_seconds", "CPU time of the worker's process."),
+    "collecting_s": ("worker_gc_time_seconds", "Time in Python's garbage collection."),
+}
+WORKER_GAUGES = {
+    "memory_bytes": ("worker_memory_bytes", "Resident memory of the worker's process."),
+    "peak_bytes": ("worker_memory_peak_bytes", "The most it ever had."),
+}
+
+
+def exposition(run_view: RunView) -> tuple[bytes, str]:
+    """The text, and the type it is sent as."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(list(families(run_view))))
+    return generate_latest(registry), CONTENT_TYPE_LATEST
+
+
+def families(run_view: RunView) -> Iterator[Metric]:
+    """All there is to tell."""
+    if run_view.run is None:
+        return
+    yield from _of_the_run(run_view)
+    yield from _of_operators(run_view)
+    yield from _of_shards(run_view)
+    yield from _of_workers(run_view)
+    yield _latency(run_view)
+
+
+class _Collector:
+    def __init__(self, found: Sequence[Metric]) -> None:
+        self._found = found
+
+    def collect(self) -> Iterable[Metric]:
+        return self._found
+
+
+def _of_the_run(run_view: RunView) -> Iterator[Metric]:
+    name = run_view.pipeline
+    newest = next((c for c in reversed(run_view.checkpoints) if c["failed"] is None), {})
+    up = run_view.ended is None and bool(run_view.flow.alive)
+    gauges: dict[str, tuple[str, float | None]] = {
+        "up": ("1 while workers are at work, else 0.", float(up)),
+        "last_checkpoint_epoch": ("The newest epoch that is stable.", run_view.epoch),
+        "last_checkpoint_duration_seconds": (
+            "From its start until it was stable.",
+            newest.get("duration_s"),
+        ),
+        "last_checkpoint_size_bytes": ("What it has written.", newest.get("bytes")),
+        "last_checkpoint_timestamp_seconds": (
+            "When the newest checkpoint was stable, since 1970.",
+            run_view.last_stable_at,
+        ),
+        "checkpoint_interval_seconds": ("Between two checkpoints.", run_view.interval_s),
+    }
+    for metric, (says, value) in gauges.items():
+        if value is not None:
+            gauge = GaugeMetricFamily(PREFIX + metric, says, labels=["pipeline"])
+            gauge.add_metric([name], value)
+            yield gauge
+    counters = {
+        "number_of_completed_checkpoints": ("Epochs that became stable.", run_view.completed),
+        "number_of_failed_checkpoints": (
+            "Checkpoints that were given up.",
+            run_view.failed_checkpoints,
+        ),
+        "num_restarts": ("Failures of workers and drivers.", run_view.failures_seen),
+        "num_driver_restarts": ("Drivers that died.", run_view.drivers_lost),
+    }
+    for metric, (says, value) in counters.items():
+        counter = CounterMetricFamily(PREFIX + metric, says, labels=["pipeline"])
+        counter.add_metric([name], value)
+        yield counter
+
+
+def _of_operators(run_view: RunView) -> Iterator[Metric]:
+    run, sums = run_view.run or {}, run_view.flow.rising.sums
+    for side, (metric, says) in OPERATOR_COUNTERS.items():
+        counter = CounterMetricFamily(PREFIX + metric, says, labels=SHARD_LABELS)
+        for operator in run["operators"]:
+            for shard, labels in _shards(run, operator["name"], operator["chain"]):
+                if (side, shard, operator["name"]) in sums:
+                    counter.add_metric(labels, sums[side, shard, operator["name"]])
+        yield counter
+
+
+def _of_shards(run_view: RunView) -> Iterator[Metric]:
+    run, flow = run_view.run or {}, run_view.flow
+    chains = dict.fromkeys(operator["chain"] for operator in run["operators"])
+    placed = [pair for chain in chains for pair in _shards(run, chain, chain)]
+    for field, (metric, says) in SHARD_COUNTERS.items():
+        counter = CounterMetricFamily(PREFIX + metric, says, labels=SHARD_LABELS)
+        for shard, labels in placed:
+            if (field, shard) in flow.rising.sums:
+                counter.add_metric(labels, flow.rising.sums[field, shard])
+        yield counter
+    for field, (metric, says) in SHARD_GAUGES.items():
+        yield _gauge(metric, says, [(labels, flow.now(shard, field)) for shard, labels in placed])
+    marks = [(labels, flow.now(shard, "watermark")) for shard, labels in placed]
+    says = "The time up to which all is known, in seconds since 1970."
+    yield _gauge(
+        "current_input_watermark_seconds",
+        says,
+        [(labels, None if mark is None else mark / 1000) for labels, mark in marks],
+    )
+
+
+def _of_workers(run_view: RunView) -> Iterator[Metric]:
+    run, flow = run_view.run or {}, run_view.flow
+    workers = [str(number) for number in range(run["workers"])]
+    name = run_view.pipeline
+    for field, (metric, says) in WORKER_COUNTERS.items():
+        counter = CounterMetricFamily(PREFIX + metric, says, labels=WORKER_LABELS)
+        for worker in workers:
+            if (field, "worker", worker) in flow.rising.sums:
+                counter.add_metric([name, worker], flow.rising.sums[field, "worker", worker])
+        yield counter
+    yield _gauge(
+        "worker_up",
+        "1 while the worker's process is there.",
+        [([name, worker], float(worker in flow.alive)) for worker in workers],
+        WORKER_LABELS,
+    )
+    for field, (metric, says) in WORKER_GAUGES.items():
+        there = [worker for worker in workers if worker in flow.alive]
+        values = [([name, worker], flow.workers[worker].get(field) or None) for worker in there]
+        yield _gauge(metric, says, values, WORKER_LABELS)
+
+
+def _latency(run_view: RunView) -> Metric:
+    family = HistogramMetricFamily(
+        f"{PREFIX}latency_seconds",
+        "From source to sink.",
+        labels=["pipeline", "operator"],
+    )
+    for sink in sorted(run_view.flow.latency):
+        histogram = run_view.flow.latency_sums(sink)
+        family.add_metric(
+            [run_view.pipeline, sink], _cumulated(histogram), sum_value=_sum_s(histogram)
+        )
+    return family
+
+
+def _cumulated(histogram: Histogram) -> list[tuple[str, float]]:
+    buckets, below = [], 0
+    for start in range(0, BUCKETS, EVERY_BUCKETS):
+        below += sum(histogram.counts[start : start + EVERY_BUCKETS])
+        buckets.append((f"{lower_s(start + EVERY_BUCKETS):.6g}", float(below)))
+    return [*buckets, ("+Inf", float(below))]
+
+
+def _sum_s(histogram: Histogram) -> float:
+    """As far as buckets can tell."""
+    return sum(count * lower_s(b + 0.5) for b, count in enumerate(histogram.counts) if count)
+
+
+def _gauge(
+    metric: str,
+    says: str,
+    values: Iterable[tuple[Sequence[str], float | None]],
+    labels: Sequence[str] = SHARD_LABELS,
+) -> Metric:
+    gauge = GaugeMetricFamily(PREFIX + metric, says, labels=labels)
+    for of, value in values:
+        if value is not None:
+            gauge.add_metric(of, value)
+    return gauge
+
+
+def _shards(run: dict[str, Any], operator: str, chain: str) -> list[tuple[str, list[str]]]:
+    return [
+        (shard, [run["pipeline"], operator, shard.rpartition(":")[2], str(worker)])
+        for shard, worker in run["shards"].items()
+        if shard.rpartition(":")[0] == chain
+    ]

@@ -1,0 +1,219 @@
+"""The routes of the server: the page, the view and its stream, metrics, state, actions."""
+
+import asyncio
+import json
+import re
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from everstream.errors import EverstreamError, UserError
+from everstream.extras import extra
+from everstream.observability.history.schema import VIEW
+from everstream.observability.ui import queries
+from everstream.observability.ui.auth import Guard
+from everstream.observability.ui.metrics import exposition
+from everstream.observability.ui.stream import events
+from everstream.observability.ui.views import ACTIONS, Shown
+
+with extra("ui"):
+    from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
+    from starlette.datastructures import QueryParams
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse, Response, StreamingResponse
+    from starlette.routing import Mount, Route
+    from starlette.staticfiles import StaticFiles
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+Answer: TypeAlias = "Callable[[Request], Awaitable[Response]]"
+PAGE = Path(__file__).parent / "page"
+"""Files that are the same for every run: whoever reaches the server may have them."""
+LARGEST_BODY = 10_000
+HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+
+class Guarded:
+    """Refuses requests that do not name this server, or that pages of other sites send."""
+
+    def __init__(self, app: ASGIApp, guard: Guard) -> None:
+        self._app = app
+        self._guard = guard
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            why_not = self._guard.why_not(Request(scope).headers)
+            if why_not is not None:
+                await refusal(403, why_not)(scope, receive, send)
+                return
+        await self._app(scope, receive, _with_headers(send))
+
+
+class BadRequest(UserError):
+    """What was asked cannot be understood."""
+
+
+class Routes:
+    """What is answered to what."""
+
+    def __init__(self, shown: Shown, guard: Guard) -> None:
+        self._shown = shown
+        self._guard = guard
+        self.ending = asyncio.Event()
+
+    async def session(self, request: Request) -> Response:
+        """Whoever shows the token is given a cookie that is good for queries."""
+        answer = JSONResponse({"acts": self._guard.why_no_action(request.headers) is None})
+        answer.set_cookie(self._guard.cookie, self._guard.session, httponly=True, samesite="strict")
+        return answer
+
+    def for_those_who_may(self, answer: Answer) -> Answer:
+        """The same answer, for whoever knows the token or has the cookie."""
+
+        async def answered(request: Request) -> Response:
+            why_not = self._guard.why_no_look(request.headers, request.cookies)
+            return await answer(request) if why_not is None else refusal(401, why_not)
+
+        return answered
+
+    async def view(self, request: Request) -> Response:
+        return JSONResponse(self._shown.view())
+
+    async def stream(self, request: Request) -> Response:
+        return StreamingResponse(events(self._shown, self.ending), media_type="text/event-stream")
+
+    async def schema(self, request: Request) -> Response:
+        return JSONResponse(VIEW)
+
+    async def metrics(self, request: Request) -> Response:
+        text, kind = await run_in_threadpool(self._shown.live.reading, exposition)
+        return Response(text, media_type=kind)
+
+    async def state(self, request: Request) -> Response:
+        asked, key_file = request.query_params, self._shown.store_key
+        operator, top = _named(asked, "operator"), _number(asked, "top", 100)
+        return await self._looked_up(
+            lambda store: queries.state(store, key_file, operator, top, asked.get("key"))
+        )
+
+    async def dead_letters(self, request: Request) -> Response:
+        asked = request.query_params
+        operator, top = _named(asked, "operator"), _number(asked, "top", 50)
+        return await self._looked_up(lambda store: queries.dead_letters(store, operator, top))
+
+    async def _looked_up(self, look: Callable[[str], dict[str, Any]]) -> Response:
+        store = self._shown.store
+        if store is None:
+            return refusal(409, "the run has not begun: its store is not known yet")
+        try:
+            return JSONResponse(await run_in_threadpool(look, store))
+        except UserError as error:
+            return refusal(404, error.message)
+        except EverstreamError as error:
+            return refusal(409, error.message)
+
+    async def action(self, request: Request) -> Response:
+        name = request.path_params["action"]
+        if request.method != "POST":
+            return refusal(405, "what changes something is asked for with POST")
+        why_not = self._guard.why_no_action(request.headers)
+        if why_not is not None:
+            return refusal(401, why_not)
+        if name not in ACTIONS:
+            return refusal(404, f"there is no action '{name}'; there are: {', '.join(ACTIONS)}")
+        if self._shown.actor is None:
+            return refusal(409, "nobody is there who could do that")
+        try:
+            wishes = await _wishes(request)
+            done = await run_in_threadpool(self._shown.actor.act, name, wishes)
+        except UserError as error:
+            return refusal(400, error.message)
+        except EverstreamError as error:
+            return refusal(409, error.message)
+        except TimeoutError as error:
+            return JSONResponse({"done": False, "text": str(error)}, 202)
+        return JSONResponse({"done": True, "text": done})
+
+
+def make_app(shown: Shown, guard: Guard) -> Starlette:
+    routes = Routes(shown, guard)
+    looks = {
+        "/api/view": routes.view,
+        "/api/stream": routes.stream,
+        "/api/schema": routes.schema,
+        "/api/state": routes.state,
+        "/api/dead_letters": routes.dead_letters,
+        "/metrics": routes.metrics,
+    }
+    may = routes.for_those_who_may
+    app = Starlette(
+        routes=[
+            *(Route(path, may(answer)) for path, answer in looks.items()),
+            Route("/api/session", may(routes.session), methods=["POST"]),
+            Route("/api/actions/{action}", routes.action, methods=["GET", "POST"]),
+            Mount("/", StaticFiles(directory=PAGE, html=True, check_dir=False)),
+        ],
+    )
+    app.add_exception_handler(BadRequest, _not_understood)
+    app.add_middleware(partial(Guarded, guard=guard))
+    app.state.ending = routes.ending
+    return app
+
+
+def _not_understood(request: Request, error: Exception) -> Response:
+    return refusal(400, str(error))
+
+
+def refusal(status: int, text: str) -> JSONResponse:
+    return JSONResponse({"error": text}, status, headers=HEADERS)
+
+
+def _named(asked: QueryParams, name: str) -> str:
+    if not asked.get(name):
+        raise BadRequest(f"say which, as in ?{name}=count.")
+    return asked[name]
+
+
+def _number(asked: QueryParams, name: str, otherwise: int) -> int:
+    text = asked.get(name, str(otherwise))
+    if not re.fullmatch("[0-9]{1,9}", text) or not int(text):
+        raise BadRequest(f"{name}={text[:20]}: give a whole number, such as {otherwise}.")
+    return min(int(text), queries.MOST_ROWS)
+
+
+async def _wishes(request: Request) -> dict[str, Any]:
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > LARGEST_BODY:
+            raise UserError(f"more than {LARGEST_BODY} bytes cannot be wished for.")
+    if not body:
+        return {}
+    try:
+        said = json.loads(body)
+    except (ValueError, RecursionError):
+        raise UserError("what is wished for must be a JSON object.") from None
+    if not isinstance(said, dict):
+        raise UserError("what is wished for must be a JSON object.")
+    return said
+
+
+def _with_headers(send: Send) -> Callable[[Any], Awaitable[None]]:
+    async def sending(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            present = {name.lower() for name, _ in message.get("headers", ())}
+            more = [(n.lower().encode(), v.encode()) for n, v in HEADERS.items()]
+            message["headers"] = [
+                *message.get("headers", ()),
+                *((name, value) for name, value in more if name not in present),
+            ]
+        await send(message)
+
+    return sending

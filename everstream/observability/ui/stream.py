@@ -1,0 +1,45 @@
+"""Server-sent events: the whole view once, then whatever of it has changed.
+
+A patch has the top-level names of the view that differ, each with its whole new value. Twice a second
+is often enough for figures; failures are told at once.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from everstream.observability.ui.views import Shown
+
+EVERY_S = 0.5
+LOOK_EVERY_S = 0.05
+ALIVE_EVERY_S = 10.0
+
+
+async def events(shown: Shown, ending: asyncio.Event) -> AsyncIterator[bytes]:
+    """Until whoever listens has gone, or the server ends."""
+    view = shown.view()
+    seen = shown.live.news
+    yield encoded("view", view)
+    told_s = time.monotonic()
+    while not ending.is_set():
+        await asyncio.sleep(LOOK_EVERY_S)
+        news, now_s = shown.live.news, time.monotonic()
+        urgent, changed = news[1] != seen[1], news != seen
+        due = now_s - told_s >= (EVERY_S if changed else ALIVE_EVERY_S)
+        if not urgent and not due:
+            continue
+        seen, told_s = news, now_s
+        newer = shown.view()
+        yield encoded("patch", patch(view, newer))
+        view = newer
+
+
+def patch(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """What to put over the one to have the other."""
+    return {name: value for name, value in after.items() if before.get(name) != value}
+
+
+def encoded(event: str, data: dict[str, Any]) -> bytes:
+    return f"event: {event}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()

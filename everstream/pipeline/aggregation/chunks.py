@@ -1,0 +1,145 @@
+"""DataFrames in a key store, so that checkpoints stay small: what is added is a chunk of its own.
+
+Chunks are kept in groups (a pane of time, for example), each of which is read and dropped as one.
+Once the chunks behind the first one of a group outgrow it, they are all joined into one: every row
+is moved a few times at most, and a checkpoint holds little more than what has come since the last.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from everstream.errors import InternalError
+from everstream.pipeline.operator import Context
+from everstream.pipeline.spreading import CONTEXT_STATE, Entries
+from everstream.state.backends.protocol import StateBackend
+
+SMALL_ROWS = 16_384
+MOST_CHUNKS = 64
+_OVERDUE = "overdue"
+"""Rows that are to be emitted first of all, once."""
+
+
+def renamed_chunks(store: StateBackend[Any, Any], old: str, new: str) -> None:
+    """Have the chunks under one name under another, which has none."""
+    for key in store:
+        if isinstance(key, tuple) and key[0] == old:
+            store.put((new, *key[1:]), store[key])
+            store.delete(key)
+
+
+class Chunks:
+    """Groups of rows under one name of a key store; `compact` may make fewer rows of many."""
+
+    def __init__(
+        self,
+        store: StateBackend[Any, Any],
+        name: str,
+        compact: Callable[[pl.DataFrame], pl.DataFrame] | None = None,
+    ) -> None:
+        self._store = store
+        self._name = name
+        self._compact = compact
+        self._groups: dict[int, list[int]] = {}
+        """Group -> the numbers of its chunks."""
+        self._tails: dict[int, int] = {}
+        """Group -> the rows in all chunks but the first."""
+        for key in store:
+            if isinstance(key, tuple) and key[0] == name:
+                self._groups.setdefault(key[1], []).append(key[2])
+        for group, numbers in self._groups.items():
+            numbers.sort()
+            self._tails[group] = sum(len(self._chunk(group, n)) for n in numbers[1:])
+
+    def fit(self, change: Callable[[pl.DataFrame], pl.DataFrame]) -> None:
+        """Give each chunk other columns; its rows stay where they are."""
+        for group, numbers in self._groups.items():
+            for number in numbers:
+                before = self._chunk(group, number)
+                after = change(before)
+                if after.columns != before.columns:
+                    self._store.put((self._name, group, number), after)
+
+    @property
+    def groups(self) -> list[int]:
+        return sorted(self._groups)
+
+    def __contains__(self, group: int) -> bool:
+        return group in self._groups
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
+    def add(self, group: int, rows: pl.DataFrame) -> None:
+        numbers = self._groups.get(group)
+        if numbers is None:
+            self._groups[group], self._tails[group] = [0], 0
+            self._store.put((self._name, group, 0), rows)
+            return
+        numbers.append(numbers[-1] + 1)
+        self._store.put((self._name, group, numbers[-1]), rows)
+        self._tails[group] += len(rows)
+        first = len(self._chunk(group, numbers[0]))
+        if self._tails[group] > max(first, SMALL_ROWS) or len(numbers) > MOST_CHUNKS:
+            joined = self.read([group])
+            self.drop(group)
+            self.add(group, self._compact(joined) if self._compact else joined.rechunk())
+
+    def read(self, groups: Iterable[int]) -> pl.DataFrame:
+        """All rows of these groups; at least one of them must be there."""
+        chunks = [
+            self._chunk(group, number)
+            for group in groups
+            if group in self._groups
+            for number in self._groups[group]
+        ]
+        if len(chunks) == 1:
+            return chunks[0]
+        return pl.concat(chunks, how="vertical_relaxed")
+
+    def drop(self, group: int) -> None:
+        for number in self._groups.pop(group):
+            self._store.delete((self._name, group, number))
+        del self._tails[group]
+
+    def _chunk(self, group: int, number: int) -> pl.DataFrame:
+        chunk: pl.DataFrame = self._store[self._name, group, number]
+        return chunk
+
+
+def redistribute_chunks(
+    parts: Iterable[Entries], name: str, owns: Callable[[pl.DataFrame], list[bool]]
+) -> dict[Any, pl.DataFrame]:
+    """The entries for those rows that one shard owns, of what several kept under this name."""
+    mine: dict[Any, pl.DataFrame] = {}
+    counts: dict[int, int] = {}
+    for entries in parts:
+        for key, rows in entries.items():
+            if not isinstance(key, tuple) or key[0] != name:
+                continue
+            owned = rows.filter(owns(rows))
+            if len(owned):
+                group = key[1]
+                mine[name, group, counts.setdefault(group, 0)] = owned
+                counts[group] += 1
+    return mine
+
+
+def kept_in(parts: Mapping[int, Mapping[str, Entries]]) -> dict[int, Entries]:
+    """What each earlier shard had in its `ctx.state`."""
+    return {number: states.get(CONTEXT_STATE, {}) for number, states in parts.items()}
+
+
+def overdue_in(rows: Sequence[pl.DataFrame], kept: Mapping[int, Entries]) -> dict[Any, Any]:
+    """An entry for rows that a new share has to emit, if there are any."""
+    if any(_OVERDUE in entries for entries in kept.values()):
+        raise InternalError("rows that were to be emitted at the start are still there")
+    return {_OVERDUE: list(rows)} if rows else {}
+
+
+def emit_overdue(ctx: Context) -> None:
+    """Emit what such an entry holds."""
+    for rows in ctx.state.get(_OVERDUE, ()):
+        ctx.emit_batch(rows)
+    ctx.state.delete(_OVERDUE)

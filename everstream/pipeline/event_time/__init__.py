@@ -1,0 +1,1 @@
+"""Event time: windows, late records, and joins in time."""

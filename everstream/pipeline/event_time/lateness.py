@@ -1,0 +1,83 @@
+"""Which records are late: each is judged by those before it, not by where its batch begins.
+
+The watermark that a record is judged by is the greatest event time of all records that came before
+it through the same shard of `event_time`, less the lateness given there. `event_time` works it out
+for a whole batch at once, and it goes along with the batch through operators that keep or drop
+records. Until somebody asks it costs nothing.
+"""
+
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+import polars as pl
+
+from everstream.pipeline.times import NO_WATERMARK, TimeOf
+
+Watermarks: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+_EARLIEST = NO_WATERMARK // 2
+"""Stands for no watermark where one computes with it."""
+
+
+class RecordWatermarks:
+    """The watermark that each record of a batch is judged by."""
+
+    def __init__(
+        self, time: TimeOf, given: pl.Series, lateness_us: int, before: int, after: int
+    ) -> None:
+        """given: the event times as records have them; before, after: what was announced before and
+        with this batch."""
+        self._time = time
+        self._given = given
+        self._lateness_us = lateness_us
+        self._before = before
+        self.after = after
+        """None of the records is judged by a later one."""
+        self._all: Watermarks | None = None
+        self._rows: list[Any] = []
+        """Which records are left, each a mask or a slice of those that the one before it left."""
+
+    def of(self, rows: Any) -> "RecordWatermarks":
+        """Those of some of the records: a mask, or a slice."""
+        some = RecordWatermarks(
+            self._time, self._given, self._lateness_us, self._before, self.after
+        )
+        some._all = self._all
+        some._rows = [*self._rows, rows]
+        return some
+
+    @property
+    def values(self) -> Watermarks:
+        if self._all is None:
+            self._all = self._worked_out()
+        return self._left(self._all)
+
+    def runs(self) -> Iterator[tuple[slice, int]]:
+        """The records in order, cut wherever one is behind a watermark that was not told yet.
+
+        Each run comes with the watermark to tell before it, `NO_WATERMARK` if there is none.
+        """
+        watermarks = self.values
+        behind = np.flatnonzero(self._left(self._times()) < watermarks)
+        told, first = np.unique(watermarks[behind], return_index=True)
+        cuts = [(0, NO_WATERMARK), *zip(behind[first].tolist(), told.tolist(), strict=True)]
+        ends = [start for start, _ in cuts[1:]] + [len(watermarks)]
+        for (start, watermark), end in zip(cuts, ends, strict=True):
+            if start < end:
+                yield slice(start, end), watermark
+
+    def _times(self) -> Watermarks:
+        times = self._time.microseconds(self._given)
+        return times.fill_null(_EARLIEST).to_numpy()
+
+    def _worked_out(self) -> Watermarks:
+        times = self._times()
+        watermarks = np.empty_like(times)
+        watermarks[:1] = max(self._before, _EARLIEST)
+        np.subtract(times[:-1], self._lateness_us, out=watermarks[1:])
+        return np.maximum.accumulate(watermarks, out=watermarks)
+
+    def _left(self, values: Watermarks) -> Watermarks:
+        for rows in self._rows:
+            values = values[rows]
+        return values

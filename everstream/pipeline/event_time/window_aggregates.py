@@ -1,0 +1,356 @@
+"""The second half of a windowed aggregation: parts wait until time says that a window is over.
+
+Rows of parts are kept pane by pane. When the watermark passes the end of a window, the parts of
+its panes are merged per key and the results go out; a pane is dropped with its last window.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import polars as pl
+
+from everstream.pipeline.aggregation.aggregates import Aggregates
+from everstream.pipeline.aggregation.chunks import (
+    Chunks,
+    emit_overdue,
+    kept_in,
+    overdue_in,
+    redistribute_chunks,
+    renamed_chunks,
+)
+from everstream.pipeline.aggregation.local_parts import LAST, PANE, stretches
+from everstream.pipeline.batch import Batch, columns_of
+from everstream.pipeline.event_time.windows import Session, Sliding
+from everstream.pipeline.operator import Context, Operator
+from everstream.pipeline.spreading import CONTEXT_STATE, Entries, Place, merged
+from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK, Unit, in_seconds, in_unit
+from everstream.state.backends.memory import MemoryBackend
+from everstream.state.backends.protocol import StateBackend
+
+START, END = "window_start", "window_end"
+_FIRED = "fired"
+_PANES = "pane"
+_EARLIER = "pane of "
+"""Goes before the rule of windows that were open when another rule came."""
+_RULE = "rule"
+"""Where the rule of what is kept stands, once there was another."""
+_TOUCHED = "__touched"
+
+
+class _Aggregating(Operator):
+    """What windows that are made of panes and sessions have in common."""
+
+    def __init__(self, aggregates: Aggregates, unit: Unit | None) -> None:
+        self.aggregates = aggregates
+        self.unit: Unit | None = unit
+        self.before: dict[str, Any] | None = None
+
+    def describe_state(self) -> dict[str, Any]:
+        return {"operator": "window", "aggregates": self.aggregates.describe()}
+
+    def goes_on_from(self, before: dict[str, Any] | None) -> None:
+        self.before = before
+
+    def rule_before(self, ctx: Context, now: str) -> str:
+        """The rule that what is kept was kept under; from here on it is the one of now."""
+        told = now if self.before is None else self.before["window"]
+        before: str = ctx.state.get(_RULE, told)
+        if before != now or (told != now and _RULE not in ctx.state):
+            ctx.state.put(_RULE, now)
+        return before
+
+    def fit(self, chunks: Chunks) -> None:
+        """Bring rows from before aggregates came or went into the form of now."""
+        if self.before is not None:
+            had = self.before["aggregates"]
+            chunks.fit(lambda parts: self.aggregates.fitted(parts, had))
+
+    def redistribute(
+        self, parts: Mapping[int, Mapping[str, Entries]], place: Place
+    ) -> dict[str, dict[Any, Any]]:
+        kept = kept_in(parts)
+        names = {key[0] for entries in kept.values() for key in entries if isinstance(key, tuple)}
+        mine: dict[Any, Any] = merged(kept, _RULE, min)
+        for name in sorted(names):
+            mine |= redistribute_chunks(kept.values(), name, place.owns_rows)
+        return {CONTEXT_STATE: mine}
+
+    def keys_of(self, parts: pl.DataFrame) -> list[str]:
+        other = {PANE, LAST, *self.aggregates.part_names}
+        return [name for name in parts.columns if name not in other]
+
+    def results(self, merged: pl.DataFrame, end: pl.Expr) -> pl.DataFrame:
+        """Results with keys, start (in PANE) and end, times as they were given."""
+        keys = self.keys_of(merged)
+        timed = merged.with_columns(end.alias(LAST)).sort(LAST, PANE)
+        if timed.get_column(PANE).dtype == pl.Int64:
+            timed = timed.with_columns(in_unit(pl.col(PANE, LAST), self.unit))
+        times = [pl.col(PANE).alias(START), pl.col(LAST).alias(END)]
+        return self.aggregates.results(timed, [*keys, *times])
+
+
+class PaneAggregates(_Aggregating):
+    """Tumbling and sliding windows. Until the allowed lateness is over, late parts make those
+    windows that were emitted already be emitted again, for the keys that have changed."""
+
+    def __init__(
+        self, aggregates: Aggregates, unit: Unit | None, window: Sliding, allowed_us: int
+    ) -> None:
+        super().__init__(aggregates, unit)
+        self.window = window
+        self.allowed_us = allowed_us
+
+    def describe_state(self) -> dict[str, Any]:
+        return {**super().describe_state(), "window": self.window.describe()}
+
+    def on_start(self, ctx: Context) -> None:
+        now = self.window.describe()
+        before = self.rule_before(ctx, now)
+        if before != now:
+            renamed_chunks(ctx.state, _PANES, f"{_EARLIER}{before}")
+            renamed_chunks(ctx.state, f"{_EARLIER}{now}", _PANES)
+        self.panes = Chunks(ctx.state, _PANES, self._compacted)
+        self.rules = [(self.window, self.panes), *self._earlier(ctx.state)]
+        """How windows are made, and what is kept for them: the rule of now first."""
+        for _, panes in self.rules:
+            self.fit(panes)
+        self.fired: int = ctx.state.get(_FIRED, NO_WATERMARK)
+        """Windows that end up to here have been emitted."""
+        self.boundary: int | None = None
+        emit_overdue(ctx)
+
+    def redistribute(
+        self, parts: Mapping[int, Mapping[str, Entries]], place: Place
+    ) -> dict[str, dict[Any, Any]]:
+        """What one part has fired the others fire, too: nothing that is still to come is older."""
+        kept = kept_in(parts)
+        mine = super().redistribute(parts, place)[CONTEXT_STATE] | merged(kept, _FIRED, max)
+        fired = mine.get(_FIRED, NO_WATERMARK)
+        overdue: list[pl.DataFrame] = []
+        for number, entries in kept.items():
+            own = MemoryBackend[Any, Any]()
+            own.load(super().redistribute({number: parts[number]}, place)[CONTEXT_STATE])
+            panes, after = Chunks(own, _PANES, self._compacted), entries.get(_FIRED, NO_WATERMARK)
+            for window, kept_panes in [(self.window, panes), *self._earlier(own)]:
+                starts = _over(window, kept_panes, after, fired)
+                if starts:
+                    overdue.append(self._window_results(window, kept_panes, starts))
+        return {CONTEXT_STATE: mine | overdue_in(overdue, kept)}
+
+    def process_batch(self, batch: Batch, ctx: Context) -> None:
+        self.add(columns_of(batch, ctx.operator), ctx)
+
+    def add(self, parts: pl.DataFrame, ctx: Context) -> None:
+        panes = parts.get_column(PANE).to_physical()
+        first, last = panes.min(), panes.max()
+        if first == last:
+            self.panes.add(int(first), parts)  # type: ignore[arg-type]
+        else:
+            for pane in panes.unique().to_list():
+                self.panes.add(pane, parts.filter(panes == pane))
+        if self.allowed_us:
+            self._emit_again(parts, panes, ctx)
+
+    def on_watermark(self, watermark: int, ctx: Context) -> None:
+        boundary = (watermark - self.window.size_us) // self.window.every_us
+        if boundary == self.boundary and not self.allowed_us and len(self.rules) == 1:
+            return
+        self.boundary = boundary
+        over = [_over(window, panes, self.fired, watermark) for window, panes in self.rules]
+        for starts, (window, panes) in zip(over, self.rules, strict=True):
+            if starts:
+                ctx.emit_batch(self._window_results(window, panes, starts))
+        if any(over) or self.allowed_us:
+            self.fired = watermark
+            ctx.state.put(_FIRED, watermark)
+        for window, panes in self.rules:
+            for pane in panes.groups:
+                if window.last_end(pane) + self.allowed_us <= watermark:
+                    panes.drop(pane)
+        self.rules[1:] = [rule for rule in self.rules[1:] if rule[1]]
+
+    def _earlier(self, store: StateBackend[Any, Any]) -> list[tuple[Sliding, Chunks]]:
+        """Windows that were begun under other rules, and are finished under those."""
+        names = dict.fromkeys(key[0] for key in store if isinstance(key, tuple))
+        return [
+            (
+                Sliding.described(name.removeprefix(_EARLIER)),
+                Chunks(store, name, self._compacted),
+            )
+            for name in names
+            if name.startswith(_EARLIER)
+        ]
+
+    def _emit_again(self, parts: pl.DataFrame, panes: pl.Series, ctx: Context) -> None:
+        keys = self.keys_of(parts)
+        for pane in panes.unique().to_list():
+            changed = parts.filter(panes == pane).select(keys).unique() if keys else None
+            over = self.fired - self.allowed_us
+            for start in self.window.starts(pane, over, self.fired):
+                ctx.emit_batch(self._window_results(self.window, self.panes, [start], changed))
+
+    def _window_results(
+        self,
+        window: Sliding,
+        panes: Chunks,
+        starts: Iterable[int],
+        only: pl.DataFrame | None = None,
+    ) -> pl.DataFrame:
+        windows: list[pl.DataFrame] = []
+        for start in starts:
+            parts = panes.read(window.panes(start))
+            if only is not None:
+                parts = matched(parts, only, only.columns, only.columns, "semi", nulls_equal=True)
+            kind = parts.get_column(PANE).dtype
+            windows.append(parts.with_columns(pl.lit(start, pl.Int64).cast(kind).alias(PANE)))
+        together = pl.concat(windows, how="vertical_relaxed")
+        size = _span(window.size_us, together.get_column(PANE).dtype)
+        return self.results(self._compacted(together), pl.col(PANE) + size)
+
+    def _compacted(self, parts: pl.DataFrame) -> pl.DataFrame:
+        return self.aggregates.merged(parts, [*self.keys_of(parts), PANE])
+
+
+class ProcessingTimeAggregates(PaneAggregates):
+    """Windows of the time at which their records arrive here, by the clock of this machine."""
+
+    def __init__(self, aggregates: Aggregates, window: Sliding) -> None:
+        super().__init__(aggregates, "us", window, 0)
+
+    def describe_state(self) -> dict[str, Any]:
+        return {**super().describe_state(), "time": "processing time"}
+
+    def on_start(self, ctx: Context) -> None:
+        super().on_start(ctx)
+        self._ask_for_timer(ctx)
+
+    def process_batch(self, batch: Batch, ctx: Context) -> None:
+        # A clock may be behind that of another machine, or of an earlier run.
+        now = max(int(ctx.now_s * 1e6), self.fired)
+        pane = pl.lit(now - now % self.window.pane_us, pl.Int64)
+        parts = columns_of(batch, ctx.operator)
+        dated = parts.with_columns(pane.cast(pl.Datetime("us", "UTC")).alias(PANE))
+        self.add(dated.select(*self.keys_of(dated), PANE, *self.aggregates.part_names), ctx)
+        self._ask_for_timer(ctx)
+
+    def on_watermark(self, watermark: int, ctx: Context) -> None:
+        """Event time does not matter here, but its end does: nothing more will come."""
+        if watermark == END_OF_TIME:
+            super().on_watermark(watermark, ctx)
+
+    def on_timer(self, now_s: float, ctx: Context) -> None:
+        super().on_watermark(int(now_s * 1e6), ctx)
+        self._ask_for_timer(ctx)
+
+    def _ask_for_timer(self, ctx: Context) -> None:
+        for window, panes in self.rules:
+            for pane in panes.groups[:1]:
+                ctx.call_at((window.starts(pane, self.fired)[0] + window.size_us) / 1e6)
+
+
+class SessionAggregates(_Aggregating):
+    """Sessions. Stretches are kept by the time their session would end with them; those of one
+    key are joined only when one of them may be over."""
+
+    def __init__(
+        self, aggregates: Aggregates, unit: Unit | None, window: Session, allowed_us: int
+    ) -> None:
+        super().__init__(aggregates, unit)
+        self.gap_us = window.gap_us
+        self.allowed_us = allowed_us
+
+    def describe_state(self) -> dict[str, Any]:
+        return {**super().describe_state(), "window": self._rule}
+
+    @property
+    def _rule(self) -> str:
+        return f"a gap of {in_seconds(self.gap_us)}"
+
+    def on_start(self, ctx: Context) -> None:
+        self.ends = Chunks(ctx.state, "session")
+        self.fit(self.ends)
+        if self.rule_before(ctx, self._rule) != self._rule and self.ends:
+            everything = self.ends.read(self.ends.groups)
+            for group in self.ends.groups:
+                self.ends.drop(group)
+            self._keep(everything)
+
+    def process_batch(self, batch: Batch, ctx: Context) -> None:
+        self._keep(columns_of(batch, ctx.operator))
+
+    def on_watermark(self, watermark: int, ctx: Context) -> None:
+        passed = watermark - self.allowed_us if watermark != END_OF_TIME else watermark
+        groups = [group for group in self.ends.groups if group * self.gap_us <= passed]
+        if not groups:
+            return
+        oldest = self.ends.read(groups)
+        over = oldest.filter(pl.col(LAST).to_physical() + self.gap_us <= passed)
+        if over.is_empty():
+            return
+        # Whatever else there is of those keys may belong to the same sessions.
+        keys = self.keys_of(over)
+        everything = self.ends.read(self.ends.groups)
+        for group in self.ends.groups:
+            self.ends.drop(group)
+        touched = everything
+        if keys:
+            wanted = over.select(keys).unique().with_columns(pl.lit(True).alias(_TOUCHED))
+            marked = matched(everything, wanted, keys, keys, "left", nulls_equal=True)
+            touched = marked.filter(pl.col(_TOUCHED)).drop(_TOUCHED)
+            self._keep(marked.filter(pl.col(_TOUCHED).is_null()).drop(_TOUCHED))
+        sessions = self._joined(touched, keys)
+        finished = pl.col(LAST).to_physical() + self.gap_us <= passed
+        done = sessions.filter(finished)
+        self._keep(sessions.filter(~finished))
+        gap = _span(self.gap_us, done.get_column(LAST).dtype)
+        if not done.is_empty():
+            ctx.emit_batch(self.results(done, pl.col(LAST) + gap))
+
+    def _keep(self, parts: pl.DataFrame) -> None:
+        groups = (parts.get_column(LAST).to_physical() + self.gap_us) // self.gap_us
+        for group in groups.unique().to_list():
+            self.ends.add(group, parts.filter(groups == group))
+
+    def _joined(self, parts: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+        first, last = (parts.get_column(name).to_physical() for name in (PANE, LAST))
+        numbered = parts.with_columns(stretches(parts.select(keys), first, last + self.gap_us))
+        of_each = [*(pl.col(key).first() for key in keys), pl.col(PANE).min(), pl.col(LAST).max()]
+        return self.aggregates.merged(numbered, ["__stretch"], of_each).drop("__stretch")
+
+
+def _over(window: Sliding, panes: Chunks, after: int, watermark: int) -> list[int]:
+    """The starts of the windows that end behind `after` and are over now."""
+    groups = panes.groups
+    return sorted({start for pane in groups for start in window.starts(pane, after, watermark)})
+
+
+def _span(duration_us: int, kind: pl.DataType) -> Any:
+    """A duration that can be added to times of this kind."""
+    return duration_us if kind == pl.Int64 else pl.duration(microseconds=duration_us)
+
+
+_CONSTANT = "__constant"
+
+
+# Polars joins a single sorted column by merging, and finds no partner for a NaN there; of several columns
+# it makes one hash, in which all NaN are equal. A frame of one row counts as sorted. So a single column of
+# floats is joined together with a column of constants.
+def matched(
+    left: pl.DataFrame,
+    right: pl.DataFrame,
+    left_on: Sequence[str],
+    right_on: Sequence[str],
+    how: Literal["inner", "left", "semi"],
+    nulls_equal: bool = False,
+) -> pl.DataFrame:
+    """`left.join(right, ...)`, in which a NaN is equal to every NaN."""
+    ours, theirs = [*left_on], [*right_on]
+    lonely = len(ours) == 1 and left.schema[ours[0]].is_float()
+    if lonely:
+        left = left.with_columns(pl.lit(0, pl.Int8).alias(_CONSTANT))
+        right = right.with_columns(pl.lit(0, pl.Int8).alias(_CONSTANT))
+        ours, theirs = [*ours, _CONSTANT], [*theirs, _CONSTANT]
+    found = left.join(
+        right, left_on=ours, right_on=theirs, how=how, suffix="_right", nulls_equal=nulls_equal
+    )
+    return found.drop(_CONSTANT) if lonely else found

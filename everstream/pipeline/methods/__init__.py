@@ -1,0 +1,1 @@
+"""The methods of streams, by what they do."""

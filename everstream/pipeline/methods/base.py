@@ -1,0 +1,89 @@
+"""What every kind of stream is made of: where it comes from, and how it gets an operator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic
+
+import polars as pl
+
+from everstream.errors import UserError
+from everstream.pipeline.graph import Edge, Kind, Node, OnDemand, Routing
+from everstream.pipeline.operator import OUT, Operator, StateKind
+from everstream.pipeline.rejects import OnError, checked
+from everstream.pipeline.sink import Sink
+from everstream.pipeline.state_backend import checked_state
+from everstream.pipeline.types import T
+
+if TYPE_CHECKING:
+    from everstream.pipeline.stream import Pipeline, Stream
+
+
+@dataclass(frozen=True)
+class Options:
+    """What every method that adds an operator can be told besides."""
+
+    name: str | None = None
+    shards: int | None = None
+    on_error: OnError = "fail"
+    state: StateKind | None = None
+
+
+class StreamBase(Generic[T]):
+    """Records on their way from one operator (or several) to the next, and how they travel."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        origins: list[tuple[str, str]],
+        routing: Routing | None = None,
+    ) -> None:
+        self.pipeline = pipeline
+        self._origins = origins
+        self._routing: Routing = routing if routing is not None else OnDemand()
+        self._late_origins: list[tuple[str, str]] = []
+        """Where late records leave, if not where all others do."""
+
+    def _then(
+        self, base: str, operator: Operator, options: Options, ordered: bool = False
+    ) -> Stream[Any]:
+        """The stream that leaves an operator which is added here; `base` is its default name."""
+        node = self._attach(base, Kind.OPERATOR, operator, options, ordered)
+        return self._leaving([(node.name, OUT)])
+
+    def _leaving(
+        self, origins: list[tuple[str, str]], routing: Routing | None = None
+    ) -> Stream[Any]:
+        """Another stream of this pipeline."""
+        from everstream.pipeline.stream import Stream
+
+        return Stream(self.pipeline, origins, routing)
+
+    def _attach(
+        self,
+        base: str,
+        kind: Kind,
+        what: Operator | Sink,
+        options: Options,
+        ordered: bool = False,
+    ) -> Node:
+        on_error = checked(options.on_error, f"{base}()")
+        node = self.pipeline._add(options.name, base, kind, what, options.shards, on_error, ordered)
+        node.state = checked_state(options.state, f"{base}()")
+        for sender, output in self._origins:
+            self.pipeline.graph.edges.append(Edge(sender, node.name, self._routing, output))
+        return node
+
+
+def function_for(where: str, function: Any) -> Any:
+    """What was given as a function, or a UserError."""
+    if not callable(function):
+        raise UserError(f"{where} takes a function, not {function!r}.")
+    return function
+
+
+def predicate_for(where: str, given: Any) -> Any:
+    """What was given as a function or an expression, or a UserError."""
+    if not callable(given) and not isinstance(given, pl.Expr):
+        raise UserError(f"{where} takes a function or a Polars expression, not {given!r}.")
+    return given

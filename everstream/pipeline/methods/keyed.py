@@ -1,0 +1,93 @@
+"""What `key_by` gives: a stream whose records of one key come to one shard, with what needs that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, Literal
+
+from everstream.pipeline.aggregation.aggregate_kinds import Aggregate
+from everstream.pipeline.aggregation.aggregates import Aggregates
+from everstream.pipeline.aggregation.running import running_aggregates
+from everstream.pipeline.graph import ByKey
+from everstream.pipeline.methods.base import Options, function_for
+from everstream.pipeline.operator import StateKind
+from everstream.pipeline.operators import builtin
+from everstream.pipeline.rejects import OnError
+from everstream.pipeline.stream import Stream
+from everstream.pipeline.types import K, Row, T, V
+
+
+class KeyedStream(Stream[T], Generic[K, T]):
+    """Records of type T on their way to the shard of their key, of type K.
+
+    >>> keyed = es.Pipeline("parity").source(es.Range(4)).key_by(lambda n: n % 2)
+    >>> keyed.fold(init=int, update=lambda total, n: total + n).collect().run().collected()
+    [(0, 0), (1, 1), (0, 2), (1, 4)]
+    """
+
+    def fold(
+        self,
+        init: Callable[[], V],
+        update: Callable[[V, T], V],
+        *,
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+        state: StateKind | None = None,
+    ) -> Stream[tuple[K, V]]:
+        """Per key: value = update(value, record), starting from init(). Emits (key, value).
+
+        With state="disk" there may be more keys than fit into memory.
+
+        >>> words = es.Pipeline("counts").source(es.FromList(["to", "be", "to"]))
+        >>> keyed = words.key_by(lambda word: word)
+        >>> counts = keyed.fold(init=int, update=lambda count, word: count + 1)
+        >>> counts.collect().run().collected()
+        [('to', 1), ('be', 1), ('to', 2)]
+        """
+        operator = builtin.Fold(function_for("init", init), function_for("update", update))
+        return self._then("fold", operator, Options(name, shards, on_error, state))
+
+    def reduce(
+        self,
+        function: Callable[[T, T], T],
+        *,
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+        state: StateKind | None = None,
+    ) -> Stream[tuple[K, T]]:
+        """Per key: value = function(value, record), starting from the first record.
+
+        >>> numbers = es.Pipeline("sums").source(es.Range(1, 6))
+        >>> sums = numbers.key_by(lambda n: n % 2).reduce(lambda a, b: a + b)
+        >>> sums.collect().run().collected()
+        [(1, 1), (0, 2), (1, 4), (0, 6), (1, 9)]
+        """
+        operator = builtin.Reduce(function_for("reduce", function))
+        return self._then("reduce", operator, Options(name, shards, on_error, state))
+
+    def aggregate(
+        self,
+        *,
+        emit: Literal["changes", "record"] = "changes",
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+        **columns: Aggregate,
+    ) -> Stream[Row]:
+        """Running aggregates per key: a row of the key and the aggregates as they stand now.
+
+        With emit="changes", one row for each key that a batch has changed. With emit="record",
+        each record with the aggregates up to it as further columns. The operator is called
+        "aggregates" unless named.
+
+        >>> bids = [{"item": 1, "price": 5}, {"item": 2, "price": 3}, {"item": 1, "price": 9}]
+        >>> keyed = es.Pipeline("prices").source(es.FromList(bids)).key_by("item")
+        >>> highest = keyed.aggregate(bids=es.count(), highest=es.max("price"), emit="record")
+        >>> highest.collect().run().to_polars().rows()
+        [(1, 5, 1, 5), (2, 3, 1, 3), (1, 9, 2, 9)]
+        """
+        assert isinstance(self._routing, ByKey)
+        options = Options(name, shards, on_error)
+        return running_aggregates(self, self._routing.keying, Aggregates(columns), emit, options)

@@ -1,0 +1,285 @@
+"""The methods of a stream that make records of records, one by one or a batch at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import polars as pl
+
+from everstream.errors import GraphError, UserError
+from everstream.pipeline.batch import Batch
+from everstream.pipeline.checkpointing import seconds
+from everstream.pipeline.graph import base_name
+from everstream.pipeline.methods.base import Options, StreamBase, function_for, predicate_for
+from everstream.pipeline.operator import Operator, StateKind
+from everstream.pipeline.operators import builtin
+from everstream.pipeline.operators.batching import Batches
+from everstream.pipeline.rejects import OnError
+from everstream.pipeline.times import Unit
+from everstream.pipeline.types import Row, T, U, Value, Values
+
+if TYPE_CHECKING:
+    from everstream.pipeline.stream import Stream
+    from everstream.transactions import Transaction
+
+
+class RecordMethods(StreamBase[T]):
+    """What a `Stream` can do with its records; it is the only one to inherit this."""
+
+    def map(
+        self,
+        function: Callable[[T], U],
+        *,
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stream[U]:
+        """Each record becomes function(record).
+
+        >>> numbers = es.Pipeline("squares").source(es.Range(4))
+        >>> numbers.map(lambda n: n * n).collect().run().collected()
+        [0, 1, 4, 9]
+        """
+        operator = builtin.Map(function_for("map", function))
+        return self._then("map", operator, Options(name, shards, on_error))
+
+    def flat_map(
+        self,
+        function: Callable[[T], Iterable[U]],
+        *,
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stream[U]:
+        """Each record becomes all that function(record) gives.
+
+        >>> lines = es.Pipeline("words").source(es.FromList(["to be", "or not"]))
+        >>> lines.flat_map(str.split).collect().run().collected()
+        ['to', 'be', 'or', 'not']
+        """
+        operator = builtin.FlatMap(function_for("flat_map", function))
+        return self._then("flat_map", operator, Options(name, shards, on_error))
+
+    def filter(
+        self,
+        predicate: Callable[[T], object] | pl.Expr,
+        *,
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stream[T]:
+        """Keep the records for which a Polars expression or a function holds.
+
+        >>> numbers = es.Pipeline("odd").source(es.Range(6))
+        >>> numbers.filter(lambda n: n % 2 == 1).collect().run().collected()
+        [1, 3, 5]
+        >>> rows = es.Pipeline("large").source(es.Range(6, column="n"))
+        >>> rows.filter(pl.col("n") > 3).collect().run().collected()
+        [{'n': 4}, {'n': 5}]
+        """
+        operator = builtin.Filter(predicate_for("filter", predicate))
+        return self._then("filter", operator, Options(name, shards, on_error))
+
+    @overload
+    def map_batches(
+        self,
+        function: Callable[[Any], pl.DataFrame],
+        *,
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stream[Row]: ...
+    @overload
+    def map_batches(
+        self,
+        function: Callable[[Any], list[U]],
+        *,
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stream[U]: ...
+    @overload
+    def map_batches(
+        self,
+        function: Callable[[Any], Batch],
+        *,
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stream: ...
+    def map_batches(
+        self,
+        function: Callable[[Any], Batch],
+        *,
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stream:
+        """Each batch becomes function(batch): a Polars DataFrame or a list of records.
+
+        >>> rows = es.Pipeline("sorted").source(es.Range(3, column="n"))
+        >>> rows.map_batches(lambda frame: frame.reverse()).collect().run().collected()
+        [{'n': 2}, {'n': 1}, {'n': 0}]
+        """
+        operator = builtin.MapBatches(function_for("map_batches", function))
+        return self._then("map_batches", operator, Options(name, shards, on_error))
+
+    def batch(
+        self,
+        *,
+        count: int | None = None,
+        within: str | float | None = None,
+        name: str | None = None,
+        shards: int | None = None,
+    ) -> Stream[list[T]]:
+        """Gather records into lists: of `count` records, of what came `within` a time, or both.
+
+        With both, a batch leaves when it has enough records or its first one has waited so long,
+        whichever comes first. One that would be empty never leaves; the last one, when the input
+        ends, may be smaller. What waits is part of every checkpoint. Each shard has batches of its
+        own. Not before an ordered sink: what leaves by the clock has no place in the order.
+
+        >>> numbers = es.Pipeline("threes").source(es.Range(7))
+        >>> numbers.batch(count=3).collect().run().collected()
+        [[0, 1, 2], [3, 4, 5], [6]]
+        """
+        within_s = None if within is None else seconds(within)
+        return self._then("batch", Batches(count, within_s), Options(name, shards))
+
+    def with_columns(
+        self,
+        *columns: Values,
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+        **named: Value,
+    ) -> Stream[Row]:
+        """Add or replace columns, as in Polars.
+
+        >>> rows = es.Pipeline("doubled").source(es.Range(2, column="n"))
+        >>> rows.with_columns(twice=pl.col("n") * 2).collect().run().collected()
+        [{'n': 0, 'twice': 0}, {'n': 1, 'twice': 2}]
+        """
+        operator = builtin.WithColumns(columns, named)
+        return self._then("with_columns", operator, Options(name, shards, on_error))
+
+    def select(
+        self,
+        *columns: Values,
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+        **named: Value,
+    ) -> Stream[Row]:
+        """Keep or compute just these columns, as in Polars.
+
+        >>> rows = es.Pipeline("halves").source(es.Range(3, column="n"))
+        >>> rows.select(half=pl.col("n") / 2).collect().run().collected()
+        [{'half': 0.0}, {'half': 0.5}, {'half': 1.0}]
+        """
+        operator = builtin.Select(columns, named)
+        return self._then("select", operator, Options(name, shards, on_error))
+
+    def process(
+        self,
+        operator: Operator,
+        *,
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+        ordered: bool = False,
+        state: StateKind | None = None,
+    ) -> Stream:
+        """Add an operator of your own: an instance of a subclass of es.Operator.
+
+        Ordered: it has one shard, and gets records in the order the source gave them. With
+        state="disk" its state may be larger than memory (docs/state.md).
+
+        >>> class Countdown(es.Operator):
+        ...     def process(self, record, ctx):
+        ...         for n in range(record, 0, -1):
+        ...             ctx.emit(n)
+        >>> numbers = es.Pipeline("down").source(es.FromList([3, 1]))
+        >>> numbers.process(Countdown()).collect().run().collected()
+        [3, 2, 1, 1]
+        """
+        if isinstance(operator, type) or not isinstance(operator, Operator):
+            raise UserError(
+                f"process() takes an instance of a subclass of es.Operator, not {operator!r}. "
+                "For a plain function use map, flat_map or map_batches."
+            )
+        if ordered:
+            shards = 1 if shards is None else shards
+        options = Options(name, shards, on_error, state)
+        return self._then(base_name(operator), operator, options, ordered)
+
+    def transact(
+        self,
+        *transactions: Transaction,
+        parallelism: int = 1,
+        recovery: str = "delta",
+        timestamp: str | None = None,
+        unit: Unit | None = None,
+        epoch: Literal["batch", "watermark"] | int = "batch",
+        select: str = "transaction",
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stream[Row]:
+        """Run a transaction over shared tables for each event; emits what became of each.
+
+        Transactions are functions declared with `es.transaction`. If there are several, the
+        column `select` names the one an event asks for. The result is that of running the events
+        one by one, on `parallelism` threads: in the order they arrive, or, with `timestamp=`, in
+        the order of that column within each epoch. An epoch is a "batch", a number of events, or
+        what a "watermark" completes (see `event_time`; `unit` is that of the times). `recovery`
+        says how the tables are saved in checkpoints. It has one shard. See docs/transactions.md.
+
+        >>> stock = es.Table("stock", value="int64", initial=5)
+        >>> @es.transaction(left=stock.key("item"), writes="left")
+        ... def buy(left, count):
+        ...     return es.ABORT if left < count else left - count
+        >>> orders = [{"item": 7, "count": 3}, {"item": 7, "count": 3}]
+        >>> bought = es.Pipeline("shop").source(es.FromList(orders)).transact(buy)
+        >>> [row["committed"] for row in bought.collect().run().collected()]
+        [True, False]
+        """
+        from everstream.transactions.operator import Transact
+
+        operator = Transact(
+            transactions,
+            parallelism=parallelism,
+            recovery=recovery,
+            timestamp=timestamp,
+            unit=unit,
+            epoch=epoch,
+            select=select,
+        )
+        if epoch == "watermark" and not self._has_event_time():
+            raise GraphError(
+                name or "transact",
+                "waits for watermarks, but nothing before it announces any",
+                "Put .event_time(...) right behind the source.",
+            )
+        if shards not in (None, 1):
+            raise GraphError(
+                name or "transact",
+                f"transactions see every key of their tables, so they have one shard, not {shards}",
+                "Say parallelism=... to use more threads.",
+            )
+        return self._then("transact", operator, Options(name, 1, on_error))
+
+    def _has_event_time(self) -> bool:
+        """Whether an operator somewhere before this stream announces watermarks."""
+        graph = self.pipeline.graph
+        waiting, seen = [name for name, _ in self._origins], set[str]()
+        while waiting:
+            name = waiting.pop()
+            what = graph.nodes[name].what
+            if isinstance(what, Operator) and what.announces_watermarks:
+                return True
+            if name not in seen:
+                seen.add(name)
+                waiting += [edge.sender for edge in graph.inputs(name)]
+        return False

@@ -1,0 +1,1 @@
+"""Operators that come with the library, and which of them are pure."""

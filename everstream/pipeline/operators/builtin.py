@@ -1,0 +1,246 @@
+"""The built-in operators behind the methods of a Stream.
+
+Column operators run one Polars expression on the whole batch. Those that take a Python function
+loop over the batch inside one call, so that the engine around them does nothing per record.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+import polars as pl
+
+from everstream.errors import UserError
+from everstream.pipeline.batch import Batch, columns_of, where
+from everstream.pipeline.event_time.lateness import RecordWatermarks
+from everstream.pipeline.operator import Context, Operator
+from everstream.pipeline.operators.purity import all_plain, is_plain
+from everstream.pipeline.spreading import Spread
+from everstream.pipeline.times import TimeOf
+
+Predicate: TypeAlias = Callable[[Any], object] | pl.Expr
+
+
+class Map(Operator):
+    """One record in, one record out."""
+
+    repeatable = True
+    keeps_rows = True
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self.function = function
+
+    def process_batch(self, batch: Batch, ctx: Context) -> None:
+        function = self.function
+        ctx.emit_rows([function(record) for record in ctx.reading(batch)])
+
+
+class FlatMap(Operator):
+    """One record in, any number out."""
+
+    repeatable = True
+
+    def __init__(self, function: Callable[[Any], Iterable[Any]]) -> None:
+        self.function = function
+
+    def process_batch(self, batch: Batch, ctx: Context) -> None:
+        function = self.function
+        ctx.emit_batch([out for record in ctx.reading(batch) for out in function(record)])
+
+
+class Filter(Operator):
+    """Keeps the records for which the predicate holds."""
+
+    repeatable = True
+    keeps_rows = True
+
+    def __init__(self, predicate: Predicate) -> None:
+        self.predicate = predicate
+        self.pure = is_plain(predicate)
+
+    def process_batch(self, batch: Batch, ctx: Context) -> None:
+        if ctx.judged is None:
+            ctx.emit_batch(kept(self.predicate, batch, ctx))
+            return
+        mask = mask_of(self.predicate, batch, ctx)
+        ctx.emit_rows(where(batch, mask), mask)
+
+
+class Branch(Operator):
+    """Sends each record to the output of the first predicate that holds, the rest to the last."""
+
+    repeatable = True
+    keeps_rows = True
+
+    def __init__(self, predicates: Sequence[Predicate]) -> None:
+        self.predicates = list(predicates)
+        self.pure = all_plain(predicates)
+
+    def process_batch(self, batch: Batch, ctx: Context) -> None:
+        rest = batch
+        for output, predicate in enumerate(self.predicates):
+            mask = mask_of(predicate, rest, ctx)
+            ctx.emit_rows(where(rest, mask), mask, branch_output(output))
+            rest = where(rest, ~mask)
+            if ctx.judged is not None:
+                ctx.judged = ctx.judged.of((~mask).to_numpy())
+        ctx.emit_rows(rest, output=branch_output(len(self.predicates)))
+
+
+class MapBatches(Operator):
+    """A function from batch to batch."""
+
+    whole_batches = True
+    """What it makes of a batch may depend on where the batch begins and ends."""
+
+    def __init__(self, function: Callable[[Batch], Batch]) -> None:
+        self.function = function
+
+    def describe_state(self) -> None:
+        """The function sees no state."""
+
+    def process_batch(self, batch: Batch, ctx: Context) -> None:
+        result = self.function(batch)
+        if not isinstance(result, pl.DataFrame | list):
+            raise UserError(
+                "the function given to map_batches must return a Polars DataFrame or a list, "
+                f"not {type(result).__name__}"
+            )
+        ctx.emit_batch(result)
+
+
+class WithColumns(Operator):
+    """Adds or replaces columns by Polars expressions."""
+
+    repeatable = True
+    keeps_rows = True
+
+    def __init__(self, expressions: Sequence[Any], named: dict[str, Any]) -> None:
+        self.expressions = list(expressions)
+        self.named = named
+        self.pure = all_plain([*expressions, *named.values()])
+
+    def process_batch(self, batch: Batch, ctx: Context) -> None:
+        frame = columns_of(batch, ctx.operator)
+        ctx.emit_rows(frame.with_columns(*self.expressions, **self.named))
+
+
+class Select(Operator):
+    """Keeps or computes just these columns."""
+
+    repeatable = True
+    keeps_rows = True
+
+    def __init__(self, expressions: Sequence[Any], named: dict[str, Any]) -> None:
+        self.expressions = list(expressions)
+        self.named = named
+        self.pure = all_plain([*expressions, *named.values()])
+
+    def process_batch(self, batch: Batch, ctx: Context) -> None:
+        frame = columns_of(batch, ctx.operator)
+        chosen = frame.select(*self.expressions, **self.named)
+        if len(chosen) == len(frame):
+            ctx.emit_rows(chosen)
+        else:  # an expression made fewer rows of them
+            ctx.emit_batch(chosen)
+
+
+class Fold(Operator):
+    """Keeps one value per key; emits (key, value) whenever it changes."""
+
+    spread: Spread = "key"
+
+    def __init__(self, init: Callable[[], Any], update: Callable[[Any, Any], Any]) -> None:
+        self.init = init
+        self.update = update
+
+    def process_batch(self, batch: Batch, ctx: Context) -> None:
+        assert ctx.keying is not None
+        init, update = self.init, self.update
+        keys = ctx.keying.keys(batch)
+        values = ctx.state.changing(keys)
+        out = []
+        pairs, finished = zip(keys, ctx.reading(batch), strict=True), False
+        while not finished:
+            try:
+                for key, record in pairs:
+                    value = update(values[key] if key in values else init(), record)
+                    values[key] = value
+                    out.append((key, value))
+                finished = True
+            except Exception as error:
+                ctx.reject(record, error)  # and go on with the record after it
+        ctx.emit_batch(out)
+
+
+class Reduce(Operator):
+    """Joins the records of each key two by two; emits (key, value) whenever it changes."""
+
+    spread: Spread = "key"
+
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        self.function = function
+
+    def process_batch(self, batch: Batch, ctx: Context) -> None:
+        assert ctx.keying is not None
+        function = self.function
+        keys = ctx.keying.keys(batch)
+        values = ctx.state.changing(keys)
+        out = []
+        pairs, finished = zip(keys, ctx.reading(batch), strict=True), False
+        while not finished:
+            try:
+                for key, record in pairs:
+                    value = function(values[key], record) if key in values else record
+                    values[key] = value
+                    out.append((key, value))
+                finished = True
+            except Exception as error:
+                ctx.reject(record, error)  # and go on with the record after it
+        ctx.emit_batch(out)
+
+
+def branch_output(index: int) -> str:
+    return f"branch-{index}"
+
+
+def kept(predicate: Predicate, batch: Batch, ctx: Context) -> Batch:
+    """The records for which the predicate holds."""
+    if isinstance(predicate, pl.Expr):
+        return columns_of(batch, ctx.operator).filter(predicate)
+    if isinstance(batch, pl.DataFrame):
+        return batch.filter(mask_of(predicate, batch, ctx))
+    return [record for record in ctx.reading(batch) if predicate(record)]
+
+
+def mask_of(predicate: Predicate, batch: Batch, ctx: Context) -> pl.Series:
+    """True for each record for which the predicate holds; nulls count as False."""
+    if isinstance(predicate, pl.Expr):
+        chosen = columns_of(batch, ctx.operator).select(predicate).to_series()
+        return chosen.cast(pl.Boolean).fill_null(False)
+    return pl.Series([bool(predicate(record)) for record in ctx.reading(batch)], dtype=pl.Boolean)
+
+
+class EventTime(Operator):
+    """Lets records pass and announces the greatest time seen so far, less the lateness.
+
+    What was announced is part of the checkpoint, so time does not go back in a failure, and a record
+    that comes again is judged as it was.
+    """
+
+    announces_watermarks = True
+    repeatable = True
+    keeps_rows = True
+    pure = True  # the records pass as they are, and watermarks are kept with the frames
+
+    def __init__(self, time: TimeOf, lateness_us: int) -> None:
+        self.time = time
+        self.lateness_us = lateness_us
+
+    def process_batch(self, batch: Batch, ctx: Context) -> None:
+        times = self.time.read(batch, ctx.operator)
+        greatest = self.time.microseconds(pl.Series([times.max()], dtype=times.dtype))[0]
+        before = ctx.announced
+        if greatest is not None:
+            ctx.advance_watermark(int(greatest) - self.lateness_us)
+        ctx.judged = RecordWatermarks(self.time, times, self.lateness_us, before, ctx.announced)
+        ctx.emit_rows(batch)

@@ -1,1 +1,0 @@
-"""What performs on Spark: shards in Spark tasks, frames over ZeroMQ, the coordinator in the driver."""

@@ -1,0 +1,189 @@
+"""The files of a table on disk as a checkpoint has them: named, and put into the store once.
+
+A table's files never change, so a checkpoint is a list of objects, of which those that an earlier
+one brought to the store are only named again. A shelf on the local disk keeps links to those that are in
+the store: whoever goes back to a checkpoint takes from there what is still there, and fetches the rest.
+"""
+
+import hashlib
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from everstream.errors import InternalError, StoreError
+from everstream.state.backends.table import FILES, RocksTable
+from everstream.state.objects import ObjectRef
+from everstream.state.saved import Saved
+
+Put: TypeAlias = Callable[[str, Any], ObjectRef]
+Load: TypeAlias = Callable[[Sequence[ObjectRef]], list[bytes]]
+
+_LEFT_OUT: Final = (".log", "LOG", "LOCK", "IDENTITY")
+"""What a table makes anew, or has no use for."""
+
+
+class SavedFiles(Saved, word="disk-state"):
+    """What a snapshot says of one store on disk: its files, as objects of the store."""
+
+    def __init__(self, files: dict[str, ObjectRef], small: dict[str, bytes], keys: int) -> None:
+        self._files = {
+            name: (ref.name, ref.size_bytes, ref.checksum) for name, ref in files.items()
+        }
+        self.small = small
+        """What changes with every checkpoint, and is small: as it is."""
+        self.keys = keys
+
+    @property
+    def files(self) -> dict[str, ObjectRef]:
+        return {name: ObjectRef(*ref) for name, ref in self._files.items()}
+
+    def fetch(self, folder: Path, shelf: "Shelf", load: Load) -> None:
+        """Fill a folder that a table can be opened in. Raises CorruptObject if a file is not whole."""
+        for name, ref in self.files.items():
+            if not shelf.take(ref, folder / name):
+                [data] = load([ref])
+                (folder / name).write_bytes(data)
+                shelf.keep(ref, folder / name)
+        for name, data in self.small.items():
+            (folder / name).write_bytes(data)
+
+
+class Shelf:
+    """Links to files that are in the store, by their checksums."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def keep(self, ref: ObjectRef, path: Path) -> None:
+        """This file is the content of that object."""
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with suppress(FileExistsError):
+            os.link(path, self._place(ref))
+
+    def take(self, ref: ObjectRef, path: Path) -> bool:
+        """Link it to this path if it is here."""
+        try:
+            os.link(self._place(ref), path)
+        except OSError:
+            return False
+        # Its blocks have checksums of their own, which every read of one looks at.
+        if path.stat().st_size == ref.size_bytes:
+            return True
+        path.unlink()
+        return False
+
+    def forget(self, refs: Collection[ObjectRef]) -> None:
+        for ref in refs:
+            self._place(ref).unlink(missing_ok=True)
+
+    def forget_all_but(self, refs: Collection[ObjectRef]) -> None:
+        kept = {self._place(ref) for ref in refs}
+        for path in self._folder.glob("*"):
+            if path not in kept:
+                path.unlink(missing_ok=True)
+
+    def _place(self, ref: ObjectRef) -> Path:
+        return self._folder / f"{ref.checksum}-{ref.size_bytes}"
+
+
+class Frozen:
+    """A table as it was at one instant.
+
+    Until `make` has been through, nobody may write to the table. Whoever is first makes it: the
+    thread that saves it, or the one that wants to write. From then on it is only links to files, so
+    whoever writes does not wait until it is saved.
+    """
+
+    def __init__(
+        self,
+        table: RocksTable,
+        folder: Path,
+        keys: int,
+        known: dict[str, ObjectRef],
+        shelf: Shelf,
+        whose: str,
+    ) -> None:
+        """known: the files that are in the store already; what is put there is added to it."""
+        self._table = table
+        self._folder = folder
+        self._keys = keys
+        self._known = known
+        self._shelf = shelf
+        self._whose = whose
+        self._saving = threading.Lock()
+        self._making = threading.Lock()
+        """Taken by whoever has the other, or alone."""
+        self._made = False
+        self._given_up = False
+        self.saved: SavedFiles | None = None
+        self.new_bytes = 0
+        """What went into the store because of it."""
+
+    @property
+    def made(self) -> bool:
+        """Whether the table may be written to."""
+        return self._made
+
+    def make(self) -> None:
+        """Hold on to the files as they are now."""
+        with self._making:
+            if self._given_up:
+                raise StoreError(f"the state of {self._whose} was given up before it was saved")
+            if not self._made:
+                self._table.save_as(self._folder)
+                self._made = True
+
+    def save(self, put: Put, prefix: str) -> SavedFiles:
+        """Put into the store what is not there. Once is enough, however many checkpoints have it."""
+        with self._saving:
+            if self.saved is None:
+                self.make()
+                self.saved = self._save(put, prefix)
+                shutil.rmtree(self._folder, ignore_errors=True)
+            return self.saved
+
+    def give_up(self) -> None:
+        """The table is about to be closed, or nobody wants this any more."""
+        with self._saving, self._making:
+            self._given_up = True
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _save(self, put: Put, prefix: str) -> SavedFiles:
+        files, small = {}, {}
+        for path in sorted(self._folder.iterdir()):
+            if path.name.endswith(_LEFT_OUT):
+                continue
+            if path.suffix != FILES:
+                small[path.name] = path.read_bytes()
+                continue
+            ref = self._known.get(path.name)
+            if ref is None:
+                ref = put(f"{prefix}/{place_of(self._whose)}-{path.name}", path.read_bytes())
+                self._known[path.name] = ref
+                self.new_bytes += ref.size_bytes
+            files[path.name] = ref
+            self._shelf.keep(ref, path)
+        if "CURRENT" not in small:
+            raise InternalError(f"the files of {self._whose} are not whole: {sorted(small)}")
+        return SavedFiles(files, small, self._keys)
+
+
+def place_of(whose: str) -> str:
+    """A name for a folder or an object that no other state has."""
+    return hashlib.sha1(whose.encode(), usedforsecurity=False).hexdigest()[:12]
+
+
+def new_folder(parent: Path) -> Path:
+    """An empty one in here that nobody else uses."""
+    parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return Path(tempfile.mkdtemp(dir=parent))
+
+
+def temporary_folder() -> Path:
+    """Where what is only read for a moment can be kept."""
+    return Path(tempfile.mkdtemp(prefix="everstream-read-"))

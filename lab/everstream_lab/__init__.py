@@ -1,0 +1,1 @@
+"""The laboratory: benchmarks, the applications and workloads of the papers, and their reproduction."""

@@ -1,0 +1,312 @@
+"""What repeated runs come to: means with confidence intervals, ratios, and the tables that SPBench writes.
+
+Runs that are compared are made in turn, in one go, on one machine; only ratios of such runs mean
+anything. Intervals are Student's t, since runs are few; two settings are compared by the ratio of
+their geometric means. `general` has a row per run, `parallelism` one per setting.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev, variance
+from typing import Any
+
+import polars as pl
+
+from everstream.errors import UserError
+from everstream_lab.apps.cycle.outcome import Outcome
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean of some runs; without an interval if there was only one."""
+
+    mean: float
+    deviation: float
+    runs: int
+    low: float | None
+    high: float | None
+
+    def to_json(self) -> dict[str, float | int | None]:
+        return {
+            "mean": self.mean,
+            "deviation": self.deviation,
+            "runs": self.runs,
+            "low": self.low,
+            "high": self.high,
+        }
+
+
+def estimate(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
+    """The mean of some runs with its confidence interval.
+
+    >>> found = estimate([9.0, 10.0, 11.0])
+    >>> round(found.low, 2), found.mean, round(found.high, 2)
+    (7.52, 10.0, 12.48)
+    """
+    mean = fmean(values)
+    if len(values) < 2:
+        return Estimate(mean, 0.0, len(values), None, None)
+    spread = stdev(values)
+    half = t_quantile(confidence, len(values) - 1) * spread / math.sqrt(len(values))
+    return Estimate(mean, spread, len(values), mean - half, mean + half)
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times the one is the other; without an interval if either ran only once."""
+
+    ratio: float
+    low: float | None
+    high: float | None
+
+    def to_json(self) -> dict[str, float | None]:
+        return {"ratio": self.ratio, "low": self.low, "high": self.high}
+
+
+def ratio_of(
+    values: Sequence[float], base: Sequence[float], confidence: float = CONFIDENCE
+) -> Ratio:
+    """The first by the second, both above 0.
+
+    >>> found = ratio_of([20.0, 21.0, 19.0], [10.0, 10.0, 10.0])
+    >>> found.low < 2 < found.high
+    True
+    """
+    over, under = [math.log(value) for value in values], [math.log(value) for value in base]
+    middle = fmean(over) - fmean(under)
+    if len(over) < 2 or len(under) < 2:
+        return Ratio(math.exp(middle), None, None)
+    one, other = variance(over) / len(over), variance(under) / len(under)
+    if one + other == 0.0:
+        return Ratio(math.exp(middle), math.exp(middle), math.exp(middle))
+    freedom = (one + other) ** 2 / (one**2 / (len(over) - 1) + other**2 / (len(under) - 1))
+    # Rounded down to whole degrees: the interval is then a little wider, never too narrow.
+    half = t_quantile(confidence, max(math.floor(freedom), 1)) * math.sqrt(one + other)
+    return Ratio(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
+
+
+def t_quantile(confidence: float, freedom: int) -> float:
+    """How many standard errors to either side hold this share of Student's t.
+
+    >>> round(t_quantile(0.95, 1), 3), round(t_quantile(0.95, 10), 3)
+    (12.706, 2.228)
+    """
+    low, high = 0.0, 1.0
+    while _within(high, freedom) < confidence:
+        high *= 2
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _within(middle, freedom) < confidence else (low, middle)
+    return (low + high) / 2
+
+
+def _within(t: float, freedom: int) -> float:
+    """The share of Student's t between -t and t: a finite sum for whole degrees of freedom."""
+    angle = math.atan(t / math.sqrt(freedom))
+    sine, cosine = math.sin(angle), math.cos(angle)
+    odd = freedom % 2 == 1
+    term = cosine if odd else 1.0
+    total = term if freedom > 1 else 0.0
+    for step in range(3 if odd else 2, freedom - 1, 2):
+        term *= cosine * cosine * ((step - 1) / step)
+        total += term
+    if odd:
+        return 2 / math.pi * (angle + sine * total)
+    return sine * total
+
+
+@dataclass(frozen=True)
+class Side:
+    """One interface with one setting."""
+
+    application: str
+    interface: str
+    workers: int
+    batch: int
+    throughput: Estimate
+    """From the workers standing ready to the result being written."""
+    with_start: Estimate
+    """The same with the time until they stood ready."""
+    latency_ms: Estimate | None
+    against: Ratio
+    """Its throughput by the base's."""
+    exact: bool | None
+    is_base: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "application": self.application,
+            "interface": self.interface,
+            "workers": self.workers,
+            "batch": self.batch,
+            "throughput": self.throughput.to_json(),
+            "throughput_with_start": self.with_start.to_json(),
+            "latency_ms": None if self.latency_ms is None else self.latency_ms.to_json(),
+            "ratio": self.against.to_json(),
+            "base": self.is_base,
+            "exact": self.exact,
+        }
+
+
+def sides(outcomes: Sequence[Outcome], base: str | None = None) -> list[Side]:
+    """Every setting of every application, against the base of its application."""
+    groups: dict[tuple[str, str, int, int], list[Outcome]] = {}
+    for outcome in outcomes:
+        planned = outcome.planned
+        key = (planned.application, planned.interface, planned.workers, planned.batch)
+        groups.setdefault(key, []).append(outcome)
+    found = []
+    for key, some in groups.items():
+        of_base = _base_of(key[0], groups, base)
+        speeds = [one.items_per_s for one in some]
+        waits = [one.latency_ms for one in some if one.latency_ms is not None]
+        looked = [one.exact for one in some if one.exact is not None]
+        found.append(
+            Side(
+                *key,
+                estimate(speeds),
+                estimate([one.items_per_s_with_start for one in some]),
+                estimate(waits) if waits else None,
+                ratio_of(speeds, [one.items_per_s for one in groups[of_base]]),
+                all(looked) if looked else None,
+                key == of_base,
+            )
+        )
+    return found
+
+
+def names(found: Sequence[Side]) -> list[str]:
+    """What to call each: its interface, and of workers and batch what differs between them.
+
+    A sequential program has one worker whatever the others have, and an application a batch of its
+    own: that tells nobody anything.
+    """
+    farms = [side for side in found if side.interface != "sequential"]
+    many_workers = len({side.workers for side in farms}) > 1
+    batches = {(side.application, side.batch) for side in found}
+    many_batches = len(batches) > len({application for application, _ in batches})
+    return [
+        ", ".join(
+            [side.interface]
+            + ([f"{side.workers} worker(s)"] if many_workers and side in farms else [])
+            + ([f"batch {side.batch}"] if many_batches else [])
+        )
+        for side in found
+    ]
+
+
+Key = tuple[str, str, int, int]
+
+
+def _base_of(application: str, groups: dict[Key, list[Outcome]], base: str | None) -> Key:
+    own = [key for key in groups if key[0] == application]
+    if base is None:
+        return own[0]
+    for key in own:
+        if base in (key[1], f"{key[1]}-{key[2]}"):
+            return key
+    raise UserError(
+        f"--base {base}: none of those compared; say an interface, or interface-workers as in "
+        f"everstream-2: {', '.join(sorted({f'{key[1]}-{key[2]}' for key in own}))}."
+    )
+
+
+def write_tables(outcomes: Sequence[Outcome], folder: Path) -> dict[str, pl.DataFrame]:
+    """All tables of an execution by name; the pieces that its runs left are gone then."""
+    tables = {"general": general(outcomes), "parallelism": parallelism(outcomes)}
+    for name in ("monitor", "latency"):
+        pieces = sorted(folder.glob(f"{name}-[0-9]*.parquet"))
+        if pieces:
+            frames = [pl.read_parquet(piece) for piece in pieces]
+            tables[name] = pl.concat(frames, how="diagonal_relaxed")
+            for piece in pieces:
+                piece.unlink()
+    for name, table in tables.items():
+        table.write_csv(folder / f"{name}.csv")
+        table.write_parquet(folder / f"{name}.parquet")
+    return tables
+
+
+def read_tables(folder: Path) -> dict[str, pl.DataFrame]:
+    """What `write_tables` wrote."""
+    names = ("general", "parallelism", "monitor", "latency")
+    found = {name: folder / f"{name}.parquet" for name in names}
+    return {name: pl.read_parquet(path) for name, path in found.items() if path.exists()}
+
+
+def general(outcomes: Sequence[Outcome]) -> pl.DataFrame:
+    """A row per run."""
+    return pl.DataFrame([_row(outcome) for outcome in outcomes], infer_schema_length=None)
+
+
+def _row(outcome: Outcome) -> dict[str, Any]:
+    planned = outcome.planned
+    settings = planned.settings
+    return {
+        "run": planned.number,
+        "benchmark": planned.benchmark,
+        "application": planned.application,
+        "interface": planned.interface,
+        "input": planned.size,
+        "workers": planned.workers,
+        "repeat": planned.repeat,
+        "items": outcome.items,
+        "execution_time_s": outcome.wall_s,
+        "throughput": outcome.items_per_s,
+        "latency_ms": outcome.latency_ms,
+        "latency_min_ms": outcome.latency_min_ms,
+        "latency_max_ms": outcome.latency_max_ms,
+        "latency_p50_ms": outcome.latency_p50_ms,
+        "latency_p99_ms": outcome.latency_p99_ms,
+        "cpu_percent": outcome.cpu_percent,
+        "memory_kb": outcome.memory_kb,
+        "batch": planned.batch,
+        "interval": settings.interval,
+        "frequency": settings.frequency,
+        "pattern": settings.pattern,
+        "in_memory": settings.in_memory,
+        "checkpoint": settings.checkpoint,
+        "every": settings.every,
+        "checkpoints": outcome.checkpoints,
+        "kills": " ".join(settings.kills),
+        "recoveries": len(outcome.recoveries),
+        "exact": outcome.exact,
+    }
+
+
+def parallelism(outcomes: Sequence[Outcome]) -> pl.DataFrame:
+    """A row per interface, workers and batch: means over the repeats, with their deviations."""
+    groups: dict[tuple[str, str, int, int], list[Outcome]] = {}
+    for outcome in outcomes:
+        planned = outcome.planned
+        key = (planned.application, planned.interface, planned.workers, planned.batch)
+        groups.setdefault(key, []).append(outcome)
+    return pl.DataFrame(
+        [
+            {
+                **dict(zip(("application", "interface", "workers", "batch"), key, strict=True)),
+                "repeats": len(some),
+                **_spread("throughput", [one.items_per_s for one in some]),
+                **_spread("latency_ms", [one.latency_ms for one in some]),
+                **_spread("execution_time_s", [one.wall_s for one in some]),
+                **_spread("cpu_percent", [one.cpu_percent for one in some]),
+                **_spread("memory_kb", [one.memory_kb for one in some]),
+                "exact": all(one.exact is not False for one in some),
+            }
+            for key, some in groups.items()
+        ],
+        infer_schema_length=None,
+    )
+
+
+def _spread(name: str, values: Sequence[float | int | None]) -> dict[str, float | None]:
+    known = [float(value) for value in values if value is not None]
+    found: Estimate | None = estimate(known) if known else None
+    return {
+        name: found.mean if found else None,
+        f"{name}_deviation": found.deviation if found else None,
+    }

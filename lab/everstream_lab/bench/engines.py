@@ -1,0 +1,176 @@
+"""Both engines on the same work in the same run: what an epoch costs at least, and throughput.
+
+The floor of micro-batches is the median time of epochs that have next to nothing to read, once
+for a pipeline without state and once for a keyed one. Throughput is that of `bench throughput`,
+with every output checked; the engines take turns, and the best round of each counts, because noise
+only ever makes a run slower. In the same run native Structured Streaming does the stateful ones with
+Python (`everstream_lab.bench.native`), and epochs lose caches and workers (`engine_losses`).
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from statistics import median
+from typing import get_args
+
+from everstream.connectors.generate.sources import Range
+from everstream.core.manifest import EpochManifest
+from everstream.engine.result import RunResult
+from everstream.engine.run import run
+from everstream.errors import UserError
+from everstream.pipeline.checkpointing import Coordinated, EngineName
+from everstream.pipeline.stream import Pipeline
+from everstream_lab.bench import engine_losses, native
+from everstream_lab.bench.report import Figure, Progress, Report, at_least, at_most
+from everstream_lab.bench.throughput import Load, Selection, WindowedCount, WordCount
+
+ENGINES: tuple[EngineName, ...] = get_args(EngineName)
+PARTS = ("floors", "nexmark_2", "word_count", "windowed_count", "losses")
+"""What can be measured by itself."""
+EPOCHS = 40
+WARM_EPOCHS = 10
+
+
+def _stateless() -> Pipeline:
+    pipeline = Pipeline("floor-stateless")
+    numbers = pipeline.source(Range(EPOCHS, batch=1), name="numbers")
+    return numbers.filter(lambda n: n >= 0, name="keep").collect()
+
+
+def _keyed() -> Pipeline:
+    pipeline = Pipeline("floor-keyed")
+    numbers = pipeline.source(Range(2 * EPOCHS, batch=1), name="numbers", shards=2)
+    keyed = numbers.key_by(lambda n: n % 10)
+    return keyed.fold(init=int, update=lambda had, n: had + n, name="sum", shards=2).collect()
+
+
+FLOORS = (("stateless", _stateless, 120), ("keyed", _keyed, 200))
+"""What has to be done, how, and the most that an epoch may take, in milliseconds."""
+
+
+@dataclass
+class Compared:
+    """One load on both engines."""
+
+    load: Load
+    asked: tuple[native.Query, ...] = ()
+    """How native Structured Streaming is asked the same."""
+    rounds_s: dict[EngineName, list[float]] = field(default_factory=dict)
+    native_per_s: dict[str, float] = field(default_factory=dict)
+    """By the way it was asked."""
+
+    def per_s(self, engine: EngineName) -> float:
+        return self.load.records / min(self.rounds_s[engine])
+
+    @property
+    def ratio(self) -> float:
+        """Micro-batches against tasks."""
+        return self.per_s("microbatch") / self.per_s("tasks")
+
+    @property
+    def times_native(self) -> float | None:
+        """Micro-batches against the faster way of native Structured Streaming."""
+        fastest = max(self.native_per_s.values(), default=None)
+        return None if fastest is None else self.per_s("microbatch") / fastest
+
+    def figures(self) -> list[Figure]:
+        name = self.load.name
+        figures = []
+        for engine, rounds_s in self.rounds_s.items():
+            per_s = tuple(round(self.load.records / took_s) for took_s in rounds_s)
+            micro = engine == "microbatch"
+            figures.append(
+                Figure(
+                    f"{name}, {engine}",
+                    max(per_s),
+                    "records/s",
+                    target=at_least(0.6, of="ratio") if micro else None,
+                    ratio=round(self.ratio, 3) if micro else None,
+                    repetitions=per_s,
+                )
+            )
+        for way, way_per_s in self.native_per_s.items():
+            figures.append(Figure(f"{name}, native {way}", round(way_per_s), "records/s"))
+        if self.times_native is not None:
+            times = round(self.times_native, 1)
+            figures.append(Figure(f"{name}, against native", times, "times", at_least(5)))
+        return figures
+
+
+def measure(
+    *,
+    parts: Collection[str] = PARTS,
+    bids: int = 100_000_000,
+    words: int = 10_000_000,
+    windowed_bids: int = 30_000_000,
+    native_words: int = 100_000,
+    native_bids: int = 250_000,
+    state_bytes: int = 100 << 20,
+    every_s: float = 1.0,
+    rounds: int = 2,
+    master: str = "local[2]",
+    progress: Progress = lambda text: None,
+) -> Report:
+    """Floors first, then every load on both engines in turn; losses last.
+
+    parts: of `PARTS`. native_words, native_bids: how many native Structured Streaming gets in each of its triggers.
+    """
+    unknown = sorted(set(parts) - set(PARTS))
+    if unknown:
+        raise UserError(f"there is no part {', '.join(unknown)}: say one of {', '.join(PARTS)}.")
+    figures = []
+    for name, make, target_ms in FLOORS if "floors" in parts else ():
+        progress(f"the least an epoch costs, {name}")
+        floor_ms = _floor_ms(make(), 1 if name == "stateless" else 2, master)
+        figures.append(Figure(f"epoch floor, {name}", round(floor_ms, 1), "ms", at_most(target_ms)))
+    fewer_words = max(1, native_words // 4)  # it is slow, and tells as much of itself
+    compared = [
+        Compared(Selection(bids)),
+        Compared(
+            WordCount(words),
+            (native.NativeWordCount(native_words), native.TransformedWordCount(fewer_words)),
+        ),
+        Compared(WindowedCount(windowed_bids), (native.NativeWindowedCount(native_bids),)),
+    ]
+    compared = [one for one in compared if one.load.name in parts]
+    for one in compared:
+        for engine in ENGINES:
+            progress(f"{one.load.name} on {engine}, warming up")
+            _run(one.load.smaller(max(1, one.load.records // 20)), engine, every_s, master)
+        for number in range(rounds):
+            for engine in ENGINES:
+                progress(f"{one.load.name} on {engine}, round {number + 1} of {rounds}")
+                result = _run(one.load, engine, every_s, master)
+                one.rounds_s.setdefault(engine, []).append(round(result.wall_s, 4))
+        for query in one.asked:
+            progress(f"{one.load.name} on native Structured Streaming, {query.way}")
+            one.native_per_s[query.way] = native.measure(query, master)
+    figures += [figure for one in compared for figure in one.figures()]
+    if "losses" in parts:
+        figures += engine_losses.measure(state_bytes=state_bytes, master=master, progress=progress)
+    return Report("engines", figures, {"every_s": every_s, "state_bytes": state_bytes})
+
+
+def _run(load: Load, engine: EngineName, every_s: float, master: str) -> RunResult:
+    result = run(
+        load.pipeline(),
+        engine=engine,
+        checkpoint=Coordinated(every=every_s),
+        master=master,
+        workers=2 if engine == "tasks" else None,
+        progress=False,
+    )
+    load.check(result)
+    return result
+
+
+def _floor_ms(pipeline: Pipeline, per_epoch: int, master: str) -> float:
+    """One record per source shard and epoch."""
+    result = run(
+        pipeline,
+        engine="microbatch",
+        checkpoint=Coordinated(every_records=per_epoch),
+        master=master,
+        progress=False,
+    )
+    warm: list[EpochManifest] = list(result.checkpoints)[WARM_EPOCHS:]
+    return 1000 * median(manifest.duration_s for manifest in warm)

@@ -1,0 +1,166 @@
+"""The studies: schemes compared, threads, workload knobs, what each optimisation brings.
+
+Each study returns plain rows of facts; `report` turns them into pages, `figures` into
+verdicts. All of them kill a real process once per configuration.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from everstream.transactions.compiled import spin_iterations
+from everstream.transactions.recovery import FastOptions
+from everstream_lab.bench.transactions.config import Configuration, default_shape
+from everstream_lab.bench.transactions.makespan import Makespan, model
+from everstream_lab.bench.transactions.measure import Bench, Facts, Progress
+from everstream_lab.workloads.transactions import Workload
+
+MODEL_WORKERS = (2, 4, 8, 16, 24, 32, 48, 64)
+_MODEL_EVENTS = 40_960
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure and how hard."""
+
+    folder: Path
+    workloads: Sequence[str]
+    schemes: Sequence[str]
+    events: int
+    threads: int
+    epoch_events: int
+    operation_cost_s: float
+    recoveries: int
+    runs: int
+    verify: bool
+    spare: bool
+    patience: int
+    seed: int
+    knobs: dict[str, Any]
+
+
+def base_of(plan: Plan, workload: str, events: int | None = None, **knobs: Any) -> Configuration:
+    """The configuration of a workload: killed in the middle of its last but one epoch."""
+    epochs = max(4, (events or plan.events) // plan.epoch_events)
+    total = epochs * plan.epoch_events
+    cost_s = plan.operation_cost_s
+    shape = default_shape(workload, **{**plan.knobs, **knobs, "operation_cost_s": cost_s})
+    return Configuration(
+        workload=workload,
+        scheme="none",
+        folder=str(plan.folder / workload),
+        events=total,
+        threads=plan.threads,
+        epoch_events=plan.epoch_events,
+        snapshot_epoch=2,
+        crash_event=total - plan.epoch_events - plan.epoch_events // 2,
+        seed=plan.seed,
+        cost_iterations=spin_iterations(cost_s),
+        shape=shape,
+    )
+
+
+def _bench(plan: Plan, base: Configuration, progress: Progress) -> Bench:
+    return Bench(base, plan.verify, progress, plan.spare, plan.patience)
+
+
+def compare(plan: Plan, progress: Progress) -> list[Facts]:
+    """Runtime throughput, recovery time and breakdown of every scheme on every workload."""
+    rows = []
+    for workload in plan.workloads:
+        base = base_of(plan, workload)
+        bench = _bench(plan, base, progress)
+        for scheme in plan.schemes:
+            facts = bench.measure(replace(base, scheme=scheme), plan.recoveries, plan.runs)
+            rows.append({"workload": workload, **facts})
+    return rows
+
+
+def factors(plan: Plan, progress: Progress) -> list[Facts]:
+    """`fast` without its optimisations, then with one more at a time."""
+    steps = {
+        "simple": FastOptions(
+            restructure=False, abort_pushdown=False, task_assignment=False, adaptive_replay=False
+        ),
+        "+ restructure": FastOptions(
+            abort_pushdown=False, task_assignment=False, adaptive_replay=False
+        ),
+        "+ abort pushdown": FastOptions(task_assignment=False, adaptive_replay=False),
+        "+ task assignment": FastOptions(adaptive_replay=False),
+        "selective logging": FastOptions(adaptive_replay=False, selective=True),
+    }
+    rows = []
+    for workload in plan.workloads:
+        base = replace(base_of(plan, workload, plan.events // 2), scheme="fast")
+        bench = _bench(plan, base, progress)
+        for step, options in steps.items():
+            facts = bench.measure(replace(base, fast=options), plan.recoveries)
+            rows.append({"workload": workload, "step": step, **facts})
+    return rows
+
+
+def scalability(plan: Plan, progress: Progress, threads: Sequence[int]) -> list[Facts]:
+    """Recovered events per second over threads."""
+    rows = []
+    for workload in plan.workloads:
+        base = base_of(plan, workload, plan.events // 2)
+        bench = _bench(plan, base, progress)
+        for count in threads:
+            for scheme in plan.schemes:
+                config = replace(base, scheme=scheme, threads=count)
+                rows.append({"workload": workload, **bench.measure(config, plan.recoveries)})
+    return rows
+
+
+SWEEPS: dict[str, tuple[dict[str, float], tuple[float, ...]]] = {
+    "multi_partition": ({"skew": 0.0, "aborts": 0.0}, (0.0, 0.5, 1.0)),
+    "skew": ({"multi_partition": 0.0, "aborts": 0.0, "length": 1}, (0.0, 0.6, 1.2)),
+    "aborts": ({"skew": 0.0, "multi_partition": 0.0}, (0.0, 0.4, 0.8)),
+}
+
+
+def sensitivity(plan: Plan, progress: Progress) -> list[Facts]:
+    """Grep and Sum with one knob turned at a time, as the others stand still."""
+    rows = []
+    for knob, (fixed, values) in SWEEPS.items():
+        for value in values:
+            base = base_of(plan, "grep-sum", plan.events // 4, **{**fixed, knob: value})
+            bench = _bench(plan, base, progress)
+            for scheme in plan.schemes:
+                facts = bench.measure(replace(base, scheme=scheme), plan.recoveries)
+                rows.append({"knob": knob, "value": value, **facts})
+    return rows
+
+
+def makespans(plan: Plan, rows: Sequence[Facts], progress: Progress) -> dict[str, list[Makespan]]:
+    """The model for more workers than there are here, from the operation cost measured here."""
+    found = {}
+    for workload in plan.workloads:
+        progress(f"{workload}: modelling")
+        built = base_of(plan, workload).build()
+        events = built.events(_MODEL_EVENTS, plan.seed)
+        measured = operation_cost_s(built, rows, workload) or plan.operation_cost_s or 1e-7
+        found[workload] = model(built, events, plan.epoch_events, measured, MODEL_WORKERS)
+    return found
+
+
+def operation_cost_s(workload: Workload, rows: Sequence[Facts], name: str) -> float | None:
+    """Seconds one operation took while running, measured inside the kernels."""
+    costs = [
+        float(row["run"]["transaction_cost_s"])
+        for row in rows
+        if row["workload"] == name and row["threads"] > 1
+    ]
+    if not costs:
+        return None
+    sample = workload.events(10_000, 1)
+    keys = np.array([len(declared.keys) for declared in workload.transactions])
+    kinds = (
+        sample["transaction"].to_physical().to_numpy()
+        if len(keys) > 1
+        else np.zeros(len(sample), np.int64)
+    )
+    return min(costs) / float(keys[kinds].mean())

@@ -1,0 +1,1 @@
+"""The CCRR study of checkpoint intervals, reproduced with the queueing model."""

@@ -1,0 +1,79 @@
+"""Runs without Spark and with faults: every seed ends, with exactly the right output."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from everstream.core.orders import Outcome
+from everstream.simulation.clock_shapes import alarms
+from everstream.simulation.shape import Shape
+from everstream.simulation.shapes import EVENT_TIME_SHAPES, SHAPES, columns, shape_for
+from tests.engine.microbatch.world import CALM, LocalWorld
+
+SEEDS = 25
+MORE_SEEDS = 2000
+SEEDS_AT_ONCE = 100
+
+
+def check(world: LocalWorld, seed: int) -> None:
+    outcome = world.run()
+    problems = world.violations[:2] or world.notes[-3:]
+    assert outcome is Outcome.FINISHED and not world.violations, f"seed {seed}: {problems}"
+
+
+def test_every_seed_ends_with_exactly_the_right_output() -> None:
+    for seed in range(SEEDS):
+        check(LocalWorld(seed, shape_for(seed)), seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(0, MORE_SEEDS, SEEDS_AT_ONCE))
+def test_two_thousand_seeds_end_with_exactly_the_right_output(first: int) -> None:
+    for seed in range(first, first + SEEDS_AT_ONCE):
+        check(LocalWorld(seed, shape_for(seed)), seed)
+
+
+@pytest.mark.parametrize("make", [*EVENT_TIME_SHAPES, columns])
+def test_columns_windows_late_records_and_joins_survive_faults(
+    make: Callable[[random.Random], Shape],
+) -> None:
+    for seed in range(3):
+        check(LocalWorld(seed, make(random.Random(seed))), seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("make", [*EVENT_TIME_SHAPES, columns])
+def test_columns_windows_late_records_and_joins_survive_faults_with_many_seeds(
+    make: Callable[[random.Random], Shape],
+) -> None:
+    for seed in range(100):
+        check(LocalWorld(seed, make(random.Random(seed))), seed)
+
+
+def test_timers_of_the_clock_fire_in_epochs() -> None:
+    for seed in range(3):
+        check(LocalWorld(seed, alarms(random.Random(seed))), seed)
+
+
+def test_without_faults_nothing_is_run_again() -> None:
+    seen = set()
+    for seed in range(20):
+        world = LocalWorld(seed, shape_for(seed), CALM)
+        check(world, seed)
+        assert (world.drivers, world.notes) == (1, [])
+        seen.add(world.layout.plan.graph.name)
+    assert len(seen) == len(SHAPES), "every shape has its turn"
+
+
+def test_the_seeds_meet_every_kind_of_trouble() -> None:
+    notes: list[str] = []
+    drivers = 0
+    for seed in range(SEEDS):
+        world = LocalWorld(seed, shape_for(seed))
+        world.run()
+        notes += world.notes
+        drivers += world.drivers - 1
+    assert drivers > 5
+    for trouble in ("do not agree on", "an executor is gone", "going back to epoch"):
+        assert any(trouble in note for note in notes), trouble

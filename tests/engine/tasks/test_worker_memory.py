@@ -1,0 +1,79 @@
+"""A real run that comes near the memory its workers may have."""
+
+from typing import cast
+
+import pytest
+
+import everstream as es
+from everstream.engine.tasks.worker import memory_watch
+from everstream.engine.tasks.worker.memory_watch import MemoryWatch
+from everstream.errors import RunFailed, UserError
+from everstream.pipeline.times import size_bytes
+from everstream.runtime.runner import ShardRunner
+from tests.engine.tasks.running import Notes
+from tests.spark import MASTER
+
+
+def hoarding(values: int) -> es.Pipeline:
+    pipeline = es.Pipeline("hoarding")
+    keyed = pipeline.source(es.Range(values)).key_by(lambda n: n)
+    kept = keyed.fold(init=bytes, update=lambda value, n: bytes(100_000) + bytes([n % 7]))
+    kept.map(lambda pair: pair[0]).collect()
+    return pipeline
+
+
+def test_a_worker_at_its_limit_says_whose_state_it_is_and_what_to_do() -> None:
+    notes = Notes()
+    with pytest.raises(RunFailed) as failed:
+        hoarding(20_000).run(
+            worker_memory="700m",
+            master=MASTER,
+            workers=1,
+            checkpoint=None,
+            listener=notes,
+            max_restarts=1,
+        )
+    told = str(failed.value)
+    assert "700 MB it may have" in told and "the state of 'fold' in shard 0" in told
+    assert "state='disk'" in told and "keys, " in told
+    assert (
+        sum("wait until there is less" in note for note in notes.texts) <= 1
+    )  # one batch may pass it
+
+
+def test_a_worker_near_its_limit_tells_once_and_takes_nothing_in_until_there_is_less(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runner = cast(ShardRunner, object())
+    notes: list[str] = []
+    watch = MemoryWatch(100_000_000, [runner], lambda runner: True, notes.append)
+    for now_s, used_mb in enumerate((84, 86, 90, 70, 86)):
+        monkeypatch.setattr(
+            memory_watch, "own_memory_bytes", lambda used_mb=used_mb: used_mb * 10**6
+        )
+        watch.look(float(now_s))
+        assert watch.holds(runner) == (used_mb >= 85)
+    assert notes == [
+        "a worker has 86 MB of the 100 MB it may have (worker_memory): its shards wait until there is less"
+    ]
+
+
+def test_with_its_state_on_disk_the_same_run_stays_below() -> None:
+    pipeline = hoarding(8_000)
+    result = pipeline.run(
+        worker_memory="700m", master=MASTER, workers=1, state="disk", checkpoint=None
+    )
+    assert result.records_out == 8_000
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"), [("2g", 2_000_000_000), ("512 MB", 512_000_000), (7, 7)]
+)
+def test_a_size_is_said_in_words_or_bytes(said: str | int, meant: int) -> None:
+    assert size_bytes("worker_memory", said) == meant
+
+
+@pytest.mark.parametrize("said", ["", "much", "-1g", "0"])
+def test_what_is_no_size_is_refused(said: str) -> None:
+    with pytest.raises(UserError, match="is no size"):
+        size_bytes("worker_memory", said)

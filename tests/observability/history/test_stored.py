@@ -1,0 +1,146 @@
+"""The history in a store: bounded, understood after a restart, and never in the way of a run."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from everstream.errors import StoreError
+from everstream.observability.history import stored
+from everstream.observability.history.entries import driver_lost_entry, end_entry, note_entry
+from everstream.observability.history.run_view import RunView
+from everstream.observability.history.stored import FOLDER, StoredHistory, blob_name, encoded, prune
+from everstream.observability.history.writer import HistoryWriter
+from everstream.state.blobs import FsspecBlobs
+from tests.observability.history.telling import START, checkpoint, run, sample
+
+
+def writer(folder: Path, **options: int) -> HistoryWriter:
+    def wrong(text: str) -> None:
+        raise AssertionError(text)
+
+    return HistoryWriter(FsspecBlobs(str(folder)), wrong, lambda: START, **options)
+
+
+def kinds(folder: Path) -> list[str]:
+    return [entry["kind"] for entry in StoredHistory(FsspecBlobs(str(folder))).news()]
+
+
+def test_what_was_written_is_read_back_and_then_only_what_is_new(tmp_path: Path) -> None:
+    writing = writer(tmp_path)
+    reading = StoredHistory(FsspecBlobs(str(tmp_path)))
+    assert not list(reading.news())
+    writing.take(note_entry("before the run is known", False, START))
+    writing.take(run())
+    writing.flush()
+    assert [entry["kind"] for entry in reading.news()] == ["note", "run"]
+    writing.take(checkpoint(1, 1))
+    writing.flush()
+    assert [entry["kind"] for entry in reading.news()] == ["checkpoint"]
+    assert not list(reading.news())
+
+
+def test_runs_of_one_store_follow_each_other(tmp_path: Path) -> None:
+    for number, name in enumerate(("a", "b")):
+        writing = writer(tmp_path)
+        writing.take(run(START + number, run=name * 32))
+        writing.take(end_entry("stopped", None, START + number))
+        writing.flush()
+    assert kinds(tmp_path) == ["run", "end", "run", "end"]
+
+
+def test_one_writer_outlives_drivers_and_says_nothing_twice(tmp_path: Path) -> None:
+    writing = writer(tmp_path)
+    for name in ("a", "b"):
+        writing.take(run(run=name * 32))
+        writing.flush()
+        writing.take(driver_lost_entry("SIGKILL", START))
+        writing.flush()
+    assert kinds(tmp_path) == ["run", "driver_lost"] * 2
+    assert len(FsspecBlobs(str(tmp_path)).list(FOLDER)) == 1
+
+
+def test_a_history_is_bounded_and_each_part_of_it_stands_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored, "KEPT_BLOBS", 5)
+    monkeypatch.setattr(
+        "everstream.observability.history.writer.prune", lambda blobs, now: prune(blobs, now, 5)
+    )
+    writing = writer(tmp_path, blob_bytes=900)
+    writing.take(run())
+    for number in range(1, 100):
+        writing.take(checkpoint(number, number))
+        writing.flush()
+    blobs = FsspecBlobs(str(tmp_path))
+    names = blobs.list(FOLDER)
+    assert 3 <= len(names) <= 6
+    assert sum(len(blobs.read(name)) for name in names) < 6 * 1500
+    run_view = RunView()
+    for entry in StoredHistory(blobs).news():
+        run_view.take(entry)
+    view = run_view.view(START)
+    assert view["pipeline"] == "told", "the entry of the run is in every part"
+    assert view["checkpoints"][0]["epoch"] == 99
+
+
+def test_what_is_old_goes_but_never_what_the_newest_run_has(tmp_path: Path) -> None:
+    blobs = FsspecBlobs(str(tmp_path))
+    for name in (blob_name(START, "a" * 8, 0), blob_name(START + 1, "b" * 8, 0)):
+        blobs.write(name, encoded([run()]))
+    prune(blobs, START + 10 * stored.KEPT_S)
+    assert blobs.list(FOLDER) == [blob_name(START + 1, "b" * 8, 0)]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"", b"torn", gzip.compress(b"[1]\n"), gzip.compress(b"{\xff")],
+    ids=["empty", "torn", "no-event", "no-text"],
+)
+def test_a_damaged_part_is_left_out_and_said(tmp_path: Path, damage: bytes) -> None:
+    blobs = FsspecBlobs(str(tmp_path))
+    blobs.write(blob_name(START, "a" * 8, 0), damage)
+    blobs.write(blob_name(START, "a" * 8, 1), encoded([run()]))
+    reading = StoredHistory(blobs)
+    note, after = reading.news()
+    assert "left out" in note["text"] and "a" * 8 in note["text"] and note["warning"]
+    assert after["kind"] == "run"
+    assert not list(reading.news()), "said once"
+
+
+def test_samples_are_kept_seconds_apart_and_what_matters_always(tmp_path: Path) -> None:
+    writing = writer(tmp_path)
+    writing.take(run())
+    for tenth in range(200):
+        writing.take(sample(tenth / 10, 0, 0))
+    writing.take(checkpoint(20, 1))
+    writing.flush()
+    assert kinds(tmp_path) == ["run", *["sample"] * 4, "checkpoint"]
+
+
+def test_of_a_checkpoint_of_many_shards_the_slowest_are_kept(tmp_path: Path) -> None:
+    writing = writer(tmp_path)
+    writing.take(run())
+    writing.take(checkpoint(1, 1, shards=200))
+    writing.flush()
+    _, kept = StoredHistory(FsspecBlobs(str(tmp_path))).news()
+    assert len(kept["shards"]) == stored.SHARDS_KEPT
+    assert kept["slowest"] in [shard["shard"] for shard in kept["shards"]]
+
+
+class Full(FsspecBlobs):
+    def write(self, path: str, data: object) -> None:
+        raise StoreError("no room")
+
+
+def test_a_store_that_takes_nothing_is_said_once_and_nobody_waits(tmp_path: Path) -> None:
+    said: list[str] = []
+    writing = HistoryWriter(Full(str(tmp_path)), said.append)
+    writing.start()
+    writing.take(run())
+    entry = checkpoint(1, 1)
+    for _ in range(12_000):
+        writing.take(entry)
+    writing.stop()
+    assert len(said) == 1 and "no room" in said[0]
+    assert len(writing._waiting) + len(writing._blob) <= 2 * 5_000
