@@ -37,6 +37,8 @@ from everstream.pipeline.times import NO_WATERMARK
 T = TypeVar("T")
 LOOK_AGAIN_S = 0.005
 TRY_AGAIN_S = 0.25
+LAST_COMMIT_S = 5.0
+"""How long a reader that closes waits for its last offsets to reach the consumer group."""
 TRUNCATED = "truncat"
 """What the client says, among other words, when a log is shorter in an epoch than it was."""
 CHUNK = 1000
@@ -96,6 +98,8 @@ class Reading:
             isolation_level="read_committed" if self.committed else "read_uncommitted",
             # As given by the client it waits a second once it has fetched enough ahead.
             fetch_queue_backoff_ms=5,
+            # How long a commit waits for the group's coordinator; ten minutes as given.
+            coordinator_query_interval_ms=1000,
         )
         try:
             return driver().Consumer({**settings, "error_cb": on_error})
@@ -162,6 +166,8 @@ class KafkaReader(Reader):
         self._decoder = decoder
         self._shard, self._shards = shard, shards
         self._consumer: Any = None
+        self._stable: list[Any] = []
+        """The offsets that were last committed to the group, until they are known to be there."""
         self._times = PartitionTimes(reading.lateness_us, reading.idle_after_s)
         self._ends: Ends | None = None
         """Where partitions ended when the run started, if it is to end there."""
@@ -403,22 +409,42 @@ class KafkaReader(Reader):
         return rejected
 
     def stable(self, offset: KafkaOffset) -> None:
-        """Let the group know; what it knows is for others to see, we never read it."""
+        """Commit the offsets to the group. Others may read them there; we never do."""
         if self._reading.group is None or self._consumer is None:
             return
         kind = driver().TopicPartition
-        places = [kind(*partition, place[0]) for partition, place in offset.places.items()]
+        self._stable = [kind(*partition, place[0]) for partition, place in offset.places.items()]
         try:
-            if places:
-                self._consumer.commit(offsets=places, asynchronous=True)
+            if self._stable:
+                self._consumer.commit(offsets=self._stable, asynchronous=True)
         except driver().KafkaException as error:
             LOG.warning("%s", self._reading.cluster.explained(error, ", committing offsets"))
+
+    def _commit_last_offsets(self) -> None:
+        """Repeat the last commit and wait for it: the one in the background may not have arrived.
+
+        A broker that has just restarted refuses commits for a moment, and closing the consumer
+        drops those that wait.
+        """
+        places, self._stable = self._stable, []
+        deadline = Deadline(LAST_COMMIT_S, TRY_AGAIN_S)
+        while places:
+            try:
+                self._consumer.commit(offsets=places, asynchronous=False)
+                return
+            except driver().KafkaException as error:
+                if not deadline.pause():
+                    LOG.warning(
+                        "%s", self._reading.cluster.explained(error, ", committing offsets")
+                    )
+                    return
 
     def close(self) -> None:
         if self._look is not None:
             self._look.leave()
             self._look = None
         if self._consumer is not None:
+            self._commit_last_offsets()
             self._consumer.close()
             self._consumer = None
 

@@ -2,12 +2,14 @@
 
 import gc
 import os
+import signal
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import everstream as es
 from everstream.core.ids import ShardId, WorkerId
+from everstream.core.manifest import EpochManifest
 from everstream.core.measures import Measures
 from everstream.core.meter import Meter
 from everstream.engine.measuring import unmeasured
@@ -79,30 +81,36 @@ def test_a_slow_operator_is_busy_and_the_one_before_it_is_blocked(tmp_path: Any)
 
 
 def test_a_worker_that_takes_anothers_place_counts_anew_under_another_attempt() -> None:
-    keeping = Keeping()
+    numbers, worker = ShardId("numbers", 0), WorkerId(0)
+    by_attempt: dict[int, Meter] = {}
+    """The last figures of each process that has read some records."""
 
-    def by_attempt() -> dict[int, Meter]:
-        """The last figures of each process that has read some records."""
-        numbers = ShardId("numbers", 0)
-        return {
-            measures.workers[WorkerId(0)].attempt: measures.shards[numbers]
-            for measures in list(keeping.seen)
-            if WorkerId(0) in measures.workers
-            and numbers in measures.shards
-            and measures.shards[numbers].records > 0
-        }
+    class KillsOnceSaved(es.Listener):
+        pid = 0
+        epochs = 0
+
+        def measured(self, measures: Measures) -> None:
+            meter = measures.shards.get(numbers)
+            if worker in measures.workers and meter is not None and meter.records > 0:
+                self.pid = measures.workers[worker].pid
+                by_attempt[measures.workers[worker].attempt] = meter
+
+        def epoch(self, manifest: EpochManifest) -> None:
+            """The second one after the first figures has begun after them: it holds those records."""
+            self.epochs += len(by_attempt) > 0
+            if self.epochs == 2:
+                os.kill(self.pid, signal.SIGKILL)
 
     pipeline = es.Pipeline("again")
     source = es.Paced(es.Range(10**9), rate=500)
     pipeline.source(source, name="numbers").collect(name="out")
     result = pipeline.run(
         workers=1,
-        listener=keeping,
+        listener=KillsOnceSaved(),
         checkpoint=es.Coordinated(every="100ms"),
-        kill=["numbers@after-snapshot#3"],
-        until=lambda _: len(by_attempt()) == 2,
+        until=lambda _: len(by_attempt) == 2,
     )
-    _, second = by_attempt().values()
+    _, second = by_attempt.values()
     assert second.records < result.records_in, "what the first process wrote is not among them"
     assert second.timed == second.latency["out"].total
 
