@@ -8,6 +8,7 @@ a store, editing savepoints), `everstream.planning` (advice) and `everstream.tes
 
 from typing import TYPE_CHECKING, Any
 
+from everstream import events
 from everstream.annotations import Stage, ToStream, annotated
 from everstream.connectors import (
     Avro,
@@ -42,9 +43,10 @@ from everstream.connectors import (
 )
 from everstream.engine.handle import RunHandle
 from everstream.engine.kills import Kill
-from everstream.engine.reporting.listener import Listener, RunStatus
+from everstream.engine.reporting.listener import Listener
 from everstream.engine.result import RunResult
 from everstream.errors import EverstreamError, RunFailed, UserError
+from everstream.events import RunEvent, RunStatus
 from everstream.observability.monitoring.sampler import Monitor
 from everstream.pipeline.aggregation.aggregates import avg, count, custom, max, min, sum, top_k
 from everstream.pipeline.autoscale import AutoScale
@@ -103,6 +105,7 @@ __all__ = [
     "Redis",
     "RedisLookup",
     "Resources",
+    "RunEvent",
     "RunFailed",
     "RunHandle",
     "RunOptions",
@@ -131,6 +134,7 @@ __all__ = [
     "avg",
     "count",
     "custom",
+    "events",
     "max",
     "min",
     "sum",

@@ -7,14 +7,15 @@ from rich.markup import escape
 
 from everstream.audit.rescales import Rescales
 from everstream.audit.trial import Ending, Trial
-from everstream.cli.events import Event, Failed, Fault, Finished, KillDelivered, Noted, Progressed
+from everstream.cli.messages import Failed, Fault, Finished, Message, Told
 from everstream.cli.run import say_error
 from everstream.cli.run_command import RunCommand
 from everstream.cli.screen import make_screen
 from everstream.cli.summary import show_recoveries
 from everstream.cli.supervise import FAILED, USAGE, Supervisor
 from everstream.core.orders import Phase
-from everstream.core.plan_change import OTHER_PLAN
+from everstream.engine.kills import Kill
+from everstream.events import Killing, PlanChanged, Progressed
 
 RESTARTS = 3
 """Failures that are nobody's doing, as in `everstream run`."""
@@ -43,21 +44,21 @@ class SupervisedStage:
         rescales = self.rescales if trial.rehearsal.gate is not None else None
         first = rescales is not None
 
-        def show(event: Event) -> None:
+        def show(message: Message) -> None:
             nonlocal first
-            match event:
-                case KillDelivered(kill=kill):
-                    trial.end_gate.on_kill(kill)
+            match message:
+                case Told(event=Killing(kill=kill)):
+                    trial.end_gate.on_kill(Kill.parse(kill))
                     if rescales is not None:
                         rescales.ask(trial.store)
-                case Progressed(snapshot=snapshot, at_s=at_s):
-                    trial.end_gate.on_progress(snapshot.phase, at_s)
-                    if rescales is not None and first and snapshot.phase is Phase.RUNNING:
+                case Told(event=Progressed(status=status), at_s=at_s):
+                    trial.end_gate.on_progress(status.phase, at_s)
+                    if rescales is not None and first and status.phase is Phase.RUNNING:
                         first = False
                         rescales.ask(trial.store)
-                case Noted(text=text) if rescales is not None and text.startswith(OTHER_PLAN):
+                case Told(event=PlanChanged(explained=False)) if rescales is not None:
                     rescales.happened += 1
-            screen.show(event)
+            screen.show(message)
 
         supervisor = Supervisor(command, show)
         with make_screen(self.console) as screen:

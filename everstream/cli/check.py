@@ -63,7 +63,8 @@ def compared(command: RunCommand) -> bool:
     from everstream.core.manifest import EpochManifest
     from everstream.core.plan import make_plan
     from everstream.core.upgrade.compatibility import UpgradeOverrides, fates, going_on
-    from everstream.engine.rescaling import as_wanted, requests_in_words
+    from everstream.engine.rescaling import as_wanted, earlier_requests
+    from everstream.events import sentence
     from everstream.inspection import open_store
     from everstream.pipeline.describing import check_names
     from everstream.runtime.redistributed_state import check_shares
@@ -81,7 +82,7 @@ def compared(command: RunCommand) -> bool:
         return True
     try:
         check_names(plan.graph)
-        requests = requests_in_words(plan, opened)
+        requests = [sentence(request) for request in earlier_requests(plan, opened)]
         plan = as_wanted(plan, opened, found[0], None)  # with what was asked for by `scale`
         begins = going_on(found, plan, found[0].log, overrides)
         if begins.unwritten:

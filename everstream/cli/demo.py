@@ -56,21 +56,23 @@ class _Demo:
 
     def run(self) -> int:
         from everstream.audit.comparison import judge
-        from everstream.cli.events import Event, Progressed, Teller
+        from everstream.cli.messages import Message, Teller, Told
         from everstream.cli.screen import make_screen
         from everstream.cli.summary import show_summary
         from everstream.cli.supervise import FAILED, KILLED, OK
         from everstream.core.orders import Outcome
         from everstream.demo.accounts import accounts_pipeline, entries, plain_program
         from everstream.demo.timeline import Sample
+        from everstream.events import Progressed
         from everstream.pipeline.checkpointing import Coordinated
 
         samples: list[Sample] = []
 
-        def watch(event: Event) -> None:
-            if isinstance(event, Progressed):
-                samples.append(Sample(event.at_s, event.snapshot.totals.get(OPERATOR, 0)))
-            screen.show(event)
+        def watch(message: Message) -> None:
+            match message:
+                case Told(event=Progressed(status=status), at_s=at_s):
+                    samples.append(Sample(at_s, status.totals.get(OPERATOR, 0)))
+            screen.show(message)
 
         self._say(
             f"{self.total:,} payments at {self.rate:,} per second, the balance of each account "

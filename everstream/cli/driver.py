@@ -20,13 +20,13 @@ from typing import IO
 
 from everstream.audit.rehearsal import rehearsed
 from everstream.cli.driver_requests import answering
-from everstream.cli.events import Event, Failed, Fault, Finished, Opened, Teller, write_event
 from everstream.cli.finding import load_pipeline
+from everstream.cli.messages import Failed, Fault, Finished, Message, Opened, Teller, write_message
 from everstream.cli.run_command import RunCommand
 from everstream.cli.under_load import loads_of, put_under_load
 from everstream.core.registry import name_of
 from everstream.engine.options import RunConfig
-from everstream.engine.reporting.logs import log_as_json
+from everstream.engine.reporting.listener import log_as_json
 from everstream.engine.run import launch
 from everstream.errors import EnvironmentFault, EverstreamError, RunFailed, SparkGone, UserError
 from everstream.observability.ui.actions import Actions
@@ -49,9 +49,9 @@ def main() -> None:
     telling = threading.Lock()
     with open(descriptor, "wb") as pipe:
 
-        def tell(event: Event) -> None:
+        def tell(message: Message) -> None:
             with telling:  # answers come from other threads
-                write_event(pipe, event)
+                write_message(pipe, message)
 
         run_and_tell(command, tell, os.fdopen(asks, "rb"))
         stop_spark()
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def run_and_tell(
-    command: RunCommand, tell: Callable[[Event], None], asks: IO[bytes] | None = None
+    command: RunCommand, tell: Callable[[Message], None], asks: IO[bytes] | None = None
 ) -> None:
     """Run to the end; whatever the end is, the last event says it."""
     teller = Teller(tell)

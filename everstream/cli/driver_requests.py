@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import IO, Any
 
-from everstream.cli.events import Answered, Event
+from everstream.cli.messages import Answered, Message
 from everstream.errors import EverstreamError, RunFailed, UserError
 from everstream.observability.ui.views import Actor
 
@@ -35,14 +35,14 @@ def read_asks(stream: IO[bytes]) -> Iterator[Ask]:
         yield Ask(**json.loads(line))
 
 
-def answering(stream: IO[bytes], actor: Actor, tell: Callable[[Event], None]) -> None:
+def answering(stream: IO[bytes], actor: Actor, tell: Callable[[Message], None]) -> None:
     """The driver's side: do what is asked for until nobody asks any more."""
     with stream:
         for ask in read_asks(stream):
             threading.Thread(target=_answer, args=(ask, actor, tell), daemon=True).start()
 
 
-def _answer(ask: Ask, actor: Actor, tell: Callable[[Event], None]) -> None:
+def _answer(ask: Ask, actor: Actor, tell: Callable[[Message], None]) -> None:
     try:
         answer = Answered(ask.number, actor.act(ask.action, ask.wishes))
     except UserError as error:

@@ -1,7 +1,7 @@
-"""The page of `everstream run --ui`: served by the monitor, so that it lives through a driver's death.
+"""The page of `everstream run --ui`: served by the supervisor, so that it survives the death of a driver.
 
-The run_view is here, fed with what the drivers tell and with what only the monitor knows: that one of
-them has died, and how its successor came back. So the history in the store is written here as well.
+The view of the run is here, fed with the events of the drivers and with those that only the supervisor knows
+of: that a driver has died, and how its successor recovered. So the history is written here as well.
 """
 
 import time
@@ -11,13 +11,14 @@ from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Self
 
-from everstream.cli.events import DriverLost, Event, Failed, Finished, Opened, Recorded
+from everstream.cli.messages import Failed, Finished, Message, Opened, Told
 from everstream.cli.run_command import RunCommand
 from everstream.cli.supervise import Supervisor
+from everstream.engine.reporting.building import Recoveries
+from everstream.engine.reporting.listener import sent
 from everstream.errors import EverstreamError
-from everstream.observability.history.entries import Entry, driver_lost_entry, end_entry, note_entry
-from everstream.observability.history.failures import Failures
-from everstream.observability.history.live import Live
+from everstream.events import Progressed, RunEnded, RunEvent
+from everstream.observability.history.run_view import Live
 from everstream.observability.history.writer import HistoryWriter
 from everstream.observability.ui.views import Shown
 from everstream.state.signing import StoreKey, blobs_at
@@ -26,7 +27,7 @@ ANSWER_WITHIN_S = 90.0
 
 
 class Page:
-    """What the monitor shows of a run, and what can be asked of it."""
+    """What the supervisor shows of a run, and what can be asked of it."""
 
     def __init__(
         self, supervisor: Supervisor, command: RunCommand, say: Callable[[str], None]
@@ -34,7 +35,7 @@ class Page:
         self._supervisor = supervisor
         self._options = command.options
         self._say = say
-        self._failures = Failures(uuid.uuid4().hex)
+        self._recoveries = Recoveries(uuid.uuid4().hex)
         self._history: HistoryWriter | None = None
         self._troubles: SimpleQueue[str] = SimpleQueue()
         self.live = Live()
@@ -48,35 +49,32 @@ class Page:
         if self._history is not None:
             self._history.stop()
 
-    def hear(self, event: Event) -> None:
-        """An event, after the supervisor's story has heard it."""
+    def hear(self, message: Message) -> None:
+        """A message, after the supervisor's log has heard it."""
         now_s, at = time.monotonic(), time.time()
-        match event:
+        match message:
             case Opened(store=store):
                 self.shown.is_at(store)
                 if self._options.history and self._history is None:
                     self._keep_history(store)
-            case Recorded(entry=entry):
-                self._take(entry)
-            case DriverLost(how=how):
-                self._take(driver_lost_entry(how, at))
-                self._take(note_entry(f"the driver died ({how})", True, at))
+            case Told(event=event) if not isinstance(event, Progressed):
+                self._take(event)
             case Finished(result=result) if self.live.run_view.ended is None:
-                self._take(end_entry(str(result["outcome"]), None, at))
+                self._take(sent(RunEnded(str(result["outcome"]))))
             case Failed(text=text) if self.live.run_view.ended is None:
-                self._take(end_entry("failed", text, at))
+                self._take(sent(RunEnded("failed", text)))
             case _:
                 pass
         reports = self._supervisor.log.driver_recoveries
-        for entry in self._failures.changed(reports, now_s, at):
-            self._take(entry)
+        for recovery in self._recoveries.changed(reports, now_s, at):
+            self._take(recovery)
         with suppress(Empty):
             self._say(self._troubles.get_nowait())
 
-    def _take(self, entry: Entry) -> None:
-        self.live.take(entry)
+    def _take(self, event: RunEvent) -> None:
+        self.live.take(event)
         if self._history is not None:
-            self._history.take(entry)
+            self._history.take(event)
 
     def _keep_history(self, store: str) -> None:
         with suppress(EverstreamError):  # the driver finds the same, and says it better

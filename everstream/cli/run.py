@@ -138,20 +138,21 @@ def may_delete(command: RunCommand, yes: bool) -> bool:
 
 
 def run_supervised(command: RunCommand, json_file: Path | None) -> int:
-    from everstream.cli.events import Event, Failed, Fault, Finished, Noted
+    from everstream.cli.messages import Failed, Fault, Finished, Message
     from everstream.cli.page import Page, served
     from everstream.cli.screen import make_screen
     from everstream.cli.summary import show_recoveries, show_summary
     from everstream.cli.supervise import FAILED, Supervisor
+    from everstream.events import Note
 
     with make_screen(console) as screen:
 
-        def show(event: Event) -> None:
-            page.hear(event)
-            screen.show(event)
+        def show(message: Message) -> None:
+            page.hear(message)
+            screen.show(message)
 
         def console_note(text: str) -> None:
-            screen.show(Noted(text, True))
+            screen.note(Note("history", text, True))
 
         passing = screen.passing if console.is_terminal else None
         supervisor = Supervisor(command, show, passing)

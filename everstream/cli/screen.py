@@ -1,6 +1,6 @@
 """What a user sees while a pipeline runs: its graph or a bar on a terminal, plain lines elsewhere.
 
-Screens are told events and show them. They never decide anything, and nothing waits for them.
+Screens show the messages of a driver. They never decide anything, and nothing waits for them.
 """
 
 import time
@@ -12,9 +12,10 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
 from rich.text import Text
 
-from everstream.cli.events import EpochStable, Event, Noted, Opened, Progressed, Started
+from everstream.cli.messages import Message, Opened, Told
 from everstream.cli.terminal_view import Room, View, drawn
-from everstream.engine.reporting.progress import LinePace, Rate, stamp, status
+from everstream.engine.reporting.progress import LinePace, Rate, stamp, started_line, status
+from everstream.events import Progressed, RunEvent, RunStarted, RunStatus, is_warning, sentence
 
 LOOK_EVERY_S = 0.5
 """Drawn anew more often, looked up only so often."""
@@ -38,21 +39,24 @@ class Screen:
     def sees(self, look: Callable[[], View]) -> None:
         """Where all that is known of the run can be looked up."""
 
-    def show(self, event: Event) -> None:
-        match event:
+    def show(self, message: Message) -> None:
+        match message:
             case Opened(pipeline=pipeline, store=store, checkpoints=checkpoints):
                 where = f", checkpoints in {store}" if checkpoints != "none" else ""
                 self.line(f"[bold]{escape(pipeline)}[/bold]: starting{escape(where)}")
-            case Started():
+            case Told(event=RunStarted() as event):
                 self.started(event)
-            case Progressed(snapshot=snapshot, at_s=at_s):
-                self.rate.add(at_s, snapshot.records_read)
-                self.progressed(event)
-            case Noted(text=text, warning=warning):
-                style = "yellow" if warning else "cyan"
-                self.line(f"[{style}]{'!' if warning else '·'}[/{style}] {escape(text)}")
-            case EpochStable():
-                self.epoch(event)
+            case Told(event=Progressed(status=run_status), at_s=at_s):
+                self.rate.add(at_s, run_status.records_read)
+                self.progressed(run_status)
+            case Told(event=event):
+                self.note(event)
+
+    def note(self, event: RunEvent) -> None:
+        text = sentence(event)
+        if text is not None:
+            style, mark = ("yellow", "!") if is_warning(event) else ("cyan", "·")
+            self.line(f"[{style}]{mark}[/{style}] {escape(text)}")
 
     def line(self, markup: str) -> None:
         stamped = f"[dim]{stamp(self.console)}[/dim] {markup}"
@@ -62,17 +66,13 @@ class Screen:
         """A line that the user's own program printed."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    def started(self, event: Started) -> None:
+    def started(self, event: RunStarted) -> None:
         self.total = event.total_records
-        operators, shards = len(event.operators), event.shards
-        self.line(f"{operators} operators in {shards} shard(s) on {event.workers} worker(s)")
+        self.line(started_line(event))
 
-    def epoch(self, event: EpochStable) -> None:
-        pass
-
-    def progressed(self, event: Progressed) -> None:
-        if self._pace.is_due(event.snapshot, time.monotonic()):
-            self.line(status(event.snapshot, self.rate, self.total))
+    def progressed(self, run_status: RunStatus) -> None:
+        if self._pace.is_due(run_status, time.monotonic()):
+            self.line(status(run_status, self.rate, self.total))
 
 
 class _Percentage(ProgressColumn):
@@ -132,20 +132,20 @@ class TerminalScreen(Screen):
         share = min(1.0, self._read / self.total) if self.total else None
         return drawn(self._seen, room, share=share)
 
-    def started(self, event: Started) -> None:
+    def started(self, event: RunStarted) -> None:
         super().started(event)
         self._progress.update(self._task, total=event.total_records)
 
-    def progressed(self, event: Progressed) -> None:
-        snapshot = event.snapshot
-        self._read = snapshot.records_read
+    def progressed(self, run_status: RunStatus) -> None:
+        self._read = run_status.records_read
         figures = (
-            f"{snapshot.records_read:,} records  {self.rate.per_s():,.0f}/s  epoch {snapshot.epoch}"
+            f"{run_status.records_read:,} records  {self.rate.per_s():,.0f}/s  "
+            f"epoch {run_status.epoch}"
         )
         self._progress.update(
             self._task,
-            description=snapshot.phase.value,
-            completed=snapshot.records_read,
+            description=run_status.phase.value,
+            completed=run_status.records_read,
             figures=figures,
         )
 

@@ -1,8 +1,8 @@
-"""The monitor: starts the driver process, starts it again if it dies, and knows how it ended.
+"""The supervisor: starts the driver process, starts it again if it dies, and knows how it ended.
 
-The driver has a session of its own, so Ctrl-C reaches only the monitor. The first one asks the
+The driver has a session of its own, so Ctrl-C reaches only the supervisor. The first one asks the
 driver to stop with a checkpoint, the second kills it. A driver that ends by a signal, or without
-saying why, is replaced: the next one goes on from the store.
+an error message, is replaced: the next one resumes from the store.
 """
 
 import os
@@ -19,21 +19,20 @@ from types import FrameType
 from typing import Any, BinaryIO
 
 from everstream.cli.driver_requests import Asker
-from everstream.cli.events import (
+from everstream.cli.messages import (
     Answered,
-    DriverLost,
-    Event,
     Failed,
     Fault,
     Finished,
-    KillDelivered,
-    Noted,
-    Started,
-    read_events,
+    Message,
+    Told,
+    read_messages,
 )
 from everstream.cli.run_command import RunCommand
 from everstream.cli.supervisor_log import SupervisorLog
 from everstream.engine.kills import Kill
+from everstream.engine.reporting.listener import sent
+from everstream.events import DriverLost, Killing, Note, RunEvent, RunStarted
 from everstream.pipeline.checkpointing import seconds
 
 OK, FAILED, USAGE, TIMED_OUT, KILLED = 0, 1, 2, 124, 130
@@ -46,7 +45,7 @@ class Supervisor:
     def __init__(
         self,
         command: RunCommand,
-        show: Callable[[Event], None],
+        show: Callable[[Message], None],
         passing: Callable[[str], None] | None = None,
     ) -> None:
         """`passing` gets the lines that the driver prints; without it they go where ours go."""
@@ -91,32 +90,30 @@ class Supervisor:
                     self.outcome = "killed"
                     return KILLED if self._stop_asked else TIMED_OUT
                 self.log.driver_died(died, time.monotonic())
-                self._show(DriverLost(died))
                 lost, limit = self.log.drivers_lost, self._command.options.recovery.max_restarts
                 if lost > limit:
+                    self._tell(DriverLost(died))
                     text = f"the driver died {lost} times ({died}); --max-restarts is {limit}"
                     self._hear(Failed(Fault.RUN, text))
                     return self._exit_code()
-                self._hear(
-                    Noted(f"the driver died ({died}); starting it again ({lost} of {limit})", True)
-                )
+                self._tell(DriverLost(died, lost, limit))
 
     def _run_driver(self) -> str | None:
         """Run one driver; how it died, or None if it ended as it should."""
-        events: SimpleQueue[Event | None] = SimpleQueue()
+        messages: SimpleQueue[Message | None] = SimpleQueue()
         child, pipe = self._start()
-        reader = threading.Thread(target=_read_all, args=(pipe, events), daemon=True)
+        reader = threading.Thread(target=_read_all, args=(pipe, messages), daemon=True)
         reader.start()
         self._stop_sent = False
         while True:
             try:
-                event = events.get(timeout=LOOK_EVERY_S)
+                message = messages.get(timeout=LOOK_EVERY_S)
             except Empty:
                 pass
             else:
-                if event is None:
+                if message is None:
                     break
-                self._hear(event)
+                self._hear(message)
             self._look_after(child)
         self._asker.detach()
         code = self._wait(child)
@@ -156,23 +153,28 @@ class Supervisor:
             ).start()
         return child, open(read_end, "rb")
 
-    def _hear(self, event: Event) -> None:
-        self.log.hear(event)
-        match event:
-            case Started(at_s=at_s):
+    def _tell(self, event: RunEvent) -> None:
+        """An event that only the supervisor knows of."""
+        self._hear(Told(sent(event), time.monotonic()))
+
+    def _hear(self, message: Message) -> None:
+        self.log.hear(message)
+        match message:
+            case Told(event=RunStarted(), at_s=at_s):
                 self._command = self._command.once_started()
                 if self._timeout_s is not None and self._deadline_s is None:
                     self._deadline_s = at_s + self._timeout_s
-            case KillDelivered(kill=kill):
+            case Told(event=Killing(kill=text)):
+                kill = Kill.parse(text)
                 given = next((k for k in self._command.kills if Kill.parse(k) == kill), None)
                 if given is not None:  # or a page has asked for it
                     self._command = self._command.without_kill(given)
             case Answered():
-                done = self._asker.heard(event)
+                done = self._asker.heard(message)
                 if done is not None and done.action == "interval":
                     every = done.wishes["every"]
                     self._command = self._command.with_settings(every=_duration(every))
-        self._show(event)
+        self._show(message)
 
     def _look_after(self, child: "subprocess.Popen[str]") -> None:
         """Pass on what the user and the clock want."""
@@ -182,7 +184,7 @@ class Supervisor:
                 os.killpg(child.pid, signal.SIGKILL)
         elif self._stop_asked and not self._stop_sent:
             self._stop_sent = True
-            self._hear(Noted("stopping with a checkpoint; Ctrl-C again to kill", False))
+            self._tell(Note("stop", "stopping with a checkpoint; Ctrl-C again to kill"))
             child.send_signal(signal.SIGINT)
         elif (
             self._deadline_s is not None
@@ -190,12 +192,10 @@ class Supervisor:
             and not self._stop_sent
         ):
             self._stop_sent = self._timed_out = True
-            self._hear(
-                Noted(
-                    f"--timeout {self._command.options.timeout} is over: stopping with a checkpoint",
-                    False,
-                )
+            text = (
+                f"--timeout {self._command.options.timeout} has passed: stopping with a checkpoint"
             )
+            self._tell(Note("stop", text))
             child.send_signal(signal.SIGTERM)
 
     def _wait(self, child: "subprocess.Popen[str]") -> int:
@@ -237,11 +237,11 @@ class Supervisor:
                 signal.signal(number, handler)
 
 
-def _read_all(pipe: BinaryIO, events: "SimpleQueue[Event | None]") -> None:
+def _read_all(pipe: BinaryIO, messages: "SimpleQueue[Message | None]") -> None:
     with pipe:
-        for event in read_events(pipe):
-            events.put(event)
-    events.put(None)
+        for message in read_messages(pipe):
+            messages.put(message)
+    messages.put(None)
 
 
 def _pass_lines(lines: "Iterator[str]", passing: Callable[[str], None]) -> None:

@@ -1,27 +1,25 @@
-"""What has happened in a run so far, over all its drivers, put together from their events.
+"""What has happened in a run so far, over all its drivers, put together from their messages.
 
-A driver that is killed takes its own memory with it; the monitor keeps what it heard. The death
-of a driver gets the same kind of recovery report as the death of a worker.
+A driver that is killed loses its memory; the supervisor keeps what it heard. The death of a driver gets the
+same kind of recovery report as the death of a worker.
 """
 
 from typing import Any
 
-from everstream.cli.events import (
-    EpochStable,
-    Event,
-    Failed,
-    Finished,
-    KillDelivered,
-    Noted,
-    Opened,
-    Progressed,
-    Started,
-)
+from everstream.cli.messages import Failed, Finished, Message, Opened, Told
 from everstream.core.coordinators.recovery_report import RecoveryBook, RecoveryReport
 from everstream.core.ids import Epoch
 from everstream.core.newest import Newest
 from everstream.core.orders import Phase
-from everstream.engine.reporting.listener import RunStatus
+from everstream.events import (
+    EpochStable,
+    Killing,
+    Progressed,
+    RunEvent,
+    RunStarted,
+    RunStatus,
+    sentence,
+)
 
 
 class SupervisorLog:
@@ -34,7 +32,9 @@ class SupervisorLog:
         self.notes: Newest[str] = Newest()
         self.drivers_lost = 0
         self.end: Finished | Failed | None = None
-        self.last: Progressed | None = None
+        self.status: RunStatus | None = None
+        self._status_s = 0.0
+        """When the status was sent."""
         self._drivers = RecoveryBook()
         self._workers: list[RecoveryReport] = []
         """Of the present driver; those of drivers before it are in `_earlier`."""
@@ -45,30 +45,36 @@ class SupervisorLog:
         """When the driver was killed on purpose; otherwise only its end is known."""
         self._restoring = False
 
-    def hear(self, event: Event) -> None:
-        match event:
+    def hear(self, message: Message) -> None:
+        match message:
             case Opened(pipeline=pipeline, store=store):
                 self.pipeline, self.store = pipeline, store
-            case Started(at_s=at_s, shown_once=shown_once):
+            case Told(event=event, at_s=at_s):
+                self._hear_event(event, at_s)
+            case Finished() | Failed():
+                self.end = message
+                if self.status is not None:
+                    self._drivers.ended(self._status_s)
+
+    def _hear_event(self, event: RunEvent, at_s: float) -> None:
+        text = sentence(event)
+        if text is not None:
+            self.notes.append(text)
+        match event:
+            case RunStarted(shown_once=shown_once):
                 self._shown_once = shown_once
                 self._drivers.restarted(("driver",), at_s)
-            case KillDelivered(of_driver=True, at_s=at_s):
+            case Killing(of_driver=True):
                 self._killed_s = at_s
-            case Progressed():
-                self._progressed(event)
-            case EpochStable(checkpoint=checkpoint):
-                self.checkpoints.append(checkpoint)
-            case Noted(text=text):
-                self.notes.append(text)
-            case Finished() | Failed():
-                self.end = event
-                if self.last is not None:
-                    self._drivers.ended(self.last.at_s)
+            case Progressed(status=run_status):
+                self._progressed(run_status, at_s)
+            case EpochStable():
+                self.checkpoints.append(checkpoint_json(event))
 
     def driver_died(self, how: str, now_s: float) -> None:
         self.drivers_lost += 1
-        goal = dict(self.last.snapshot.totals) if self.last is not None else {}
-        read = self.last.snapshot.records_read if self.last is not None else 0
+        goal = dict(self.status.totals) if self.status is not None else {}
+        read = self.status.records_read if self.status is not None else 0
         for name, count in self._drivers.goal().items():
             goal[name] = max(count, goal.get(name, 0))
         self._drivers.open(
@@ -95,8 +101,8 @@ class SupervisorLog:
 
     @property
     def recoveries(self) -> list[RecoveryReport]:
-        found = [*self._earlier, *self._workers, *self._drivers.reports]
-        return sorted(found, key=lambda report: report.detected_s)
+        reports = [*self._earlier, *self._workers, *self._drivers.reports]
+        return sorted(reports, key=lambda report: report.detected_s)
 
     def to_json(self, outcome: str, exit_code: int) -> dict[str, Any]:
         """The result of the whole command, whatever became of it."""
@@ -116,17 +122,36 @@ class SupervisorLog:
             "notes": self.notes,
         }
 
-    def _progressed(self, event: Progressed) -> None:
-        self.last = event
-        snapshot = event.snapshot
-        self._workers = snapshot.recoveries
-        if snapshot.phase is Phase.RESTORING:
-            self._restored = snapshot
-        if snapshot.phase in (Phase.RUNNING, Phase.FINISHING, Phase.DONE):
+    def _progressed(self, run_status: RunStatus, at_s: float) -> None:
+        self.status, self._status_s = run_status, at_s
+        self._workers = run_status.recoveries
+        if run_status.phase is Phase.RESTORING:
+            self._restored = run_status
+        if run_status.phase in (Phase.RUNNING, Phase.FINISHING, Phase.DONE):
             if self._restoring:
                 self._restoring = False
-                restored = self._restored or snapshot
+                restored = self._restored or run_status
                 shown = {sink: restored.totals.get(sink, 0) for sink in self._shown_once}
-                epoch = Epoch(snapshot.epoch)
-                self._drivers.resumed(epoch, restored.records_read, event.at_s, shown)
-            self._drivers.progressed(snapshot.totals, snapshot.records_read, event.at_s)
+                epoch = Epoch(run_status.epoch)
+                self._drivers.resumed(epoch, restored.records_read, at_s, shown)
+            self._drivers.progressed(run_status.totals, run_status.records_read, at_s)
+
+
+def checkpoint_json(event: EpochStable) -> dict[str, Any]:
+    """One checkpoint as it stands in the JSON of a result."""
+    return {
+        "epoch": event.epoch,
+        "final": event.final,
+        "started_s": event.began_s,
+        "duration_s": event.duration_s,
+        "bytes": event.bytes,
+        "shards": [
+            {
+                "shard": shard.shard,
+                "capture_s": shard.capture_s,
+                "upload_s": shard.upload_s,
+                "bytes": shard.bytes,
+            }
+            for shard in event.shards
+        ],
+    }

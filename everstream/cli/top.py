@@ -43,7 +43,7 @@ def top(
     from rich.live import Live as InPlace
 
     from everstream.inspection import open_store
-    from everstream.observability.history.live import Live
+    from everstream.observability.history.run_view import Live
     from everstream.observability.history.stored import StoredHistory
 
     console = Console()

@@ -45,7 +45,7 @@ def ui(
     such store.
     """
     from everstream.inspection import open_store
-    from everstream.observability.history.live import Live
+    from everstream.observability.history.run_view import Live
     from everstream.observability.history.stored import StoredHistory
     from everstream.observability.ui.serving import HOST, Serving
     from everstream.observability.ui.views import Shown

@@ -9,6 +9,7 @@ from everstream.core.ids import NO_EPOCH, ChannelId, Epoch, ShardId
 from everstream.core.plan import Plan
 from everstream.core.registry import PROTOCOLS, either
 from everstream.errors import RunFailed, UserError
+from everstream.events import StoreDamaged
 from everstream.pipeline.describing import Description
 from everstream.pipeline.graph import Kind
 from everstream.pipeline.sink import Delivery, Sink
@@ -163,7 +164,7 @@ class FallBack:
     manifest: EpochManifest
     """To be written as the newest before anything is restored from it: sinks will take back what the
     broken checkpoint showed, so no run, not even the next one, may restore that one."""
-    text: str
+    damaged: StoreDamaged
 
 
 def fall_back(
@@ -180,18 +181,17 @@ def fall_back(
     if broken == NO_EPOCH:
         return RunFailed(f"{shard or 'the run'} cannot start: {reason}")
     where = reason if shard is None else f"{shard}: {reason}"
-    what = f"{word} {broken} cannot be restored ({where})"
     older = _older_than_newest(manifests)
     if older is None:
         return RunFailed(
-            f"{what}, and no older checkpoint is left. Nothing was changed: going back to the "
+            f"{word} {broken} cannot be restored ({where}), and no older checkpoint is left. Nothing was changed: going back to the "
             "start would take back output that was committed, and miss what a source has "
             "forgotten since. Put the damaged object back from a backup of the store and run "
             "again; or start over with --fresh (fresh=True), which deletes all checkpoints in "
             "the store and all output of the pipeline's sinks."
         )
-    text = f"{what}; falling back to {word} {older.epoch}"
-    return FallBack(manifests[0].gone_back_to(older), text)
+    damaged = StoreDamaged(f"{word} {broken}", where, int(older.epoch))
+    return FallBack(manifests[0].gone_back_to(older), damaged)
 
 
 def _older_than_newest(manifests: Sequence[EpochManifest]) -> EpochManifest | None:

@@ -8,6 +8,7 @@ from everstream.core.ids import TaskNumber, WorkerId
 from everstream.core.manifest import EpochManifest
 from everstream.core.messages import Command
 from everstream.errors import EverstreamError
+from everstream.events import RunEvent
 from everstream.state.objects import ObjectRef
 
 
@@ -115,18 +116,13 @@ class Refused:
 
 
 @dataclass(frozen=True)
-class Note:
-    """Something the user should see."""
+class Tell:
+    """Send this event to those who watch the run."""
 
-    text: str
-    warning: bool = False
-    given_up: int | None = None
-    """The checkpoint that will not be had, if this is about one."""
-    repeats: bool = False
-    """The same was said before: it is only for those who count."""
+    event: RunEvent
 
 
 Order: TypeAlias = (
-    SendTo | Place | Dismiss | WriteManifest | Discard | EndRun | Quiesced | Refused | Note
+    SendTo | Place | Dismiss | WriteManifest | Discard | EndRun | Quiesced | Refused | Tell
 )
 """Everything a coordinator can order; an engine carries out every one."""

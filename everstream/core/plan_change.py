@@ -30,15 +30,13 @@ from typing import TypeAlias
 
 from everstream.core.coordinators.coordinator import Coordinator
 from everstream.core.manifest import EpochManifest, shard_counts
-from everstream.core.orders import Note, Phase, Policy
+from everstream.core.orders import Phase, Policy, Tell
 from everstream.core.plan import Plan, rescaled, spread
 from everstream.core.scheme import Scheme
 from everstream.core.upgrade.compatibility import fallbacks
 from everstream.core.upgrade.redistribute import redistribute
 from everstream.errors import EverstreamError, InternalError, RunFailed, UserError
-
-OTHER_PLAN = "resumed with another plan"
-"""How the note of a change that is done begins."""
+from everstream.events import QuiesceStarted, RequestRefused, WorkersPacked, change_of_shards
 
 
 class PlanState(Enum):
@@ -67,6 +65,8 @@ class TakePlan:
     """This coordinator decides from now on, and all processes begin anew with its plan."""
 
     successor: Coordinator
+    explained: bool = False
+    """Whether the event before it gave the reason."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class FailRun:
     error: EverstreamError
 
 
-Decision: TypeAlias = StartQuiesce | TakePlan | ReturnToFormer | GiveUp | FailRun | Note
+Decision: TypeAlias = StartQuiesce | TakePlan | ReturnToFormer | GiveUp | FailRun | Tell
 """Everything a plan change can decide; an engine performs every one, in their order."""
 
 
@@ -178,9 +178,14 @@ class PlanChange:
             self._target = None
             return []
         self._enter(PlanState.QUIESCING)
-        reason = f"a change of shards ({difference(coordinator.plan, self._target)})"
+        plan, target = coordinator.plan, self._target
+        reason = f"a change of shards ({difference(plan, target)})"
         return [
-            Note(f"{reason}: waiting until nothing is on its way"),
+            Tell(
+                QuiesceStarted(
+                    shard_counts(plan), shard_counts(target), len(plan.workers), len(target.workers)
+                )
+            ),
             StartQuiesce(reason),
         ]
 
@@ -215,10 +220,7 @@ class PlanChange:
         older = fallbacks(coordinator.manifests, plan, self._scheme.log)
         self._enter(PlanState.STARTING)
         self._former, self._given_up = coordinator, None
-        return [
-            TakePlan(self._successor(plan, coordinator, [begins, *older], unwritten=True)),
-            Note(f"{OTHER_PLAN}: {difference(coordinator.plan, plan)}"),
-        ]
+        return [TakePlan(self._successor(plan, coordinator, [begins, *older], unwritten=True))]
 
     def on_refused(self, coordinator: Coordinator, error: EverstreamError) -> list[Decision]:
         """A new shard cannot have its share, and the store is as it was."""
@@ -233,10 +235,8 @@ class PlanChange:
         self._enter(PlanState.STEADY)
         self._given_up = shard_counts(refused)
         successor = self._successor(former.plan, coordinator, former.manifests)
-        return [
-            Note(f"{error.message} The run resumes with the former shards.", warning=True),
-            ReturnToFormer(successor, error),
-        ]
+        reason = f"{error.message} The run resumes with the former shards."
+        return [Tell(RequestRefused("rescale", reason)), ReturnToFormer(successor, error)]
 
     # Pack: nothing can quiesce without the workers that are missing.
 
@@ -260,13 +260,10 @@ class PlanChange:
         self._target = self._packed_target(plan, present)
         packed = spread(plan, present, at_least=present)
         unwritten = coordinator.unwritten is not None
+        successor = self._successor(packed, coordinator, coordinator.manifests, unwritten)
         return [
-            Note(
-                f"{missing} of {workers} worker(s) have been gone for {self._pack_after_s:g} s: all "
-                f"shards are packed onto the {present} that are present",
-                warning=True,
-            ),
-            TakePlan(self._successor(packed, coordinator, coordinator.manifests, unwritten)),
+            Tell(WorkersPacked(missing, workers, self._pack_after_s, present)),
+            TakePlan(successor, explained=True),
         ]
 
     def _packed_target(self, plan: Plan, present: int) -> Plan | None:
@@ -297,8 +294,5 @@ class PlanChange:
 
 def difference(before: Plan, after: Plan) -> str:
     """What changes from one plan to the other, in words."""
-    had = shard_counts(before)
-    changes = [f"{n} {had[n]} to {c}" for n, c in shard_counts(after).items() if had.get(n) != c]
-    if not changes and len(before.workers) != len(after.workers):
-        return f"the same on {len(after.workers)} worker(s) instead of {len(before.workers)}"
-    return ", ".join(changes) or "keys in other groups"
+    workers = len(before.workers), len(after.workers)
+    return change_of_shards(shard_counts(before), shard_counts(after), *workers)

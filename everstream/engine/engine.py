@@ -36,6 +36,7 @@ from everstream.core.plan import Plan
 from everstream.engine.options import RunConfig
 from everstream.engine.store_session import OpenStore
 from everstream.errors import LeaseLost
+from everstream.events import RunEvent
 from everstream.pipeline.checkpointing import EngineName
 from everstream.state.blobs import Blobs
 
@@ -95,7 +96,8 @@ class EngineEnd:
     ended_s: float
     written: Newest[EpochManifest]
     recoveries: Newest[RecoveryReport]
-    notes: Newest[str]
+    events: Newest[RunEvent]
+    """Those that a user should read."""
     checkpoint_stats: CheckpointStats
     lost_frames: int = 0
     forfeited: float = 0.0

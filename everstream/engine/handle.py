@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, Self
 from everstream.connectors.generate.load import Load
 from everstream.core.ids import NO_EPOCH
 from everstream.core.orders import Phase
-from everstream.engine.reporting.listener import Listener, RunStatus
+from everstream.engine.reporting.listener import Listener
 from everstream.engine.reporting.notebook import run_html
 from everstream.engine.result import RunResult
 from everstream.engine.signals import stopping_on_signals
 from everstream.errors import RunFailed, UserError
-from everstream.observability.history.entries import Entry
-from everstream.observability.history.live import Live
+from everstream.events import Progressed, RunEvent, RunStatus
+from everstream.observability.history.run_view import Live
 from everstream.pipeline.checkpointing import seconds
 from everstream.pipeline.graph import Graph
 from everstream.pipeline.tuning import resolved, tunable_in
@@ -346,16 +346,16 @@ class RunHandle:
 
 
 class Seeing(Listener):
-    """Keeps what a run tells of its progress, for whoever asks its handle."""
+    """Keeps the status and the view of a run for its handle."""
 
     def __init__(self, handle: RunHandle) -> None:
         self._handle = handle
 
-    def progress(self, snapshot: RunStatus) -> None:
-        self._handle._seen = snapshot
-
-    def recorded(self, entry: Entry) -> None:
-        self._handle.live.take(entry)
+    def on_event(self, event: RunEvent) -> None:
+        if isinstance(event, Progressed):
+            self._handle._seen = event.status
+        else:
+            self._handle.live.take(event)
 
 
 def _answering(asked: Future[int]) -> Callable[[Future[int]], None]:

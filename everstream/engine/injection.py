@@ -10,6 +10,7 @@ from everstream.core.fault_points import Point
 from everstream.core.ids import ShardId, WorkerId
 from everstream.core.plan import Plan
 from everstream.engine.kills import Kill
+from everstream.engine.reporting.building import killing
 from everstream.engine.reporting.listener import Listener
 
 
@@ -84,7 +85,7 @@ class Injector:
     def happening(self, number: int) -> None:
         """A worker says that it is about to die."""
         self._done.add(number)
-        self.listener.killing(self.kills[number])
+        self.listener.on_event(killing(self.kills[number], self.plan))
 
     def reached(self, point: Point) -> None:
         """The run as a whole stands at a point."""
@@ -108,7 +109,7 @@ class Injector:
         return kill.shard < chain.shards
 
     def _die(self, kill: Kill) -> None:
-        self.listener.killing(kill)
+        self.listener.on_event(killing(kill, self.plan))
         os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -6,6 +6,7 @@ to that point) or `@in-commit#3` (the third). `driver@...` kills the driver itse
 
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 
 from everstream.core.fault_points import Point
 from everstream.core.ids import ShardId
@@ -55,6 +56,17 @@ class Kill:
             return cls(operator, shard, after_s=seconds(when))
         except UserError:
             raise UserError(f"--kill {text!r}: {HELP}.") from None
+
+    def __str__(self) -> str:
+        """As the command line has it."""
+        match self:
+            case Kill(at=Point() as point, occurrence=occurrence):
+                when = point.value + (f"#{occurrence}" if occurrence != 1 else "")
+            case Kill(after_records=int() as records):
+                when = str(records)
+            case _:
+                when = f"{Decimal(repr(self.after_s or 0.0)):f}s"  # never 1e-05
+        return f"{self.operator}:{self.shard}@{when}"
 
     def of_driver(self, plan: Plan) -> bool:
         """Whether it is the driver's, and not that of an operator with this name."""

@@ -27,6 +27,9 @@ REMOTE_EVERY_S = 2.0
 LEAVE_PATIENCE_S = 1.0
 
 
+NOT_TUNABLE = "nothing in this pipeline can be tuned: it has no paced source or batch"
+
+
 class Control:
     """The settings of one run."""
 
@@ -122,12 +125,13 @@ class Control:
                 self._news.put(f"tuned, but not in this pipeline any more: {', '.join(gone)}")
 
 
-def in_words(settings: Settings) -> str:
-    return ", ".join(
-        f"{name}.{setting}={value}"
-        for name, said in settings.items()
-        for setting, value in said.items()
-    )
+def flattened(settings: Settings) -> dict[str, str]:
+    """OPERATOR.SETTING -> value."""
+    return {
+        f"{name}.{setting}": str(value)
+        for name, changed in settings.items()
+        for setting, value in changed.items()
+    }
 
 
 def control_of(

@@ -15,8 +15,9 @@ from everstream.core.scheme import Scheme, scheme_of
 from everstream.core.upgrade.compatibility import UpgradeOverrides
 from everstream.engine.auto_interval import AutoPace
 from everstream.engine.kills import Kill
-from everstream.engine.reporting.listener import Listener, RunStatus
+from everstream.engine.reporting.listener import Listener, listening
 from everstream.errors import UserError
+from everstream.events import RunStatus
 from everstream.observability.monitoring.sampler import Monitor
 from everstream.pipeline.autoscale import AutoScale
 from everstream.pipeline.checkpointing import Checkpointing, Coordinated, EngineName, seconds
@@ -144,7 +145,7 @@ class RunConfig:
             kills=tuple(
                 kill if isinstance(kill, Kill) else Kill.parse(kill) for kill in options.kill
             ),
-            listener=options.listener or Listener(),
+            listener=listening(options.listener),
             progress=options.listener is None if options.progress is None else options.progress,
             ui=options.ui,
             state=checked_state(options.state, "run()"),

@@ -5,7 +5,7 @@ takes another plan is decided in `core/plan_change.py`.
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 
 from everstream.core.manifest import EpochManifest, shard_counts
@@ -15,6 +15,7 @@ from everstream.engine.live_settings import Control
 from everstream.engine.options import RunConfig
 from everstream.engine.requests import ENDED
 from everstream.errors import EverstreamError, RunFailed, UserError
+from everstream.events import RequestHonoured, RequestRefused
 from everstream.state.control import Shards, read_settings
 from everstream.state.store import CheckpointStore
 
@@ -125,24 +126,21 @@ def as_wanted(
     return rescaled(plan, here, groups) if here or groups != plan.key_groups else plan
 
 
-def requests_in_words(plan: Plan, store: CheckpointStore) -> list[str]:
-    """What becomes of the numbers of shards that were asked for, when a run starts."""
-    written, texts = as_written(plan), list[str]()
+def earlier_requests(
+    plan: Plan, store: CheckpointStore
+) -> Iterator[RequestHonoured | RequestRefused]:
+    """What becomes of the numbers of shards that were requested before the run starts."""
+    written = as_written(plan)
     for name, request in read_settings(store.blobs).shards.items():
+        asked = f"{request.wanted} shard(s) were requested for '{name}'"
         if name not in written:
-            texts.append(
-                f"{request.wanted} shard(s) were asked for '{name}', which the pipeline no longer has"
-            )
+            yield RequestRefused("rescale", f"{asked}, which the pipeline no longer has")
         elif request.written != written[name]:
-            texts.append(
-                f"{request.wanted} shard(s) were asked for '{name}', but its program now says "
-                f"{written[name]} instead of {request.written}: the program counts"
-            )
+            now = f"its program now has {written[name]} instead of {request.written}"
+            yield RequestRefused("rescale", f"{asked}, but {now}: the program counts")
         elif request.wanted != written[name]:
-            texts.append(
-                f"'{name}' has {request.wanted} shard(s) instead of {written[name]}, as was asked for"
-            )
-    return texts
+            had = f"instead of {written[name]}, as requested"
+            yield RequestHonoured("rescale", f"'{name}' has {request.wanted} shard(s) {had}")
 
 
 def wanted_counts(recorded: Mapping[str, Shards], written: Mapping[str, int]) -> dict[str, int]:

@@ -16,6 +16,7 @@ from everstream.core.orders import Outcome
 from everstream.core.plan import Plan
 from everstream.engine.reporting.notebook import result_html
 from everstream.errors import UserError
+from everstream.events import RunEvent, sentence
 from everstream.pipeline.batch import Batch, columns_of, records_of
 from everstream.pipeline.exact import Unfit, together
 from everstream.pipeline.graph import Graph, Kind
@@ -58,8 +59,8 @@ class RunResult:
     """One for each failure that the run survived, the newest 1,000."""
     recovery_count: int = 0
     """How many failures the run survived."""
-    notes: list[str] = field(default_factory=list)
-    """What the user should know, the newest 1,000."""
+    events: list[RunEvent] = field(default_factory=list)
+    """What you should know, the newest 1,000; `everstream.events` describes them."""
     store: str = ""
     resumed_from: int = 0
     """The epoch the run went on from; 0 if it started from nothing."""
@@ -79,6 +80,11 @@ class RunResult:
     """When the first shard ran, on the clock of time.monotonic, as times of recoveries are."""
     returned: Any = None
     """What an annotated function returns, if the pipeline was made from one and has finished."""
+
+    @property
+    def notes(self) -> list[str]:
+        """The sentences of `events`."""
+        return [text for event in self.events if (text := sentence(event)) is not None]
 
     @property
     def records_in(self) -> int:

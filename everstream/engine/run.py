@@ -23,10 +23,10 @@ from everstream.engine.engine import (
 from everstream.engine.handle import RunHandle, Seeing
 from everstream.engine.heartbeat import HeartbeatThread, beating
 from everstream.engine.options import RunConfig
-from everstream.engine.reporting.logs import Logging
-from everstream.engine.reporting.page import served
-from everstream.engine.reporting.progress import Both, heard_early, watching
-from everstream.engine.reporting.recording import recording
+from everstream.engine.reporting.building import About, run_started
+from everstream.engine.reporting.listener import Listeners, Logging, sent
+from everstream.engine.reporting.progress import heard_early, watching
+from everstream.engine.reporting.recording import recording, served
 from everstream.engine.result import RunResult, result_of
 from everstream.engine.spark.slot_sharing import SHARES
 from everstream.engine.spark.slots import find_slots
@@ -40,6 +40,7 @@ from everstream.engine.store_session import (
     store_folder,
 )
 from everstream.errors import StoreError
+from everstream.events import Note, Resumed
 from everstream.pipeline.graph import Kind
 from everstream.pipeline.keys import KEY_GROUPS
 from everstream.pipeline.options import RunOptions, RunOptionsDict
@@ -85,9 +86,9 @@ def launch(pipeline: Pipeline, config: RunConfig) -> RunHandle:
             store_folder(config.store) as folder,
         ):
             url = StoreUrl(folder, config.store_key)
-            logged = Both(told, Logging(pipeline.name))
             turn = handle.belongs_to(config.turn)
-            heard = replace(config, listener=Both(logged, Seeing(handle)), turn=turn)
+            everybody = Listeners(told, Logging(pipeline.name), Seeing(handle))
+            heard = replace(config, listener=everybody, turn=turn)
             taken = stood_by(heard, plan, engine.keeps_slots, url, lambda: handle.stop_requested)
             if isinstance(taken, Outcome):
                 result = result_of(plan, url, taken, None, 0)
@@ -112,7 +113,10 @@ def launch(pipeline: Pipeline, config: RunConfig) -> RunHandle:
                     served(handle, config.ui, url, config.key_file),
                     recording(heard, config.engine, url, grant.context) as recorded,
                 ):
-                    run = _Run(recorded.config, spread_out, grant.context, began_s, engine, handle)
+                    run = _Run(
+                        *(recorded.config, spread_out, grant.context, began_s, engine, handle),
+                        recorded.about,
+                    )
                     result = run.to_the_end(url, taken)
                     recorded.outcome = result.outcome.value
         pipeline.ended(result)
@@ -147,6 +151,7 @@ class _Run:
     began_s: float
     engine: Engine
     handle: RunHandle
+    about: About
     overlooked: list[str] = field(default_factory=list)
     """Input that is there and not read."""
 
@@ -157,8 +162,7 @@ class _Run:
         if newest is not None and self.config.policy.until_caught_up:
             self.overlooked = overlooked_in(self.config, self.plan, newest, url)
         if newest is not None:
-            last = "showing the last results of" if newest.final else "going on from"
-            self.config.listener.note(f"{last} epoch {newest.epoch}", False)
+            self.config.listener.on_event(Resumed(int(newest.epoch), newest.final))
         try:
             with beating(opened, self.config, self.plan.graph.name) as heartbeat:
                 result = self._with_sources(opened, heartbeat)
@@ -173,7 +177,7 @@ class _Run:
             source.before_run(self.plan.graph.name, name, opened.url, opened.newest is not None)
             missing = source.waits_for()
             if missing is not None:
-                self.config.listener.note(f"'{name}': {missing}", True)
+                self.config.listener.on_event(Note("input", f"'{name}': {missing}", True))
         opened.tidy(self.config)
         end = self.engine.drive(
             EngineJob(self.config, self.plan, self.context, opened, heartbeat.replaced, self._begin)
@@ -185,7 +189,8 @@ class _Run:
 
     def _begin(self, control: RunControl) -> None:
         self.handle.attach(control)
-        self.config.listener.started(self.plan, self._total_records())
+        started = run_started(self.plan, self.about, self._total_records())
+        self.config.listener.on_event(started)
 
     def _sources(self) -> Iterator[tuple[str, Source]]:
         for node in self.plan.graph.of_kind(Kind.SOURCE):
@@ -207,7 +212,7 @@ class _Run:
         result.checkpoint_count = end.written.total
         result.recoveries = end.recoveries
         result.recovery_count = end.recoveries.total
-        result.notes = end.notes
+        result.events = end.events
         result.checkpoint_stats = end.checkpoint_stats
         result.lost_frames = end.lost_frames
         result.forfeited = end.forfeited
@@ -218,5 +223,6 @@ class _Run:
 
     def _say_what_is_missing(self, result: RunResult) -> None:
         for text in [*self.overlooked, *result.left_out(self.plan.graph)]:
-            result.notes.append(text)
-            self.config.listener.note(text, True)
+            event = sent(Note("input", text, True))
+            result.events.append(event)
+            self.config.listener.on_event(event)

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 from everstream.core.coordinators.stall_warning import StallWarning
 from everstream.engine.reporting.listener import Listener
+from everstream.events import Stalled
 
 LOOK_EVERY_S = 0.25
 
@@ -23,7 +24,7 @@ def said_when_slow(listener: Listener, what: str, limit_s: float) -> Iterator[No
             passed_s += min(LOOK_EVERY_S, limit_s)
             waited_s = patience.due(what, passed_s)
             if waited_s is not None:
-                listener.note(f"{what} is taking longer than {waited_s:.3g} s", True)
+                listener.on_event(Stalled(what, waited_s))
 
     watcher = threading.Thread(target=watch, name="everstream-patience", daemon=True)
     watcher.start()

@@ -18,6 +18,7 @@ from everstream.engine.reporting.listener import Listener
 from everstream.engine.spark.slots import warm
 from everstream.engine.store_session import owner_of, predecessor
 from everstream.errors import LeaseLost, StoreError
+from everstream.events import Note, StoreTaken
 from everstream.state.heartbeat import WAITING, Heartbeat, Waiting, read_heartbeat
 from everstream.state.store import CheckpointStore, Lease
 
@@ -78,17 +79,16 @@ class StandingBy:
             self._waiting.write(self._store.blobs)
         match self._detector.saw(heartbeat, now_s):
             case Verdict.WAIT:
-                who = heartbeat.owner if heartbeat is not None else "somebody"
-                self._say(f"standing by: '{who}' has the store")
+                owner = f"'{heartbeat.owner}'" if heartbeat is not None else "another run"
+                self._say(f"standing by: {owner} has the store")
                 return None
             case Verdict.FINISHED:
-                self._listener.note("the run this one stood by for has finished", False)
+                self._tell("the run that this one stood by for has finished")
                 return Outcome.FINISHED
             case Verdict.STOPPED:
-                self._listener.note(
-                    "the run this one stood by for was stopped on purpose, with a checkpoint: the "
-                    "standby ends, too",
-                    False,
+                self._tell(
+                    "the run that this one stood by for was stopped on purpose, with a checkpoint: the "
+                    "standby ends as well"
                 )
                 return Outcome.STOPPED
             case Verdict.TAKE_OVER:
@@ -112,13 +112,16 @@ class StandingBy:
         with suppress(StoreError):  # the run says it again
             Heartbeat(taken.number, self._command, self._owner).write(self._store.blobs)
         if holder is not None:
-            self._listener.note(f"taking over from '{holder.owner}'", True)
+            self._listener.on_event(StoreTaken(holder.owner, standby=True))
         return taken
 
     def _say(self, text: str) -> None:
         if text != self._said:
             self._said = text
-            self._listener.note(text, False)
+            self._tell(text)
+
+    def _tell(self, text: str) -> None:
+        self._listener.on_event(Note("standby", text))
 
 
 def stood_by(

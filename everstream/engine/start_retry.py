@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from everstream.engine.reporting.listener import Listener
 from everstream.errors import ConnectionLost
+from everstream.events import StartDelayed, StartReached
 
 T = TypeVar("T")
 FIRST_PAUSE_S = 0.25
@@ -45,7 +46,7 @@ class Starting:
             else:
                 if self._failing_since_s is not None:
                     waited_s = self._now_s() - self._failing_since_s
-                    self._listener.note(f"reached again after {waited_s:.1f} s: starting", False)
+                    self._listener.on_event(StartReached(waited_s))
                 self._failing_since_s, self._said = None, ""
                 return done
 
@@ -61,9 +62,5 @@ class Starting:
             ) from error
         if error.message != self._said:
             self._said = error.message
-            self._listener.note(
-                f"cannot start yet: {error.message} Trying again for up to {self._timeout_s:g} s "
-                "(start_timeout, --start-timeout)",
-                True,
-            )
+            self._listener.on_event(StartDelayed(error.message, self._timeout_s))
         self._sleep(pause_s)

@@ -13,11 +13,12 @@ from everstream.core.plan import Plan
 from everstream.core.upgrade.compatibility import going_on
 from everstream.core.upgrade.fork import forked
 from everstream.engine.options import Origin, RunConfig
-from everstream.engine.rescaling import as_wanted, requests_in_words
+from everstream.engine.rescaling import as_wanted, earlier_requests
 from everstream.engine.scratch import make_folder
 from everstream.engine.slow_calls import said_when_slow
 from everstream.engine.start_retry import Starting
 from everstream.errors import LeaseLost, StoreError
+from everstream.events import Note, StoreDamaged, StoreTaken
 from everstream.pipeline.describing import check_names
 from everstream.pipeline.graph import Graph, Kind
 from everstream.pipeline.sink import Sink
@@ -80,11 +81,7 @@ def open_store(config: RunConfig, plan: Plan, url: str, taken: Lease | None = No
     with said_when_slow(listener, f"opening the store {url}", slow_after_s):
         elsewhere = _holder_elsewhere(store) if taken is None else None
         if elsewhere is not None:
-            listener.note(
-                f"the store was last used by '{elsewhere}'; if that run is still going on, it can "
-                "make nothing stable any more and ends",
-                True,
-            )
+            listener.on_event(StoreTaken(elsewhere, standby=False))
         lease = taken or store.acquire_lease(owner_of(plan.graph.name), predecessor(store, config))
         store.hold(lease)
         if config.fresh:
@@ -92,18 +89,19 @@ def open_store(config: RunConfig, plan: Plan, url: str, taken: Lease | None = No
             forget_settings(store.blobs)
         earlier = checkpoints_in(store)
         for skipped in store.skipped:
-            listener.note(f"{skipped.path} is skipped: {skipped.reason}", True)
+            listener.on_event(StoreDamaged(skipped.path, skipped.reason))
         origin = config.start_from if not earlier else None
         if config.start_from is not None and origin is None:
-            listener.note(f"the store goes on by itself, not from {config.start_from}", False)
+            text = f"the store has checkpoints: the run resumes from them, not from {config.start_from}"
+            listener.on_event(Note("store", text))
         begins = earlier if origin is None else [_fork(origin, config, plan)]
-        for text in requests_in_words(plan, store):
-            listener.note(text, False)
+        for request in earlier_requests(plan, store):
+            listener.on_event(request)
         plan = as_wanted(plan, store, begins[0] if begins else None, config.key_groups)
         found = going_on(begins, plan, config.scheme.log, config.overrides)
         found.tell(plan)
         for text in found.notes:
-            listener.note(text, False)
+            listener.on_event(Note("upgrade", text))
         if earlier:
             for name, sink in sinks_of(plan.graph):
                 starting.reach(partial(sink.before_resume, plan.graph.name, name, url))
@@ -115,7 +113,7 @@ def open_store(config: RunConfig, plan: Plan, url: str, taken: Lease | None = No
                 fresh = partial(sink.start_fresh, plan.graph.name, name, url, config.fresh)
                 starting.reach(fresh)
         if origin is not None:
-            listener.note(f"going on from {origin}, with output of its own", False)
+            listener.on_event(Note("store", f"starting from {origin}, with separate output"))
             other = CheckpointStore.at(origin.store, config.store_key)
             put_back(other, savepoint(other, origin.name), store)
         wished = found.wished or (begins[0] if origin is not None else None)

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from everstream.engine.kills import Kill
-    from everstream.engine.reporting.listener import Listener, RunStatus
+    from everstream.engine.reporting.listener import AnyListener
+    from everstream.events import RunStatus
     from everstream.observability.monitoring.sampler import Monitor
 
 CAUGHT_UP: Final = "caught-up"
@@ -510,8 +511,9 @@ class RunOptions:
             _choice("auto", "tcp"),
         ),
     )
-    listener: Listener | None = field(
-        default=None, metadata=option("An es.Listener that is called as the run progresses.")
+    listener: AnyListener | None = field(
+        default=None,
+        metadata=option("A function or an es.Listener that is called with every event of the run."),
     )
     progress: bool | None = field(
         default=None,
@@ -577,7 +579,7 @@ class RunOptionsDict(TypedDict, total=False):
     until: Callable[[RunStatus], bool] | Literal["caught-up"] | None
     kill: Sequence[str | Kill]
     transport: str
-    listener: Listener | None
+    listener: AnyListener | None
     progress: bool | None
     monitor: Monitor | str | None
     history: bool

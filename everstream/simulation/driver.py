@@ -16,13 +16,13 @@ from everstream.core.orders import (
     Discard,
     Dismiss,
     EndRun,
-    Note,
     Order,
     Outcome,
     Place,
     Quiesced,
     Refused,
     SendTo,
+    Tell,
     WriteManifest,
 )
 from everstream.core.plan import rescaled
@@ -35,9 +35,11 @@ from everstream.core.plan_change import (
     ReturnToFormer,
     StartQuiesce,
     TakePlan,
+    difference,
 )
 from everstream.core.upgrade.compatibility import GoingOn, going_on
 from everstream.errors import EverstreamError, LeaseLost, StoreError
+from everstream.events import CheckpointFailed, is_warning, sentence
 from everstream.simulation.workers import SimulatedWorker
 from everstream.state.manifest_append import ManifestAppend
 from everstream.state.store import CheckpointStore, Lease
@@ -168,7 +170,10 @@ class SimulatedDriver:
             match decision:
                 case StartQuiesce(reason=reason):
                     self.obey(self.coordinator.on_quiesce(reason, world.scheduler.now_s))
-                case TakePlan(successor=successor):
+                case TakePlan(successor=successor, explained=explained):
+                    if not explained:
+                        changes = difference(self.coordinator.plan, successor.plan)
+                        world.event(f"the run continues with other shards: {changes}")
                     self._take_plan(successor)
                 case ReturnToFormer(successor=successor):
                     if not self.is_zombie:
@@ -181,10 +186,11 @@ class SimulatedDriver:
                     for worker in self.workers.values():
                         self._send(worker, Shutdown())
                     self._end(Outcome.FAILED, error)
-                case Note(text=text, warning=warning):
-                    world.event(text)
-                    if warning:
-                        world.note(text)
+                case Tell(event=event):
+                    if (text := sentence(event)) is not None:
+                        world.event(text)
+                        if is_warning(event):
+                            world.note(text)
                 case _:
                     assert_never(decision)
 
@@ -244,8 +250,11 @@ class SimulatedDriver:
                     self._start_writing(manifest)
                 case Discard(objects=objects):
                     self._remove(partial(self.store.discard, objects))
-                case Note(text=text):
-                    world.note(text)
+                case Tell(event=CheckpointFailed(reason=reason)):
+                    world.note(reason)  # also if its cause was told before
+                case Tell(event=event):
+                    if (text := sentence(event)) is not None:
+                        world.note(text)
                 case EndRun() | Quiesced() | Refused() if self.is_zombie:
                     world.event(f"driver {self.number}, which was replaced, ends: {order}")
                     self.alive = False

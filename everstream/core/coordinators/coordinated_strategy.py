@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import ClassVar, assert_never
 
 from everstream.core.checkpoint_record import CheckpointRecord
-from everstream.core.coordinators.stall_warning import listed
 from everstream.core.coordinators.strategy import (
     NOT_BEGUN,
     RETRY_S,
@@ -35,6 +34,7 @@ from everstream.core.messages import (
 )
 from everstream.core.orders import Outcome, Phase
 from everstream.errors import EverstreamError, InternalError, RunFailed
+from everstream.events import listed
 
 
 @dataclass
@@ -276,8 +276,8 @@ class CoordinatedStrategy(CheckpointStrategy):
 
     # Going back.
 
-    def plan_of_return(self) -> str:
-        return f"going back to epoch {self._run.stable_epoch}"
+    def resumes_from(self) -> int | None:
+        return int(self._run.stable_epoch)
 
     def on_worker_back(self, worker: WorkerId, now_s: float) -> None:
         if not self._rollback_waits:
@@ -327,7 +327,7 @@ class CoordinatedStrategy(CheckpointStrategy):
         if isinstance(decision, RunFailed):
             run.end(Outcome.FAILED, decision)
             return
-        run.outbox.note(decision.text, True)
+        run.outbox.tell(decision.damaged)
         self._ledger.started = Epoch(max(self._ledger.started, run.stable_epoch))
         run.write(decision.manifest)
         self._roll_back()

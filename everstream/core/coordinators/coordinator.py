@@ -11,13 +11,14 @@ goes back after a failure, it leaves to a strategy: one for epochs, one for reco
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias, assert_never
 
 from everstream.core.checkpoint_record import CheckpointRecord
 from everstream.core.coordinators.progress import CheckpointStats
 from everstream.core.coordinators.recovery_report import RecoveryReport
 from everstream.core.coordinators.run_state import RunState
-from everstream.core.coordinators.stall_warning import StallWarning, listed
+from everstream.core.coordinators.stall_warning import StallWarning
 from everstream.core.coordinators.strategy import CheckpointStrategy, Wait
 from everstream.core.ids import Epoch, Generation, ShardId, TaskNumber, WorkerId
 from everstream.core.manifest import EpochManifest
@@ -47,6 +48,17 @@ from everstream.errors import (
     ShareRefused,
     StoreGone,
 )
+from everstream.events import (
+    AnyFailure,
+    ConnectionCut,
+    QuiesceGivenUp,
+    SpareLost,
+    Stalled,
+    StartFailed,
+    StoppedWithoutCheckpoint,
+    WorkerLost,
+)
+from everstream.events import ShardFailed as ShardFailedEvent
 
 TIMES_AS_LONG = 3
 """As a checkpoint may take while there is other work."""
@@ -206,7 +218,8 @@ class Coordinator:
             return run.outbox.take()
         had = run.workers.leave(process)
         if had is not None:
-            self._failure(f"worker {had} came back", run.plan.workers[had], had, None, now_s)
+            lost = self._worker_lost(had, "its task was started again")
+            self._failure(lost, f"worker {had} came back", run.plan.workers[had], had, None, now_s)
         if not run.over:
             worker = run.workers.join(process, address)
             if worker is not None:
@@ -221,9 +234,10 @@ class Coordinator:
         stood_by = process in run.workers.spares
         worker = run.workers.leave(process)
         if stood_by:
-            run.outbox.note(f"a spare is gone ({how}); another one takes its turn", False)
+            run.outbox.tell(SpareLost(how))
         elif worker is not None:
-            self._failure(f"worker {worker} ({how})", run.plan.workers[worker], worker, None, now_s)
+            lost, shards = self._worker_lost(worker, how), run.plan.workers[worker]
+            self._failure(lost, f"worker {worker} ({how})", shards, worker, None, now_s)
             spare = None if run.over else run.workers.fill(worker)
             if spare is not None:
                 self._took_place(spare, worker, now_s)
@@ -251,9 +265,9 @@ class Coordinator:
         if run.workers.complete:
             if error.message not in self._said_of_spares:
                 self._said_of_spares.add(error.message)
-                run.outbox.note(f"a spare could not start: {error.message}", True)
+                run.outbox.tell(StartFailed(int(process), error.message, spare=True))
             return run.outbox.take()
-        run.outbox.note(f"worker {process} could not start: {error.message}", True)
+        run.outbox.tell(StartFailed(int(process), error.message))
         too_many = run.restarts.start_failed(process, error, run.stable_epoch, now_s)
         if too_many is not None:
             run.end(Outcome.FAILED, too_many)
@@ -450,7 +464,7 @@ class Coordinator:
     def _give_up_quiesce(self, why: str, now_s: float) -> None:
         """Go on as before, from the last checkpoint: shards that were told to pause know no other way."""
         run = self._run
-        run.outbox.note(f"{run.quiesce.reason} is given up: {why}. The run goes on as it was", True)
+        run.outbox.tell(QuiesceGivenUp(run.quiesce.reason or "", why))
         run.quiesce.end()
         run.withdraw_stop()
         self._stop_by_s = None
@@ -465,28 +479,29 @@ class Coordinator:
         run, wait = self._run, self._strategy.waits_for()
         if run.final:
             return  # the next run has nothing left to do, so the last results must be committed
-        why = f" ({wait.what} is not complete)" if wait is not None else ""
-        back = f"epoch {run.stable_epoch}" if run.stable_epoch else "the start"
-        run.outbox.note(
-            f"stopping without a checkpoint, which was not taken in time{why}: the next run goes on "
-            f"from {back}",
-            True,
-        )
+        waited_for = wait.what if wait is not None else None
+        run.outbox.tell(StoppedWithoutCheckpoint(waited_for, int(run.stable_epoch)))
         run.end(Outcome.STOPPED)
+
+    def _worker_lost(self, worker: WorkerId, how: str) -> WorkerLost:
+        shards = tuple(str(shard) for shard in self._run.plan.workers[worker])
+        return WorkerLost(int(worker), how, shards=shards)
 
     def _failure(
         self,
+        event: AnyFailure,
         what: str,
         shards: Sequence[ShardId],
         worker: WorkerId | None,
         error: EverstreamError | None,
         now_s: float,
     ) -> None:
-        if self._survives(what, shards, worker, error, now_s):
+        if self._survives(event, what, shards, worker, error, now_s):
             self._go_back(shards, now_s)
 
     def _survives(
         self,
+        event: AnyFailure,
         what: str,
         shards: Sequence[ShardId],
         worker: WorkerId | None,
@@ -497,8 +512,10 @@ class Coordinator:
         """Take note of a failure; False if it was one too many and ends the run."""
         run = self._run
         report = run.restarts.open(what, shards, worker, now_s)
-        pause = f"trying again in {pause_s:g} s, " if pause_s else ""
-        run.outbox.note(f"{what}: {pause}{self._strategy.plan_of_return()}", not report.injected)
+        from_epoch = self._strategy.resumes_from()
+        run.outbox.tell(
+            replace(event, injected=report.injected, from_epoch=from_epoch, retry_s=pause_s)
+        )
         too_many = run.restarts.too_many(report, worker, error, now_s)
         if too_many is not None:
             run.end(Outcome.FAILED, too_many)
@@ -523,8 +540,10 @@ class Coordinator:
             self._end_of_no_use(failed, now_s)
             return
         pause_s = run.restarts.back_off.pause_s(now_s)
-        what = f"{failed.shard} failed"
-        if not self._survives(what, [failed.shard], None, failed.error, now_s, pause_s):
+        what, shard = f"{failed.shard} failed", failed.shard
+        reason = failed.error.message.splitlines()[0]
+        event = ShardFailedEvent(reason, shards=(str(shard),))
+        if not self._survives(event, what, [shard], None, failed.error, now_s, pause_s):
             return
         if pause_s:
             self._paused, self._return_at_s = {failed.shard}, now_s + pause_s
@@ -560,7 +579,9 @@ class Coordinator:
         )
         workers = self._run.plan.workers
         shards = [*workers[cut.sender], *workers[cut.receiver]]
-        self._failure(what, shards, None, EnvironmentFault(what), now_s)
+        names = tuple(str(shard) for shard in shards)
+        event = ConnectionCut(int(cut.sender), int(cut.receiver), cut.how, shards=names)
+        self._failure(event, what, shards, None, EnvironmentFault(what), now_s)
 
     def _say_what_is_slow(self, now_s: float) -> None:
         run = self._run
@@ -569,7 +590,5 @@ class Coordinator:
             wait = Wait("committing the last results", sorted(run.committing.waiting))
         waited_s = self._stall_warning.due(wait.what if wait else None, now_s)
         if wait is not None and waited_s is not None:
-            missing = sorted(str(shard) for shard in wait.missing)
-            others = f"; still missing: {listed(missing)}" if missing else ""
-            others += f". Held up by {wait.why}" if wait.why else ""
-            run.outbox.note(f"{wait.what} is taking longer than {waited_s:.3g} s{others}", True)
+            missing = tuple(sorted(str(shard) for shard in wait.missing))
+            run.outbox.tell(Stalled(wait.what, waited_s, missing, wait.why or ""))

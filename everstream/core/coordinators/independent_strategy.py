@@ -57,6 +57,7 @@ from everstream.core.messages import (
 )
 from everstream.core.orders import Discard, Outcome, Phase
 from everstream.errors import EverstreamError, RunFailed
+from everstream.events import StoreDamaged
 
 
 @dataclass
@@ -294,8 +295,8 @@ class IndependentStrategy(CheckpointStrategy):
 
     # Going back.
 
-    def plan_of_return(self) -> str:
-        return "looking for the recovery line"
+    def resumes_from(self) -> int | None:
+        return None
 
     def go_back(self, failed: Sequence[ShardId], now_s: float) -> None:
         """Find out how far those are who may have received what was never sent."""
@@ -375,14 +376,14 @@ class IndependentStrategy(CheckpointStrategy):
         history = self._lines.histories[shard]
         if history and history[-1].number > self.last_number(shard):
             broken = history.pop()
-            run.outbox.note(f"checkpoint {broken.number} of {shard} is left out: {reason}", True)
+            run.outbox.tell(StoreDamaged(f"checkpoint {broken.number} of {shard}", reason))
             self.go_back([shard], now_s)
             return
         decision = fall_back(run.manifests, "line", reason, shard)
         if isinstance(decision, RunFailed):
             run.end(Outcome.FAILED, decision)
             return
-        run.outbox.note(decision.text, True)
+        run.outbox.tell(decision.damaged)
         self._fallback = replace(decision.manifest, log=self._log)
         run.write(self._fallback)
 

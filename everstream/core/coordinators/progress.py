@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from everstream.core.checkpoint_record import CheckpointRecord
-from everstream.core.coordinators.stall_warning import listed
 from everstream.core.ids import Epoch, Generation, ShardId
 from everstream.core.manifest import shown_once
 from everstream.core.messages import Progress
 from everstream.core.plan import Plan
+from everstream.events import listed
 from everstream.pipeline.graph import Kind
 
 _BEHIND = "back-pressure: the marker has not come through to"

@@ -110,14 +110,14 @@ class FailedCheckpoints:
         self._causes.add(alike)
         return is_news
 
-    def succeeded(self, number: int, owner: object = None) -> str | None:
-        """Checkpoint `number` is good; what there is to say of those before it, once all are."""
+    def succeeded(self, owner: object = None) -> int:
+        """A checkpoint is good; how many had failed in a row, if there is no other failure left."""
         count = self._in_a_row.pop(owner, 0)
         self._last.pop(owner, None)
         if not count or self._in_a_row:
-            return None
+            return 0
         self._causes = set()
-        return f"checkpoints succeed again (number {number}), after {count} failed in a row"
+        return count
 
     def too_many(self, cause: str, stable: int) -> RunFailed | None:
         """The end of the run, if more have failed in a row than it tolerates."""

@@ -20,7 +20,6 @@ from everstream.core.orders import (
     PHASE_MOVES,
     Dismiss,
     EndRun,
-    Note,
     Order,
     Outcome,
     Phase,
@@ -28,10 +27,12 @@ from everstream.core.orders import (
     Quiesced,
     Refused,
     SendTo,
+    Tell,
     WriteManifest,
 )
 from everstream.core.plan import Plan
 from everstream.errors import EverstreamError, InternalError
+from everstream.events import CheckpointFailed, CheckpointsSucceed, RunEvent
 
 
 class Outbox:
@@ -46,8 +47,8 @@ class Outbox:
     def send(self, worker: WorkerId, command: Command) -> None:
         self._orders.append(SendTo(worker, command))
 
-    def note(self, text: str, warning: bool = False) -> None:
-        self._orders.append(Note(text, warning))
+    def tell(self, event: RunEvent) -> None:
+        self._orders.append(Tell(event))
 
     def take(self) -> list[Order]:
         orders, self._orders = self._orders, []
@@ -216,16 +217,16 @@ class RunState:
     def give_up(self, number: int, what: str, cause: str, owner: object = None) -> None:
         """A checkpoint could not be had: say so if that is news, and end if it is one too many."""
         is_news = self.failures.failed(number, cause, owner)
-        self.outbox.add(Note(f"{what}: {cause}", True, number, repeats=not is_news))
+        self.outbox.tell(CheckpointFailed(int(number), f"{what}: {cause}", not is_news))
         failed = self.failures.too_many(cause, self.stable_epoch)
         if failed is not None and not self.over:
             self.end(Outcome.FAILED, failed)
 
     def good(self, number: int, owner: object = None) -> None:
         """A checkpoint is good."""
-        text = self.failures.succeeded(number, owner)
-        if text is not None:
-            self.outbox.note(text)
+        failed = self.failures.succeeded(owner)
+        if failed:
+            self.outbox.tell(CheckpointsSucceed(int(number), failed))
 
     def write(self, manifest: EpochManifest) -> None:
         self._writing = manifest

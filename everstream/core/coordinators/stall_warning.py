@@ -26,9 +26,3 @@ class StallWarning:
             return None
         self._say_after_s = 2 * max(waited_s, self._say_after_s)
         return waited_s
-
-
-def listed(names: list[str], limit: int = 4) -> str:
-    """The first few of some names."""
-    rest = len(names) - limit
-    return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")

@@ -23,6 +23,7 @@ from everstream.core.messages import (
 from everstream.core.orders import Order, Outcome, Phase, Policy
 from everstream.core.plan import Plan
 from everstream.errors import EverstreamError
+from everstream.events import RunEvent
 
 ReturnReport: TypeAlias = Halted | Rewired | Restored | RestoreFailed
 """What a shard says on its way back to a checkpoint."""
@@ -52,7 +53,7 @@ class Orders(Protocol):
 
     def send(self, worker: WorkerId, command: Command) -> None: ...
 
-    def note(self, text: str, warning: bool = False) -> None: ...
+    def tell(self, event: RunEvent) -> None: ...
 
 
 class PresentWorkers(Protocol):
@@ -189,8 +190,8 @@ class CheckpointStrategy(Protocol):
     def go_back(self, failed: Sequence[ShardId], now_s: float) -> None:
         """These shards have lost their state."""
 
-    def plan_of_return(self) -> str:
-        """What follows a failure, in words."""
+    def resumes_from(self) -> int | None:
+        """The epoch that a failure rolls the run back to; None: it must be computed first."""
 
     def waits_for(self) -> Wait | None:
         """What the run waits for at this moment."""

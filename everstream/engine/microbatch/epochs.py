@@ -46,6 +46,13 @@ from everstream.errors import (
     StoreGone,
     said,
 )
+from everstream.events import (
+    CheckpointFailed,
+    CheckpointsSucceed,
+    EpochRepeated,
+    Note,
+    RunEvent,
+)
 from everstream.pipeline.tuning import Tuning
 from everstream.state.manifest_append import Wait, pause
 from everstream.state.store import CheckpointStore, Lease
@@ -68,11 +75,8 @@ class Jobs(Protocol):
 class Watcher:
     """Told how a run goes; override what you want to hear."""
 
-    def note(self, text: str, warning: bool) -> None:
-        """Something a user should know."""
-
-    def given_up(self, epoch: int, reason: str) -> None:
-        """An epoch was run and cannot be had: it is run again."""
+    def tell(self, event: RunEvent) -> None:
+        """An event for those who watch the run."""
 
     def killed(self) -> Collection[ShardId]:
         """The shards whose process was killed on purpose in the last job."""
@@ -190,12 +194,14 @@ class Epochs:
             try:
                 self.jobs.run(self._order(closing=True))
             except JobLost as error:
-                self.watcher.note(f"shards were not told that the run is over: {error}", True)
+                text = f"the shards could not be told that the run is over: {error}"
+                self.watcher.tell(Note("worker", text, True))
         self._prune()
         try:
             self.output.put_right(self._next_generation(), self.newest)
         except Exception as error:  # nothing is missing: what is left over, the next run removes
-            self.watcher.note(f"what was left over at the sinks stays there: {said(error)}", True)
+            text = f"uncommitted output could not be removed from the sinks: {said(error)}"
+            self.watcher.tell(Note("sink", text, True))
         self.output.close()
 
     # Inside.
@@ -230,8 +236,8 @@ class Epochs:
         except StoreError as error:
             self._unsaved(order.epoch, str(error))
             return False
-        if (over := self._failures.succeeded(manifest.epoch)) is not None:
-            self.watcher.note(over, False)
+        if failed := self._failures.succeeded():
+            self.watcher.tell(CheckpointsSucceed(int(manifest.epoch), failed))
         before = self.stable
         self.manifests = [manifest, *self.manifests][:KEPT_MANIFESTS]
         self._highest = manifest.epoch
@@ -279,14 +285,14 @@ class Epochs:
         except LeaseLost:
             raise
         except Exception as error:  # whatever it is, the next epoch can be run
-            self.watcher.note(f"older checkpoints could not be removed: {said(error)}", True)
+            text = f"older checkpoints could not be removed: {said(error)}"
+            self.watcher.tell(Note("store", text, True))
 
     def _unsaved(self, epoch: Epoch, cause: str) -> None:
         """The store has not taken an epoch: it is run again after a while, but not for ever."""
         text = f"epoch {epoch} given up: {cause}"
-        if self._failures.failed(self._jobs_run, cause):  # the same epoch is run again
-            self.watcher.note(text, True)
-        self.watcher.given_up(epoch, text)
+        is_news = self._failures.failed(self._jobs_run, cause)  # the same epoch is run again
+        self.watcher.tell(CheckpointFailed(int(epoch), text, not is_news))
         self._failed(text)
         too_many = self._failures.too_many(cause, self.stable)
         if too_many is not None:
@@ -294,8 +300,15 @@ class Epochs:
         self.sleep(RETRY_S)
 
     def _again(self, reason: str) -> None:
-        self.watcher.note(reason, True)
+        self._tell_repeated(reason)
         self._failed(reason)
+
+    def _tell_repeated(self, reason: str, retry_s: float = 0.0) -> None:
+        shards = tuple(str(shard) for shard in self.layout.plan.shards)
+        from_epoch = int(self.stable)
+        self.watcher.tell(
+            EpochRepeated(reason, shards=shards, from_epoch=from_epoch, retry_s=retry_s)
+        )
 
     def _failed(self, reason: str) -> None:
         self.recoveries.failed(reason, self.layout.plan.shards, self.stable, self.clock_s())
@@ -313,8 +326,7 @@ class Epochs:
                 error,
             )
         pause_s = self._back_off.pause_s(self.clock_s()) if pausing else 0.0
-        when = f"in {pause_s:g} s " if pause_s else ""
-        self.watcher.note(f"{when}going back to epoch {self.stable}: {error.message}", True)
+        self._tell_repeated(error.message, pause_s)
         if pause_s:
             self.sleep(pause_s)
 
@@ -323,8 +335,9 @@ class Epochs:
         decision = fall_back(self.manifests, "epoch", reason)
         if isinstance(decision, RunFailed):
             raise decision
-        self._again(decision.text)
-        older = decision.manifest
+        damaged, older = decision.damaged, decision.manifest
+        self.watcher.tell(damaged)
+        self._failed(f"{damaged.what} cannot be restored ({damaged.reason})")
         self.store.append_manifest(self.lease, older.to_json(), self.wait_for_store)
         self.manifests = [older, *self.manifests[2:]]
 

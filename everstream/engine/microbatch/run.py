@@ -17,7 +17,7 @@ from everstream.core.orders import Outcome, Phase
 from everstream.core.plan import Plan
 from everstream.engine.checkpoint_requests import CheckpointRequests
 from everstream.engine.engine import EngineEnd, EngineJob
-from everstream.engine.live_settings import Control, in_words
+from everstream.engine.live_settings import NOT_TUNABLE, Control, flattened
 from everstream.engine.microbatch.epochs import Epochs, Watcher
 from everstream.engine.microbatch.kills import Death, KillPlan
 from everstream.engine.microbatch.layout import Layout
@@ -25,10 +25,22 @@ from everstream.engine.microbatch.orders import ShardReport
 from everstream.engine.microbatch.sizing import Sizing
 from everstream.engine.microbatch.spark_job import SparkJobs
 from everstream.engine.options import RunConfig
-from everstream.engine.reporting.listener import RunStatus
+from everstream.engine.reporting.building import epoch_stable, sampled_from
+from everstream.engine.reporting.listener import sent
 from everstream.engine.signals import stopping_on_signals
 from everstream.engine.store_session import OpenStore
 from everstream.errors import UserError
+from everstream.events import (
+    IntervalChanged,
+    Note,
+    Progressed,
+    RequestRefused,
+    RunEvent,
+    RunStatus,
+    SettingsChanged,
+    Stopping,
+    sentence,
+)
 from everstream.pipeline.checkpointing import Coordinated
 from everstream.pipeline.graph import Kind
 from everstream.pipeline.operator import Operator
@@ -39,6 +51,7 @@ from everstream.state.blobs import Blobs
 DEFAULT_EVERY_S = 1.0
 """How long an epoch should take if nobody says: it is also how long a result takes to show."""
 _LOOK_EVERY_S = 0.05
+SAMPLE_EVERY_S = 0.5
 
 
 class MicroBatchEngine:
@@ -66,7 +79,7 @@ class MicroBatchEngine:
             run.ended_s,
             run.written,
             run.epochs.recoveries.reports,
-            run.notes,
+            run.events,
             run.checkpoint_stats,
             forfeited=run.forfeited,
         )
@@ -126,7 +139,8 @@ class MicroBatches(Watcher):
         self.plan = plan
         self.opened = opened
         self.listener = config.listener
-        self.notes: Newest[str] = Newest()
+        self.events: Newest[RunEvent] = Newest()
+        """Those that a user should read."""
         self.written: Newest[EpochManifest] = Newest()
         self.checkpoint_stats = CheckpointStats()
         self.began_s = time.monotonic()
@@ -162,11 +176,15 @@ class MicroBatches(Watcher):
             sleep=self._rest,
         )
         self._forfeited: dict[ShardId, float] = {}
+        self._phase: Phase | None = None
+        self._sample_due_s = 0.0
         self._control: Control | None = None
         if tunable := tunable_in(plan.graph):
             remote = "://" in opened.url and not opened.url.startswith("file://")
             blobs = opened.store.blobs
-            self._control = Control(blobs, remote, tunable, lambda text: self.note(text, True))
+            self._control = Control(
+                blobs, remote, tunable, lambda text: self.tell(Note("store", text, True))
+            )
         self._heed_settings()
 
     @property
@@ -196,15 +214,14 @@ class MicroBatches(Watcher):
         if self._control is not None:
             self._control.tune(wishes)
         else:
-            self.note(
-                "nothing in this pipeline can be tuned: it has no paced source or batch", True
-            )
+            self.tell(RequestRefused("tune", NOT_TUNABLE))
 
     def set_interval(self, every_s: float) -> Future[str]:
         """Epochs are to take so long, from the next one on. From any thread."""
         self.epochs.sizing.every_s = every_s
-        self.listener.interval(every_s)
-        return _at_once(f"epochs of {every_s:g} s from the next one on, as asked for")
+        text = f"epochs of {every_s:g} s from the next one on, as requested"
+        self.tell(IntervalChanged(every_s, text))
+        return _at_once(text)
 
     def scale(self, shards: Mapping[str, int]) -> Future[str]:
         raise UserError(
@@ -240,7 +257,7 @@ class MicroBatches(Watcher):
             self._jobs.close()
             if self._control is not None:
                 self._control.stop()
-        self.listener.progress(self._snapshot(Phase.DONE))
+        self._tell_progress(Phase.DONE)
         if self.epochs.finished:
             return Outcome.FINISHED
         caught_up = self.config.policy.until_caught_up and self.epochs.all_read
@@ -258,7 +275,7 @@ class MicroBatches(Watcher):
             if self.config.policy.until_caught_up and self.epochs.all_read:
                 return
             if self.stop_requested:
-                self.note(f"stopping after epoch {self.epochs.stable}: {self._stop_reason}", False)
+                self.tell(Stopping(self._stop_reason or "", int(self.epochs.stable)))
                 return
             # With less to read than would fill an epoch, the next one begins when it is due.
             if self.epochs.caught_up and not self.epochs.finished:
@@ -278,21 +295,29 @@ class MicroBatches(Watcher):
     def _look(self) -> None:
         """How far we are, and whether that is enough."""
         self._heed_settings()
-        snapshot = self._snapshot(Phase.RUNNING)
-        self.listener.progress(snapshot)
+        status = self._tell_progress(Phase.RUNNING)
         timeout_s = self.config.timeout_s
         if timeout_s is not None and time.monotonic() - self.began_s > timeout_s:
             self._stop_reason = self._stop_reason or f"{timeout_s:g} s have passed"
-        if self.config.until is not None and self.config.until(snapshot):
+        if self.config.until is not None and self.config.until(status):
             self._stop_reason = self._stop_reason or "told to"
 
     def _heed_settings(self) -> None:
         news = self._control.news() if self._control is not None else None
         if news is not None:
             self.epochs.tuning = news
-            self.note(f"tuned: {in_words(news.settings)}", False)
+            self.tell(SettingsChanged(flattened(news.settings)))
 
-    def _snapshot(self, phase: Phase) -> RunStatus:
+    def _tell_progress(self, phase: Phase) -> RunStatus:
+        """Where no worker stays to be measured, checkpoints show how far each shard is."""
+        status, now_s = self._status(phase), time.monotonic()
+        self.listener.on_event(Progressed(status))
+        if phase is not self._phase or now_s >= self._sample_due_s:
+            self._phase, self._sample_due_s = phase, now_s + SAMPLE_EVERY_S
+            self.listener.on_event(sampled_from(self.epochs.newest, status))
+        return status
+
+    def _status(self, phase: Phase) -> RunStatus:
         newest = self.epochs.newest
         totals: dict[str, int] = {}
         sources = {node.name for node in self.plan.graph.of_kind(Kind.SOURCE)}
@@ -314,19 +339,18 @@ class MicroBatches(Watcher):
 
     # What the epochs tell.
 
-    def note(self, text: str, warning: bool) -> None:
-        self.notes.append(text)
-        self.listener.note(text, warning)
-
-    def given_up(self, epoch: int, reason: str) -> None:
-        self.listener.given_up(epoch, reason)
+    def tell(self, event: RunEvent) -> None:
+        event = sent(event)
+        if sentence(event) is not None:
+            self.events.append(event)
+        self.listener.on_event(event)
 
     def killed(self) -> Collection[ShardId]:
         return self._kills.killed
 
     def stable(self, manifest: EpochManifest, reports: Sequence[ShardReport]) -> None:
         self.written.append(manifest)
-        self.listener.epoch(manifest)
+        self.listener.on_event(epoch_stable(manifest))
         for report in reports:
             if report.record is not None:
                 self.checkpoint_stats.add(report.record)

@@ -1,74 +1,135 @@
-"""What a run tells whoever watches it: the command line's screen, a test, a benchmark."""
+"""Who hears the events of a run: listeners, the fan-out to several of them, and Python's `logging`."""
 
-from dataclasses import dataclass
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeAlias
 
-from everstream.core.coordinators.recovery_report import RecoveryReport
-from everstream.core.manifest import EpochManifest
-from everstream.core.measures import Measures
-from everstream.core.orders import Phase
-from everstream.core.plan import Plan
-from everstream.engine.kills import Kill
-from everstream.observability.history.entries import Entry
+from everstream.errors import UserError
+from everstream.events import Progressed, RunEvent, Sampled, is_warning, sentence
+from everstream.hiding import hidden
 
+TEXTS = ("text", "reason", "error", "how", "what")
+"""The fields of events that hold words of users, libraries and systems, and so perhaps passwords."""
+LONGEST = 4_000
+"""Characters of such a text that are kept."""
+CUT = "..."
+LOGGER = "everstream"
+FIELDS = ("pipeline", "operator", "shard", "worker")
 
-@dataclass(frozen=True)
-class RunStatus:
-    """Where the run stands: what `until=` and `Listener.progress` are given.
-
-    >>> def enough(snapshot):
-    ...     return snapshot.records_read >= 1_000_000
-    >>> pipeline = es.Pipeline("enough").source(es.Range(3)).collect()
-    >>> result = pipeline.run(until=enough)
-    """
-
-    phase: Phase
-    workers: int
-    """How many are there now."""
-    records_read: int
-    """Records that the sources have given so far."""
-    totals: dict[str, int]
-    """Operator -> records it has had so far; a source: has given."""
-    epoch: int
-    """The newest that is stable."""
-    recoveries: list[RecoveryReport]
-    """One for each failure so far."""
+logging.getLogger(LOGGER).addHandler(logging.NullHandler())  # without a set-up nothing is printed
 
 
 class Listener:
-    """Override what you want to hear. Called on the driver's thread: be quick.
+    """Hears every event of a run. Called on the driver's thread: be quick.
 
     >>> class Loud(es.Listener):
-    ...     def note(self, text, warning):
-    ...         print(text)
+    ...     def on_event(self, event):
+    ...         if isinstance(event, es.events.EpochStable):
+    ...             print("epoch", event.epoch)
     >>> result = es.Pipeline("heard").source(es.Range(3)).collect().run(listener=Loud())
+    epoch 1
     """
 
-    def started(self, plan: Plan, total_records: int | None) -> None:
-        """The plan is made; Spark is about to start the workers."""
+    def on_event(self, event: RunEvent) -> None:
+        """An event of the run; `everstream.events` lists them all."""
 
-    def progress(self, snapshot: RunStatus) -> None:
-        """Several times a second."""
 
-    def measured(self, measures: Measures) -> None:
-        """What shards and workers have measured of themselves, twice a second."""
+AnyListener: TypeAlias = Listener | Callable[[RunEvent], None]
+"""What `listener=` takes."""
 
-    def note(self, text: str, warning: bool) -> None:
-        """Something the user should know."""
 
-    def epoch(self, manifest: EpochManifest) -> None:
-        """An epoch has become stable."""
+class _Calling(Listener):
+    def __init__(self, function: Callable[[RunEvent], None]) -> None:
+        self._function = function
 
-    def rescaled(self, plan: Plan) -> None:
-        """The run goes on with other numbers of shards."""
+    def on_event(self, event: RunEvent) -> None:
+        self._function(event)
 
-    def given_up(self, number: int, reason: str) -> None:
-        """A checkpoint could not be had: an epoch, or one that a shard took by itself."""
 
-    def interval(self, every_s: float) -> None:
-        """From now on there is so much time between two epochs."""
+def listening(given: AnyListener | None) -> Listener:
+    """The listener that a user gave: an object with `on_event`, or a function."""
+    if given is None:
+        return Listener()
+    if isinstance(given, Listener):
+        return given
+    on_event = getattr(given, "on_event", given)
+    if not callable(on_event) or isinstance(given, type):
+        raise UserError(
+            f"listener={given!r}: give a function that takes an event, or an es.Listener."
+        )
+    return _Calling(on_event)
 
-    def killing(self, kill: Kill) -> None:
-        """A kill that was asked for is about to happen."""
 
-    def recorded(self, entry: Entry) -> None:
-        """An entry of the run's history: all of the above, as plain values."""
+class Listeners(Listener):
+    """Sends events to several listeners, with the time and without passwords."""
+
+    def __init__(self, *listeners: Listener, clock: Callable[[], float] = time.time) -> None:
+        self._listeners = listeners
+        self._clock = clock
+
+    def on_event(self, event: RunEvent) -> None:
+        event = sent(event, self._clock)
+        for listener in self._listeners:
+            listener.on_event(event)
+
+
+def sent(event: RunEvent, clock: Callable[[], float] = time.time) -> RunEvent:
+    """The event as everybody sees it: with its time, and without passwords."""
+    if not event.at:
+        event = replace(event, at=clock())
+    if isinstance(event, Progressed | Sampled):
+        return event
+    changed: dict[str, Any] = {}
+    for name in TEXTS:
+        text = getattr(event, name, None)
+        if isinstance(text, str) and (clean := _clean(text)) != text:
+            changed[name] = clean
+    return replace(event, **changed) if changed else event
+
+
+def _clean(text: str) -> str:
+    clean = hidden(text)  # first: what is cut in the middle of a password no longer looks like one
+    return clean if len(clean) <= LONGEST + len(CUT) else f"{clean[:LONGEST]}{CUT}"
+
+
+class Logging(Listener):
+    """Logs the sentences of a run through Python's `logging`, with the pipeline's name."""
+
+    def __init__(self, pipeline: str) -> None:
+        self._logger = logging.getLogger(LOGGER)
+        self._extra = {"pipeline": pipeline, "operator": None, "shard": None, "worker": None}
+
+    def on_event(self, event: RunEvent) -> None:
+        text = sentence(event)
+        if text is not None:
+            level = logging.WARNING if is_warning(event) else logging.INFO
+            self._logger.log(level, "%s", text, extra=self._extra)
+
+
+class JsonFormatter(logging.Formatter):
+    """One line of JSON for each record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "at": round(record.created, 3),
+            "level": record.levelname,
+            "logger": record.name,
+            "text": record.getMessage(),
+            **{field: getattr(record, field, None) for field in FIELDS},
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def log_as_json() -> None:
+    """From now on everything that this process logs is printed as lines of JSON on standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter())
+    logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
+    for noisy in ("py4j", "asyncio", "uvicorn"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -14,13 +14,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from everstream.core.manifest import EpochManifest
-from everstream.core.measures import Measures
 from everstream.core.orders import Phase
-from everstream.core.plan import Plan
-from everstream.engine.kills import Kill
-from everstream.engine.reporting.listener import Listener, RunStatus
-from everstream.observability.history.entries import Entry
+from everstream.engine.reporting.listener import Listener, Listeners
+from everstream.events import (
+    Progressed,
+    RunEvent,
+    RunStarted,
+    RunStatus,
+    is_warning,
+    sentence,
+)
 
 RATE_OVER_S = 2.0
 FIRST_LINE_S = 2.0
@@ -60,24 +63,32 @@ class LinePace:
         self._every_s = FIRST_LINE_S
         self._due_s = 0.0
 
-    def is_due(self, snapshot: RunStatus, now_s: float) -> bool:
-        if snapshot.phase is not self._phase:
-            self._phase, self._every_s = snapshot.phase, FIRST_LINE_S
-        elif now_s < self._due_s or snapshot.records_read == self._records:
+    def is_due(self, run_status: RunStatus, now_s: float) -> bool:
+        if run_status.phase is not self._phase:
+            self._phase, self._every_s = run_status.phase, FIRST_LINE_S
+        elif now_s < self._due_s or run_status.records_read == self._records:
             return False
         else:
             self._every_s = min(self._every_s * GROWTH, LONGEST_S)
-        self._records, self._due_s = snapshot.records_read, now_s + self._every_s
+        self._records, self._due_s = run_status.records_read, now_s + self._every_s
         return True
 
 
-def status(snapshot: RunStatus, rate: Rate, total: int | None) -> str:
+def status(run_status: RunStatus, rate: Rate, total: int | None) -> str:
     """Where a run stands, in one line."""
-    words = [snapshot.phase.value, f"{snapshot.records_read:,} records"]
+    words = [run_status.phase.value, f"{run_status.records_read:,} records"]
     if total:
-        words.append(f"{snapshot.records_read / total:.0%}")
-    words += [f"{rate.per_s():,.0f} records/s", f"epoch {snapshot.epoch}"]
+        words.append(f"{run_status.records_read / total:.0%}")
+    words += [f"{rate.per_s():,.0f} records/s", f"epoch {run_status.epoch}"]
     return ", ".join(words)
+
+
+def started_line(event: RunStarted) -> str:
+    """What runs, in one line."""
+    return (
+        f"{len(event.operators)} operators in {len(event.shards)} shard(s) on "
+        f"{event.workers} worker(s)"
+    )
 
 
 def stamp(console: Console) -> str:
@@ -94,23 +105,21 @@ class ProgressLines(Listener):
         self.total: int | None = None
         self._pace = LinePace()
 
-    def started(self, plan: Plan, total_records: int | None) -> None:
-        self.total = total_records
-        shards, workers = len(plan.shards), len(plan.workers)
-        operators = len(plan.graph.nodes)
-        self.line(f"{operators} operators in {shards} shard(s) on {workers} worker(s)")
+    def on_event(self, event: RunEvent) -> None:
+        match event:
+            case RunStarted():
+                self.total = event.total_records
+                self.line(started_line(event))
+            case Progressed(status=run_status):
+                now_s = time.monotonic()
+                self.rate.add(now_s, run_status.records_read)
+                self.show(run_status, now_s)
+            case _ if (text := sentence(event)) is not None:
+                self.line(f"{'!' if is_warning(event) else '·'} {text}")
 
-    def progress(self, snapshot: RunStatus) -> None:
-        now_s = time.monotonic()
-        self.rate.add(now_s, snapshot.records_read)
-        self.show(snapshot, now_s)
-
-    def show(self, snapshot: RunStatus, now_s: float) -> None:
-        if self._pace.is_due(snapshot, now_s):
-            self.line(status(snapshot, self.rate, self.total))
-
-    def note(self, text: str, warning: bool) -> None:
-        self.line(f"{'!' if warning else '·'} {text}")
+    def show(self, run_status: RunStatus, now_s: float) -> None:
+        if self._pace.is_due(run_status, now_s):
+            self.line(status(run_status, self.rate, self.total))
 
     def line(self, text: str) -> None:
         stamped = f"[dim]{stamp(self.console)}[/dim] {escape(text)}"
@@ -127,60 +136,14 @@ class ProgressBar(ProgressLines):
         )
         self._task = self.live.add_task("starting")
 
-    def show(self, snapshot: RunStatus, now_s: float) -> None:
-        self.live.update(self._task, description=status(snapshot, self.rate, self.total))
-
-
-class Both(Listener):
-    """Tells two listeners everything."""
-
-    def __init__(self, first: Listener, second: Listener) -> None:
-        self._listeners = (first, second)
-
-    def started(self, plan: Plan, total_records: int | None) -> None:
-        for listener in self._listeners:
-            listener.started(plan, total_records)
-
-    def rescaled(self, plan: Plan) -> None:
-        for listener in self._listeners:
-            listener.rescaled(plan)
-
-    def progress(self, snapshot: RunStatus) -> None:
-        for listener in self._listeners:
-            listener.progress(snapshot)
-
-    def measured(self, measures: Measures) -> None:
-        for listener in self._listeners:
-            listener.measured(measures)
-
-    def note(self, text: str, warning: bool) -> None:
-        for listener in self._listeners:
-            listener.note(text, warning)
-
-    def epoch(self, manifest: EpochManifest) -> None:
-        for listener in self._listeners:
-            listener.epoch(manifest)
-
-    def given_up(self, number: int, reason: str) -> None:
-        for listener in self._listeners:
-            listener.given_up(number, reason)
-
-    def interval(self, every_s: float) -> None:
-        for listener in self._listeners:
-            listener.interval(every_s)
-
-    def killing(self, kill: Kill) -> None:
-        for listener in self._listeners:
-            listener.killing(kill)
-
-    def recorded(self, entry: Entry) -> None:
-        for listener in self._listeners:
-            listener.recorded(entry)
+    def show(self, run_status: RunStatus, now_s: float) -> None:
+        self.live.update(self._task, description=status(run_status, self.rate, self.total))
 
 
 def heard_early(listener: Listener, progress: bool) -> Listener:
     """The listener for what happens before the run itself begins."""
-    return Both(listener, ProgressLines(Console(file=sys.stderr))) if progress else listener
+    shown = (ProgressLines(Console(file=sys.stderr)),) if progress else ()
+    return Listeners(listener, *shown)
 
 
 @contextmanager
@@ -202,9 +165,9 @@ def watching(
     console = console or Console(file=sys.stderr)
     shown = ProgressBar(console) if console.is_terminal and live else ProgressLines(console)
     shown.line(f"{pipeline}: starting")
-    told = Both(listener, shown)
+    both = Listeners(listener, shown)
     if not isinstance(shown, ProgressBar):
-        yield told
+        yield both
         return
     with shown.live:
-        yield told
+        yield both

@@ -1,113 +1,71 @@
-"""Turns what a run tells into the entries of its history, for its store and for whoever watches.
-
-It listens on the driver's thread like any other listener, and only makes small plain values there;
-whoever stores them does so elsewhere.
-"""
+"""Keeps the history of a run and its traces, and serves the page of a run that this process drives."""
 
 import os
+import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 
 from pyspark import SparkContext
 
-from everstream.core.manifest import EpochManifest
-from everstream.core.measures import Measures
-from everstream.core.plan import Plan
 from everstream.core.registry import PROTOCOLS, name_of
-from everstream.engine.kills import Kill
+from everstream.engine.handle import RunHandle
 from everstream.engine.options import RunConfig
-from everstream.engine.reporting.listener import Listener, RunStatus
-from everstream.engine.reporting.progress import Both
-from everstream.observability.history import entries
-from everstream.observability.history.entries import About, Entry
-from everstream.observability.history.failures import Failures
+from everstream.engine.reporting.building import About, Recoveries
+from everstream.engine.reporting.listener import Listener, sent
+from everstream.events import Note, Progressed, RunEnded, RunEvent, RunStatus
 from everstream.observability.history.tracing import tracing
 from everstream.observability.history.writer import HistoryWriter
 from everstream.pipeline.checkpointing import Coordinated, EngineName
 from everstream.state.signing import blobs_at
 
-SAMPLE_EVERY_S = 0.5
-
 
 class Recorder(Listener):
-    """Tells one run as entries."""
+    """Sends the events of one run to its listener, its history and its traces.
 
-    def __init__(self, about: About, tell: Callable[[Entry], None]) -> None:
-        self._about = about
-        self._tell = tell
-        self._failures = Failures(about.run)
-        self._snapshot: RunStatus | None = None
-        self._newest: EpochManifest | None = None
-        self._measured = False
-        self._rescales = 0
-        self._sample_due_s = 0.0
+    It adds those that follow from others: how recoveries proceed, and that the history cannot be written.
+    """
 
-    def started(self, plan: Plan, total_records: int | None) -> None:
-        self._tell(entries.run_entry(plan, self._about, time.time()))
+    def __init__(self, run: str, listener: Listener, writer: HistoryWriter | None) -> None:
+        self._listener = listener
+        self._writer = writer
+        self._trace = tracing()
+        self._recoveries = Recoveries(run)
+        self._status: RunStatus | None = None
+        self.troubles: SimpleQueue[str] = SimpleQueue()
 
-    def rescaled(self, plan: Plan) -> None:
-        self._rescales += 1
-        run = f"{self._about.run}/{self._rescales}"
-        self._tell(entries.run_entry(plan, replace(self._about, run=run), time.time()))
-
-    def progress(self, snapshot: RunStatus) -> None:
-        before, self._snapshot = self._snapshot, snapshot
-        now_s, at = time.monotonic(), time.time()
-        for entry in self._failures.changed(snapshot.recoveries, now_s, at):
-            self._tell(entry)
-        changed = before is None or before.phase is not snapshot.phase
-        if not self._measured and (changed or now_s >= self._sample_due_s):
-            # Without workers that stay nobody measures: checkpoints say how far each shard is.
-            self._sample_due_s = now_s + SAMPLE_EVERY_S
-            self._sample(Measures(at, {}, {}, {}))
-
-    def measured(self, measures: Measures) -> None:
-        self._measured = True
-        self._sample(measures)
-
-    def note(self, text: str, warning: bool) -> None:
-        self._tell(entries.note_entry(text, warning, time.time()))
-
-    def epoch(self, manifest: EpochManifest) -> None:
-        self._newest = manifest
-        self._tell(entries.checkpoint_entry(manifest, time.time()))
-
-    def given_up(self, number: int, reason: str) -> None:
-        self._tell(entries.given_up_entry(number, reason, time.time()))
-
-    def killing(self, kill: Kill) -> None:
-        self._tell(entries.kill_entry(kill.operator, kill.shard, time.time()))
-
-    def interval(self, every_s: float) -> None:
-        self._tell(entries.interval_entry(every_s, time.time()))
+    def on_event(self, event: RunEvent) -> None:
+        event = sent(event)
+        self._send(event)
+        if isinstance(event, Progressed):
+            self._status = event.status
+            self._follow_recoveries()
+        try:
+            text = self.troubles.get_nowait()
+        except Empty:
+            return
+        self._send(sent(Note("history", text, True)))
 
     def ended(self, outcome: str, error: str | None) -> None:
-        """The run is over, however that came."""
-        if self._snapshot is not None:
-            now_s, at = time.monotonic(), time.time()
-            for entry in self._failures.changed(self._snapshot.recoveries, now_s, at):
-                self._tell(entry)
-        self._tell(entries.end_entry(outcome, error, time.time()))
+        """The run is over."""
+        self._follow_recoveries()
+        self._send(sent(RunEnded(outcome, error)))
 
-    def _sample(self, measures: Measures) -> None:
-        seen = self._snapshot
-        if seen is None:
-            return
-        sample = entries.sample_entry(
-            measures, seen.phase.value, seen.epoch, seen.records_read, seen.totals
-        )
-        if not self._measured and self._newest is not None:
-            sample["shards"] = {
-                str(record.shard): {
-                    "counts": {name: list(pair) for name, pair in record.counts.items()}
-                }
-                for record in self._newest.records.values()
-            }
-        self._tell(sample)
+    def _follow_recoveries(self) -> None:
+        if self._status is not None:
+            reports, now_s, at = self._status.recoveries, time.monotonic(), time.time()
+            for event in self._recoveries.changed(reports, now_s, at):
+                self._send(event)
+
+    def _send(self, event: RunEvent) -> None:
+        if self._trace is not None:
+            self._trace(event)
+        if self._writer is not None:
+            self._writer.take(event)
+        self._listener.on_event(event)
 
 
 @dataclass
@@ -115,39 +73,25 @@ class Recording:
     """A run that is recorded."""
 
     config: RunConfig
+    about: About
     outcome: str = "ended"
-    """How it ended, once somebody has said so."""
+    """How it ended, once that is known."""
 
 
 @contextmanager
 def recording(
     config: RunConfig, engine: EngineName, url: str, context: SparkContext
 ) -> Iterator["Recording"]:
-    """The same run, told as entries to its listener and, if its store is kept, to the history there."""
-    listener = config.listener
+    """The same run; its events also go to its traces and, if its store is kept, to the history there."""
+    described = about(config, engine, url, context.uiWebUrl)
     troubles: SimpleQueue[str] = SimpleQueue()
     writer = None
     if config.store is not None and config.history:
         writer = HistoryWriter(blobs_at(url, config.store_key), troubles.put)
-
-    trace = tracing()
-
-    def tell(entry: Entry) -> None:
-        if trace is not None:
-            trace(entry)
-        if writer is not None:
-            writer.take(entry)
-        listener.recorded(entry)
-        try:
-            text = troubles.get_nowait()
-        except Empty:
-            return
-        listener.note(text, True)
-
-    recorder = Recorder(about(config, engine, url, context.uiWebUrl), tell)
-    if writer is not None:
         writer.start()
-    run = Recording(replace(config, listener=Both(listener, recorder)))
+    recorder = Recorder(described.run, config.listener, writer)
+    recorder.troubles = troubles
+    run = Recording(replace(config, listener=recorder), described)
     outcome, error = "failed", None
     try:
         yield run
@@ -165,17 +109,17 @@ def recording(
 
 
 def about(config: RunConfig, engine: EngineName, store: str, spark_ui: str | None) -> About:
-    """What a history says of how this run was asked for: nothing that could be secret."""
+    """What a history holds of the options of this run: nothing that could be secret."""
     checkpoint, policy = config.checkpoint, config.policy
     protocol = name_of(checkpoint)
     every_records = checkpoint.every_records if isinstance(checkpoint, Coordinated) else None
-    said = {
+    options = {
         "engine": engine,
         "checkpoints": protocol,
-        "interval": "" if checkpoint is None else _said(checkpoint.every),
-        "every records": _said(every_records),
+        "interval": "" if checkpoint is None else _text(checkpoint.every),
+        "every records": _text(every_records),
         "master": config.master if config.spark is None else "a session of the program's own",
-        "workers": _said(config.workers),
+        "workers": _text(config.workers),
         "max restarts": f"{policy.max_restarts} within {policy.restart_window_s:g} s",
         "checkpoint timeout": f"{policy.checkpoint_timeout_s:g} s",
         "heartbeat timeout": f"{config.heartbeat_timeout_s:g} s",
@@ -192,9 +136,33 @@ def about(config: RunConfig, engine: EngineName, store: str, spark_ui: str | Non
         interval_s=policy.every_s,
         logs=PROTOCOLS[protocol].logs,
         spark_ui=spark_ui,
-        configuration={name: text for name, text in said.items() if text},
+        configuration={name: text for name, text in options.items() if text},
     )
 
 
-def _said(value: object) -> str:
+def _text(value: object) -> str:
     return "" if value is None else str(value)
+
+
+@contextmanager
+def served(handle: RunHandle, ui: bool | str, store: str, key_file: str | None) -> Iterator[None]:
+    """Serve the page while the run goes on, if it is wanted."""
+    if ui is False:
+        yield
+        return
+    from everstream.observability.ui.actions import Actions
+    from everstream.observability.ui.serving import Serving
+    from everstream.observability.ui.views import Shown
+
+    shown = Shown(handle.live, Actions(handle), store)
+    shown.store_key = key_file
+    with Serving(shown, None if ui is True else ui) as serving:
+        handle.page = serving.link
+        # Not a note: those are kept, and the link has the token in it.
+        print(f"everstream: '{handle.name}': page: {serving.link}", file=sys.stderr)
+        if serving.warning is not None:
+            print(f"everstream: '{handle.name}': {serving.warning}", file=sys.stderr)
+        try:
+            yield
+        finally:
+            handle.page = None

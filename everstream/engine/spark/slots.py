@@ -11,6 +11,7 @@ from everstream.engine.spark.context import check_context, exposure, make_contex
 from everstream.engine.spark.lost import noticing_the_end
 from everstream.engine.spark.slot_sharing import Share, SlotGrant, no_slots_left
 from everstream.errors import UserError
+from everstream.events import Note, WorkersLimited
 from everstream.pipeline.graph import Kind
 from everstream.pipeline.source import Source
 
@@ -48,11 +49,11 @@ def _context(
     else:
         context = config.spark.sparkContext
         for warning in check_context(context):
-            config.listener.note(warning, True)
+            config.listener.on_event(Note("spark", warning, True))
     with noticing_the_end(context):
         exposed = exposure(context)
     if exposed is not None:
-        config.listener.note(exposed, True)
+        config.listener.on_event(Note("spark", exposed, True))
     return context
 
 
@@ -94,10 +95,6 @@ def workers_for(
         )
     if workers is not None and workers > available:
         used = f", of which other runs have {there_are - free}" if others else ""
-        config.listener.note(
-            f"{workers} workers were asked for but Spark has {there_are - taken} slot(s){used}"
-            f"{_besides(config.spares)}: the "
-            f"shards are packed onto {available} worker(s)",
-            True,
-        )
+        have = f"Spark has {there_are - taken} slot(s){used}{_besides(config.spares)}"
+        config.listener.on_event(WorkersLimited(workers, available, have))
     return min(workers or available, available)

@@ -1,11 +1,16 @@
-"""What samples say: how fast each shard, operator and worker goes, and what each of them has now."""
+"""What samples show: how fast each shard, operator and worker goes, and what each of them has now.
 
-from collections.abc import Hashable, Iterable
+Rates are differences of sums. A process that is restarted counts from 0, and one that rolls back counts
+from its checkpoint; a rate, here or in Prometheus, must show what was done in between. So `Rising` makes
+sums that never fall of counts that start again.
+"""
+
+from collections import deque
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 from everstream.core.histogram import BUCKETS, Histogram
-from everstream.observability.history.entries import Entry
-from everstream.observability.history.rising import Rising
+from everstream.events import Sampled
 
 RISING = (
     *("busy_s", "waiting_s", "blocked_s", "bytes_in", "bytes_out", "commits"),
@@ -15,7 +20,65 @@ RISING = (
 LOST = ("late", "skipped", "dead_letters")
 """What operators count; the second one as checkpoints do."""
 RISING_OF_WORKERS = ("cpu_s", "collecting_s")
+WINDOW_S = 2.5
+"""Rates are over this time, or between the last two samples if those are further apart."""
 QUANTILES = {"p50_ms": 0.5, "p95_ms": 0.95, "p99_ms": 0.99}
+
+
+class Rising:
+    """Sums by name, over all processes that have counted for them."""
+
+    def __init__(self) -> None:
+        self.sums: dict[Hashable, float] = {}
+        self._last: dict[Hashable, float] = {}
+        self._window: deque[tuple[float, dict[Hashable, float]]] = deque()
+
+    def sample(
+        self, at: float, counts: Mapping[Hashable, float], anew: Mapping[Hashable, float]
+    ) -> None:
+        """What is counted now.
+
+        counts: go back with a checkpoint: where one falls, nothing was done.
+        anew: of a process: where one falls, a new process has done so much.
+        """
+        for name, value in counts.items():
+            self._rise(name, value, self._last.get(name, 0.0), 0.0)
+        for name, value in anew.items():
+            self._rise(name, value, self._last.get(name, 0.0), value)
+        here = {name: self.sums[name] for of in (counts, anew) for name in of}
+        self._window.append((at, here))
+        while len(self._window) > 2 and at - self._window[0][0] > WINDOW_S:
+            self._window.popleft()
+
+    def interrupted(self) -> None:
+        """What comes next says nothing about the time in between."""
+        self._window.clear()
+
+    def per_s(self, name: Hashable) -> float | None:
+        """How fast it rises; None if that is not known."""
+        if not self._window:
+            return None
+        to_s, now = self._window[-1]
+        if name not in now:
+            return None
+        for from_s, before in self._window:
+            if name in before:
+                return (now[name] - before[name]) / (to_s - from_s) if to_s > from_s else None
+        return None
+
+    def risen(self, name: Hashable) -> float | None:
+        """By how much, over the same time."""
+        rate = self.per_s(name)
+        if rate is None:
+            return None
+        now = self._window[-1][1]
+        first = next(before for _, before in self._window if name in before)
+        return now[name] - first[name]
+
+    def _rise(self, name: Hashable, value: float, last: float, if_fallen: float) -> None:
+        by = value - last if value >= last else if_fallen
+        self.sums[name] = self.sums.get(name, 0.0) + by
+        self._last[name] = value
 
 
 class Flow:
@@ -23,9 +86,9 @@ class Flow:
 
     def __init__(self) -> None:
         self.rising = Rising()
-        self.shards: dict[str, Entry] = {}
+        self.shards: dict[str, dict[str, Any]] = {}
         """Shard -> what it last said."""
-        self.workers: dict[str, Entry] = {}
+        self.workers: dict[str, dict[str, Any]] = {}
         """Worker -> what was last known of it."""
         self.alive: set[str] = set()
         self.latency: dict[str, set[tuple[str, int]]] = {}
@@ -33,16 +96,16 @@ class Flow:
         self.at: float | None = None
         self._attempts: dict[str, int] = {}
 
-    def take(self, sample: Entry) -> None:
-        self.at = sample["at"]
-        self.shards.update(sample["shards"])
-        self.workers.update(sample["workers"])
-        self.alive = set(sample["workers"])
-        for worker, there in sample["workers"].items():
+    def take(self, sample: Sampled) -> None:
+        self.at = sample.at
+        self.shards.update(sample.shards)
+        self.workers.update(sample.workers)
+        self.alive = set(sample.workers)
+        for worker, there in sample.workers.items():
             self._attempts[worker] = there["attempt"]
         counts: dict[Hashable, float] = {}
         anew: dict[Hashable, float] = {}
-        for shard, meter in sample["shards"].items():
+        for shard, meter in sample.shards.items():
             for name, (taken, given) in meter["counts"].items():
                 counts["in", shard, name] = taken
                 counts["out", shard, name] = given
@@ -59,7 +122,7 @@ class Flow:
                 for bucket, times in buckets.items():
                     known.add((shard, int(bucket)))
                     anew["latency", shard, sink, int(bucket)] = times
-        for worker, there in sample["workers"].items():
+        for worker, there in sample.workers.items():
             for name in RISING_OF_WORKERS:
                 anew[name, "worker", worker] = there[name]
         self.rising.sample(self.at, counts, anew)

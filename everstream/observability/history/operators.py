@@ -1,44 +1,48 @@
 """The tables of a view: operators, edges, shards and workers, from a run's plan and its flow."""
 
+from dataclasses import asdict
 from typing import Any
 
-from everstream.observability.history.entries import Entry
+from everstream.events import OperatorLayout, RunStarted
 from everstream.observability.history.flow import LOST, Flow
 
 Row = dict[str, Any]
 SHARES = {"busy": "busy_s", "waiting": "waiting_s", "blocked": "blocked_s"}
 
 
-def operators_of(run: Entry, flow: Flow) -> list[Row]:
+def operators_of(run: RunStarted, flow: Flow) -> list[Row]:
     shards = _by_chain(run)
-    return [
-        _operator(operator, shards[operator["chain"]], flow)
-        for operator in run.get("operators", ())
-    ]
+    return [_operator(operator, shards[operator.chain], flow) for operator in run.operators]
 
 
-def edges_of(run: Entry, flow: Flow) -> list[Row]:
+def edges_of(run: RunStarted, flow: Flow) -> list[Row]:
     """A rate where it can be told: at an operator with one edge on that side."""
-    edges: list[Row] = run.get("edges", [])
-    chains = {operator["name"]: operator["chain"] for operator in run.get("operators", ())}
+    chains = {operator.name: operator.chain for operator in run.operators}
     shards = _by_chain(run)
     rows = []
-    for edge in edges:
-        sender, receiver = edge["from"], edge["to"]
+    for edge in run.edges:
+        sender, receiver = edge.sender, edge.receiver
         per_s = None
-        if sum(other["to"] == receiver for other in edges) == 1:
+        if sum(other.receiver == receiver for other in run.edges) == 1:
             per_s = flow.per_s(("in", shard, receiver) for shard in shards[chains[receiver]])
-        elif sum(other["from"] == sender for other in edges) == 1:
+        elif sum(other.sender == sender for other in run.edges) == 1:
             per_s = flow.per_s(("out", shard, sender) for shard in shards[chains[sender]])
-        rows.append({**edge, "per_s": _rounded(per_s)})
+        rows.append(
+            {
+                "from": sender,
+                "to": receiver,
+                "routing": edge.routing,
+                "feedback": edge.feedback,
+                "per_s": _rounded(per_s),
+            }
+        )
     return rows
 
 
-def shards_of(run: Entry, flow: Flow, phase: str, now: float) -> list[Row]:
-    last = {operator["chain"]: operator["name"] for operator in run.get("operators", ())}
-    placed: dict[str, int] = run.get("shards", {})
+def shards_of(run: RunStarted, flow: Flow, phase: str, now: float) -> list[Row]:
+    last = {operator.chain: operator.name for operator in run.operators}
     rows = []
-    for shard, worker in placed.items():
+    for shard, worker in run.shards.items():
         chain, _, number = shard.rpartition(":")
         lost = flow.at is not None and str(worker) not in flow.alive
         rows.append(
@@ -64,9 +68,9 @@ def shards_of(run: Entry, flow: Flow, phase: str, now: float) -> list[Row]:
     return rows
 
 
-def workers_of(run: Entry, flow: Flow) -> list[Row]:
+def workers_of(run: RunStarted, flow: Flow) -> list[Row]:
     rows = []
-    for number in range(run.get("workers", 0)):
+    for number in range(run.workers):
         name = str(number)
         there = flow.workers.get(name, {})
         alive = name in flow.alive
@@ -86,15 +90,15 @@ def workers_of(run: Entry, flow: Flow) -> list[Row]:
     return rows
 
 
-def _operator(operator: Row, shards: list[str], flow: Flow) -> Row:
-    name = operator["name"]
+def _operator(operator: OperatorLayout, shards: list[str], flow: Flow) -> Row:
+    name = operator.name
     counted = flow.counted(name) or (None, None)
     shares = {
         column: [share for shard in shards if (share := flow.share(of, shard)) is not None]
         for column, of in SHARES.items()
     }
     return {
-        **operator,
+        **asdict(operator),
         "records_in": counted[0],
         "records_out": counted[1],
         "in_per_s": _rounded(flow.per_s(("in", shard, name) for shard in shards)),
@@ -108,9 +112,9 @@ def _operator(operator: Row, shards: list[str], flow: Flow) -> Row:
     }
 
 
-def _by_chain(run: Entry) -> dict[str, list[str]]:
+def _by_chain(run: RunStarted) -> dict[str, list[str]]:
     chains: dict[str, list[str]] = {}
-    for shard in run.get("shards", {}):
+    for shard in run.shards:
         chains.setdefault(shard.rpartition(":")[0], []).append(shard)
     return chains
 

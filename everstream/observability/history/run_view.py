@@ -1,18 +1,42 @@
-"""The run_view: takes the entries of a run, keeps what is worth showing, gives the view.
+"""The view of a run: takes its events, keeps what is worth showing, and gives one JSON object.
 
-It does no I/O and its memory is bounded, however long a run goes on. It outlives drivers: a new one
-begins with a `run` entry, and what was known of failures, checkpoints and sums before stays. The view
-is one JSON object with everything a page shows; `schema.py` says what is in it.
+`RunView` performs nothing and its memory is bounded, however long a run goes on. It outlives drivers: a new
+driver begins with `RunStarted`, and what was known of failures, checkpoints and sums before stays. The
+view holds everything a page shows; `schema.py` describes it. `Live` lets one thread write a view and others
+read it.
 """
 
+import math
+import threading
+import time
+import traceback
 from collections import deque
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from typing import Any, TypeVar
 
-from everstream.observability.history.advice import Seen
-from everstream.observability.history.entries import Entry
+from everstream.errors import InternalError
+from everstream.events import (
+    CheckpointFailed,
+    DriverLost,
+    EpochStable,
+    IntervalChanged,
+    Killing,
+    PlanChanged,
+    RecoveryUpdated,
+    RunEnded,
+    RunEvent,
+    RunStarted,
+    Sampled,
+    is_warning,
+    sentence,
+)
 from everstream.observability.history.flow import Flow
 from everstream.observability.history.operators import edges_of, operators_of, shards_of, workers_of
-from everstream.observability.history.series import Series
+from everstream.observability.history.stored import with_plan
+from everstream.planning.auto import AutoInterval, AutoSettings, CheckpointSeen, FailureSeen
+
+T = TypeVar("T")
 
 VERSION = 1
 CHECKPOINTS = 100
@@ -20,9 +44,88 @@ FAILURES = 200
 NOTES = 200
 STALE_S = 15.0
 """Rates older than this are not rates any more."""
-URGENT = frozenset({"run", "failure", "kill", "driver_lost", "end", "checkpoint_failed"})
+URGENT = (RunStarted, PlanChanged, RecoveryUpdated, Killing, DriverLost, RunEnded, CheckpointFailed)
+"""Events that are shown and saved at once."""
+POINTS = 600
+SERIES = (
+    "in_per_s",
+    "out_per_s",
+    "p50_ms",
+    "p95_ms",
+    "p99_ms",
+    "cpu",
+    "memory_bytes",
+    "behind",
+)
+CURVE_POINTS = 41
+SPREAD = 30.0
+"""The curve of the advice reaches from the best interval by this factor up and down."""
 
 View = dict[str, Any]
+
+
+class Series:
+    """Columns of equal length, one of them the time."""
+
+    def __init__(self, points: int = POINTS) -> None:
+        self._points = points
+        self._at: list[float] = []
+        self._columns: dict[str, list[float | None]] = {name: [] for name in SERIES}
+
+    def add(self, at: float, figures: Mapping[str, float | None]) -> None:
+        self._at.append(round(at, 3))
+        for name, column in self._columns.items():
+            column.append(figures.get(name))
+        if len(self._at) > self._points:
+            # Every second one of the older half goes; what has been thinned before gets thinner.
+            older = slice(1, self._points // 2, 2)
+            del self._at[older]
+            for column in self._columns.values():
+                del column[older]
+
+    def to_json(self) -> dict[str, list[float] | list[float | None]]:
+        return {"at": list(self._at), **{name: list(c) for name, c in self._columns.items()}}
+
+
+class Costs:
+    """What checkpoints and failures have cost, and where the interval lies on the curve of costs."""
+
+    def __init__(self) -> None:
+        self._planner: AutoInterval | None = None
+        self._latest = 0.0
+
+    def checkpoint(self, event: EpochStable) -> None:
+        pause_s = max((shard.capture_s for shard in event.shards), default=0.0)
+        at = self._in_order(event.at)
+        self._at(at).see(CheckpointSeen(at, pause_s, event.duration_s))
+
+    def failure(self, event: RecoveryUpdated) -> None:
+        """A failure that was not heard of before."""
+        at = self._in_order(event.at)
+        self._at(at).see(FailureSeen(at))
+
+    def advice(self, present_s: float | None) -> dict[str, Any] | None:
+        """[interval, share of the time it costs] around the best one; None before a checkpoint."""
+        planner = self._planner
+        if present_s is None or planner is None or not planner.pause_s:
+            return None
+        pause_s, mtbf_s = planner.pause_s, planner.mtbf_s
+        best_s = planner.wanted()[0]
+        lowest_s = min(best_s, present_s) / SPREAD
+        factor = (max(best_s, present_s) * SPREAD / lowest_s) ** (1 / (CURVE_POINTS - 1))
+        intervals = [lowest_s * factor**point for point in range(CURVE_POINTS)]
+        curve = [[round(t, 4), _rounded_cost(pause_s / t + t / 2 / mtbf_s)] for t in intervals]
+        return {"curve": curve, "present_s": present_s, "best_s": round(best_s, 3)}
+
+    def _in_order(self, at: float) -> float:
+        """Clocks are set, and a failure is known after it has happened."""
+        self._latest = max(self._latest, at)
+        return self._latest
+
+    def _at(self, at: float) -> AutoInterval:
+        if self._planner is None:
+            self._planner = AutoInterval(AutoSettings(), started_s=at)
+        return self._planner
 
 
 class RunView:
@@ -30,17 +133,17 @@ class RunView:
 
     def __init__(self) -> None:
         self.taken = 0
-        """How many entries there were: whoever has seen as many has seen all."""
+        """How many events there were."""
         self.urgent = 0
-        """How many of them nobody should wait for."""
-        self.run: Entry | None = None
+        """How many of them should be shown at once."""
+        self.run: RunStarted | None = None
         self.flow = Flow()
         self.completed = 0
         self.failed_checkpoints = 0
         self.failures_seen = 0
         self.drivers_lost = 0
         self.checkpoints: deque[View] = deque(maxlen=CHECKPOINTS)
-        self.failures: dict[str, Entry] = {}
+        self.failures: dict[str, RecoveryUpdated] = {}
         self.notes: deque[View] = deque(maxlen=NOTES)
         self.last_stable_at: float | None = None
         self.phase = "waiting for workers"
@@ -49,42 +152,42 @@ class RunView:
         self._started_at: float | None = None
         self._ended: View | None = None
         self._series = Series()
-        self._seen = Seen()
+        self._costs = Costs()
         self._line: dict[str, View] = {}
 
-    def take(self, entry: Entry) -> None:
-        """What has happened next. Kinds that are not known, from a newer version, are passed over."""
+    def take(self, event: RunEvent) -> None:
+        """What has happened next."""
         self.taken += 1
-        self.urgent += entry["kind"] in URGENT
-        match entry["kind"]:
-            case "run":
-                self._begin(entry)
-            case "sample":
-                self._sample(entry)
-            case "checkpoint":
-                self._checkpoint(entry)
-            case "checkpoint_failed":
+        self.urgent += isinstance(event, URGENT)
+        text = sentence(event)
+        if text is not None:
+            self.notes.append({"at": event.at, "text": text, "warning": is_warning(event)})
+        match event:
+            case RunStarted():
+                self._begin(event)
+            case PlanChanged() if self.run is not None:
+                self._take_plan(with_plan(self.run, event))
+            case Sampled():
+                self._sample(event)
+            case EpochStable():
+                self._checkpoint(event)
+            case CheckpointFailed():
                 self.failed_checkpoints += 1
-                self.checkpoints.append(_failed(entry))
-            case "failure":
-                self._failure(entry)
-            case "note":
-                self._note(entry["at"], entry["text"], entry["warning"])
-            case "kill":
-                where = f"{entry['operator']}:{entry['shard']}"
-                self._note(entry["at"], f"killing the process of {where}, as asked for", False)
-            case "interval":
-                self.interval_s = entry["interval_s"]
-            case "driver_lost":
+                self.checkpoints.append(_failed(event))
+            case RecoveryUpdated():
+                self._failure(event)
+            case IntervalChanged(interval_s=interval_s):
+                self.interval_s = interval_s
+            case DriverLost():
                 self.drivers_lost += 1
                 self.phase = "the driver is gone"
                 self.flow.interrupted()
-            case "end":
-                self._end(entry)
+            case RunEnded():
+                self._end(event)
 
     @property
     def pipeline(self) -> str:
-        return "" if self.run is None else str(self.run["pipeline"])
+        return "" if self.run is None else self.run.pipeline
 
     @property
     def ended(self) -> View | None:
@@ -92,16 +195,15 @@ class RunView:
 
     def view(self, now: float) -> View:
         """Everything there is to see."""
-        run = self.run or {}
-        flow = self.flow
+        run, flow = self.run, self.flow
         if self._is_stale(now):
             flow.rising.interrupted()
         return {
             "version": VERSION,
-            "pipeline": run.get("pipeline"),
-            "store": run.get("store"),
-            "engine": run.get("engine"),
-            "protocol": run.get("protocol"),
+            "pipeline": run.pipeline if run else None,
+            "store": run.store if run else None,
+            "engine": run.engine if run else None,
+            "protocol": run.protocol if run else None,
             "interval_s": self.interval_s,
             "phase": self.phase,
             "epoch": self.epoch,
@@ -109,42 +211,44 @@ class RunView:
             "now": round(now, 3),
             "ended": self._ended,
             "drivers_lost": self.drivers_lost,
-            "spark_ui": run.get("spark_ui") if self._ended is None else None,
+            "spark_ui": run.spark_ui if run and self._ended is None else None,
             "actions": False,
-            "configuration": run.get("configuration", {}),
-            "operators": operators_of(run, flow),
-            "edges": edges_of(run, flow),
-            "shards": shards_of(run, flow, self.phase, now),
-            "workers": workers_of(run, flow),
+            "configuration": run.configuration if run else {},
+            "operators": operators_of(run, flow) if run else [],
+            "edges": edges_of(run, flow) if run else [],
+            "shards": shards_of(run, flow, self.phase, now) if run else [],
+            "workers": workers_of(run, flow) if run else [],
             "series": self._series.to_json(),
             "latency": {sink: flow.quantiles([sink]) for sink in sorted(flow.latency)},
             "checkpoints": list(self.checkpoints)[::-1],
-            "failures": [_shown(failure) for failure in reversed(self.failures.values())],
-            "recovery_line": dict(self._line) if run.get("logs") else None,
+            "failures": [_failure_row(failure) for failure in reversed(self.failures.values())],
+            "recovery_line": dict(self._line) if run and run.logs else None,
             "notes": list(self.notes)[::-1],
-            "advice": self._seen.advice(self.interval_s),
+            "advice": self._costs.advice(self.interval_s),
         }
 
-    def _begin(self, run: Entry) -> None:
-        if self.run is not None and self.run["run"] == run["run"]:
-            return  # said again, for those who begin to read there
+    def _begin(self, run: RunStarted) -> None:
+        if self.run is not None and self.run.run == run.run:
+            return  # every blob of a history repeats it
+        self.interval_s = run.interval_s
+        self._started_at = run.at
+        self._take_plan(run)
+
+    def _take_plan(self, run: RunStarted) -> None:
         self.run = run
-        self.interval_s = run["interval_s"]
         self.phase = "waiting for workers"
         self._ended = None
-        self._started_at = run["at"]
-        shards = run["shards"]
-        self.flow.shards = {s: said for s, said in self.flow.shards.items() if s in shards}
-        self._line = {shard: at for shard, at in self._line.items() if shard in shards}
+        self.flow.shards = {s: meter for s, meter in self.flow.shards.items() if s in run.shards}
+        self._line = {shard: at for shard, at in self._line.items() if shard in run.shards}
         self.flow.workers = {}
         self.flow.interrupted()
 
-    def _sample(self, sample: Entry) -> None:
+    def _sample(self, sample: Sampled) -> None:
         self.flow.take(sample)
-        self.phase, self.epoch = sample["phase"], sample["epoch"]
-        operators = (self.run or {}).get("operators", [])
-        kinds = {operator["name"]: operator["kind"] for operator in operators}
-        flow, shards = self.flow, sample["shards"]
+        self.phase, self.epoch = sample.phase, sample.epoch
+        operators = self.run.operators if self.run is not None else ()
+        kinds = {operator.name: operator.kind for operator in operators}
+        flow, shards = self.flow, sample.shards
         into = flow.per_s(
             ("out", shard, name)
             for shard, meter in shards.items()
@@ -158,9 +262,9 @@ class RunView:
             if kinds.get(name) == "sink"
         )
         paced = any(meter.get("target_per_s") for meter in shards.values())
-        workers = sample["workers"]
+        workers = sample.workers
         self._series.add(
-            sample["at"],
+            sample.at,
             {
                 "in_per_s": _rounded(into),
                 "out_per_s": _rounded(out),
@@ -171,63 +275,114 @@ class RunView:
             },
         )
 
-    def _checkpoint(self, entry: Entry) -> None:
+    def _checkpoint(self, event: EpochStable) -> None:
         self.completed += 1
-        self.epoch = entry["epoch"]
-        self.last_stable_at = entry["at"]
-        self._seen.checkpoint(entry)
-        shown = ("epoch", "duration_s", "bytes", "slowest", "shards")
+        self.epoch = event.epoch
+        self.last_stable_at = event.at
+        self._costs.checkpoint(event)
         self.checkpoints.append(
             {
-                **{name: entry[name] for name in shown},
-                "started_at": round(entry["at"] - entry["duration_s"], 3),
-                "at": entry["at"],
+                "epoch": event.epoch,
+                "duration_s": event.duration_s,
+                "bytes": event.bytes,
+                "slowest": event.slowest,
+                "shards": [_shown(asdict(shard), "spilled") for shard in event.shards],
+                "started_at": round(event.at - event.duration_s, 3),
+                "at": event.at,
                 "failed": None,
-                "forced": sum(bool(shard["forced"]) for shard in entry["shards"]),
+                "forced": sum(shard.forced for shard in event.shards),
             }
         )
-        for shard in entry["shards"]:
-            known = self._line.get(shard["shard"])
-            if known is None or known["number"] != shard["number"]:
-                self._line[shard["shard"]] = {"number": shard["number"], "at": entry["at"]}
+        for shard in event.shards:
+            known = self._line.get(shard.shard)
+            if known is None or known["number"] != shard.number:
+                self._line[shard.shard] = {"number": shard.number, "at": event.at}
 
-    def _failure(self, entry: Entry) -> None:
-        if entry["id"] not in self.failures:
+    def _failure(self, event: RecoveryUpdated) -> None:
+        if event.id not in self.failures:
             self.failures_seen += 1
-            self._seen.failure(entry)
-        self.failures[entry["id"]] = entry
+            self._costs.failure(event)
+        self.failures[event.id] = event
         if len(self.failures) > FAILURES:
             del self.failures[next(iter(self.failures))]
 
-    def _note(self, at: float, text: str, warning: bool) -> None:
-        self.notes.append({"at": at, "text": text, "warning": warning})
-
-    def _end(self, entry: Entry) -> None:
-        self._ended = {"outcome": entry["outcome"], "error": entry["error"], "at": entry["at"]}
-        self.phase = entry["outcome"]
+    def _end(self, event: RunEnded) -> None:
+        self._ended = {"outcome": event.outcome, "error": event.error, "at": event.at}
+        self.phase = event.outcome
         self.flow.interrupted()
 
     def _is_stale(self, now: float) -> bool:
         return self.flow.at is not None and now - self.flow.at > STALE_S
 
 
-def _failed(entry: Entry) -> View:
+def _failed(event: CheckpointFailed) -> View:
     return {
-        "epoch": entry["epoch"],
+        "epoch": event.epoch,
         "started_at": None,
-        "at": entry["at"],
+        "at": event.at,
         "duration_s": None,
         "bytes": None,
-        "failed": entry["reason"],
+        "failed": event.reason,
         "forced": 0,
         "slowest": None,
         "shards": [],
     }
 
 
-def _shown(failure: Entry) -> View:
-    return {name: value for name, value in failure.items() if name != "kind"}
+def _failure_row(event: RecoveryUpdated) -> View:
+    return {**asdict(event), "shards": list(event.shards), "went_back": list(event.went_back)}
+
+
+def _shown(row: View, hidden: str) -> View:
+    return {name: value for name, value in row.items() if name != hidden}
 
 
 def _rounded(rate: float | None, digits: int = 1) -> float | None:
     return None if rate is None else round(rate, digits)
+
+
+def _rounded_cost(cost: float) -> float:
+    return round(cost, max(2, 4 - math.floor(math.log10(cost)))) if cost > 0 else 0.0
+
+
+class Live:
+    """What is known of a run at any moment, from any thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self.run_view = RunView()
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._broken: InternalError | None = None
+
+    def take(self, event: RunEvent) -> None:
+        """Never fails: a view must not end a run. An error is raised where the view is read."""
+        with self._lock:
+            if self._broken is not None:
+                return
+            try:
+                self.run_view.take(event)
+            except Exception:
+                self._broken = InternalError(f"the view of the run broke: {traceback.format_exc()}")
+
+    def take_all(self, events: Iterable[RunEvent]) -> int:
+        """How many there were."""
+        count = 0
+        for event in events:
+            self.take(event)
+            count += 1
+        return count
+
+    def view(self) -> View:
+        return self.reading(lambda run_view: run_view.view(self._clock()))
+
+    def reading(self, read: Callable[[RunView], T]) -> T:
+        """What `read` takes from the view while no event changes it."""
+        with self._lock:
+            if self._broken is not None:
+                raise self._broken
+            return read(self.run_view)
+
+    @property
+    def news(self) -> tuple[int, int]:
+        """How many events there were, and how many of them urgent."""
+        return self.run_view.taken, self.run_view.urgent

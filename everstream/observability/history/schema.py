@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from everstream.observability.history.run_view import VERSION
-from everstream.observability.history.series import NAMES, POINTS
+from everstream.observability.history.run_view import POINTS, SERIES, VERSION
 
 Schema = dict[str, Any]
 
@@ -157,9 +156,9 @@ _SERIES: Schema = {
     "description": f"columns of equal length, at most {POINTS} points, older ones further apart",
     "properties": {
         "at": _many(_number(_WALL), POINTS),
-        **{name: _many(_or_null("number"), POINTS) for name in NAMES},
+        **{name: _many(_or_null("number"), POINTS) for name in SERIES},
     },
-    "required": ["at", *NAMES],
+    "required": ["at", *SERIES],
     "additionalProperties": False,
 }
 

@@ -1,19 +1,40 @@
-"""A history in a store: bounded blobs of entries, written beside the run, read by whoever looks later.
+"""A history in a store: bounded blobs of events, written while the run goes on and read later.
 
-One blob grows until it is full, then the next one begins; the oldest go when there are too many, or
-when they are too old. Each begins with the entry of its run, so that it can be understood alone. A blob
-that cannot be read is left out, and that is said: no run ever depends on one.
+One blob grows until it is full, then the next one begins; the oldest are deleted when there are too many,
+or when they are too old. Each begins with the event of its run, so that it can be understood alone. A blob
+that cannot be read is skipped with a note: no run ever depends on one.
+
+In a blob each event is an entry: a line of JSON with its fields and its `kind`. Kinds and keys are saved, so
+they never change; entries of earlier versions are translated when they are read.
 """
 
 import gzip
 import json
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final, TypeAlias, get_args
+
+import msgspec
 
 from everstream.errors import StoreError
-from everstream.observability.history.entries import FORMAT, Entry, note_entry
+from everstream.events import (
+    CheckpointStarted,
+    EpochStable,
+    Note,
+    PlanChanged,
+    Progressed,
+    RunEvent,
+    RunStarted,
+)
 from everstream.state.blobs import Blobs
 from everstream.state.objects import check_format
+
+Entry: TypeAlias = dict[str, Any]
+"""{"kind": ..., "at": seconds since 1970, ...}"""
+
+FORMAT: Final = 1
+"""Of entries. Each blob begins with the entry of its run, which holds it."""
 
 FOLDER = "history/"
 ENDING = ".jsonl.gz"
@@ -22,38 +43,109 @@ BLOB_BYTES = 256 * 1024
 KEPT_BLOBS = 64
 KEPT_S = 14 * 86_400.0
 """With the two above: what a store keeps of the past is at most 16 MB, and at most two weeks old."""
-EARLIER_NAMES = {"hosts": "workers"}
-"""What entries of earlier versions call it."""
 SHARDS_KEPT = 16
 """Of each checkpoint the shards that took longest are kept; a live view has all."""
 
+LIVE_ONLY: Final = (Progressed, CheckpointStarted)
+"""Events that are not kept."""
+_SAVED_NAMES: Final = {
+    "RunStarted": "run",
+    "Sampled": "sample",
+    "EpochStable": "checkpoint",
+    "RecoveryUpdated": "failure",
+    "Killing": "kill",
+    "IntervalChanged": "interval",
+    "RunEnded": "end",
+}
 
-def encoded(entries: list[Entry]) -> bytes:
-    lines = "".join(json.dumps(entry, separators=(",", ":")) + "\n" for entry in entries)
-    return gzip.compress(lines.encode(), 6)
+
+def _kind_of(name: str) -> str:
+    """WorkerLost -> worker_lost, unless it has been saved under another name since the first version."""
+    parts = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
+    return _SAVED_NAMES.get(name, parts.removeprefix("_"))
 
 
-def decoded(data: bytes) -> list[Entry]:
-    """The entries of a blob; a StoreError says what is wrong with it."""
+KINDS: Final = {_kind_of(kind.__name__): kind for kind in get_args(RunEvent)}
+"""Kind of entry -> event."""
+KIND_OF: Final = {event: kind for kind, event in KINDS.items()}
+_NAMES_IN_EDGES: Final = {"sender": "from", "receiver": "to"}
+_EARLIER_NAMES: Final = {"hosts": "workers"}
+"""What entries of earlier versions call it."""
+
+
+def to_entry(event: RunEvent) -> Entry:
+    """The event as it is saved."""
+    entry = {"kind": KIND_OF[type(event)], **msgspec.to_builtins(event)}
+    if isinstance(event, RunStarted):
+        entry["format"] = FORMAT
+    if "edges" in entry:
+        entry["edges"] = [
+            {_NAMES_IN_EDGES.get(name, name): value for name, value in edge.items()}
+            for edge in entry["edges"]
+        ]
+    return entry
+
+
+def from_entry(entry: Entry) -> RunEvent | None:
+    """The event that was saved, by this version or an earlier one; None: a kind of a later one."""
+    kind = KINDS.get(entry["kind"])
+    if kind is None or kind in LIVE_ONLY:
+        return None
+    fields = {_EARLIER_NAMES.get(name, name): value for name, value in entry.items()}
+    if "edges" in fields:
+        known = {saved: name for name, saved in _NAMES_IN_EDGES.items()}
+        fields["edges"] = [
+            {known.get(name, name): value for name, value in edge.items()}
+            for edge in fields["edges"]
+        ]
+    if fields["kind"] == "checkpoint_failed":
+        # An entry of its own used to hold the sentence.
+        fields.setdefault("repeated", True)
+    if fields["kind"] == "note":
+        fields.setdefault("topic", "")
+    return msgspec.convert(fields, kind)  # type: ignore[no-any-return]
+
+
+def encoded(events: list[RunEvent]) -> bytes:
+    lines = b"".join(msgspec.json.encode(to_entry(event)) + b"\n" for event in events)
+    return gzip.compress(lines, 6)
+
+
+def decoded(data: bytes) -> list[RunEvent | None]:
+    """The events of a blob, None for those of later versions; a StoreError explains what is wrong."""
     try:
         lines = gzip.decompress(data).decode().splitlines()
-        found = [json.loads(line) for line in lines]
+        entries = [json.loads(line) for line in lines]
     except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
         raise StoreError(f"it is damaged: {error}") from None
-    if not found:
+    if not entries:
         raise StoreError("it is damaged: there is nothing in it")
-    if not all(isinstance(e, dict) and "kind" in e and "at" in e for e in found):
+    if not all(isinstance(e, dict) and "kind" in e and "at" in e for e in entries):
         raise StoreError("it is damaged: not all its lines are entries")
-    check_format("it", found[0].get("format", 1), FORMAT)
-    return [{EARLIER_NAMES.get(name, name): value for name, value in e.items()} for e in found]
+    check_format("it", entries[0].get("format", 1), FORMAT)
+    try:
+        return [from_entry(entry) for entry in entries]
+    except (msgspec.ValidationError, TypeError, AttributeError) as error:
+        raise StoreError(f"it is damaged: {error}") from None
 
 
-def shortened(entry: Entry) -> Entry:
-    """An entry as it is kept."""
-    if entry["kind"] != "checkpoint" or len(entry["shards"]) <= SHARDS_KEPT:
-        return entry
-    longest = sorted(entry["shards"], key=lambda s: s["capture_s"] + s["upload_s"])
-    return {**entry, "shards": longest[-SHARDS_KEPT:]}
+def shortened(event: RunEvent) -> RunEvent:
+    """An event as it is kept."""
+    if not isinstance(event, EpochStable) or len(event.shards) <= SHARDS_KEPT:
+        return event
+    longest = sorted(event.shards, key=lambda shard: shard.capture_s + shard.upload_s)
+    return replace(event, shards=tuple(longest[-SHARDS_KEPT:]))
+
+
+def with_plan(run: RunStarted, change: PlanChanged) -> RunStarted:
+    """The event of a run as if it had begun with this plan."""
+    return replace(
+        run,
+        operators=change.operators,
+        edges=change.edges,
+        shards=change.shards,
+        workers=change.workers,
+    )
 
 
 def blob_name(began_at: float, run: str, number: int) -> str:
@@ -84,12 +176,12 @@ class StoredHistory:
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
         self._read: dict[str, int] = {}
-        """Blob -> how many of its entries were given already."""
+        """Blob -> how many of its events were given already."""
         self._full: set[str] = set()
         self._damaged: set[str] = set()
 
-    def news(self) -> Iterator[Entry]:
-        """Entries that were not given before, oldest first."""
+    def news(self) -> Iterator[RunEvent]:
+        """Events that were not given before, oldest first."""
         names = self._blobs.list(FOLDER)
         for position, name in enumerate(names):
             if name in self._full:
@@ -100,19 +192,19 @@ class StoredHistory:
         self._read = {name: count for name, count in self._read.items() if name in names}
         self._full &= set(names)
 
-    def _of(self, name: str) -> Iterator[Entry]:
+    def _of(self, name: str) -> Iterator[RunEvent]:
         try:
-            entries = decoded(self._blobs.read(name))
+            events = decoded(self._blobs.read(name))
         except FileNotFoundError:
             return  # pruned meanwhile
         except StoreError as error:
             if name not in self._damaged:
                 self._damaged.add(name)
-                text = f"a part of the history is left out, {name}: {error.message}"
-                yield note_entry(text, True, began_at(name) or 0.0)
+                text = f"a part of the history is skipped, {name}: {error.message}"
+                yield Note("history", text, True, at=began_at(name) or 0.0)
             return
-        yield from entries[self._read.get(name, 0) :]
-        self._read[name] = len(entries)
+        yield from (event for event in events[self._read.get(name, 0) :] if event is not None)
+        self._read[name] = len(events)
 
 
 def _same_run(name: str, later: str) -> bool:

@@ -1,7 +1,7 @@
 """Writes a run's history to its store from a thread of its own: the run never waits for it.
 
-When the store is slow, samples that nobody has written yet go first; when it does not
-take anything, that is said once and the run goes on.
+When the store is slow, samples that are not written yet are dropped first. When it takes nothing, there
+is one warning, and the run continues.
 """
 
 import threading
@@ -9,9 +9,17 @@ import time
 from collections.abc import Callable
 
 from everstream.errors import EverstreamError, said
-from everstream.observability.history.entries import Entry
+from everstream.events import DriverLost, PlanChanged, RunEnded, RunEvent, RunStarted, Sampled
 from everstream.observability.history.run_view import URGENT
-from everstream.observability.history.stored import BLOB_BYTES, blob_name, encoded, prune, shortened
+from everstream.observability.history.stored import (
+    BLOB_BYTES,
+    LIVE_ONLY,
+    blob_name,
+    encoded,
+    prune,
+    shortened,
+    with_plan,
+)
 from everstream.state.blobs import Blobs
 
 WRITE_EVERY_S = 5.0
@@ -20,12 +28,12 @@ SAMPLE_EVERY_S = 5.0
 SHARDS_PER_S = 10.0
 """With many shards samples are further apart, so that a history reaches as far back."""
 WAITING = 5_000
-"""So many entries may wait for a slow store."""
+"""How many events may wait for a slow store."""
 LEAVE_PATIENCE_S = 5.0
 
 
-LAST = frozenset({"end", "driver_lost"})
-"""Nothing more is measured behind these: how it was just before is kept, however short it was."""
+LAST = (RunEnded, DriverLost)
+"""Nothing is measured after these, so the last sample before them is kept."""
 
 
 class HistoryWriter:
@@ -43,14 +51,14 @@ class HistoryWriter:
         self._clock = clock
         self._blob_bytes = blob_bytes
         self._lock = threading.Lock()
-        self._waiting: list[Entry] = []
-        self._run: Entry | None = None
+        self._waiting: list[RunEvent] = []
+        self._run: RunStarted | None = None
         """The newest: one writer may outlive several drivers."""
-        self._first: Entry | None = None
-        self._blob: list[Entry] = []
+        self._first: RunStarted | None = None
+        self._blob: list[RunEvent] = []
         self._number = 0
         self._sampled_at = 0.0
-        self._passed_over: Entry | None = None
+        self._passed_over: Sampled | None = None
         """The newest sample, if it came too soon after the one before it."""
         self._troubled = False
         self._wake = threading.Event()
@@ -60,25 +68,29 @@ class HistoryWriter:
     def start(self) -> None:
         self._thread.start()
 
-    def take(self, entry: Entry) -> None:
-        """An entry to be kept. Returns at once."""
-        if entry["kind"] == "sample":
-            due = self._due(entry)
-            self._passed_over = None if due else entry
+    def take(self, event: RunEvent) -> None:
+        """An event to be kept. Returns at once."""
+        if isinstance(event, LIVE_ONLY):
+            return
+        if isinstance(event, Sampled):
+            due = self._due(event)
+            self._passed_over = None if due else event
             if not due:
                 return
         with self._lock:
-            if entry["kind"] in LAST and self._passed_over is not None:
-                self._waiting.append(shortened(self._passed_over))
+            if isinstance(event, LAST) and self._passed_over is not None:
+                self._waiting.append(self._passed_over)
                 self._passed_over = None
-            if entry["kind"] == "run":
-                self._run = entry
-                self._first = self._first or entry
-            self._waiting.append(shortened(entry))
+            if isinstance(event, RunStarted):
+                self._run = event
+                self._first = self._first or event
+            elif isinstance(event, PlanChanged) and self._run is not None:
+                self._run = with_plan(self._run, event)
+            self._waiting.append(shortened(event))
             if len(self._waiting) > WAITING:
-                left = [waiting for waiting in self._waiting if waiting["kind"] != "sample"]
-                self._waiting = left[-WAITING // 2 :]
-        if entry["kind"] in URGENT:
+                kept: list[RunEvent] = [e for e in self._waiting if not isinstance(e, Sampled)]
+                self._waiting = kept[-WAITING // 2 :]
+        if isinstance(event, URGENT):
             self._wake.set()
 
     def stop(self) -> None:
@@ -93,26 +105,27 @@ class HistoryWriter:
         with self._lock:
             first = self._first
             if self._run is None or first is None:
-                return  # they wait for the entry of their run
+                return  # they wait for the event of their run
             news, self._waiting = self._waiting, []
         if not news:
             return
         if not self._blob:
-            self._blob = [] if self._run in news else [self._run]
+            begins = any(isinstance(event, RunStarted) for event in news)
+            self._blob = [] if begins else [self._run]
         self._blob += news
         if len(self._blob) > WAITING:  # the store has taken nothing for long
             self._blob = [self._run, *self._blob[-WAITING // 2 :]]
         data = encoded(self._blob)
-        self._blobs.write(blob_name(first["at"], first["run"], self._number), data)
+        self._blobs.write(blob_name(first.at, first.run, self._number), data)
         if len(data) > self._blob_bytes:
             self._number, self._blob = self._number + 1, []
             prune(self._blobs, self._clock())
 
-    def _due(self, sample: Entry) -> bool:
-        apart_s = max(SAMPLE_EVERY_S, len(sample["shards"]) / SHARDS_PER_S)
-        if sample["phase"] == "running" and sample["at"] - self._sampled_at < apart_s:
+    def _due(self, sample: Sampled) -> bool:
+        apart_s = max(SAMPLE_EVERY_S, len(sample.shards) / SHARDS_PER_S)
+        if sample.phase == "running" and sample.at - self._sampled_at < apart_s:
             return False
-        self._sampled_at = sample["at"]
+        self._sampled_at = sample.at
         return True
 
     def _work(self) -> None:
@@ -131,4 +144,6 @@ class HistoryWriter:
         except (EverstreamError, TypeError, ValueError) as error:  # or no JSON can hold it
             if not self._troubled:
                 self._troubled = True
-                self._on_trouble(f"the history of this run is not kept just now: {said(error)}")
+                self._on_trouble(
+                    f"the history of this run cannot be written at the moment: {said(error)}"
+                )

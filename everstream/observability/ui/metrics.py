@@ -5,9 +5,9 @@ what was done twice included. Gauges that are not known are left out.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from everstream.core.histogram import BUCKETS, Histogram, lower_s
+from everstream.events import RunStarted
 from everstream.extras import extra
 from everstream.observability.history.run_view import RunView
 
@@ -125,20 +125,25 @@ def _of_the_run(run_view: RunView) -> Iterator[Metric]:
         yield counter
 
 
+def _started(run_view: RunView) -> RunStarted:
+    assert run_view.run is not None
+    return run_view.run
+
+
 def _of_operators(run_view: RunView) -> Iterator[Metric]:
-    run, sums = run_view.run or {}, run_view.flow.rising.sums
+    run, sums = _started(run_view), run_view.flow.rising.sums
     for side, (metric, says) in OPERATOR_COUNTERS.items():
         counter = CounterMetricFamily(PREFIX + metric, says, labels=SHARD_LABELS)
-        for operator in run["operators"]:
-            for shard, labels in _shards(run, operator["name"], operator["chain"]):
-                if (side, shard, operator["name"]) in sums:
-                    counter.add_metric(labels, sums[side, shard, operator["name"]])
+        for operator in run.operators:
+            for shard, labels in _shards(run, operator.name, operator.chain):
+                if (side, shard, operator.name) in sums:
+                    counter.add_metric(labels, sums[side, shard, operator.name])
         yield counter
 
 
 def _of_shards(run_view: RunView) -> Iterator[Metric]:
-    run, flow = run_view.run or {}, run_view.flow
-    chains = dict.fromkeys(operator["chain"] for operator in run["operators"])
+    run, flow = _started(run_view), run_view.flow
+    chains = dict.fromkeys(operator.chain for operator in run.operators)
     placed = [pair for chain in chains for pair in _shards(run, chain, chain)]
     for field, (metric, says) in SHARD_COUNTERS.items():
         counter = CounterMetricFamily(PREFIX + metric, says, labels=SHARD_LABELS)
@@ -158,8 +163,8 @@ def _of_shards(run_view: RunView) -> Iterator[Metric]:
 
 
 def _of_workers(run_view: RunView) -> Iterator[Metric]:
-    run, flow = run_view.run or {}, run_view.flow
-    workers = [str(number) for number in range(run["workers"])]
+    run, flow = _started(run_view), run_view.flow
+    workers = [str(number) for number in range(run.workers)]
     name = run_view.pipeline
     for field, (metric, says) in WORKER_COUNTERS.items():
         counter = CounterMetricFamily(PREFIX + metric, says, labels=WORKER_LABELS)
@@ -219,9 +224,9 @@ def _gauge(
     return gauge
 
 
-def _shards(run: dict[str, Any], operator: str, chain: str) -> list[tuple[str, list[str]]]:
+def _shards(run: RunStarted, operator: str, chain: str) -> list[tuple[str, list[str]]]:
     return [
-        (shard, [run["pipeline"], operator, shard.rpartition(":")[2], str(worker)])
-        for shard, worker in run["shards"].items()
+        (shard, [run.pipeline, operator, shard.rpartition(":")[2], str(worker)])
+        for shard, worker in run.shards.items()
         if shard.rpartition(":")[0] == chain
     ]

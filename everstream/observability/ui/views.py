@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from everstream.observability.history.live import Live
+from everstream.observability.history.run_view import Live
 
 ACTIONS = ("checkpoint", "savepoint", "stop", "interval", "kill", "scale")
 

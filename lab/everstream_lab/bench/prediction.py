@@ -8,8 +8,9 @@ the backlog is gone. The probe at the end of the pipeline says how long it took.
 import time
 
 from everstream.connectors.generate.sources import Range
-from everstream.engine.reporting.listener import Listener, RunStatus
+from everstream.engine.reporting.listener import Listener
 from everstream.engine.run import run
+from everstream.events import Progressed, RunEvent
 from everstream.pipeline.checkpointing import Coordinated
 from everstream.pipeline.stream import Pipeline
 from everstream.planning.analytic import Backlog
@@ -23,8 +24,8 @@ class _Watch(Listener):
     def __init__(self) -> None:
         self.seen: list[tuple[float, int]] = []
 
-    def progress(self, snapshot: RunStatus) -> None:
-        served = snapshot.totals.get("serve", 0)
+    def on_event(self, event: RunEvent) -> None:
+        served = event.status.totals.get("serve", 0) if isinstance(event, Progressed) else 0
         if served and (not self.seen or served > self.seen[-1][1]):
             self.seen.append((time.monotonic(), served))
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from everstream.connectors.collect import Collect
 from everstream.connectors.generate.paced import Paced
 from everstream.connectors.generate.sources import Range
-from everstream.engine.reporting.listener import Listener, RunStatus
+from everstream.engine.reporting.listener import Listener
 from everstream.engine.run import start
+from everstream.events import Progressed, RunEvent
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.checkpointing import Checkpointing, Coordinated
 from everstream.pipeline.sink import Delivery, Sink, SinkShard, Writer
@@ -60,8 +61,8 @@ class _Begun(Listener):
     def __init__(self) -> None:
         self.running = threading.Event()
 
-    def progress(self, snapshot: RunStatus) -> None:
-        if snapshot.records_read:
+    def on_event(self, event: RunEvent) -> None:
+        if isinstance(event, Progressed) and event.status.records_read:
             self.running.set()
 
 

@@ -18,6 +18,7 @@ from everstream.engine.tasks.liveness.exit_diagnosis import ExitExaminer
 from everstream.engine.tasks.liveness.life_sign import ASK, at_work, is_awake, read_stacks
 from everstream.engine.tasks.transport.control_messages import Beat, Hello
 from everstream.engine.tasks.worker.process_use import Used
+from everstream.events import RunEvent, WorkerSilent
 
 STACK_AFTER_S = 1.0
 """So long after a worker was asked for its stacks they are read."""
@@ -49,7 +50,7 @@ class Attempts:
         spares: int,
         machine: str,
         poller: zmq.Poller,
-        on_trouble: Callable[[str], None],
+        tell: Callable[[RunEvent], None],
     ) -> None:
         """machine: ours; the poller gets the handles of the processes that run on it."""
         self.newest: dict[TaskNumber, int] = {}
@@ -58,7 +59,7 @@ class Attempts:
         self._spares = spares
         self._machine = machine
         self._poller = poller
-        self._on_trouble = on_trouble
+        self._tell = tell
         self._examiner = ExitExaminer(plan)
         self._current: dict[TaskNumber, Attempt] = {}
         self._placed: dict[WorkerId, Attempt] = {}
@@ -190,11 +191,8 @@ class Attempts:
             return
         if attempt.asked_again_s:
             what = at_work(read_stacks(attempt.hello.address))
-            who = "a spare" if attempt.worker is None else f"worker {attempt.worker}"
-            self._on_trouble(
-                f"{who} has been silent for {now_s - attempt.heard_s:.3g} s, and its process "
-                f"lives: it is left to finish what keeps it, {what or 'which nobody can see'}"
-            )
+            worker = None if attempt.worker is None else int(attempt.worker)
+            self._tell(WorkerSilent(worker, now_s - attempt.heard_s, what or None))
         os.kill(attempt.hello.pid, ASK)
         attempt.asked_again_s = now_s + STACK_AFTER_S * (1 if not attempt.asked_again_s else 30)
 

@@ -39,7 +39,6 @@ from everstream.core.orders import (
     Discard,
     Dismiss,
     EndRun,
-    Note,
     Order,
     Outcome,
     Phase,
@@ -47,6 +46,7 @@ from everstream.core.orders import (
     Quiesced,
     Refused,
     SendTo,
+    Tell,
     WriteManifest,
 )
 from everstream.core.plan import Plan
@@ -65,10 +65,11 @@ from everstream.engine.checkpoint_requests import CheckpointRequests
 from everstream.engine.engine import COMPLETE
 from everstream.engine.injection import Injector
 from everstream.engine.kills import Kill
-from everstream.engine.live_settings import control_of, in_words
+from everstream.engine.live_settings import NOT_TUNABLE, control_of, flattened
 from everstream.engine.manifest_writer import ManifestWriter
 from everstream.engine.options import RunConfig
-from everstream.engine.reporting.listener import RunStatus
+from everstream.engine.reporting.building import epoch_stable, plan_changed, sampled
+from everstream.engine.reporting.listener import sent
 from everstream.engine.requests import Requests
 from everstream.engine.rescaling import ScaleRequests
 from everstream.engine.scrubber import Scrubber
@@ -96,6 +97,20 @@ from everstream.engine.tasks.transport.key_exchange import Admission, KeyExchang
 from everstream.engine.tasks.worker.operator_logs import Logged, pass_on
 from everstream.engine.tasks.worker.worker import WorkerTask
 from everstream.errors import EverstreamError, LeaseLost, UserError
+from everstream.events import (
+    CheckpointStarted,
+    IntervalChanged,
+    Note,
+    PeerUnreachable,
+    Progressed,
+    RequestRefused,
+    RunEvent,
+    RunStatus,
+    SettingsChanged,
+    WaitingForWorkers,
+    WorkerStarted,
+    sentence,
+)
 from everstream.pipeline.checkpointing import Coordinated
 from everstream.pipeline.tuning import Tuning, tunable_in
 from everstream.state.blobs import Blobs
@@ -142,11 +157,16 @@ class Driver:
         self.poller = zmq.Poller()
         plan = self.coordinator.plan
         self.attempts = Attempts(
-            plan, self.config.spares, self.sockets.machine, self.poller, self._warn
+            plan,
+            self.config.spares,
+            self.sockets.machine,
+            self.poller,
+            self._tell,
         )
         self.end: EndRun | None = None
         self.written: Newest[EpochManifest] = Newest()
-        self.notes: Newest[str] = Newest()
+        self.events: Newest[RunEvent] = Newest()
+        """Those that a user should read."""
         self.running_s: float | None = None
         self.ended_s = 0.0
         self.listener = self.config.listener
@@ -218,7 +238,7 @@ class Driver:
         if tunable_in(self.coordinator.plan.graph):
             self.settings.tune(wishes)
         else:
-            self._warn("nothing in this pipeline can be tuned: it has no paced source or batch")
+            self._tell(RequestRefused("tune", NOT_TUNABLE))
 
     def scale(self, shards: Mapping[str, int]) -> Future[str]:
         """Other numbers of shards while the run goes on: what was done, once it is. From any thread."""
@@ -240,9 +260,8 @@ class Driver:
             )
         self.pace = None  # whoever sets it by hand wants just that
         self.coordinator.set_interval(every_s)
-        self.listener.interval(every_s)
-        text = f"checkpoints every {every_s:g} s from now on, as asked for"
-        self._note(text, False)
+        text = f"checkpoints every {every_s:g} s from now on, as requested"
+        self._tell(IntervalChanged(every_s, text))
         return text
 
     def _kill_worker(self, worker: WorkerId) -> str:
@@ -261,7 +280,7 @@ class Driver:
         news = self.settings.news()
         if news is not None:
             self.tuning = news
-            self._note(f"tuned: {in_words(news.settings)}", False)
+            self._tell(SettingsChanged(flattened(news.settings)))
             for identity in self.attempts.identities():
                 self.control_channel.tell(identity, Tune(news))
 
@@ -317,7 +336,7 @@ class Driver:
             for waited, _ in events:
                 if waited is self.key_exchange.socket:
                     for text in self.key_exchange.answer():
-                        self._warn(text)
+                        self._tell(Note("network", text, True))
                 elif waited is not self.control_channel.socket:
                     for number, how in self.attempts.ended(int(waited)):
                         self._lose(number, how, now_s)
@@ -344,19 +363,18 @@ class Driver:
                 snapshot_due_s = now_s + SNAPSHOT_EVERY_S
                 self._look_around(now_s)
         self.ended_s = time.monotonic()
-        self.listener.progress(self._snapshot())
+        self.listener.on_event(Progressed(self._status()))
 
     def _say_what_is_left_over(self) -> None:
-        """Nothing that somebody has asked for is dropped without a word."""
+        """No request is dropped silently."""
         plan = self.coordinator.plan
         target = self.plan_change.unfulfilled(plan, self.scale_requests.wanted)
         if target is not None and self.end is not None and self.end.outcome is not Outcome.FAILED:
             finished = self.end.outcome is Outcome.FINISHED
             then = "and the pipeline has finished" if finished else "the next one begins with it"
-            self._warn(
-                f"a change of shards ({difference(plan, target)}) was asked for too late for this "
-                f"run: {then}"
-            )
+            change = f"a change of shards ({difference(plan, target)})"
+            reason = f"{change} was requested too late for this run: {then}"
+            self._tell(RequestRefused("rescale", reason))
 
     def _poll_ms(self) -> int:
         """Messages of workers wake us; how long to wait for all else."""
@@ -370,16 +388,16 @@ class Driver:
         """What is done now and then: tell how far we are, and see whether that is enough."""
         self._heed_settings()
         self._look_at_plan(now_s)
-        snapshot = self._snapshot()
-        self.listener.progress(snapshot)
+        status = self._status()
+        self.listener.on_event(Progressed(status))
         if now_s >= self._measures_due_s:
             self._measures_due_s = now_s + MEASURES_EVERY_S
-            self.listener.measured(self._measures())
+            self.listener.on_event(sampled(self._measures(), status))
         for text in self.scrubber.found():
             self._warn(text)
         if self.pace is not None:
             self._note_pace(self.pace.on_recoveries(self.coordinator.recoveries, now_s))
-        if self.config.until is not None and self.config.until(snapshot):
+        if self.config.until is not None and self.config.until(status):
             self.request_stop("told to")
 
     # Messages.
@@ -410,18 +428,17 @@ class Driver:
             case Unreachable(worker=worker, peer=peer, waited_s=waited_s):
                 if now_s >= self._said_of_peer_s.get(peer, 0.0) + waited_s / 2:  # one for all
                     self._said_of_peer_s[peer] = now_s
-                    text = f"worker {worker} has not reached worker {peer} for {waited_s:.3g} s"
-                    self._warn(f"{text}; it keeps trying: check the network between them")
+                    self._tell(PeerUnreachable(int(worker), int(peer), waited_s))
             case WantsTuning(wishes=wishes):
                 self.tune(wishes)
-            case Noticed(worker=worker, text=text):
-                self._warn(f"worker {worker}: {text}")
+            case Noticed(event=event):
+                self._tell(event)
             case Logged():
                 pass_on(message, self.coordinator.plan.graph.name)
             case WorkerBroke(number=number, attempt=attempted, error=error):
                 self.attempts.heard(number, attempted)
                 if self.attempts.is_current(identity, number):
-                    self._warn(str(error))
+                    self._tell(Note("worker", str(error), True))
                     self._lose(number, "broke", now_s)
                 else:
                     self._obey(self.coordinator.on_start_failed(number, error, now_s))
@@ -449,7 +466,10 @@ class Driver:
         self._obey(self.coordinator.on_process_joined(hello.number, hello.address, now_s))
 
     def _place(self, order: Place) -> None:
-        identity = self.attempts.place(order.process, order.worker).identity
+        attempt = self.attempts.place(order.process, order.worker)
+        identity, hello = attempt.identity, attempt.hello
+        machine = hello.machine.partition("/")[0]
+        self._tell(WorkerStarted(int(order.worker), machine, hello.pid, hello.attempt))
         self.control_channel.tell(identity, TakePlace(order.worker))
         for kill in self.injector.for_new_worker(order.worker):
             self.control_channel.tell(identity, kill)
@@ -470,10 +490,7 @@ class Driver:
             self._look_for_startup_failures(now_s)
         if missing and now_s > self._patience_s and not self.job.ended:
             self._patience_s = now_s + START_PATIENCE_S
-            self._warn(
-                f"still waiting for {missing} of {len(self.coordinator.plan.workers)} workers: the "
-                "cluster may have too few free slots; stop other jobs or use fewer --workers"
-            )
+            self._tell(WaitingForWorkers(missing, len(self.coordinator.plan.workers)))
 
     def _look_for_startup_failures(self, now_s: float) -> None:
         for lost in self.births.failed(self.attempts.newest, now_s):
@@ -500,6 +517,7 @@ class Driver:
             match order:
                 case SendTo(worker=worker, command=command):
                     if isinstance(command, StartCheckpoint) and worker == 0:
+                        self.listener.on_event(CheckpointStarted(int(command.epoch)))
                         self.injector.reached(Point.BEFORE_SNAPSHOT)
                     if (attempt := self.attempts.of(worker)) is not None:
                         self.control_channel.tell(attempt.identity, command)
@@ -514,11 +532,8 @@ class Driver:
                     self.writer.put(manifest)
                 case Discard():
                     self.writer.put(order)
-                case Note(text=text, warning=warning, given_up=number, repeats=repeats):
-                    if not repeats:
-                        self._note(text, warning)
-                    if number is not None:
-                        self.listener.given_up(number, text)
+                case Tell(event=event):
+                    self._tell(event)
                 case Quiesced():
                     self._perform(self.plan_change.on_quiesced(self.coordinator))
                 case Refused(error=error):
@@ -545,27 +560,28 @@ class Driver:
             match decision:
                 case StartQuiesce(reason=reason):
                     self._obey(self.coordinator.on_quiesce(reason, time.monotonic()))
-                case TakePlan(successor=successor):
-                    self._take_plan(successor)
+                case TakePlan(successor=successor, explained=explained):
+                    self._take_plan(successor, explained=explained)
                 case ReturnToFormer(successor=successor, error=error):
                     self.scale_requests.withdraw(successor.plan, error)
-                    self._take_plan(successor)
+                    self._take_plan(successor, explained=True)
                 case GiveUp(error=error):
                     self.scale_requests.fail(error)
                 case FailRun(error=error):
                     for identity in self.attempts.identities():
                         self.control_channel.tell(identity, Shutdown())
                     self.end = EndRun(Outcome.FAILED, error)
-                case Note(text=text, warning=warning):
-                    self._note(text, warning)
+                case Tell(event=event):
+                    self._tell(event)
                 case _:
                     assert_never(decision)
 
-    def _take_plan(self, successor: Coordinator) -> None:
+    def _take_plan(self, successor: Coordinator, *, explained: bool) -> None:
         """All processes forget what they had, and say hello again with the plan of this coordinator.
 
         A process that starts meanwhile is given this plan when it says hello.
         """
+        before = self.coordinator.plan
         self.coordinator, plan = successor, successor.plan
         self.plan_number += 1
         self._pickled_plan = cloudpickle.dumps(plan)
@@ -574,21 +590,24 @@ class Driver:
         self.meters, self.counts = {}, {}
         if self.scaler is not None:
             self.scaler.changed(time.monotonic())
-        self.listener.rescaled(plan)
+        self._tell(plan_changed(before, plan, explained=explained))
         for identity in self.attempts.identities():
             self._tell_plan(identity)
 
     def _tell_plan(self, identity: bytes) -> None:
         self.control_channel.tell(identity, NewPlan(self.plan_number, self._pickled_plan))
 
-    def _note(self, text: str, warning: bool) -> None:
-        self.notes.append(text)
-        self.listener.note(text, warning)
+    def _tell(self, event: RunEvent) -> None:
+        event = sent(event)
+        if sentence(event) is not None:
+            self.events.append(event)
+        self.listener.on_event(event)
 
     def _warn(self, text: str) -> None:
-        self._note(text, True)
+        """Trouble with the store, which no run ends of."""
+        self._tell(Note("store", text, True))
 
-    def _snapshot(self) -> RunStatus:
+    def _status(self) -> RunStatus:
         coordinator = self.coordinator
         return RunStatus(
             coordinator.phase,
@@ -609,7 +628,7 @@ class Driver:
         elif error is None:
             self.injector.reached(Point.AFTER_PREPARE)
             self.written.append(manifest)
-            self.listener.epoch(manifest)
+            self.listener.on_event(epoch_stable(manifest))
             self._obey(self.coordinator.on_manifest_written(now_s))
             self._answer()
             if self.pace is not None:
@@ -624,5 +643,4 @@ class Driver:
     def _note_pace(self, reason: str | None) -> None:
         if reason is not None and self.pace is not None:
             self.coordinator.set_interval(self.pace.every_s)
-            self.listener.interval(self.pace.every_s)
-            self._note(reason, False)
+            self._tell(IntervalChanged(self.pace.every_s, reason))

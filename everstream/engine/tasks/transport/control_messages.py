@@ -9,6 +9,7 @@ from everstream.engine.injection import KillAfter, KillAt, KillNow
 from everstream.engine.tasks.worker.operator_logs import Logged
 from everstream.engine.tasks.worker.process_use import Used
 from everstream.errors import EverstreamError
+from everstream.events import RunEvent
 from everstream.pipeline.tuning import Tuning
 
 
@@ -57,10 +58,9 @@ class Unreachable:
 
 @dataclass(frozen=True)
 class Noticed:
-    """Something that stops nobody, and that the user should know."""
+    """Something that does not stop the worker, but that the user should know."""
 
-    worker: WorkerId
-    text: str
+    event: RunEvent
 
 
 @dataclass(frozen=True)

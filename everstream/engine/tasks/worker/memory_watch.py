@@ -21,14 +21,16 @@ class MemoryWatch:
         limit_bytes: int,
         runners: Collection[ShardRunner],
         takes_in: Callable[[ShardRunner], bool],
-        say: Callable[[str], None],
+        warn: Callable[[int, int], None],
     ) -> None:
-        """takes_in: whether something comes to a shard from outside this worker."""
+        """takes_in: whether something comes to a shard from outside this worker.
+        warn: called once with the bytes that are used and the limit.
+        """
         self._guard = MemoryGuard(limit_bytes)
         self._runners = runners
         self._takes_in = takes_in
-        self._say = say
-        self._said = False
+        self._warn = warn
+        self._warned = False
 
     def holds(self, runner: ShardRunner) -> bool:
         """Whether this shard is to take nothing in for now."""
@@ -43,9 +45,9 @@ class MemoryWatch:
             case Strain.NONE | Strain.IN_VAIN:
                 pass
             case Strain.HELD:
-                if not self._said:
-                    self._said = True
-                    self._say(f"{self._near(used_bytes)}: its shards wait until there is less")
+                if not self._warned:
+                    self._warned = True
+                    self._warn(used_bytes, self._guard.limit_bytes)
             case Strain.OVER:
                 runner, most = max(
                     ((runner, _largest(runner)) for runner in self._runners),
@@ -62,10 +64,6 @@ class MemoryWatch:
                 )
             case _:
                 assert_never(self._guard.strain)
-
-    def _near(self, used_bytes: int) -> str:
-        limit = in_words(self._guard.limit_bytes)
-        return f"a worker has {in_words(used_bytes)} of the {limit} it may have (worker_memory)"
 
 
 def own_memory_bytes() -> int | None:

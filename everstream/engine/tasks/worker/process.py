@@ -31,6 +31,7 @@ from everstream.engine.tasks.transport.endpoints import SocketFactory, address_t
 from everstream.engine.tasks.transport.key_exchange import let_in
 from everstream.engine.tasks.transport.links import Watch
 from everstream.errors import EnvironmentFault, UserError
+from everstream.events import Note
 from everstream.runtime.payload import warm_up
 from everstream.state.local_recovery import LocalCopies, store_with
 from everstream.state.signing import StoreUrl
@@ -136,7 +137,9 @@ class WorkerProcess:
 
     def note_damage(self, worker: WorkerId) -> None:
         """What is read from a copy is told under this name."""
-        self.store.on_damage = lambda text: self.say(Noticed(worker, text))
+        self.store.on_damage = lambda text: self.say(
+            Noticed(Note("store", f"worker {worker}: {text}", True))
+        )
 
     def _load_plan(self, pickled: bytes) -> Plan:
         """The pipeline; what it needs may be missing on this machine."""

@@ -64,6 +64,7 @@ from everstream.errors import (
     FramesLost,
     InternalError,
 )
+from everstream.events import MemoryNear
 from everstream.runtime.jobs import CommitJob, Upload
 from everstream.runtime.message_log import Segment
 from everstream.runtime.runner import ShardRunner
@@ -171,7 +172,7 @@ class Worker:
                 task.worker_memory_bytes,
                 self.runners.values(),
                 self._takes_in,
-                lambda text: self._say(Noticed(id, text)),
+                lambda used, limit: self._say(Noticed(MemoryNear(int(id), used, limit))),
             )
         self.kills: list[KillAfter] = []
         self.kills_at: list[KillAt] = []

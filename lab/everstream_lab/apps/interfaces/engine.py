@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from everstream.connectors.wrapping import Wrapping
-from everstream.engine.reporting.listener import Listener, RunStatus
+from everstream.engine.reporting.listener import Listener
 from everstream.engine.run import run
 from everstream.errors import UserError
+from everstream.events import Progressed, RunEvent
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.graph import Graph, Kind
 from everstream.pipeline.source import END, EndOfStream, Reader, Source
@@ -185,5 +186,6 @@ class _Teller(Listener):
         self._source = source
         self._items = items
 
-    def progress(self, snapshot: RunStatus) -> None:
-        self._job.progress(min(snapshot.records_read, self._items), self._items)
+    def on_event(self, event: RunEvent) -> None:
+        if isinstance(event, Progressed):
+            self._job.progress(min(event.status.records_read, self._items), self._items)

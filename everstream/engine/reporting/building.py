@@ -1,0 +1,247 @@
+"""Makes events of what engines have: plans, manifests, measures and recovery reports."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.coordinators.recovery_report import RecoveryReport
+from everstream.core.histogram import Histogram
+from everstream.core.manifest import EpochManifest, shard_counts, shown_once
+from everstream.core.measures import Measures
+from everstream.core.meter import Losses
+from everstream.core.plan import Plan
+from everstream.engine.kills import Kill
+from everstream.events import (
+    EdgeLayout,
+    EpochStable,
+    Killing,
+    OperatorLayout,
+    PlanChanged,
+    RecoveryUpdated,
+    RunStarted,
+    RunStatus,
+    Sampled,
+    ShardCheckpoint,
+)
+from everstream.hiding import hidden_in, without_secret
+from everstream.pipeline.graph import Broadcast, ByKey, Edge
+
+FOLLOWED = 50
+"""The newest recovery reports, which may still change."""
+
+
+@dataclasses.dataclass(frozen=True)
+class About:
+    """What is known of a run beside its plan."""
+
+    run: str
+    """Identifies this run among all runs of the store."""
+    store: str
+    engine: str
+    protocol: str
+    interval_s: float | None
+    logs: bool
+    spark_ui: str | None
+    configuration: dict[str, str]
+
+
+def run_started(plan: Plan, about: About, total_records: int | None, at: float = 0.0) -> RunStarted:
+    return RunStarted(
+        at=at,
+        run=about.run,
+        pipeline=plan.graph.name,
+        store=without_secret(about.store),
+        engine=about.engine,
+        protocol=about.protocol,
+        interval_s=about.interval_s,
+        logs=about.logs,
+        operators=_operators(plan),
+        edges=_edges(plan),
+        shards=_shards(plan),
+        workers=len(plan.workers),
+        spark_ui=about.spark_ui,
+        configuration=hidden_in(about.configuration),
+        total_records=total_records,
+        shown_once=tuple(shown_once(plan)),
+    )
+
+
+def plan_changed(before: Plan, after: Plan, *, explained: bool = False) -> PlanChanged:
+    return PlanChanged(
+        before=shard_counts(before),
+        after=shard_counts(after),
+        workers_before=len(before.workers),
+        operators=_operators(after),
+        edges=_edges(after),
+        shards=_shards(after),
+        workers=len(after.workers),
+        explained=explained,
+    )
+
+
+def sampled(measures: Measures, status: RunStatus) -> Sampled:
+    """What shards and workers have measured so far."""
+    return Sampled(
+        at=measures.wall_s,
+        phase=status.phase.value,
+        epoch=int(status.epoch),
+        records_read=status.records_read,
+        totals=dict(status.totals),
+        shards={
+            str(shard): {
+                **_plain(meter),
+                "counts": {
+                    name: list(pair) for name, pair in measures.counts.get(shard, {}).items()
+                },
+            }
+            for shard, meter in measures.shards.items()
+        },
+        workers={
+            str(worker): {**_plain(process), "machine": process.machine.partition("/")[0]}
+            for worker, process in measures.workers.items()
+        },
+    )
+
+
+def sampled_from(manifest: EpochManifest | None, status: RunStatus) -> Sampled:
+    """Where no process stays to be measured: how far each shard is, as its checkpoint has it."""
+    return Sampled(
+        phase=status.phase.value,
+        epoch=int(status.epoch),
+        records_read=status.records_read,
+        totals=dict(status.totals),
+        shards={
+            str(record.shard): {
+                "counts": {name: list(pair) for name, pair in record.counts.items()}
+            }
+            for record in (manifest.records.values() if manifest is not None else ())
+        },
+        workers={},
+    )
+
+
+def epoch_stable(manifest: EpochManifest, at: float = 0.0) -> EpochStable:
+    """An epoch, or a recovery line, has become stable."""
+    records = manifest.records.values()
+    slowest = max(records, key=lambda record: record.capture_s + record.upload_s, default=None)
+    return EpochStable(
+        at=at,
+        epoch=int(manifest.epoch),
+        final=manifest.final,
+        duration_s=round(manifest.duration_s, 4),
+        bytes=manifest.size_bytes,
+        slowest=None if slowest is None else str(slowest.shard),
+        shards=tuple(_shard_checkpoint(record) for record in records),
+        began_s=round(manifest.began_s, 4),
+    )
+
+
+def killing(kill: Kill, plan: Plan) -> Killing:
+    return Killing(kill.operator, kill.shard, str(kill), kill.of_driver(plan))
+
+
+def recovery_updated(report: RecoveryReport, name: str, at: float) -> RecoveryUpdated:
+    """name: the same in all events about this failure; at: when it happened."""
+    body = hidden_in(report.to_json())
+    return RecoveryUpdated(
+        at=at,
+        id=name,
+        **{
+            **body,
+            "shards": tuple(body["shards"]),
+            "went_back": tuple(body["went_back"]),
+            "from_epoch": int(report.from_epoch),
+        },
+    )
+
+
+class Recoveries:
+    """Follows the recovery reports of a run, which fill up as it recovers."""
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self._sent: dict[str, RecoveryUpdated] = {}
+
+    def changed(
+        self, reports: Sequence[RecoveryReport], now_s: float, at: float
+    ) -> list[RecoveryUpdated]:
+        """Those about which there is something new. `now_s` is the clock of the reports, `at` wall time."""
+        updates = []
+        for report in reports[-FOLLOWED:]:
+            name = f"{self._run}-{report.detected_s:.6f}"
+            known = self._sent.get(name)
+            # Two clocks drift apart; a failure happens once.
+            happened_at = at - (now_s - report.start_s) if known is None else known.at
+            event = recovery_updated(report, name, happened_at)
+            if event != known:
+                self._sent[name] = event
+                updates.append(event)
+        while len(self._sent) > 2 * FOLLOWED:
+            del self._sent[next(iter(self._sent))]
+        return updates
+
+
+def _operators(plan: Plan) -> tuple[OperatorLayout, ...]:
+    return tuple(
+        OperatorLayout(
+            node.name,
+            node.kind.value,
+            plan.chain_of[node.name],
+            plan.chains[plan.chain_of[node.name]].shards,
+        )
+        for node in plan.graph.nodes.values()
+    )
+
+
+def _edges(plan: Plan) -> tuple[EdgeLayout, ...]:
+    return tuple(
+        EdgeLayout(edge.sender, edge.receiver, _routing(plan, edge), edge.feedback)
+        for edge in plan.graph.edges
+    )
+
+
+def _shards(plan: Plan) -> dict[str, int]:
+    return {str(shard): int(plan.worker_of[shard]) for shard in plan.shards}
+
+
+def _routing(plan: Plan, edge: Edge) -> str:
+    if plan.fused(edge):
+        return "fused"
+    match edge.routing:
+        case ByKey():
+            return "by key"
+        case Broadcast():
+            return "broadcast"
+        case _:
+            return "on demand"
+
+
+def _shard_checkpoint(record: CheckpointRecord) -> ShardCheckpoint:
+    return ShardCheckpoint(
+        shard=str(record.shard),
+        number=int(record.number),
+        aligned_s=round(record.aligned_s, 6),
+        capture_s=round(record.capture_s, 6),
+        upload_s=round(record.upload_s, 6),
+        bytes=record.size_bytes,
+        forced=record.forced,
+        spilled=bool(record.spilled),
+    )
+
+
+def _plain(measured: Any) -> dict[str, Any]:
+    """The fields of a meter as values that JSON can hold."""
+    return {
+        field.name: _value(getattr(measured, field.name)) for field in dataclasses.fields(measured)
+    }
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(name): _value(inner) for name, inner in value.items()}
+    if isinstance(value, Histogram):
+        return {str(bucket): count for bucket, count in enumerate(value.counts) if count}
+    if isinstance(value, Losses):
+        return _plain(value)
+    return value

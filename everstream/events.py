@@ -1,0 +1,784 @@
+"""What a run reports: every event it can send, as plain values, and the sentence for each.
+
+A run sends a stream of events: to your listener, the terminal, the log, the history in the store, the
+web page, metrics and traces. All of them read the same frozen dataclasses, so what you see in one place
+is what you see in every other.
+
+An event holds fields, not prose. `sentence(event)` gives the one English sentence that the terminal, the
+log and the notes of a run show for it, and `is_warning(event)` whether it needs your attention. This module
+performs nothing and depends on nothing, so that the core can create events as well.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
+
+if TYPE_CHECKING:
+    from everstream.core.coordinators.recovery_report import RecoveryReport
+    from everstream.core.orders import Phase
+
+NAMES_SHOWN = 4
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """How far a run is: what `until=` and the event `Progressed` are given.
+
+    >>> def enough(status):
+    ...     return status.records_read >= 1_000_000
+    >>> pipeline = es.Pipeline("enough").source(es.Range(3)).collect()
+    >>> result = pipeline.run(until=enough)
+    """
+
+    phase: "Phase"
+    workers: int
+    """How many are there now."""
+    records_read: int
+    """Records that the sources have given so far."""
+    totals: dict[str, int]
+    """Operator -> records it has taken so far; a source: has given."""
+    epoch: int
+    """The newest that is stable."""
+    recoveries: list["RecoveryReport"]
+    """One for each failure so far."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """What every event has."""
+
+    at: float = field(default=0.0, kw_only=True)
+    """When it was sent: seconds since 1970."""
+
+
+# The run itself.
+
+
+@dataclass(frozen=True)
+class OperatorLayout:
+    """An operator of a running pipeline."""
+
+    name: str
+    kind: str
+    """"source", "operator" or "sink"."""
+    chain: str
+    """The first of the operators that share its shards."""
+    shards: int
+
+
+@dataclass(frozen=True)
+class EdgeLayout:
+    """A stream from one operator to another."""
+
+    sender: str
+    receiver: str
+    routing: str
+    """"fused", "on demand", "by key" or "broadcast"."""
+    feedback: bool
+    """Whether it closes a cycle."""
+
+
+@dataclass(frozen=True)
+class RunStarted(Event):
+    """The plan is made, and the engine is about to start the workers."""
+
+    run: str
+    """Identifies this run among all runs of the store."""
+    pipeline: str
+    store: str
+    """Where the checkpoints are, without passwords."""
+    engine: str
+    protocol: str
+    interval_s: float | None
+    """Seconds between two checkpoints; None: not by time."""
+    logs: bool
+    """Whether senders log their messages, so that there is a recovery line."""
+    operators: tuple[OperatorLayout, ...]
+    edges: tuple[EdgeLayout, ...]
+    shards: dict[str, int]
+    """Shard -> its worker."""
+    workers: int
+    spark_ui: str | None = None
+    configuration: dict[str, str] = field(default_factory=dict)
+    """The options of the run that hold no secrets."""
+    total_records: int | None = None
+    """How many records the sources will give, if all of them know."""
+    shown_once: tuple[str, ...] = ()
+    """The sinks that show no record twice."""
+
+
+@dataclass(frozen=True)
+class Resumed(Event):
+    """The store has a checkpoint: the run continues from it."""
+
+    epoch: int
+    final: bool
+    """The pipeline had already read everything: only the last results are shown again."""
+
+
+@dataclass(frozen=True)
+class Progressed(Event):
+    """The status of the run, several times a second."""
+
+    status: RunStatus
+
+
+@dataclass(frozen=True)
+class Sampled(Event):
+    """What shards and workers have measured so far, twice a second."""
+
+    phase: str
+    epoch: int
+    """The newest that is stable."""
+    records_read: int
+    totals: dict[str, int]
+    """Operator -> records it has taken; a source: has given."""
+    shards: dict[str, dict[str, Any]]
+    """Shard -> its meter: sums since its process began, and `counts`, operator -> [in, out]."""
+    workers: dict[str, dict[str, Any]]
+    """Worker -> machine, pid, attempt, CPU time, memory and garbage collection."""
+
+
+@dataclass(frozen=True)
+class Stopping(Event):
+    """A run in micro-batches stops after this epoch, because you, a signal or a timeout asked for it."""
+
+    reason: str
+    epoch: int
+
+
+@dataclass(frozen=True)
+class StoppedWithoutCheckpoint(Event):
+    """The last checkpoint did not complete in time, and the run stops without it."""
+
+    waited_for: str | None
+    """What was not complete."""
+    epoch: int
+    """Where the next run resumes; 0: at the start."""
+
+
+@dataclass(frozen=True)
+class RunEnded(Event):
+    """The run is over."""
+
+    outcome: str
+    """"finished", "stopped", "caught up", "failed" or "killed"."""
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class DriverLost(Event):
+    """The driver process died. `everstream run` starts it again."""
+
+    how: str
+    restart: int = 0
+    """The number of this restart; 0: it is not restarted."""
+    limit: int = 0
+    """How many restarts there may be."""
+
+
+# Starting.
+
+
+@dataclass(frozen=True)
+class StartDelayed(Event):
+    """Something that the run needs to start cannot be reached; it is tried again."""
+
+    reason: str
+    timeout_s: float
+
+
+@dataclass(frozen=True)
+class StartReached(Event):
+    """What could not be reached is there, and the run starts."""
+
+    waited_s: float
+
+
+@dataclass(frozen=True)
+class StoreTaken(Event):
+    """This run takes the store over from another owner, which can make nothing stable any more."""
+
+    owner: str
+    standby: bool
+    """Whether this run stood by for it."""
+
+
+@dataclass(frozen=True)
+class WorkersLimited(Event):
+    """You asked for more workers than Spark has slots."""
+
+    asked: int
+    available: int
+    """How many workers the shards are packed onto."""
+    slots: str
+    """Which slots Spark has, in words."""
+
+
+@dataclass(frozen=True)
+class WaitingForWorkers(Event):
+    """Spark has not started all workers for a long time."""
+
+    missing: int
+    workers: int
+
+
+# Workers and failures.
+
+
+@dataclass(frozen=True)
+class WorkerStarted(Event):
+    """A worker process has taken its place."""
+
+    worker: int
+    machine: str
+    pid: int
+    attempt: int
+    """0 for the first process of this Spark task."""
+
+
+@dataclass(frozen=True)
+class StartFailed(Event):
+    """A worker process could not start. Spark starts it again."""
+
+    process: int
+    reason: str
+    spare: bool = False
+
+
+@dataclass(frozen=True)
+class SpareLost(Event):
+    """A spare is gone. No work is lost."""
+
+    how: str
+
+
+@dataclass(frozen=True)
+class Failure(Event):
+    """What every failure has; `RecoveryUpdated` reports how the run recovers from it."""
+
+    shards: tuple[str, ...] = field(kw_only=True)
+    """The shards that lost their state."""
+    injected: bool = field(default=False, kw_only=True)
+    """Whether it was killed on purpose."""
+    from_epoch: int | None = field(default=None, kw_only=True)
+    """The epoch that the run rolls back to; None: the recovery line is being computed."""
+    retry_s: float = field(default=0.0, kw_only=True)
+    """How long the run waits before it tries again."""
+
+
+@dataclass(frozen=True)
+class WorkerLost(Failure):
+    """A worker process is gone, or has been silent for too long."""
+
+    worker: int
+    how: str
+
+
+@dataclass(frozen=True)
+class ShardFailed(Failure):
+    """An operator, a source or a sink raised."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class ConnectionCut(Failure):
+    """The connection between two workers broke, and what was in flight is lost."""
+
+    sender: int
+    receiver: int
+    how: str
+
+
+@dataclass(frozen=True)
+class EpochRepeated(Failure):
+    """The microbatch engine runs an epoch again."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class RecoveryUpdated(Event):
+    """How far the run has recovered from one failure; sent again when more is known.
+
+    `at` is when the failure happened. Times are milliseconds after that; None: not yet.
+    """
+
+    id: str
+    """The same in all events about this failure."""
+    what: str
+    shards: tuple[str, ...]
+    injected: bool
+    from_epoch: int
+    records_replayed: int
+    duplicates_suppressed: int
+    went_back: tuple[str, ...] = ()
+    """The shards that rolled back to a checkpoint."""
+    rollback_s: float = 0.0
+    """The age of the oldest checkpoint that one of them rolled back to."""
+    checkpoints_back: int = 0
+    """How many checkpoints one of them gave up, at most."""
+    detected_ms: float | None = None
+    restarted_ms: float | None = None
+    restored_ms: float | None = None
+    replayed_ms: float | None = None
+    caught_up_ms: float | None = None
+
+
+@dataclass(frozen=True)
+class PeerUnreachable(Event):
+    """A worker cannot reach another one; it keeps trying."""
+
+    worker: int
+    peer: int
+    waited_s: float
+
+
+@dataclass(frozen=True)
+class WorkerSilent(Event):
+    """A worker sends no heartbeats, but its process is alive: something holds Python's interpreter lock."""
+
+    worker: int | None
+    """None: a spare."""
+    silent_s: float
+    doing: str | None
+    """Where its threads are, if that can be seen."""
+
+
+@dataclass(frozen=True)
+class MemoryNear(Event):
+    """A worker has almost as much memory as it may have: its shards wait until it has less."""
+
+    worker: int
+    used_bytes: int
+    limit_bytes: int
+
+
+@dataclass(frozen=True)
+class Killing(Event):
+    """A kill that you asked for is about to happen."""
+
+    operator: str
+    shard: int
+    kill: str = ""
+    """As `--kill` takes it."""
+    of_driver: bool = False
+
+
+# Checkpoints.
+
+
+@dataclass(frozen=True)
+class ShardCheckpoint:
+    """One shard's part of an epoch."""
+
+    shard: str
+    number: int
+    aligned_s: float
+    """How long inputs were blocked until all markers had arrived."""
+    capture_s: float
+    """How long the shard stood still."""
+    upload_s: float
+    bytes: int
+    forced: bool
+    """Whether the protocol forced the shard to take it."""
+    spilled: bool = False
+    """Whether output of the shard waited on its local disk."""
+
+
+@dataclass(frozen=True)
+class CheckpointStarted(Event):
+    """An epoch has started."""
+
+    epoch: int
+
+
+@dataclass(frozen=True)
+class EpochStable(Event):
+    """An epoch, or a recovery line, is durable: nothing before it can be rolled back any more."""
+
+    epoch: int
+    final: bool
+    """The sources have ended: there is nothing after it."""
+    duration_s: float
+    bytes: int
+    slowest: str | None
+    """The shard that took longest."""
+    shards: tuple[ShardCheckpoint, ...]
+    began_s: float = 0.0
+    """When it began, on the driver's monotonic clock."""
+
+
+@dataclass(frozen=True)
+class CheckpointFailed(Event):
+    """A checkpoint was given up. The run continues without it."""
+
+    epoch: int
+    """Its number: of the epoch, or of the shard's own checkpoint."""
+    reason: str
+    """What failed, and why."""
+    repeated: bool = False
+    """The same cause was reported before."""
+
+
+@dataclass(frozen=True)
+class CheckpointsSucceed(Event):
+    """Checkpoints are completed again, after some were given up."""
+
+    number: int
+    failed: int
+    """How many were given up in a row."""
+
+
+@dataclass(frozen=True)
+class IntervalChanged(Event):
+    """The time between two checkpoints is another one from now on."""
+
+    interval_s: float
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class StoreDamaged(Event):
+    """Something in the store is unreadable, and the run does without it."""
+
+    what: str
+    reason: str
+    fallback_epoch: int | None = None
+    """The older epoch that the run falls back to, if it must."""
+
+
+@dataclass(frozen=True)
+class Stalled(Event):
+    """The run has waited for the same thing for a long time; sent again when it doubles."""
+
+    what: str
+    waited_s: float
+    missing: tuple[str, ...] = ()
+    """The shards that it waits for."""
+    held_up_by: str = ""
+
+
+# Changes while the run goes on.
+
+
+@dataclass(frozen=True)
+class SettingsChanged(Event):
+    """Settings were tuned."""
+
+    settings: dict[str, str]
+    """OPERATOR.SETTING -> value."""
+
+
+@dataclass(frozen=True)
+class QuiesceStarted(Event):
+    """Sources pause until nothing is in flight, so that the shards can be changed."""
+
+    before: dict[str, int]
+    """Operator -> shards."""
+    after: dict[str, int]
+    workers_before: int
+    workers_after: int
+
+
+@dataclass(frozen=True)
+class QuiesceGivenUp(Event):
+    """The pipeline did not become quiet in time. The run continues as before."""
+
+    purpose: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class PlanChanged(Event):
+    """The run continues with other numbers of shards, or on another number of workers."""
+
+    before: dict[str, int]
+    """Operator -> shards."""
+    after: dict[str, int]
+    workers_before: int
+    operators: tuple[OperatorLayout, ...]
+    edges: tuple[EdgeLayout, ...]
+    shards: dict[str, int]
+    """Shard -> its worker."""
+    workers: int
+    explained: bool = False
+    """Whether the event before it gave the reason."""
+
+
+@dataclass(frozen=True)
+class WorkersPacked(Event):
+    """Workers did not come back, and those that are there take their shards."""
+
+    missing: int
+    workers: int
+    gone_s: float
+    left: int
+
+
+@dataclass(frozen=True)
+class RequestHonoured(Event):
+    """Something that you asked for earlier is done."""
+
+    request: str
+    """"rescale" or "tune"."""
+    text: str
+
+
+@dataclass(frozen=True)
+class RequestRefused(Event):
+    """Something that you asked for cannot be done."""
+
+    request: str
+    """"rescale" or "tune"."""
+    reason: str
+
+
+@dataclass(frozen=True)
+class Note(Event):
+    """Anything else that you should know."""
+
+    topic: str
+    """What it is about: "upgrade", "standby", "input", "store", "spark", "worker", "sink", "network",
+    "history" or "stop"."""
+    text: str
+    warning: bool = False
+
+
+RunEvent: TypeAlias = (
+    RunStarted
+    | Resumed
+    | Progressed
+    | Sampled
+    | Stopping
+    | StoppedWithoutCheckpoint
+    | RunEnded
+    | DriverLost
+    | StartDelayed
+    | StartReached
+    | StoreTaken
+    | WorkersLimited
+    | WaitingForWorkers
+    | WorkerStarted
+    | StartFailed
+    | SpareLost
+    | WorkerLost
+    | ShardFailed
+    | ConnectionCut
+    | EpochRepeated
+    | RecoveryUpdated
+    | PeerUnreachable
+    | WorkerSilent
+    | MemoryNear
+    | Killing
+    | CheckpointStarted
+    | EpochStable
+    | CheckpointFailed
+    | CheckpointsSucceed
+    | IntervalChanged
+    | StoreDamaged
+    | Stalled
+    | SettingsChanged
+    | QuiesceStarted
+    | QuiesceGivenUp
+    | PlanChanged
+    | WorkersPacked
+    | RequestHonoured
+    | RequestRefused
+    | Note
+)
+"""Everything a run can report."""
+
+AnyFailure: TypeAlias = WorkerLost | ShardFailed | ConnectionCut | EpochRepeated
+"""The events that begin a recovery."""
+
+_WARNINGS = (
+    StoppedWithoutCheckpoint,
+    DriverLost,
+    StartDelayed,
+    WorkersLimited,
+    WaitingForWorkers,
+    StartFailed,
+    PeerUnreachable,
+    WorkerSilent,
+    MemoryNear,
+    StoreTaken,
+    CheckpointFailed,
+    StoreDamaged,
+    Stalled,
+    QuiesceGivenUp,
+    WorkersPacked,
+    RequestRefused,
+)
+
+
+def is_warning(event: RunEvent) -> bool:
+    """Whether it needs somebody's attention."""
+    match event:
+        case Note(warning=warning):
+            return warning
+        case WorkerLost() | ShardFailed() | ConnectionCut() | EpochRepeated():
+            return not event.injected
+        case _:
+            return isinstance(event, _WARNINGS)
+
+
+def sentence(event: RunEvent) -> str | None:
+    """The event in plain English; None for events that only carry figures."""
+    match event:
+        case (
+            RunStarted()
+            | Progressed()
+            | Sampled()
+            | RunEnded()
+            | WorkerStarted()
+            | RecoveryUpdated()
+            | CheckpointStarted()
+            | EpochStable()
+        ):
+            return None
+        case Resumed(epoch=epoch, final=final):
+            return f"{'showing the last results of' if final else 'resuming from'} epoch {epoch}"
+        case Stopping(reason=reason, epoch=epoch):
+            return f"stopping after epoch {epoch}: {reason}"
+        case StoppedWithoutCheckpoint(waited_for=waited_for, epoch=epoch):
+            why = f" ({waited_for} is not complete)" if waited_for is not None else ""
+            return (
+                f"stopping without a checkpoint, which was not taken in time{why}: the next run "
+                f"resumes from {_epoch(epoch)}"
+            )
+        case DriverLost(how=how, restart=restart, limit=limit):
+            again = f"; starting it again ({restart} of {limit})"
+            return f"the driver died ({how}){again}" if restart else None
+        case StartDelayed(reason=reason, timeout_s=timeout_s):
+            return (
+                f"cannot start yet: {reason} Trying again for up to {timeout_s:g} s "
+                "(start_timeout, --start-timeout)"
+            )
+        case StartReached(waited_s=waited_s):
+            return f"reached again after {waited_s:.1f} s: starting"
+        case StoreTaken(owner=owner, standby=True):
+            return f"taking over from '{owner}'"
+        case StoreTaken(owner=owner):
+            return (
+                f"the store was last used by '{owner}'; if that run is still active, it can make "
+                "nothing stable any more and ends"
+            )
+        case WorkersLimited(asked=asked, available=available, slots=slots):
+            return (
+                f"{asked} workers were requested, but {slots}: the shards are packed onto "
+                f"{available} worker(s)"
+            )
+        case WaitingForWorkers(missing=missing, workers=workers):
+            return (
+                f"still waiting for {missing} of {workers} workers: the cluster may have too few free "
+                "slots; stop other jobs or use fewer --workers"
+            )
+        case StartFailed(process=process, reason=reason, spare=spare):
+            return f"{'a spare' if spare else f'worker {process}'} could not start: {reason}"
+        case SpareLost(how=how):
+            return f"a spare is gone ({how}); Spark starts another one"
+        case WorkerLost(worker=worker, how=how):
+            return f"worker {worker} is lost ({how}): {_then(event)}"
+        case ShardFailed(shards=shards, reason=reason):
+            return f"{', '.join(shards)} failed ({reason}): {_then(event)}"
+        case ConnectionCut(sender=sender, receiver=receiver, how=how):
+            link = f"the connection from worker {sender} to worker {receiver}"
+            return f"{link} was cut ({how}): {_then(event)}"
+        case EpochRepeated(reason=reason):
+            return f"{_then(event)}: {reason}"
+        case PeerUnreachable(worker=worker, peer=peer, waited_s=waited_s):
+            return (
+                f"worker {worker} has not reached worker {peer} for {waited_s:.3g} s; it keeps "
+                "trying: check the network between them"
+            )
+        case WorkerSilent(worker=worker, silent_s=silent_s, doing=doing):
+            name = "a spare" if worker is None else f"worker {worker}"
+            return (
+                f"{name} has not sent a heartbeat for {silent_s:.3g} s, but its process is alive: it "
+                f"probably holds the interpreter lock{f', {doing}' if doing else ''}. Waiting for it"
+            )
+        case MemoryNear(worker=worker, used_bytes=used, limit_bytes=limit):
+            return (
+                f"worker {worker} uses {_megabytes(used)} of the {_megabytes(limit)} it may have: its "
+                "shards wait until it uses less"
+            )
+        case Killing(operator=operator, shard=shard, of_driver=of_driver):
+            target = "the driver" if of_driver else f"the process of {operator}:{shard}"
+            return f"killing {target}, as requested"
+        case CheckpointFailed(reason=reason, repeated=repeated):
+            return None if repeated else reason
+        case CheckpointsSucceed(number=number, failed=failed):
+            return f"checkpoints succeed again (number {number}), after {failed} failed in a row"
+        case IntervalChanged(reason=reason):
+            return reason or None
+        case StoreDamaged(what=what, reason=reason, fallback_epoch=None):
+            return f"{what} is skipped: {reason}"
+        case StoreDamaged(what=what, reason=reason, fallback_epoch=fallback):
+            return f"{what} cannot be restored ({reason}); falling back to epoch {fallback}"
+        case Stalled(what=what, waited_s=waited_s, missing=missing, held_up_by=held_up_by):
+            waits = f"; still missing: {listed(missing)}" if missing else ""
+            cause = f". Held up by {held_up_by}" if held_up_by else ""
+            return f"{what} is taking longer than {waited_s:.3g} s{waits}{cause}"
+        case SettingsChanged(settings=settings):
+            return f"tuned: {', '.join(f'{name}={value}' for name, value in settings.items())}"
+        case QuiesceStarted():
+            changes = change_of_shards(
+                event.before, event.after, event.workers_before, event.workers_after
+            )
+            return f"a change of shards ({changes}): waiting until nothing is in flight"
+        case QuiesceGivenUp(purpose=purpose, reason=reason):
+            return f"{purpose} is given up: {reason}. The run continues as before"
+        case PlanChanged(explained=True):
+            return None
+        case PlanChanged():
+            changes = change_of_shards(
+                event.before, event.after, event.workers_before, event.workers
+            )
+            return f"the run continues with other shards: {changes}"
+        case WorkersPacked(missing=missing, workers=workers, gone_s=gone_s, left=left):
+            return (
+                f"{missing} of {workers} worker(s) have been gone for {gone_s:g} s: all shards are "
+                f"packed onto the {left} that are there"
+            )
+        case RequestHonoured(text=text):
+            return text
+        case RequestRefused(reason=reason):
+            return reason
+        case Note(text=text):
+            return text
+        case _:
+            assert_never(event)
+
+
+def change_of_shards(
+    before: Mapping[str, int], after: Mapping[str, int], workers_before: int, workers_after: int
+) -> str:
+    """What changes from one plan to the other, in words."""
+    changes = [f"{n} {before.get(n)} to {c}" for n, c in after.items() if before.get(n) != c]
+    if not changes and workers_before != workers_after:
+        return f"the same on {workers_after} worker(s) instead of {workers_before}"
+    return ", ".join(changes) or "keys in other groups"
+
+
+def listed(names: tuple[str, ...] | list[str], limit: int = NAMES_SHOWN) -> str:
+    """The first few of some names."""
+    rest = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _then(failure: AnyFailure) -> str:
+    """What the run does about a failure."""
+    again = f"retrying in {failure.retry_s:g} s, " if failure.retry_s else ""
+    if failure.from_epoch is None:
+        return f"{again}looking for the recovery line"
+    return f"{again}rolling back to epoch {failure.from_epoch}"
+
+
+def _epoch(epoch: int) -> str:
+    return f"epoch {epoch}" if epoch else "the start"
+
+
+def _megabytes(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:,.0f} MB"
