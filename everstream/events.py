@@ -389,7 +389,7 @@ class ShardCheckpoint:
 
 @dataclass(frozen=True)
 class CheckpointStarted(Event):
-    """An epoch has started."""
+    """An epoch has started. Sent by the engine `tasks` with a coordinated protocol."""
 
     epoch: int
 
@@ -446,7 +446,7 @@ class StoreDamaged(Event):
     what: str
     reason: str
     fallback_epoch: int | None = None
-    """The older epoch that the run falls back to, if it must."""
+    """The older epoch, or recovery line, that the run falls back to, if it must."""
 
 
 @dataclass(frozen=True)
@@ -716,7 +716,7 @@ def sentence(event: RunEvent) -> str | None:
         case StoreDamaged(what=what, reason=reason, fallback_epoch=None):
             return f"{what} is skipped: {reason}"
         case StoreDamaged(what=what, reason=reason, fallback_epoch=fallback):
-            return f"{what} cannot be restored ({reason}); falling back to epoch {fallback}"
+            return f"{what} cannot be restored ({reason}); falling back to number {fallback}"
         case Stalled(what=what, waited_s=waited_s, missing=missing, held_up_by=held_up_by):
             waits = f"; still missing: {listed(missing)}" if missing else ""
             cause = f". Held up by {held_up_by}" if held_up_by else ""

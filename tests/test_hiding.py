@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from everstream.engine.reporting.listener import LONGEST, sent
+from everstream.events import Note
 from everstream.hiding import hidden, hidden_in, place_of, without, without_secret
-from everstream.observability.history.entries import LONGEST, note_entry
 
 ODD = "/@ :?#%&='\"\\[]~"
 passwords = st.text(
@@ -67,7 +68,8 @@ def test_only_what_may_be_secret_is_taken_out(text: str, shown: str) -> None:
 def test_a_long_text_is_cut_behind_the_passwords() -> None:
     for room in range(60):
         text = " " * (LONGEST - room) + "s3://user:hunter2-and-more@bucket" + " " * 100
-        assert "hunter" not in note_entry(text, False, 0.0)["text"]
+        note = sent(Note("input", text))
+        assert isinstance(note, Note) and "hunter" not in note.text
 
 
 @pytest.mark.parametrize("url", ["redis://u:1234/x@host", "https://u:80/p@h/x", "https://h/a?b@c"])

@@ -164,9 +164,9 @@ class Supervisor:
                 self._command = self._command.once_started()
                 if self._timeout_s is not None and self._deadline_s is None:
                     self._deadline_s = at_s + self._timeout_s
-            case Told(event=Killing(kill=text)):
-                kill = Kill.parse(text)
-                given = next((k for k in self._command.kills if Kill.parse(k) == kill), None)
+            case Told(event=Killing(kill=kill)):
+                kills = self._command.kills
+                given = next((k for k in kills if str(Kill.parse(k)) == kill), None)
                 if given is not None:  # or a page has asked for it
                     self._command = self._command.without_kill(given)
             case Answered():

@@ -11,6 +11,7 @@ from everstream.core.coordinators.recovery_report import RecoveryBook, RecoveryR
 from everstream.core.ids import Epoch
 from everstream.core.newest import Newest
 from everstream.core.orders import Phase
+from everstream.engine.result import checkpoint_json
 from everstream.events import (
     EpochStable,
     Killing,
@@ -135,23 +136,3 @@ class SupervisorLog:
                 epoch = Epoch(run_status.epoch)
                 self._drivers.resumed(epoch, restored.records_read, at_s, shown)
             self._drivers.progressed(run_status.totals, run_status.records_read, at_s)
-
-
-def checkpoint_json(event: EpochStable) -> dict[str, Any]:
-    """One checkpoint as it stands in the JSON of a result."""
-    return {
-        "epoch": event.epoch,
-        "final": event.final,
-        "started_s": event.began_s,
-        "duration_s": event.duration_s,
-        "bytes": event.bytes,
-        "shards": [
-            {
-                "shard": shard.shard,
-                "capture_s": shard.capture_s,
-                "upload_s": shard.upload_s,
-                "bytes": shard.bytes,
-            }
-            for shard in event.shards
-        ],
-    }

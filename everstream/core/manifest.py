@@ -181,16 +181,17 @@ def fall_back(
     if broken == NO_EPOCH:
         return RunFailed(f"{shard or 'the run'} cannot start: {reason}")
     where = reason if shard is None else f"{shard}: {reason}"
+    what = f"{word} {broken}"
     older = _older_than_newest(manifests)
     if older is None:
         return RunFailed(
-            f"{word} {broken} cannot be restored ({where}), and no older checkpoint is left. Nothing was changed: going back to the "
-            "start would take back output that was committed, and miss what a source has "
+            f"{what} cannot be restored ({where}), and no older checkpoint is left. Nothing was "
+            "changed: going back to the start would take back output that was committed, and miss what a source has "
             "forgotten since. Put the damaged object back from a backup of the store and run "
             "again; or start over with --fresh (fresh=True), which deletes all checkpoints in "
             "the store and all output of the pipeline's sinks."
         )
-    damaged = StoreDamaged(f"{word} {broken}", where, int(older.epoch))
+    damaged = StoreDamaged(what, where, int(older.epoch))
     return FallBack(manifests[0].gone_back_to(older), damaged)
 
 

@@ -15,7 +15,6 @@ from everstream.core.plan import Plan
 from everstream.core.upgrade.compatibility import going_on
 from everstream.core.upgrade.redistribute import is_quiesced
 from everstream.engine.options import RunConfig
-from everstream.engine.reporting.listener import sent
 from everstream.engine.rescaling import as_wanted
 from everstream.engine.result import RunResult, result_of
 from everstream.engine.store_session import checkpoints_in
@@ -102,9 +101,7 @@ def overlooked_in(config: RunConfig, plan: Plan, newest: EpochManifest, url: str
 def _said(config: RunConfig, result: RunResult, notes: list[str]) -> RunResult:
     """The first note says that there is nothing to do; the others are warnings."""
     for number, text in enumerate(notes):
-        event = sent(Note("input", text, number > 0))
-        result.events.append(event)
-        config.listener.on_event(event)
+        config.listener.on_event(Note("input", text, number > 0))
     return result
 
 

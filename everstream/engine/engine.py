@@ -36,7 +36,6 @@ from everstream.core.plan import Plan
 from everstream.engine.options import RunConfig
 from everstream.engine.store_session import OpenStore
 from everstream.errors import LeaseLost
-from everstream.events import RunEvent
 from everstream.pipeline.checkpointing import EngineName
 from everstream.state.blobs import Blobs
 
@@ -96,8 +95,6 @@ class EngineEnd:
     ended_s: float
     written: Newest[EpochManifest]
     recoveries: Newest[RecoveryReport]
-    events: Newest[RunEvent]
-    """Those that a user should read."""
     checkpoint_stats: CheckpointStats
     lost_frames: int = 0
     forfeited: float = 0.0

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 from everstream.connectors.generate.load import Load
 from everstream.core.ids import NO_EPOCH
+from everstream.core.newest import Newest
 from everstream.core.orders import Phase
 from everstream.engine.reporting.listener import Listener
 from everstream.engine.reporting.notebook import run_html
 from everstream.engine.result import RunResult
 from everstream.engine.signals import stopping_on_signals
 from everstream.errors import RunFailed, UserError
-from everstream.events import Progressed, RunEvent, RunStatus
+from everstream.events import Progressed, RunEvent, RunStatus, sentence
 from everstream.observability.history.run_view import Live
 from everstream.pipeline.checkpointing import seconds
 from everstream.pipeline.graph import Graph
@@ -70,6 +71,8 @@ class RunHandle:
         self._asked: list[Future[int]] = []
         self._seen = NOT_STARTED
         self.live = Live()
+        self.events: Newest[RunEvent] = Newest()
+        """Those that have a sentence."""
         """What is known of the run, for those who show it."""
         self.page: str | None = None
         """The link to the page of the run, with the token to see it, while it is served (`ui=`)."""
@@ -346,7 +349,7 @@ class RunHandle:
 
 
 class Seeing(Listener):
-    """Keeps the status and the view of a run for its handle."""
+    """Keeps the status, the view and the events of a run for its handle and its result."""
 
     def __init__(self, handle: RunHandle) -> None:
         self._handle = handle
@@ -354,8 +357,10 @@ class Seeing(Listener):
     def on_event(self, event: RunEvent) -> None:
         if isinstance(event, Progressed):
             self._handle._seen = event.status
-        else:
-            self._handle.live.take(event)
+            return
+        self._handle.live.take(event)
+        if sentence(event) is not None:
+            self._handle.events.append(event)
 
 
 def _answering(asked: Future[int]) -> Callable[[Future[int]], None]:

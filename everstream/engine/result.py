@@ -14,9 +14,10 @@ from everstream.core.coordinators.recovery_report import RecoveryReport
 from everstream.core.manifest import EpochManifest
 from everstream.core.orders import Outcome
 from everstream.core.plan import Plan
+from everstream.engine.reporting.building import epoch_stable
 from everstream.engine.reporting.notebook import result_html
 from everstream.errors import UserError
-from everstream.events import RunEvent, sentence
+from everstream.events import EpochStable, RunEvent, sentence
 from everstream.pipeline.batch import Batch, columns_of, records_of
 from everstream.pipeline.exact import Unfit, together
 from everstream.pipeline.graph import Graph, Kind
@@ -60,7 +61,7 @@ class RunResult:
     recovery_count: int = 0
     """How many failures the run survived."""
     events: list[RunEvent] = field(default_factory=list)
-    """What you should know, the newest 1,000; `everstream.events` describes them."""
+    """Those that have a sentence, the newest 1,000; `everstream.events` describes them."""
     store: str = ""
     resumed_from: int = 0
     """The epoch the run went on from; 0 if it started from nothing."""
@@ -171,7 +172,9 @@ class RunResult:
             "resumed_from": self.resumed_from,
             "checkpoint_count": self.checkpoint_count,
             "recovery_count": self.recovery_count,
-            "checkpoints": [checkpoint_json(manifest) for manifest in self.checkpoints],
+            "checkpoints": [
+                checkpoint_json(epoch_stable(manifest)) for manifest in self.checkpoints
+            ],
             "recoveries": [report.to_json() for report in self.recoveries],
             "notes": self.notes,
             "store": self.store,
@@ -241,22 +244,22 @@ def _shortened(text: str) -> str:
     return text if len(text) <= SHOWN else text[:SHOWN] + "..."
 
 
-def checkpoint_json(manifest: EpochManifest) -> dict[str, Any]:
-    """One checkpoint as it stands in a result's JSON."""
+def checkpoint_json(event: EpochStable) -> dict[str, Any]:
+    """One checkpoint as it stands in the JSON of a result."""
     return {
-        "epoch": manifest.epoch,
-        "final": manifest.final,
-        "started_s": round(manifest.began_s, 4),
-        "duration_s": round(manifest.duration_s, 4),
-        "bytes": manifest.size_bytes,
+        "epoch": event.epoch,
+        "final": event.final,
+        "started_s": event.began_s,
+        "duration_s": event.duration_s,
+        "bytes": event.bytes,
         "shards": [
             {
-                "shard": str(record.shard),
-                "capture_s": round(record.capture_s, 6),
-                "upload_s": round(record.upload_s, 6),
-                "bytes": record.size_bytes,
+                "shard": shard.shard,
+                "capture_s": shard.capture_s,
+                "upload_s": shard.upload_s,
+                "bytes": shard.bytes,
             }
-            for record in manifest.records.values()
+            for shard in event.shards
         ],
     }
 

@@ -24,7 +24,7 @@ from everstream.engine.handle import RunHandle, Seeing
 from everstream.engine.heartbeat import HeartbeatThread, beating
 from everstream.engine.options import RunConfig
 from everstream.engine.reporting.building import About, run_started
-from everstream.engine.reporting.listener import Listeners, Logging, sent
+from everstream.engine.reporting.listener import Listeners, Logging
 from everstream.engine.reporting.progress import heard_early, watching
 from everstream.engine.reporting.recording import recording, served
 from everstream.engine.result import RunResult, result_of
@@ -78,7 +78,7 @@ def launch(pipeline: Pipeline, config: RunConfig) -> RunHandle:
     if config.store is not None:
         plan = check_store(config, plan, config.store)
 
-    def perform(handle: RunHandle) -> RunResult:
+    def conducted(handle: RunHandle) -> RunResult:
         with (
             watching(
                 pipeline.name, config.listener, config.progress, live=not handle.in_background
@@ -91,13 +91,10 @@ def launch(pipeline: Pipeline, config: RunConfig) -> RunHandle:
             heard = replace(config, listener=everybody, turn=turn)
             taken = stood_by(heard, plan, engine.keeps_slots, url, lambda: handle.stop_requested)
             if isinstance(taken, Outcome):
-                result = result_of(plan, url, taken, None, 0)
-                pipeline.ended(result)
-                return result
+                return result_of(plan, url, taken, None, 0)
             with held(url, owner_of(pipeline.name), config.take_over or taken is not None):
                 idle = without_work(heard, plan, url)
             if idle is not None:
-                pipeline.ended(idle)
                 return idle
             with (
                 held(url, owner_of(pipeline.name), config.take_over or taken is not None),
@@ -114,11 +111,21 @@ def launch(pipeline: Pipeline, config: RunConfig) -> RunHandle:
                     recording(heard, config.engine, url, grant.context) as recorded,
                 ):
                     run = _Run(
-                        *(recorded.config, spread_out, grant.context, began_s, engine, handle),
-                        recorded.about,
+                        config=recorded.config,
+                        plan=spread_out,
+                        context=grant.context,
+                        began_s=began_s,
+                        engine=engine,
+                        handle=handle,
+                        about=recorded.about,
                     )
                     result = run.to_the_end(url, taken)
                     recorded.outcome = result.outcome.value
+                    return result
+
+    def perform(handle: RunHandle) -> RunResult:
+        result = conducted(handle)
+        result.events = handle.events
         pipeline.ended(result)
         return result
 
@@ -212,7 +219,6 @@ class _Run:
         result.checkpoint_count = end.written.total
         result.recoveries = end.recoveries
         result.recovery_count = end.recoveries.total
-        result.events = end.events
         result.checkpoint_stats = end.checkpoint_stats
         result.lost_frames = end.lost_frames
         result.forfeited = end.forfeited
@@ -223,6 +229,4 @@ class _Run:
 
     def _say_what_is_missing(self, result: RunResult) -> None:
         for text in [*self.overlooked, *result.left_out(self.plan.graph)]:
-            event = sent(Note("input", text, True))
-            result.events.append(event)
-            self.config.listener.on_event(event)
+            self.config.listener.on_event(Note("input", text, True))

@@ -35,11 +35,10 @@ from everstream.core.plan_change import (
     ReturnToFormer,
     StartQuiesce,
     TakePlan,
-    difference,
 )
 from everstream.core.upgrade.compatibility import GoingOn, going_on
+from everstream.engine.reporting.building import plan_changed
 from everstream.errors import EverstreamError, LeaseLost, StoreError
-from everstream.events import CheckpointFailed, is_warning, sentence
 from everstream.simulation.workers import SimulatedWorker
 from everstream.state.manifest_append import ManifestAppend
 from everstream.state.store import CheckpointStore, Lease
@@ -171,15 +170,12 @@ class SimulatedDriver:
                 case StartQuiesce(reason=reason):
                     self.obey(self.coordinator.on_quiesce(reason, world.scheduler.now_s))
                 case TakePlan(successor=successor, explained=explained):
-                    if not explained:
-                        changes = difference(self.coordinator.plan, successor.plan)
-                        world.event(f"the run continues with other shards: {changes}")
-                    self._take_plan(successor)
+                    self._take_plan(successor, explained=explained)
                 case ReturnToFormer(successor=successor):
                     if not self.is_zombie:
                         counts = shard_counts(successor.plan)
                         world.wanted = rescaled(world.wanted, counts, successor.plan.key_groups)
-                    self._take_plan(successor)
+                    self._take_plan(successor, explained=True)
                 case GiveUp(error=error):
                     world.event(str(error))
                 case FailRun(error=error):
@@ -187,15 +183,13 @@ class SimulatedDriver:
                         self._send(worker, Shutdown())
                     self._end(Outcome.FAILED, error)
                 case Tell(event=event):
-                    if (text := sentence(event)) is not None:
-                        world.event(text)
-                        if is_warning(event):
-                            world.note(text)
+                    world.tell(event)
                 case _:
                     assert_never(decision)
 
-    def _take_plan(self, successor: Coordinator) -> None:
+    def _take_plan(self, successor: Coordinator, *, explained: bool) -> None:
         """The same workers get another plan, and what they begin with once they have loaded it."""
+        self.world.tell(plan_changed(self.coordinator.plan, successor.plan, explained=explained))
         self.coordinator = successor
         if not self.is_zombie:
             self.world.plan, self.world.coordinator = successor.plan, successor
@@ -250,11 +244,8 @@ class SimulatedDriver:
                     self._start_writing(manifest)
                 case Discard(objects=objects):
                     self._remove(partial(self.store.discard, objects))
-                case Tell(event=CheckpointFailed(reason=reason)):
-                    world.note(reason)  # also if its cause was told before
                 case Tell(event=event):
-                    if (text := sentence(event)) is not None:
-                        world.note(text)
+                    world.tell(event)
                 case EndRun() | Quiesced() | Refused() if self.is_zombie:
                     world.event(f"driver {self.number}, which was replaced, ends: {order}")
                     self.alive = False

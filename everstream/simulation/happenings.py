@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from everstream.core.orders import Outcome
+from everstream.events import RunEvent, sentence
 from everstream.simulation.checks import Liveness
 from everstream.simulation.faults import Moment
 from everstream.simulation.history import History
@@ -30,6 +31,14 @@ class Happenings:
 
     def note(self, text: str) -> None:
         self.history.notes.append(f"{self.scheduler.now_s:8.4f} {text}")
+
+    def tell(self, event: RunEvent) -> None:
+        """A driver reports something."""
+        self.history.events.append(event)
+        text = sentence(event)
+        if text is not None:
+            self.event(text)
+            self.note(text)
 
     def fault(self, text: str) -> None:
         """Something goes wrong: from here on the run has time again to end."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from everstream.core.orders import Outcome
+from everstream.events import RunEvent
 
 
 @dataclass
@@ -27,6 +28,8 @@ class History:
     """Frames the run itself knows to be lost, because logs died with their workers."""
     faults: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    events: list[RunEvent] = field(default_factory=list)
+    """What the drivers reported."""
     violations: list[str] = field(default_factory=list)
     """What did not hold, of safety, of liveness, or of the core's own rules."""
 

@@ -1,22 +1,14 @@
-"""The monitor's memory: what it heard from drivers that are gone."""
+"""The supervisor's memory: what it heard from drivers that are gone."""
 
-from everstream.cli.events import (
-    EpochStable,
-    Failed,
-    Fault,
-    Finished,
-    KillDelivered,
-    Noted,
-    Opened,
-    Progressed,
-    Started,
-)
+from dataclasses import replace
+
+from everstream.cli.messages import Failed, Fault, Finished, Opened, Told
 from everstream.cli.supervisor_log import SupervisorLog
 from everstream.core.coordinators.recovery_report import RecoveryReport
 from everstream.core.orders import Phase
-from everstream.engine.kills import Kill
-from everstream.engine.reporting.listener import RunStatus
 from everstream.engine.reporting.progress import Rate
+from everstream.events import Killing, Note, Progressed, RunStatus
+from tests.observability.history.telling import checkpoint, run
 
 
 def progressed(
@@ -26,13 +18,14 @@ def progressed(
     epoch: int = 0,
     *reports: RecoveryReport,
     taken: int | None = None,
-) -> Progressed:
+) -> Told:
     totals = {"source": records, "sink": records if taken is None else taken}
-    return Progressed(RunStatus(phase, 1, records, totals, epoch, list(reports)), at_s)
+    status = RunStatus(phase, 1, records, totals, epoch, list(reports))
+    return Told(Progressed(status), at_s)
 
 
-def started(at_s: float) -> Started:
-    return Started(("source", "sink"), 2, 1, None, at_s, ("sink",))
+def started(at_s: float) -> Told:
+    return Told(replace(run(), shown_once=("sink",)), at_s)
 
 
 def a_worker_failure(at_s: float) -> RecoveryReport:
@@ -41,10 +34,10 @@ def a_worker_failure(at_s: float) -> RecoveryReport:
 
 def test_the_death_of_a_driver_is_reported_from_detection_to_catching_up() -> None:
     log = SupervisorLog()
-    for event in (started(0.0), progressed(1.0, Phase.RUNNING, 100)):
-        log.hear(event)
+    for message in (started(0.0), progressed(1.0, Phase.RUNNING, 100)):
+        log.hear(message)
     log.driver_died("killed by SIGKILL", 1.5)
-    for event in (
+    for message in (
         started(3.0),
         progressed(3.2, Phase.GATHERING, 0),
         progressed(3.5, Phase.RESTORING, 60, 4),
@@ -52,7 +45,7 @@ def test_the_death_of_a_driver_is_reported_from_detection_to_catching_up() -> No
         progressed(4.5, Phase.RUNNING, 100, 4, taken=90),
         progressed(4.7, Phase.RUNNING, 110, 4),
     ):
-        log.hear(event)
+        log.hear(message)
     (report,) = log.recoveries
     assert report.milliseconds() == {
         "detected_ms": 0.0,
@@ -68,9 +61,9 @@ def test_the_death_of_a_driver_is_reported_from_detection_to_catching_up() -> No
 
 def test_a_driver_killed_on_purpose_is_timed_from_the_kill() -> None:
     log = SupervisorLog()
-    kill = Kill.parse("driver@5s")
-    for event in (started(0.0), KillDelivered(kill, 1.2, of_driver=True)):
-        log.hear(event)
+    killing = Killing("driver", 0, "driver:0@5s", of_driver=True)
+    for message in (started(0.0), Told(killing, 1.2)):
+        log.hear(message)
     log.driver_died("killed by SIGKILL", 1.5)
     log.driver_died("killed by SIGKILL", 9.0)
     on_purpose, by_itself = log.recoveries
@@ -81,20 +74,20 @@ def test_a_driver_killed_on_purpose_is_timed_from_the_kill() -> None:
 def test_what_earlier_drivers_said_stays_in_the_result() -> None:
     log = SupervisorLog()
     first, second = a_worker_failure(1.0), a_worker_failure(9.0)
-    for event in (
+    for message in (
         Opened("p", "s", "aligned"),
-        EpochStable({"epoch": 1}),
+        Told(checkpoint(1, 1), 1.0),
         progressed(2.0, Phase.RUNNING, 10, 1, first),
     ):
-        log.hear(event)
+        log.hear(message)
     log.driver_died("killed by SIGKILL", 5.0)
-    for event in (
-        EpochStable({"epoch": 2}),
-        Noted("something", False),
+    for message in (
+        Told(checkpoint(2, 2), 8.0),
+        Told(Note("input", "something"), 9.0),
         progressed(10.0, Phase.RUNNING, 20, 2, second),
         Finished({"pipeline": "p", "outcome": "finished", "checkpoints": [{"epoch": 2}]}),
     ):
-        log.hear(event)
+        log.hear(message)
     result = log.to_json("finished", 0)
     assert [checkpoint["epoch"] for checkpoint in result["checkpoints"]] == [1, 2]
     assert [r["what"] for r in result["recoveries"]] == [

@@ -1,6 +1,7 @@
 """What the terminal shows of a run: in place for `everstream run`, and from a store for `everstream top`."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from everstream.cli.app import app
-from everstream.cli.events import Started
+from everstream.cli.messages import Told
 from everstream.cli.screen import TerminalScreen
 from everstream.cli.terminal_view import Room, drawn, lasting, short, size
 from everstream.observability.history.stored import blob_name, encoded
@@ -76,7 +77,7 @@ def a_screen(width: int, height: int) -> tuple[TerminalScreen, io.StringIO]:
     )
     screen = TerminalScreen(console)
     screen.sees(busy)
-    screen.show(Started(("lines",), 1, 1, 1_000, 0.0))
+    screen.show(Told(replace(telling.run(), total_records=1_000), 0.0))
     return screen, written
 
 

@@ -3,8 +3,9 @@
 import pytest
 
 from everstream.core.orders import Outcome
-from everstream.core.plan_change import OTHER_PLAN, PlanChange
+from everstream.core.plan_change import PlanChange
 from everstream.core.registry import PROTOCOLS
+from everstream.events import PlanChanged, RunEvent, WorkersPacked
 from everstream.simulation import checks
 from everstream.simulation.faults import LOST_SLOTS, NO_FAULTS
 from everstream.simulation.schemes import policy_for, scheme_for
@@ -14,19 +15,27 @@ from everstream.simulation.world import PACK_AFTER_S, World
 CHECKPOINTING = [name for name, protocol in PROTOCOLS.items() if protocol.choice is not None]
 ROUND = [name for name in CHECKPOINTING if PROTOCOLS[name].cycles]
 QUICK, MANY = 25, 500
-PACKED, SPREAD = "are packed onto", f"{OTHER_PLAN}: the same on"
 
 
 def check(protocol: str, seeds: range, cycles: bool = False) -> tuple[int, int]:
     """How often shards were packed and spread in these runs, which must all be right."""
-    events: list[str] = []
+    events: list[RunEvent] = []
     for seed in seeds:
         shape = shape_for(seed, cycles=cycles)
         world = World(seed, shape, LOST_SLOTS, scheme_for(protocol, seed), policy_for(protocol))
-        world.watchers.append(events.append)
         history = world.run()
+        events += history.events
         assert history.right, f"seed {seed} under {protocol}: {history.violations} {history.notes}"
-    return sum(PACKED in text for text in events), sum(SPREAD in text for text in events)
+    return sum(isinstance(e, WorkersPacked) for e in events), sum(map(is_spread, events))
+
+
+def is_spread(event: RunEvent) -> bool:
+    """The same shards continue on more workers."""
+    return (
+        isinstance(event, PlanChanged)
+        and event.before == event.after
+        and event.workers_before < event.workers
+    )
 
 
 @pytest.mark.parametrize("protocol", CHECKPOINTING)
@@ -48,30 +57,28 @@ def test_hundreds_of_seeds_with_lost_slots(protocol: str) -> None:
     assert packed > 50 and spread > 10
 
 
-def calm(protocol: str) -> tuple[World, list[str]]:
-    """A run of several workers in which nothing goes wrong, and what happens in it."""
+def calm(protocol: str) -> World:
+    """A run of several workers in which nothing goes wrong."""
     world = World(4, shape_for(4), NO_FAULTS, scheme_for(protocol, 4), policy_for(protocol))
     assert len(world.plan.workers) > 1
     world.pack_after_s = world.driver.plan_change._pack_after_s = PACK_AFTER_S
-    events: list[str] = []
-    world.watchers.append(events.append)
-    return world, events
+    return world
 
 
 @pytest.mark.parametrize("protocol", CHECKPOINTING)
 def test_a_run_ends_on_the_workers_that_are_left(protocol: str) -> None:
-    world, events = calm(protocol)
+    world = calm(protocol)
     workers = len(world.plan.workers)
     world.when("epoch 1 is stable", lambda: lose_for_good(world))
     history = world.run()
     assert history.right and history.outcome is Outcome.FINISHED, history.violations
     assert len(world.plan.workers) == workers - 1
-    assert sum(PACKED in text for text in events) == 1
+    assert sum(isinstance(event, WorkersPacked) for event in history.events) == 1
 
 
 @pytest.mark.parametrize("protocol", ["aligned", "hmnr"])
 def test_shards_are_spread_again_when_the_slot_is_back(protocol: str) -> None:
-    world, events = calm(protocol)
+    world = calm(protocol)
     workers = len(world.plan.workers)
     world.when("epoch 1 is stable", lambda: lose_for_good(world))
 
@@ -81,7 +88,7 @@ def test_shards_are_spread_again_when_the_slot_is_back(protocol: str) -> None:
     world.when("1 of ", lambda: world.scheduler.after(0.02, give_back))
     history = world.run()
     assert history.right, history.violations
-    assert any(text.startswith(SPREAD) for text in events)
+    assert any(map(is_spread, history.events))
     assert len(world.plan.workers) == workers
 
 
@@ -97,6 +104,6 @@ def lose_for_good(world: World) -> None:
 def test_a_run_that_does_not_pack_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PlanChange, "_must_pack", lambda *facts: False)
     monkeypatch.setattr(checks, "LONGEST_CALM_STEPS", 5000)
-    world, _ = calm("aligned")
+    world = calm("aligned")
     world.when("epoch 1 is stable", lambda: lose_for_good(world))
     assert any("liveness" in violation for violation in world.run().violations)

@@ -11,8 +11,8 @@ from everstream.connectors.generate.sources import Range
 from everstream.core.manifest import shard_counts
 from everstream.core.orders import Outcome
 from everstream.core.plan import rescaled as plan_with
-from everstream.core.plan_change import OTHER_PLAN
 from everstream.core.registry import PROTOCOLS
+from everstream.events import PlanChanged, RequestRefused
 from everstream.pipeline.operator import Context, Keyed, Operator
 from everstream.pipeline.stream import Pipeline
 from everstream.simulation.faults import NO_FAULTS, RESCALES, Faults
@@ -33,11 +33,10 @@ OTHERS = {
 def rescaled(seed: int, shape: Shape, protocol: str, faults: Faults = RESCALES) -> int:
     """How often shards were changed in this run, which must be right."""
     world = World(seed, shape, faults, scheme_for(protocol, seed), policy_for(protocol))
-    changes: list[str] = []
-    world.watchers.append(changes.append)
     history = world.run()
     assert history.right, f"seed {seed} under {protocol}: {history.violations} {history.notes}"
-    return sum(text.startswith(OTHER_PLAN) for text in changes)
+    changes = [event for event in history.events if isinstance(event, PlanChanged)]
+    return sum(not change.explained for change in changes)
 
 
 @pytest.mark.parametrize("protocol", CHECKPOINTING)
@@ -104,7 +103,8 @@ def test_a_share_that_is_refused_brings_the_former_shards_back(protocol: str) ->
     world.when("epoch 1 is stable", rescale)
     history = world.run()
     assert history.right and history.outcome is Outcome.FINISHED, history.violations
-    assert any("The run resumes with the former shards" in note for note in history.notes)
+    (refused,) = [event for event in history.events if isinstance(event, RequestRefused)]
+    assert refused.request == "rescale" and "my counts stay together" in refused.reason
     assert shard_counts(world.plan)["count"] == shard_counts(world.wanted)["count"] == 2
 
 

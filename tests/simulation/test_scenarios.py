@@ -4,7 +4,7 @@ Each is run under several seeds, so that it does not hang on one lucky timing.
 """
 
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -12,6 +12,7 @@ from everstream.connectors.generate.sources import Range
 from everstream.core.messages import Restore
 from everstream.core.orders import Outcome, Policy
 from everstream.core.scheme import NONE
+from everstream.events import CheckpointFailed, StoreDamaged, WorkerLost
 from everstream.pipeline.stream import Pipeline
 from everstream.simulation.checks import Answers
 from everstream.simulation.outside import OutsideSink
@@ -21,6 +22,8 @@ from everstream.simulation.world import World
 from everstream.state import store
 from everstream.state.manifests import ManifestLog, entry_of, path_of
 from tests.simulation.counting import RECORDS, calm
+
+Told = TypeVar("Told")
 
 
 def short_build(pipeline: Pipeline, world: int) -> None:
@@ -56,6 +59,19 @@ def notes(world: World) -> str:
     return "\n".join(world.history.notes)
 
 
+def told(world: World, kind: type[Told]) -> list[Told]:
+    """The events of one kind that drivers reported."""
+    return [event for event in world.history.events if isinstance(event, kind)]
+
+
+def rolled_back_to(world: World) -> set[int | None]:
+    return {lost.from_epoch for lost in told(world, WorkerLost)}
+
+
+def fell_back_to(world: World) -> set[int | None]:
+    return {damaged.fallback_epoch for damaged in told(world, StoreDamaged)}
+
+
 def test_a_run_without_faults_takes_several_epochs(world: World) -> None:
     history = world.run()
     assert history.right
@@ -65,14 +81,14 @@ def test_a_run_without_faults_takes_several_epochs(world: World) -> None:
 def test_a_worker_killed_before_the_first_epoch_starts_over(world: World) -> None:
     world.when("numbers:0 takes checkpoint 1", lambda: world.kill_worker(1))
     assert world.run().right
-    assert "going back to epoch 0" in notes(world)
+    assert 0 in rolled_back_to(world)
 
 
 def test_a_worker_killed_after_the_first_epoch_goes_back_to_it(world: World) -> None:
     world.when("worker 1 is told Stable, epoch 1", lambda: world.kill_worker(1))
     history = world.run()
     assert history.right and history.recoveries == 1
-    assert "going back to epoch 1" in notes(world)
+    assert 1 in rolled_back_to(world)
 
 
 def test_a_worker_killed_twice_is_recovered_twice(world: World) -> None:
@@ -169,8 +185,8 @@ def test_a_corrupt_newest_checkpoint_falls_back_to_the_one_before(world: World) 
 
     world.when("worker 1 is told Stable, epoch 3", rot_and_kill)
     assert world.run().right
-    assert "epoch 3 cannot be restored" in notes(world)
-    assert "falling back to epoch 2" in notes(world)
+    damaged = told(world, StoreDamaged)
+    assert {(event.what, event.fallback_epoch) for event in damaged} == {("epoch 3", 2)}
 
 
 def test_a_run_whose_checkpoints_are_all_damaged_stops_and_takes_nothing_back(world: World) -> None:
@@ -195,7 +211,7 @@ def test_an_object_that_rots_is_read_from_its_copy_and_the_run_says_so(world: Wo
     world.when("worker 1 is told Stable, epoch 3", rot_and_kill)
     assert world.run().outcome is Outcome.FINISHED
     assert "was read from its copy" in notes(world)
-    assert "cannot be restored" not in notes(world)
+    assert not told(world, StoreDamaged)
 
 
 def test_a_fall_back_holds_even_if_the_driver_dies_on_the_way(world: World) -> None:
@@ -239,7 +255,7 @@ def test_a_rotten_manifest_of_a_fall_back_does_not_bring_back_what_was_given_up(
     assert world.run().right
     after = [e for e in events[events.index("driver 2 starts") :] if "Restore" in e]
     assert after and all("stable 3" not in event for event in after)
-    assert "falling back to epoch 2" in notes(world)
+    assert 2 in fell_back_to(world)
 
 
 def test_a_store_that_keeps_what_was_given_up_would_be_caught_by_that(
@@ -258,7 +274,8 @@ def test_a_full_disk_costs_epochs_but_no_results(world: World) -> None:
     world.when("epoch 1 is stable", lambda: world.fill_disk(for_s=0.1))
     history = world.run()
     assert history.right and history.recoveries == 0
-    assert "could not save" in notes(world) and "No space left" in notes(world)
+    reasons = [failed.reason for failed in told(world, CheckpointFailed)]
+    assert any("could not save" in reason and "No space left" in reason for reason in reasons)
 
 
 def test_a_disk_that_is_full_at_the_end_delays_the_end() -> None:
@@ -266,14 +283,14 @@ def test_a_disk_that_is_full_at_the_end_delays_the_end() -> None:
         world = calm(seed)
         world.when("numbers:0 takes its last", partial(world.fill_disk, 0.3))
         assert world.run().right
-        assert "could not save" in notes(world)
+        assert told(world, CheckpointFailed)
 
 
 def test_a_manifest_whose_answer_got_lost_counts(world: World) -> None:
     world.when("epoch 2 is being written", world.lose_answer)
     world.when("epoch 2 is stable", lambda: world.kill_worker(0))
     assert world.run().right
-    assert "given up" not in notes(world)
+    assert not told(world, CheckpointFailed)
 
 
 def give_up_epoch_two_and_let_its_manifest_arrive_late(world: World) -> None:
@@ -288,7 +305,8 @@ def test_a_manifest_that_arrives_after_it_was_given_up_counts_for_nobody(world: 
     events: list[str] = []
     world.watchers.append(events.append)
     assert world.run().right
-    assert "epoch 2 given up" in notes(world) and "going back to epoch 1" in notes(world)
+    assert 2 in {failed.epoch for failed in told(world, CheckpointFailed)}
+    assert 1 in rolled_back_to(world)
     restored = next(e for e in events[events.index("driver 2 starts") :] if "Restore" in e)
     assert "stable 1" in restored
 
@@ -313,7 +331,7 @@ def test_a_manifest_that_is_only_late_counts(world: World) -> None:
     world.when("epoch 2 is being written", lambda: world.delay_manifest(for_s=0.0))
     world.when("epoch 2 is stable", lambda: world.kill_worker(0))
     assert world.run().right
-    assert "given up" not in notes(world)
+    assert not told(world, CheckpointFailed)
 
 
 def test_a_lease_that_arrives_late_keeps_nobody_from_taking_over(world: World) -> None:
@@ -376,7 +394,7 @@ def test_without_checkpoints_a_kill_starts_the_run_over(world: World) -> None:
     world.scheduler.at(0.15, lambda: world.kill_worker(1))
     history = world.run()
     assert history.right and history.epochs == 1
-    assert "going back to epoch 0" in notes(world)
+    assert 0 in rolled_back_to(world)
 
 
 def test_too_many_failures_end_the_run_with_a_reason(world: World) -> None:

@@ -6,6 +6,7 @@ from typer.testing import CliRunner
 from everstream.core.coordinators.coordinated_strategy import CoordinatedStrategy
 from everstream.core.orders import Outcome, Policy
 from everstream.core.scheme import NONE
+from everstream.events import CheckpointFailed, RunEvent, StoreDamaged
 from everstream.simulation.__main__ import app
 from everstream.simulation.faults import NO_FAULTS, Faults
 from everstream.simulation.shapes import SHAPES, shape_for
@@ -30,12 +31,13 @@ def test_every_seed_ends_with_exactly_the_right_output(case: str) -> None:
 
 
 def test_the_seeds_meet_every_shape_and_every_kind_of_fault() -> None:
-    shapes, faults, notes = set(), set(), []
+    shapes, faults = set(), set()
+    told: list[RunEvent] = []
     for seed in range(120):
         history = World(seed, shape_for(seed), Faults()).run()
         shapes.add(history.shape)
         faults |= {" ".join(line.split()[1:3]) for line in history.faults}
-        notes += history.notes
+        told += history.events
     assert shapes == {"line", "shuffle", "diamond", "many-sinks", "ordered-farm", "uneven-join"}
     assert len(shapes) == len(SHAPES)
     assert {"kill worker", "kill the", "disk full", "the answer"} <= faults
@@ -43,10 +45,11 @@ def test_the_seeds_meet_every_shape_and_every_kind_of_fault() -> None:
     for folder in ("manifests", "objects"):
         late = {fault for fault in faults if fault.startswith(f"{folder}/")}
         assert {fault.split()[1] for fault in late} == {"times", "arrives"}
-    assert any("falling back" in note for note in notes)
-    assert any("could not save" in note for note in notes)
-    assert any("OddError" in note for note in notes)
-    assert any("given up: not complete after" in note for note in notes)
+    assert any(isinstance(event, StoreDamaged) and event.fallback_epoch for event in told)
+    reasons = [event.reason for event in told if isinstance(event, CheckpointFailed)]
+    assert any("could not save" in reason for reason in reasons)
+    assert any("OddError" in str(event) for event in told)
+    assert any("given up: not complete after" in reason for reason in reasons)
 
 
 def test_without_faults_there_is_no_recovery_and_nothing_to_note() -> None:

@@ -1,5 +1,6 @@
 """Whatever is kept says in which format it is, and a newer one is refused in words, not as damage."""
 
+import gzip
 import io
 import json
 import tarfile
@@ -14,8 +15,9 @@ from everstream.connectors.journal.log import Log, Segment
 from everstream.core.manifest import FORMAT as MANIFEST
 from everstream.core.manifest import EpochManifest
 from everstream.errors import ConnectorError, CorruptObject, StoreError
-from everstream.observability.history.entries import FORMAT as HISTORY
-from everstream.observability.history.stored import FOLDER, StoredHistory
+from everstream.events import Note
+from everstream.observability.history.stored import FOLDER, StoredHistory, to_entry
+from everstream.observability.history.stored import FORMAT as HISTORY
 from everstream.observability.history.stored import encoded as history_blob
 from everstream.runtime.message_log import FORMAT as LOG
 from everstream.runtime.message_log import decode_segment, encode_segment
@@ -40,6 +42,7 @@ from everstream.state.savepoints import (
 from everstream.state.signing import Forged, StoreKey
 from everstream.state.snapshot import MAGIC, VERSION, ShardState
 from everstream.state.store import CheckpointStore
+from tests.observability.history.telling import run
 
 NEWER = "written by a newer one"
 
@@ -142,11 +145,12 @@ def test_settings_in_a_newer_format(tmp_path: Path) -> None:
 
 def test_a_part_of_a_history_in_a_newer_format_is_left_out_and_that_is_said(tmp_path: Path) -> None:
     blobs = FsspecBlobs(str(tmp_path))
-    run = {"kind": "run", "at": 1.0}
-    blobs.write(f"{FOLDER}1-a-0.jsonl.gz", history_blob([run]))
-    blobs.write(f"{FOLDER}2-b-0.jsonl.gz", history_blob([{**run, "format": HISTORY + 1}]))
+    newer = {**to_entry(run()), "format": HISTORY + 1}
+    blobs.write(f"{FOLDER}1-a-0.jsonl.gz", history_blob([run()]))
+    blobs.write(f"{FOLDER}2-b-0.jsonl.gz", gzip.compress(json.dumps(newer).encode()))
     first, note = StoredHistory(blobs).news()
-    assert first == run and NEWER in note["text"]
+    assert first == run()
+    assert isinstance(note, Note) and note.warning and NEWER in note.text
 
 
 def test_a_frame_of_a_journal_of_an_unknown_kind(tmp_path: Path) -> None:

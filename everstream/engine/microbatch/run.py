@@ -26,7 +26,6 @@ from everstream.engine.microbatch.sizing import Sizing
 from everstream.engine.microbatch.spark_job import SparkJobs
 from everstream.engine.options import RunConfig
 from everstream.engine.reporting.building import epoch_stable, sampled_from
-from everstream.engine.reporting.listener import sent
 from everstream.engine.signals import stopping_on_signals
 from everstream.engine.store_session import OpenStore
 from everstream.errors import UserError
@@ -39,7 +38,6 @@ from everstream.events import (
     RunStatus,
     SettingsChanged,
     Stopping,
-    sentence,
 )
 from everstream.pipeline.checkpointing import Coordinated
 from everstream.pipeline.graph import Kind
@@ -79,7 +77,6 @@ class MicroBatchEngine:
             run.ended_s,
             run.written,
             run.epochs.recoveries.reports,
-            run.events,
             run.checkpoint_stats,
             forfeited=run.forfeited,
         )
@@ -139,8 +136,6 @@ class MicroBatches(Watcher):
         self.plan = plan
         self.opened = opened
         self.listener = config.listener
-        self.events: Newest[RunEvent] = Newest()
-        """Those that a user should read."""
         self.written: Newest[EpochManifest] = Newest()
         self.checkpoint_stats = CheckpointStats()
         self.began_s = time.monotonic()
@@ -340,9 +335,6 @@ class MicroBatches(Watcher):
     # What the epochs tell.
 
     def tell(self, event: RunEvent) -> None:
-        event = sent(event)
-        if sentence(event) is not None:
-            self.events.append(event)
         self.listener.on_event(event)
 
     def killed(self) -> Collection[ShardId]:

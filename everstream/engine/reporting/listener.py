@@ -12,10 +12,8 @@ from everstream.errors import UserError
 from everstream.events import Progressed, RunEvent, Sampled, is_warning, sentence
 from everstream.hiding import hidden
 
-TEXTS = ("text", "reason", "error", "how", "what")
-"""The fields of events that hold words of users, libraries and systems, and so perhaps passwords."""
 LONGEST = 4_000
-"""Characters of such a text that are kept."""
+"""Characters of a text that are kept."""
 CUT = "..."
 LOGGER = "everstream"
 FIELDS = ("pipeline", "operator", "shard", "worker")
@@ -83,11 +81,10 @@ def sent(event: RunEvent, clock: Callable[[], float] = time.time) -> RunEvent:
         event = replace(event, at=clock())
     if isinstance(event, Progressed | Sampled):
         return event
-    changed: dict[str, Any] = {}
-    for name in TEXTS:
-        text = getattr(event, name, None)
-        if isinstance(text, str) and (clean := _clean(text)) != text:
-            changed[name] = clean
+    texts = {name: text for name, text in vars(event).items() if isinstance(text, str)}
+    changed: dict[str, Any] = {
+        name: clean for name, text in texts.items() if (clean := _clean(text)) != text
+    }
     return replace(event, **changed) if changed else event
 
 

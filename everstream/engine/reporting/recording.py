@@ -29,13 +29,20 @@ class Recorder(Listener):
     It adds those that follow from others: how recoveries proceed, and that the history cannot be written.
     """
 
-    def __init__(self, run: str, listener: Listener, writer: HistoryWriter | None) -> None:
+    def __init__(
+        self,
+        run: str,
+        listener: Listener,
+        writer: HistoryWriter | None,
+        troubles: "SimpleQueue[str]",
+    ) -> None:
+        """troubles: what the writer has to say."""
         self._listener = listener
         self._writer = writer
+        self._troubles = troubles
         self._trace = tracing()
         self._recoveries = Recoveries(run)
         self._status: RunStatus | None = None
-        self.troubles: SimpleQueue[str] = SimpleQueue()
 
     def on_event(self, event: RunEvent) -> None:
         event = sent(event)
@@ -44,7 +51,7 @@ class Recorder(Listener):
             self._status = event.status
             self._follow_recoveries()
         try:
-            text = self.troubles.get_nowait()
+            text = self._troubles.get_nowait()
         except Empty:
             return
         self._send(sent(Note("history", text, True)))
@@ -89,8 +96,7 @@ def recording(
     if config.store is not None and config.history:
         writer = HistoryWriter(blobs_at(url, config.store_key), troubles.put)
         writer.start()
-    recorder = Recorder(described.run, config.listener, writer)
-    recorder.troubles = troubles
+    recorder = Recorder(described.run, config.listener, writer, troubles)
     run = Recording(replace(config, listener=recorder), described)
     outcome, error = "failed", None
     try:

@@ -48,7 +48,6 @@ class TasksEngine:
             driver.ended_s,
             driver.written,
             coordinator.recoveries,
-            driver.events,
             coordinator.checkpoint_stats,
             coordinator.lost_frames,
             sum(meter.forfeited for meter in driver.meters.values()),

@@ -107,8 +107,8 @@ def from_entry(entry: Entry) -> RunEvent | None:
 
 
 def encoded(events: list[RunEvent]) -> bytes:
-    lines = b"".join(msgspec.json.encode(to_entry(event)) + b"\n" for event in events)
-    return gzip.compress(lines, 6)
+    lines = (json.dumps(to_entry(event), separators=(",", ":")) + "\n" for event in events)
+    return gzip.compress("".join(lines).encode(), 6)
 
 
 def decoded(data: bytes) -> list[RunEvent | None]:

@@ -17,7 +17,7 @@ from everstream.core.ids import (
 )
 from everstream.core.manifest import EpochManifest
 from everstream.core.messages import CheckpointTaken, Restored
-from everstream.core.orders import Order, Phase, Policy, SendTo, WriteManifest
+from everstream.core.orders import Order, Phase, Policy, SendTo, Tell, WriteManifest
 from everstream.core.plan import Plan, make_plan
 from everstream.pipeline.stream import Pipeline
 
@@ -36,13 +36,15 @@ def plan() -> Plan:
 
 
 def of(orders: Iterable[Order], kind: type[T]) -> list[T]:
-    """The orders, or the commands sent, of one kind."""
+    """The orders, the commands sent, or the events told, of one kind."""
     found: list[Any] = []
     for order in orders:
         if isinstance(order, kind):
             found.append(order)
         elif isinstance(order, SendTo) and isinstance(order.command, kind):
             found.append(order.command)
+        elif isinstance(order, Tell) and isinstance(order.event, kind):
+            found.append(order.event)
     return found
 
 

@@ -1,6 +1,6 @@
 """A coordinator that keeps recovery lines, under test: it answers for its shards in one line each."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from everstream.connectors.generate.sources import Range
@@ -24,7 +24,6 @@ from everstream.core.messages import (
     Rewired,
 )
 from everstream.core.orders import (
-    Note,
     Order,
     Phase,
     Policy,
@@ -124,7 +123,3 @@ class Run:
 
     def numbers(self) -> dict[ShardId, int]:
         return {shard: record.number for shard, record in self.it.line.items()}
-
-
-def texts(orders: Iterable[Order]) -> str:
-    return "\n".join(note.text for note in of(orders, Note))

@@ -1,5 +1,6 @@
 """The coordinator when something fails: rollbacks, the restart budget, recovery reports."""
 
+from everstream import events
 from everstream.core.coordinators.restarts import CALM_S, Repeats
 from everstream.core.coordinators.strategy import RETRY_S
 from everstream.core.ids import CheckpointNumber, Epoch
@@ -14,7 +15,6 @@ from everstream.core.messages import (
 from everstream.core.orders import (
     Dismiss,
     EndRun,
-    Note,
     Order,
     Outcome,
     Phase,
@@ -34,7 +34,9 @@ def test_a_lost_worker_rolls_everybody_back_to_the_last_stable_epoch() -> None:
     (restore,) = of(orders, Restore)
     assert (restore.generation, restore.stable) == (before + 1, 1)
     assert restore.records[NUMBERS] == (run.record(NUMBERS, 1),)
-    assert [note.text for note in of(orders, Note)] == ["worker 0 (killed): going back to epoch 1"]
+    assert of(orders, events.WorkerLost) == [
+        events.WorkerLost(0, "killed", shards=(str(NUMBERS),), from_epoch=1)
+    ]
     assert of(run.it.on_process_joined(P0, "again", 13.0), Restore) == [restore]
     run.restored()
     (report,) = run.it.recoveries
@@ -45,7 +47,9 @@ def test_a_worker_that_comes_back_unannounced_is_a_failure_too() -> None:
     run = Run().to_running()
     orders = run.it.on_process_joined(P0, "again", 5.0)
     assert of(orders, Restore) and run.it.phase is Phase.RESTORING
-    assert "came back" in of(orders, Note)[0].text
+    (lost,) = of(orders, events.WorkerLost)
+    assert (lost.worker, lost.from_epoch, lost.injected) == (0, 0, False)
+    assert "started again" in lost.how
 
 
 def test_a_rollback_waits_for_the_manifest_under_way() -> None:
@@ -81,7 +85,8 @@ def test_a_failed_checkpoint_costs_the_epoch_and_a_pause() -> None:
     run = Run().to_running()
     run.tick(10.0)
     orders = run.report(CheckpointFailed(DOUBLE, run.it.generation, CheckpointNumber(1), "full"))
-    assert of(orders, Note) == [Note("epoch 1 given up: double:0 could not save: full", True, 1)]
+    reason = "epoch 1 given up: double:0 could not save: full"
+    assert of(orders, events.CheckpointFailed) == [events.CheckpointFailed(1, reason)]
     assert of(run.taken(1, NUMBERS, DOUBLE), WriteManifest) == []
     assert run.tick(10.0 + RETRY_S / 2) == []
     assert of(run.tick(25.0), StartCheckpoint) == [StartCheckpoint(Epoch(2))] * 2
@@ -99,7 +104,8 @@ def test_a_manifest_that_could_not_be_written_costs_the_epoch() -> None:
     run.tick(10.0)
     run.taken(1, NUMBERS, DOUBLE)
     orders = run.it.on_manifest_failed(StoreError("no room"), 11.0)
-    assert of(orders, Note) == [Note("epoch 1 given up: no room", True, 1)]
+    failed = events.CheckpointFailed(1, "epoch 1 given up: no room")
+    assert of(orders, events.CheckpointFailed) == [failed]
     assert run.it.stable_epoch == 0 and run.it.phase is Phase.RUNNING
     assert of(run.tick(20.0), StartCheckpoint)
 
@@ -135,8 +141,9 @@ def test_a_shard_that_fails_again_and_again_is_tried_after_longer_and_longer_pau
     run.restored()
     at_s = 0.0
     for pause_s in (1.0, 4.0, 10.0, 10.0):
-        (note,) = of(failed(at_s), Note)
-        assert note.text == f"double:0 failed: trying again in {pause_s:g} s, going back to epoch 0"
+        assert of(failed(at_s), events.ShardFailed) == [
+            events.ShardFailed("away", shards=(str(DOUBLE),), from_epoch=0, retry_s=pause_s)
+        ]
         assert run.tick(at_s + pause_s - 0.01) == []
         at_s += pause_s
         assert len(of(run.tick(at_s), Restore)) == 2
@@ -208,7 +215,8 @@ def test_kills_of_our_own_are_not_held_against_the_pipeline() -> None:
     run.it.on_injected_kill(H0, 5.0)
     orders = run.it.on_process_lost(P0, "killed", 5.2)
     assert of(orders, EndRun) == []
-    assert not of(orders, Note)[0].warning
+    (lost,) = of(orders, events.WorkerLost)
+    assert lost.injected and not events.is_warning(lost)
     (report,) = run.it.recoveries
     assert report.injected and report.milliseconds()["detected_ms"] == 200.0
     run.it.on_process_joined(P0, "again", 6.0)

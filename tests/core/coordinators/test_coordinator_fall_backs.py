@@ -4,8 +4,9 @@ from dataclasses import replace
 
 from everstream.core.ids import Epoch
 from everstream.core.messages import Restore, RestoreFailed, StartCheckpoint
-from everstream.core.orders import EndRun, Note, Outcome, WriteManifest
+from everstream.core.orders import EndRun, Outcome, WriteManifest
 from everstream.errors import StoreError
+from everstream.events import StoreDamaged
 
 from .coordinating import DOUBLE, NUMBERS, Run, manifest, of
 
@@ -29,9 +30,7 @@ def test_a_corrupt_checkpoint_falls_back_and_makes_that_durable_first() -> None:
     run = Run(manifests=[manifest(3), manifest(2)])
     run.gather()
     orders = run.report(RestoreFailed(DOUBLE, run.it.generation, "torn"))
-    assert of(orders, Note) == [
-        Note("epoch 3 cannot be restored (double:0: torn); falling back to epoch 2", True)
-    ]
+    assert of(orders, StoreDamaged) == [StoreDamaged("epoch 3", "double:0: torn", 2)]
     assert of(orders, WriteManifest) == [WriteManifest(gone_back_to_two)]
     assert of(orders, Restore) == [], "nobody goes back before it is written"
     orders = run.it.on_manifest_written(1.0)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from everstream import events
 from everstream.core.coordinators.strategy import RETRY_S
 from everstream.core.ids import CheckpointNumber, Epoch, Generation, first_generation
 from everstream.core.messages import (
@@ -17,8 +18,6 @@ from everstream.core.messages import (
 )
 from everstream.core.orders import (
     EndRun,
-    Note,
-    Order,
     Outcome,
     Phase,
     Place,
@@ -159,19 +158,16 @@ def test_a_stop_while_the_last_results_are_committed_does_not_change_the_outcome
     assert of(orders, EndRun) == [EndRun(Outcome.FINISHED)]
 
 
-def texts(orders: list[Order]) -> list[str]:
-    return [note.text for note in of(orders, Note)]
-
-
 def test_an_epoch_that_takes_too_long_is_given_up_with_those_missing_and_the_next_starts() -> None:
     run = Run(Policy(every_s=10.0, checkpoint_timeout_s=60.0, slow_after_s=1e9)).to_running()
     run.tick(10.0)
     run.taken(1, NUMBERS)
     assert run.tick(69.9) == []
-    assert texts(run.tick(70.0)) == [
+    reason = (
         "epoch 1 given up: not complete after 60 s; still missing: double:0. Held up by "
         "back-pressure: the marker has not come through to double:0"
-    ]
+    )
+    assert of(run.tick(70.0), events.CheckpointFailed) == [events.CheckpointFailed(1, reason)]
     assert of(run.tick(70.0 + RETRY_S), StartCheckpoint) == [StartCheckpoint(Epoch(2))] * 2
     assert run.taken(1, DOUBLE) == [], "what comes late counts for nobody"
     (write,) = of(run.taken(2, NUMBERS, DOUBLE), WriteManifest)
@@ -186,10 +182,8 @@ def test_a_stop_whose_checkpoint_is_not_taken_in_time_ends_without_and_says_so()
     assert of(run.tick(49.9), EndRun) == []
     orders = run.tick(50.0)
     assert of(orders, EndRun) == [EndRun(Outcome.STOPPED)]
-    assert "stopping without a checkpoint" in texts(orders)[-1]
-    assert texts(orders)[-1].endswith(
-        "(epoch 2 is not complete): the next run goes on from epoch 1"
-    )
+    stopped = events.StoppedWithoutCheckpoint("epoch 2", 1)
+    assert of(orders, events.StoppedWithoutCheckpoint) == [stopped]
     assert run.tick(60.0) == []
 
 
@@ -210,7 +204,8 @@ def test_a_stop_that_no_worker_is_there_to_take_ends_all_the_same() -> None:
     run.it.on_stop("ctrl-c", 2.0)
     orders = run.tick(32.0)
     assert of(orders, EndRun) == [EndRun(Outcome.STOPPED)]
-    assert texts(orders)[-1].endswith("the next run goes on from the start")
+    (stopped,) = of(orders, events.StoppedWithoutCheckpoint)
+    assert stopped.epoch == 0
 
 
 def test_a_stop_does_not_leave_the_last_results_of_a_finished_run_uncommitted() -> None:

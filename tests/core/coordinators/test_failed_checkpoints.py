@@ -2,17 +2,19 @@
 
 import pytest
 
+from everstream import events
 from everstream.core.coordinators.restarts import FailedCheckpoints
 from everstream.core.ids import CheckpointNumber
 from everstream.core.messages import CheckpointFailed, Progress
-from everstream.core.orders import EndRun, Note, Order, Outcome, Policy
+from everstream.core.orders import EndRun, Order, Outcome, Policy
 from everstream.errors import StoreError, StoreGone
 
 from .coordinating import DOUBLE, NUMBERS, P0, Run, of
 
 
 def told(orders: list[Order]) -> list[str]:
-    return [note.text for note in of(orders, Note) if not note.repeats]
+    """The causes that are news."""
+    return [e.reason for e in of(orders, events.CheckpointFailed) if not e.repeated]
 
 
 def full(run: Run, epoch: int, at_s: float) -> list[Order]:
@@ -33,7 +35,8 @@ def test_a_store_that_stays_full_is_said_once_and_ends_the_run_after_as_many_as_
     run.epoch(1, 10.0)
     first = full(run, 2, 20.0)
     assert len(told(first)) == 1 and "No space left" in told(first)[0]
-    assert [note.given_up for note in of(first, Note)] == [2, 2], "those who count hear of all"
+    failed = of(first, events.CheckpointFailed)
+    assert [event.epoch for event in failed] == [2, 2], "all of them can be counted"
     for epoch in (3, 4):
         orders = full(run, epoch, 10.0 * epoch)
         assert told(orders) == [] and of(orders, EndRun) == []
@@ -50,9 +53,8 @@ def test_a_good_checkpoint_is_said_and_the_count_begins_anew() -> None:
         full(run, epoch, 10.0 * epoch)
     run.tick(30.0)
     run.taken(3, NUMBERS, DOUBLE)
-    assert told(run.it.on_manifest_written(31.0)) == [
-        "checkpoints succeed again (number 3), after 2 failed in a row"
-    ]
+    orders = run.it.on_manifest_written(31.0)
+    assert of(orders, events.CheckpointsSucceed) == [events.CheckpointsSucceed(3, failed=2)]
     assert len(told(full(run, 4, 40.0))) == 1, "it is news again"
     assert of(full(run, 5, 50.0), EndRun) == []
 
@@ -71,7 +73,7 @@ def test_where_shards_checkpoint_by_themselves_the_one_with_the_most_failures_co
         for shard in ("a", "b", "c"):
             failures.failed(number, "full", shard)
     assert failures.too_many("full", 0) is None
-    assert failures.succeeded(3, "a") is None, "others still fail"
+    assert failures.succeeded("a") == 0, "others still fail"
     failures.failed(3, "full", "b")
     assert "3 checkpoints in a row" in str(failures.too_many("full", 0))
 

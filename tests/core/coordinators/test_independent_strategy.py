@@ -1,5 +1,6 @@
 """Uncoordinated checkpoints, the coordinator's side: the worst-case line, and who goes back."""
 
+from everstream import events
 from everstream.core.coordinators.restarts import FIRST_PAUSE_S
 from everstream.core.coordinators.strategy import RETRY_S
 from everstream.core.ids import (
@@ -43,7 +44,6 @@ from tests.core.coordinators.line_run import (
     TO_LEFT,
     TO_RIGHT,
     Run,
-    texts,
 )
 
 # The worst-case line.
@@ -74,7 +74,8 @@ def test_a_line_that_could_not_be_written_is_tried_again() -> None:
     run = Run().start()
     run.taken(NUMBERS, 1, position=5)
     orders = run.it.on_manifest_failed(StoreError("no room"), 1.0)
-    assert "line 1 could not be saved: no room" in texts(orders)
+    (failed,) = of(orders, events.CheckpointFailed)
+    assert (failed.epoch, failed.reason) == (1, "line 1 could not be saved: no room")
     assert of(run.it.on_tick(1.0 + RETRY_S / 2), WriteManifest) == []
     orders = run.it.on_tick(1.0 + RETRY_S)
     assert of(orders, StartCheckpoint) and of(orders, WriteManifest)
@@ -194,7 +195,9 @@ def test_a_cut_link_takes_both_ends_back() -> None:
     run.line(1, position=5)
     sender, receiver = PLAN.worker_of[NUMBERS], PLAN.worker_of[LEFT]
     orders = run.report(LinkCut(sender, receiver, run.it.generation, "reset"))
-    assert "was cut (reset)" in texts(orders)
+    (cut,) = of(orders, events.ConnectionCut)
+    assert (cut.sender, cut.receiver, cut.how) == (sender, receiver, "reset")
+    assert cut.from_epoch is None, "the recovery line is being computed"
     halt = of(orders, Halt)[0]
     (recover, *_) = of(run.report(run.halted(RIGHT, halt.generation, 5, 0)), Recover)
     assert set(recover.records) == {NUMBERS, LEFT}
@@ -210,7 +213,9 @@ def test_an_unreadable_checkpoint_after_the_line_is_left_out() -> None:
     orders = run.report(ShardFailed(LEFT, run.generation[LEFT], ConnectorError("gone")))
     assert of(orders, Recover)[0].records[LEFT].number == 2  # type: ignore[union-attr]
     orders = run.report(RestoreFailed(LEFT, run.it.generation, "torn"))
-    assert "checkpoint 2 of left:0 is left out: torn" in texts(orders)
+    assert of(orders, events.StoreDamaged) == [
+        events.StoreDamaged("checkpoint 2 of left:0", "torn")
+    ]
     assert of(orders, Recover)[0].records[LEFT].number == 1  # type: ignore[union-attr]
 
 
@@ -221,7 +226,9 @@ def test_an_unreadable_line_is_written_over_before_anybody_goes_back() -> None:
     run.report(ShardFailed(LEFT, run.generation[LEFT], ConnectorError("gone")))
     newest, older = run.it.manifests[:2]
     orders = run.report(RestoreFailed(LEFT, run.it.generation, "torn"))
-    assert f"line {newest.epoch} cannot be restored" in texts(orders)
+    assert of(orders, events.StoreDamaged) == [
+        events.StoreDamaged(f"line {newest.epoch}", "left:0: torn", older.epoch)
+    ]
     assert of(orders, WriteManifest)[0].manifest.epoch == older.epoch
     assert of(orders, WriteManifest)[0].manifest.returns == (older.epoch,)
     assert of(orders, Recover) == [] and of(orders, Halt) == []
@@ -236,7 +243,8 @@ def test_while_a_line_is_written_nobody_decides_about_an_unreadable_checkpoint()
     assert of(run.taken(NUMBERS, 2, position=9), WriteManifest)
     run.report(ShardFailed(LEFT, run.generation[LEFT], ConnectorError("gone")))
     assert run.report(RestoreFailed(LEFT, run.it.generation, "torn")) == []
-    assert "cannot be restored" in texts(run.it.on_manifest_written(2.0))
+    (damaged,) = of(run.it.on_manifest_written(2.0), events.StoreDamaged)
+    assert damaged.fallback_epoch is not None
 
 
 def test_a_line_that_cannot_be_read_and_is_the_only_one_ends_the_run() -> None:
@@ -286,7 +294,8 @@ def test_told_to_stop_everybody_takes_a_last_checkpoint() -> None:
 def test_a_last_checkpoint_that_failed_is_asked_for_again() -> None:
     run = Run().start()
     failed = CheckpointFailed(LEFT, run.generation[LEFT], CheckpointNumber(1), "full", final=True)
-    assert "left:0 could not save checkpoint 1: full" in texts(run.report(failed))
+    (event,) = of(run.report(failed), events.CheckpointFailed)
+    assert (event.epoch, event.reason) == (1, "left:0 could not save checkpoint 1: full")
     assert of(run.it.on_tick(RETRY_S), StartCheckpoint)
 
 
@@ -303,8 +312,8 @@ def test_a_slow_return_is_spoken_of_with_those_who_have_not_answered() -> None:
     run = Run(slow_after_s=10.0).start()
     run.report(ShardFailed(NUMBERS, run.generation[NUMBERS], ConnectorError("gone")))
     run.it.on_tick(0.0)
-    said = texts(run.it.on_tick(11.0))
-    assert "halting" in said and "still missing: left:0, right:0" in said
+    (stalled,) = of(run.it.on_tick(11.0), events.Stalled)
+    assert "halting" in stalled.what and stalled.missing == ("left:0", "right:0")
 
 
 def test_progress_of_a_shard_that_has_gone_back_since_does_not_count() -> None:

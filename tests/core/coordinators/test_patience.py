@@ -2,16 +2,17 @@
 
 import pytest
 
-from everstream.core.coordinators.stall_warning import StallWarning, listed
+from everstream.core.coordinators.stall_warning import StallWarning
 from everstream.core.ids import CheckpointNumber
 from everstream.core.messages import Progress
-from everstream.core.orders import Note, Policy, WriteManifest
+from everstream.core.orders import Order, Policy, WriteManifest
+from everstream.events import Stalled, listed
 
 from .coordinating import DOUBLE, NUMBERS, P1, Run, of
 
 
-def notes(orders: list[object]) -> list[str]:
-    return [note.text for note in of(orders, Note)]  # type: ignore[arg-type]
+def stalls(orders: list[Order]) -> list[Stalled]:
+    return of(orders, Stalled)
 
 
 def run() -> Run:
@@ -56,10 +57,8 @@ def test_a_slow_epoch_is_said_with_the_shards_that_are_missing_and_what_holds_it
     numbers = CheckpointNumber(taken), CheckpointNumber(handed_over)
     it.report(Progress(DOUBLE, it.it.generation, {}, ended, 0, None, *numbers))
     it.tick(11.0)
-    [text] = notes(it.tick(16.0))
-    said = f"epoch 1 is taking longer than 5 s; still missing: {DOUBLE}"
-    assert text == f"{said}. Held up by {why}"
-    assert notes(it.tick(17.0)) == []
+    assert stalls(it.tick(16.0)) == [Stalled("epoch 1", 5.0, (str(DOUBLE),), why)]
+    assert stalls(it.tick(17.0)) == []
 
 
 def test_a_slow_epoch_is_held_up_by_back_pressure_and_the_store_at_once() -> None:
@@ -68,9 +67,9 @@ def test_a_slow_epoch_is_held_up_by_back_pressure_and_the_store_at_once() -> Non
     one = CheckpointNumber(1)
     it.report(Progress(NUMBERS, it.it.generation, {}, False, 0, None, one, one))
     it.tick(11.0)
-    [text] = notes(it.tick(16.0))
+    [stalled] = stalls(it.tick(16.0))
     stored = f"the store: it has not taken the checkpoint of {NUMBERS}"
-    assert text.endswith(f"Held up by {AT_THE_MARKER}; by {stored}")
+    assert stalled.held_up_by == f"{AT_THE_MARKER}; by {stored}"
 
 
 def test_a_manifest_that_hangs_is_said_and_that_going_back_waits_for_it() -> None:
@@ -78,30 +77,29 @@ def test_a_manifest_that_hangs_is_said_and_that_going_back_waits_for_it() -> Non
     it.tick(10.0)
     assert of(it.taken(1, NUMBERS, DOUBLE), WriteManifest)
     it.tick(11.0)
-    assert notes(it.tick(16.0)) == [
-        "writing the manifest of epoch 1 is taking longer than 5 s. "
-        "Held up by the store: it has not answered"
+    assert stalls(it.tick(16.0)) == [
+        Stalled("writing the manifest of epoch 1", 5.0, (), "the store: it has not answered")
     ]
     it.it.on_process_lost(P1, "killed", 17.0)
     it.tick(17.0)
-    [text] = notes(it.tick(22.0))
-    assert "going back waits for it" in text
+    [stalled] = stalls(it.tick(22.0))
+    assert "going back waits for it" in f"{stalled.what} {stalled.held_up_by}"
 
 
 def test_restoring_is_said_only_when_every_worker_is_there() -> None:
     it = run()
     it.it.on_process_lost(P1, "killed", 1.0)
-    assert notes(it.tick(1.0)) == notes(it.tick(9.0)) == []
+    assert stalls(it.tick(1.0)) == stalls(it.tick(9.0)) == []
     it.it.on_process_joined(P1, "address", 10.0)
     it.tick(10.0)
-    [text] = notes(it.tick(15.0))
-    assert text.startswith("restoring epoch 0") and str(NUMBERS) in text
+    [stalled] = stalls(it.tick(15.0))
+    assert stalled.what.startswith("restoring epoch 0") and str(NUMBERS) in stalled.missing
 
 
 def test_a_run_that_waits_for_nothing_says_nothing() -> None:
     it = run()
     it.epoch(1, at_s=10.0)
-    assert notes(it.tick(19.0)) == []
+    assert stalls(it.tick(19.0)) == []
 
 
 def test_long_lists_are_cut() -> None:

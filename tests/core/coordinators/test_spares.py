@@ -4,8 +4,9 @@ import pytest
 
 from everstream.core.ids import TaskNumber
 from everstream.core.messages import Recover, Restore, Resume
-from everstream.core.orders import Dismiss, EndRun, Note, Phase, Place, Policy, SendTo
+from everstream.core.orders import Dismiss, Phase, Place, Policy, SendTo, Tell
 from everstream.errors import EnvironmentFault
+from everstream.events import SpareLost, StartFailed
 from tests.core.coordinators.line_run import PLAN, PROCESSES
 from tests.core.coordinators.line_run import Run as LineRun
 
@@ -45,16 +46,16 @@ def test_whoever_was_replaced_stands_by_and_takes_the_next_place() -> None:
 def test_the_death_of_a_spare_is_nobodys_failure() -> None:
     run = with_spare(Policy(every_s=10.0, max_restarts=0))
     orders = run.it.on_process_lost(SPARE, "killed", 1.0)
-    assert [type(order) for order in orders] == [Note] and run.it.phase is Phase.RUNNING
+    assert orders == [Tell(SpareLost("killed"))] and run.it.phase is Phase.RUNNING
     assert not run.it.recoveries
 
 
 def test_a_spare_that_cannot_start_is_said_once_and_ends_nothing() -> None:
     run = with_spare(Policy(every_s=10.0, max_restarts=0))
     error = EnvironmentFault("no module")
-    notes = [run.it.on_start_failed(TaskNumber(3), error, float(n)) for n in range(5)]
-    assert [len(of(orders, Note)) for orders in notes] == [1, 0, 0, 0, 0]
-    assert not any(of(orders, EndRun) for orders in notes)
+    first, *rest = [run.it.on_start_failed(TaskNumber(3), error, float(n)) for n in range(5)]
+    assert first == [Tell(StartFailed(3, "no module", spare=True))]
+    assert rest == [[]] * 4
 
 
 def test_spares_may_go_when_the_run_ends() -> None:

@@ -1,6 +1,7 @@
-"""Makes the entries of runs that never were, from plans, meters and manifests as a run has them."""
+"""Makes the events of runs that never were, from plans, meters and manifests as a run has them."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import everstream as es
 from everstream.core.checkpoint_record import CheckpointRecord
@@ -9,9 +10,16 @@ from everstream.core.ids import CheckpointNumber, Epoch, ShardId, WorkerId
 from everstream.core.manifest import EpochManifest
 from everstream.core.measures import Measures, WorkerMeasures
 from everstream.core.meter import Meter
-from everstream.core.plan import make_plan
-from everstream.observability.history import entries
-from everstream.observability.history.entries import About, Entry
+from everstream.core.orders import Phase
+from everstream.core.plan import Plan, make_plan
+from everstream.engine.reporting.building import (
+    About,
+    epoch_stable,
+    plan_changed,
+    run_started,
+    sampled,
+)
+from everstream.events import EpochStable, PlanChanged, RunStarted, RunStatus, Sampled
 
 START = 1_700_000_000.0
 NUMBERS, FOLD = ShardId("numbers", 0), ShardId("fold", 0)
@@ -31,13 +39,21 @@ def about(run: str = "a" * 32, **changed: object) -> About:
     return About(**{**said, **changed})  # type: ignore[arg-type]
 
 
-def run(at: float = START, shards: int = 2, **changed: object) -> Entry:
+def plan(shards: int) -> Plan:
     pipeline = es.Pipeline("told")
     stream = pipeline.source(es.Range(10), name="numbers", shards=1).key_by(lambda n: n)
     stream.fold(init=int, update=max, name="fold", shards=shards).sink(
         es.JsonLines("x"), name="out"
     )
-    return entries.run_entry(make_plan(pipeline, 2), about(**changed), at)  # type: ignore[arg-type]
+    return make_plan(pipeline, 2)
+
+
+def run(at: float = START, shards: int = 2, **changed: object) -> RunStarted:
+    return run_started(plan(shards), about(**changed), 10, at)  # type: ignore[arg-type]
+
+
+def rescaled(at: float, before: int, after: int) -> PlanChanged:
+    return replace(plan_changed(plan(before), plan(after)), at=at)
 
 
 def sample(
@@ -49,7 +65,7 @@ def sample(
     meter: Mapping[str, object] | None = None,
     latency_s: float | None = None,
     fold_worker: bool = True,
-) -> Entry:
+) -> Sampled:
     """So many seconds after the start so many records were given by the source, taken by the sink."""
     of_fold = Meter(**{"busy_s": seconds / 2, **(meter or {})})  # type: ignore[arg-type]
     if latency_s is not None:
@@ -65,10 +81,10 @@ def sample(
         {NUMBERS: {"numbers": (0, given)}, FOLD: counts},
         workers,
     )
-    return entries.sample_entry(measures, "running", 3, given, {})
+    return sampled(measures, RunStatus(Phase.RUNNING, len(workers), given, {}, 3, []))
 
 
-def checkpoint(seconds: float, number: int, shards: int = 2) -> Entry:
+def checkpoint(seconds: float, number: int, shards: int = 2) -> EpochStable:
     places = [ShardId("fold", n) for n in range(shards)]
     records = {
         shard: CheckpointRecord(
@@ -77,4 +93,4 @@ def checkpoint(seconds: float, number: int, shards: int = 2) -> Entry:
         for shard in places
     }
     manifest = EpochManifest(Epoch(number), records, "told", duration_s=0.25)
-    return entries.checkpoint_entry(manifest, START + seconds)
+    return epoch_stable(manifest, START + seconds)

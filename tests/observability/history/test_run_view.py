@@ -1,4 +1,4 @@
-"""The run_view: entries in, one view out, however long it goes on and whoever dies meanwhile."""
+"""The view of a run: events in, one view out, however long the run is and whatever dies meanwhile."""
 
 import json
 
@@ -6,19 +6,17 @@ import pytest
 
 from everstream.core.coordinators.recovery_report import RecoveryReport
 from everstream.core.meter import Losses
+from everstream.engine.reporting.building import Recoveries
 from everstream.errors import InternalError
-from everstream.observability.history import entries
-from everstream.observability.history.failures import Failures
-from everstream.observability.history.live import Live
-from everstream.observability.history.run_view import RunView, View
-from everstream.observability.history.series import Series
-from tests.observability.history.telling import START, checkpoint, run, sample
+from everstream.events import CheckpointFailed, DriverLost, Note, RunEvent, Sampled
+from everstream.observability.history.run_view import Live, RunView, Series, View
+from tests.observability.history.telling import START, checkpoint, rescaled, run, sample
 
 
-def told(*all_of_it: entries.Entry) -> RunView:
+def told(*events: RunEvent) -> RunView:
     run_view = RunView()
-    for entry in all_of_it:
-        run_view.take(entry)
+    for event in events:
+        run_view.take(event)
     return run_view
 
 
@@ -75,8 +73,7 @@ def test_latency_is_of_what_came_lately() -> None:
     slow = [sample(second, 0, 1000, latency_s=2.0) for second in (0, 1)]
     run_view = told(run(), *slow)
     assert run_view.view(START + 1)["latency"]["out"]["p50_ms"] is None, "nothing came since"
-    entry = sample(2, 0, 2000, latency_s=2.0)
-    run_view.take(entry)
+    run_view.take(sample(2, 0, 2000, latency_s=2.0))
     assert run_view.view(START + 2)["latency"]["out"]["p99_ms"] == pytest.approx(2000, rel=0.1)
 
 
@@ -91,7 +88,7 @@ def test_a_worker_that_is_not_there_is_shown_as_gone_with_its_shards() -> None:
 
 def test_the_death_of_a_driver_interrupts_and_what_was_known_stays() -> None:
     run_view = told(run(), sample(0, 0, 0), sample(1, 90, 80), checkpoint(1, 4))
-    run_view.take(entries.driver_lost_entry("SIGKILL", START + 2))
+    run_view.take(DriverLost("SIGKILL", at=START + 2))
     view = run_view.view(START + 2)
     assert (view["phase"], view["drivers_lost"]) == ("the driver is gone", 1)
     assert named(view["operators"], "fold")["in_per_s"] is None
@@ -104,13 +101,13 @@ def test_the_death_of_a_driver_interrupts_and_what_was_known_stays() -> None:
 
 
 def test_a_failure_is_told_again_as_it_is_made_up_for_and_counts_once() -> None:
-    failures = Failures("x")
+    recoveries = Recoveries("x")
     report = RecoveryReport("worker 1 (killed)", ("fold:0",), True, detected_s=10.1, failed_s=10.0)
-    run_view = told(run(), *failures.changed([report], 10.2, START))
-    assert not failures.changed([report], 10.3, START + 0.1), "nothing new"
+    run_view = told(run(), *recoveries.changed([report], 10.2, START))
+    assert not recoveries.changed([report], 10.3, START + 0.1), "nothing new"
     report.restored_s = report.caught_up_s = 11.0
-    for entry in failures.changed([report], 11.1, START + 0.9):
-        run_view.take(entry)
+    for event in recoveries.changed([report], 11.1, START + 0.9):
+        run_view.take(event)
     (failure,) = run_view.view(START + 1)["failures"]
     assert failure["caught_up_ms"] == 1000 and failure["detected_ms"] == 100
     assert failure["at"] == pytest.approx(START - 0.2)
@@ -118,7 +115,7 @@ def test_a_failure_is_told_again_as_it_is_made_up_for_and_counts_once() -> None:
 
 
 def test_checkpoints_name_the_slowest_shard_and_those_that_failed_say_why() -> None:
-    run_view = told(run(), checkpoint(1, 1), entries.given_up_entry(2, "disk full", START + 2))
+    run_view = told(run(), checkpoint(1, 1), CheckpointFailed(2, "disk full", at=START + 2))
     failed, stable = run_view.view(START + 2)["checkpoints"]
     assert (stable["slowest"], stable["failed"]) == ("fold:1", None)
     assert stable["started_at"] == START + 0.75
@@ -146,7 +143,7 @@ def test_memory_is_bounded_and_the_past_grows_thinner() -> None:
     for second in range(3000):
         run_view.take(sample(second, second, second))
         run_view.take(checkpoint(second, second + 1))
-        run_view.take(entries.note_entry("said", False, START + second))
+        run_view.take(Note("input", "said", at=START + second))
     view = run_view.view(START + 3000)
     assert len(view["checkpoints"]) == 100 and len(view["notes"]) == 200
     at = view["series"]["at"]
@@ -163,21 +160,19 @@ def test_columns_of_a_series_stay_together() -> None:
     assert columns["at"] == columns["cpu"] and len(columns["at"]) <= 10
 
 
-def test_what_a_newer_version_writes_is_passed_over() -> None:
-    assert told(run(), {"kind": "weather", "at": START}).view(START)["pipeline"] == "told"
+def test_a_change_of_shards_is_no_new_run() -> None:
+    run_view = told(run(), sample(0, 0, 0), checkpoint(1, 1), rescaled(START + 2, 2, 3))
+    view = run_view.view(START + 3)
+    assert named(view["operators"], "fold")["shards"] == 3
+    assert {shard["id"] for shard in view["shards"]} == {"numbers:0", "fold:0", "fold:1", "fold:2"}
+    assert view["started_at"] == START and [c["epoch"] for c in view["checkpoints"]] == [1]
+    run_view.take(run())
+    assert named(run_view.view(START + 3)["operators"], "fold")["shards"] == 3, "only repeated"
 
 
-def test_no_secret_of_a_url_is_in_an_entry() -> None:
-    note = entries.note_entry("cannot reach postgres://me:secret@db/x", True, START)
-    failed = entries.given_up_entry(1, "s3://me:secret@bucket is full", START)
-    end = entries.end_entry("failed", "no postgres://me:secret@db", START)
-    assert "secret" not in json.dumps([run(), note, failed, end])
-    assert run()["store"] == "s3://bucket/folder?..."
-
-
-def test_an_entry_that_breaks_the_chronicle_breaks_those_who_look_and_not_the_run() -> None:
+def test_an_event_that_breaks_the_view_breaks_its_readers_and_not_the_run() -> None:
     live = Live(lambda: 1.0)
-    live.take({"kind": "sample", "at": 1.0})
-    live.take({"kind": "note", "at": 1.0, "text": "on it goes", "warning": False})
-    with pytest.raises(InternalError, match="the run_view broke"):
+    live.take(Sampled("running", 1, 0, {}, {"fold:0": {}}, {}, at=1.0))
+    live.take(Note("input", "the run continues", at=1.0))
+    with pytest.raises(InternalError, match="the view of the run broke"):
         live.view()

@@ -6,13 +6,20 @@ from pathlib import Path
 import pytest
 
 from everstream.errors import StoreError
+from everstream.events import DriverLost, EpochStable, Note, RunEnded, RunEvent, RunStarted
 from everstream.observability.history import stored
-from everstream.observability.history.entries import driver_lost_entry, end_entry, note_entry
 from everstream.observability.history.run_view import RunView
-from everstream.observability.history.stored import FOLDER, StoredHistory, blob_name, encoded, prune
+from everstream.observability.history.stored import (
+    FOLDER,
+    KIND_OF,
+    StoredHistory,
+    blob_name,
+    encoded,
+    prune,
+)
 from everstream.observability.history.writer import HistoryWriter
 from everstream.state.blobs import FsspecBlobs
-from tests.observability.history.telling import START, checkpoint, run, sample
+from tests.observability.history.telling import START, checkpoint, rescaled, run, sample
 
 
 def writer(folder: Path, **options: int) -> HistoryWriter:
@@ -22,21 +29,25 @@ def writer(folder: Path, **options: int) -> HistoryWriter:
     return HistoryWriter(FsspecBlobs(str(folder)), wrong, lambda: START, **options)
 
 
+def kind(event: RunEvent) -> str:
+    return KIND_OF[type(event)]
+
+
 def kinds(folder: Path) -> list[str]:
-    return [entry["kind"] for entry in StoredHistory(FsspecBlobs(str(folder))).news()]
+    return list(map(kind, StoredHistory(FsspecBlobs(str(folder))).news()))
 
 
 def test_what_was_written_is_read_back_and_then_only_what_is_new(tmp_path: Path) -> None:
     writing = writer(tmp_path)
     reading = StoredHistory(FsspecBlobs(str(tmp_path)))
     assert not list(reading.news())
-    writing.take(note_entry("before the run is known", False, START))
+    writing.take(Note("input", "before the run is known", at=START))
     writing.take(run())
     writing.flush()
-    assert [entry["kind"] for entry in reading.news()] == ["note", "run"]
+    assert list(map(kind, reading.news())) == ["note", "run"]
     writing.take(checkpoint(1, 1))
     writing.flush()
-    assert [entry["kind"] for entry in reading.news()] == ["checkpoint"]
+    assert list(reading.news()) == [checkpoint(1, 1)]
     assert not list(reading.news())
 
 
@@ -44,7 +55,7 @@ def test_runs_of_one_store_follow_each_other(tmp_path: Path) -> None:
     for number, name in enumerate(("a", "b")):
         writing = writer(tmp_path)
         writing.take(run(START + number, run=name * 32))
-        writing.take(end_entry("stopped", None, START + number))
+        writing.take(RunEnded("stopped", at=START + number))
         writing.flush()
     assert kinds(tmp_path) == ["run", "end", "run", "end"]
 
@@ -54,7 +65,7 @@ def test_one_writer_outlives_drivers_and_says_nothing_twice(tmp_path: Path) -> N
     for name in ("a", "b"):
         writing.take(run(run=name * 32))
         writing.flush()
-        writing.take(driver_lost_entry("SIGKILL", START))
+        writing.take(DriverLost("SIGKILL", at=START))
         writing.flush()
     assert kinds(tmp_path) == ["run", "driver_lost"] * 2
     assert len(FsspecBlobs(str(tmp_path)).list(FOLDER)) == 1
@@ -77,11 +88,27 @@ def test_a_history_is_bounded_and_each_part_of_it_stands_alone(
     assert 3 <= len(names) <= 6
     assert sum(len(blobs.read(name)) for name in names) < 6 * 1500
     run_view = RunView()
-    for entry in StoredHistory(blobs).news():
-        run_view.take(entry)
+    for event in StoredHistory(blobs).news():
+        run_view.take(event)
     view = run_view.view(START)
-    assert view["pipeline"] == "told", "the entry of the run is in every part"
+    assert view["pipeline"] == "told", "the event of the run is in every part"
     assert view["checkpoints"][0]["epoch"] == 99
+
+
+def test_a_part_after_a_change_of_shards_begins_with_the_new_plan(tmp_path: Path) -> None:
+    writing = writer(tmp_path, blob_bytes=1)
+    writing.take(run(shards=2))
+    writing.flush()
+    writing.take(rescaled(START + 1, 2, 3))
+    writing.flush()
+    writing.take(checkpoint(2, 1))
+    writing.flush()
+    blobs = FsspecBlobs(str(tmp_path))
+    for earlier in blobs.list(FOLDER)[:-1]:
+        blobs.delete(earlier)
+    first, after = StoredHistory(blobs).news()
+    assert isinstance(first, RunStarted) and after == checkpoint(2, 1)
+    assert first == run(shards=3)
 
 
 def test_what_is_old_goes_but_never_what_the_newest_run_has(tmp_path: Path) -> None:
@@ -94,8 +121,16 @@ def test_what_is_old_goes_but_never_what_the_newest_run_has(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     "damage",
-    [b"", b"torn", gzip.compress(b"[1]\n"), gzip.compress(b"{\xff")],
-    ids=["empty", "torn", "no-event", "no-text"],
+    [
+        b"",
+        b"torn",
+        gzip.compress(b"[1]\n"),
+        gzip.compress(b"{\xff"),
+        gzip.compress(b'{"kind": "note", "at": 1}\n'),
+        gzip.compress(b'{"kind": "run", "at": 1, "edges": [1]}\n'),
+        gzip.compress(b'{"kind": [], "at": 1}\n'),
+    ],
+    ids=["empty", "torn", "no-event", "no-text", "no-fields", "no-edges", "no-kind"],
 )
 def test_a_damaged_part_is_left_out_and_said(tmp_path: Path, damage: bytes) -> None:
     blobs = FsspecBlobs(str(tmp_path))
@@ -103,8 +138,8 @@ def test_a_damaged_part_is_left_out_and_said(tmp_path: Path, damage: bytes) -> N
     blobs.write(blob_name(START, "a" * 8, 1), encoded([run()]))
     reading = StoredHistory(blobs)
     note, after = reading.news()
-    assert "left out" in note["text"] and "a" * 8 in note["text"] and note["warning"]
-    assert after["kind"] == "run"
+    assert isinstance(note, Note) and isinstance(after, RunStarted)
+    assert (note.topic, note.warning) == ("history", True) and "a" * 8 in note.text
     assert not list(reading.news()), "said once"
 
 
@@ -124,8 +159,8 @@ def test_of_a_checkpoint_of_many_shards_the_slowest_are_kept(tmp_path: Path) -> 
     writing.take(checkpoint(1, 1, shards=200))
     writing.flush()
     _, kept = StoredHistory(FsspecBlobs(str(tmp_path))).news()
-    assert len(kept["shards"]) == stored.SHARDS_KEPT
-    assert kept["slowest"] in [shard["shard"] for shard in kept["shards"]]
+    assert isinstance(kept, EpochStable) and len(kept.shards) == stored.SHARDS_KEPT
+    assert kept.slowest in [shard.shard for shard in kept.shards]
 
 
 class Full(FsspecBlobs):
@@ -138,9 +173,9 @@ def test_a_store_that_takes_nothing_is_said_once_and_nobody_waits(tmp_path: Path
     writing = HistoryWriter(Full(str(tmp_path)), said.append)
     writing.start()
     writing.take(run())
-    entry = checkpoint(1, 1)
+    event = checkpoint(1, 1)
     for _ in range(12_000):
-        writing.take(entry)
+        writing.take(event)
     writing.stop()
     assert len(said) == 1 and "no room" in said[0]
     assert len(writing._waiting) + len(writing._blob) <= 2 * 5_000

@@ -5,27 +5,27 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from everstream.core.coordinators.recovery_report import RecoveryReport
-from everstream.observability.history import entries
-from everstream.observability.history.entries import Entry
+from everstream.engine.reporting.building import recovery_updated
+from everstream.events import CheckpointFailed, RecoveryUpdated, RunEnded, RunEvent
 from everstream.observability.history.tracing import Tracing, tracing
 from tests.observability.history.telling import START, checkpoint, run
 
 
-def spans(*told: Entry) -> list[ReadableSpan]:
+def spans(*told: RunEvent) -> list[ReadableSpan]:
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     tracer = Tracing(provider.get_tracer("test"))
-    for entry in (run(), *told):
-        tracer.take(entry)
+    for event in (run(), *told):
+        tracer.take(event)
     return list(exporter.get_finished_spans())
 
 
-def report(**times: float) -> Entry:
+def report(**times: float) -> RecoveryUpdated:
     failure = RecoveryReport("worker 1", ("fold:0",), True, detected_s=10.1, failed_s=10.0)
     for name, at_s in times.items():
         setattr(failure, name, at_s)
-    return entries.failure_entry(failure, "x", START)
+    return recovery_updated(failure, "x", START)
 
 
 def seconds(span: ReadableSpan) -> tuple[float, float]:
@@ -50,12 +50,12 @@ def test_a_recovery_is_one_span_with_its_steps_inside_once_it_is_over() -> None:
 
 
 def test_a_recovery_that_came_to_no_end_is_an_error() -> None:
-    *_, whole = spans(report(restarted_s=10.5), entries.end_entry("failed", "x", START + 9))
+    *_, whole = spans(report(restarted_s=10.5), RunEnded("failed", "x", at=START + 9))
     assert not whole.status.is_ok and seconds(whole) == (0.0, 0.5)
 
 
 def test_a_checkpoint_is_a_span_and_one_that_was_given_up_an_error() -> None:
-    stable, failed = spans(checkpoint(1, 7), entries.given_up_entry(8, "disk full", START + 2))
+    stable, failed = spans(checkpoint(1, 7), CheckpointFailed(8, "disk full", at=START + 2))
     assert stable.name == "checkpoint" and seconds(stable) == (0.75, 1.0)
     assert stable.attributes and stable.attributes["everstream.epoch"] == 7
     assert stable.attributes["everstream.slowest"] == "fold:1"

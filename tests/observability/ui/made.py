@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from everstream.errors import UserError
-from everstream.observability.history.live import Live
+from everstream.observability.history.run_view import Live
 from everstream.observability.ui.serving import Serving
 from everstream.observability.ui.views import Shown
 from tests.observability.ui.views import View

@@ -12,9 +12,7 @@ from jsonschema import Draft202012Validator
 from starlette.testclient import TestClient
 
 import everstream as es
-from everstream.observability.history.entries import Entry
-from everstream.observability.history.live import Live
-from everstream.observability.history.run_view import RunView, View
+from everstream.observability.history.run_view import Live, RunView, View
 from everstream.observability.history.schema import VIEW
 from everstream.observability.history.stored import StoredHistory
 from everstream.observability.ui.actions import Actions
@@ -37,8 +35,8 @@ class Heard(es.Listener):
         self.live = Live()
         self._more = threading.Condition()
 
-    def recorded(self, entry: Entry) -> None:
-        self.live.take(entry)
+    def on_event(self, event: es.RunEvent) -> None:
+        self.live.take(event)
         with self._more:
             self._more.notify_all()
 
@@ -152,8 +150,8 @@ def test_a_run_is_steered_while_it_goes_on_and_that_is_seen(told: Told) -> None:
 
 def test_the_store_tells_the_same_story_afterwards(told: Told) -> None:
     run_view = RunView()
-    for entry in StoredHistory(FsspecBlobs(str(told.store))).news():
-        run_view.take(entry)
+    for event in StoredHistory(FsspecBlobs(str(told.store))).news():
+        run_view.take(event)
     seen, later = told.views["ended"], run_view.view(seen_at(told))
     for name in (
         "pipeline",

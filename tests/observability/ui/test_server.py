@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from everstream.errors import RunFailed, UserError
-from everstream.observability.history import entries
-from everstream.observability.history.live import Live
+from everstream.events import DriverLost
+from everstream.observability.history.run_view import Live
 from everstream.observability.ui.auth import TOKEN_FILE, Guard, is_loopback, new_token
 from everstream.observability.ui.server import make_app
 from everstream.observability.ui.serving import Serving, address_of
@@ -270,7 +270,7 @@ def test_a_stream_gives_the_view_and_then_what_changes() -> None:
             heard.append((name, json.loads(data.removeprefix("data: "))))
             if len(heard) == 2:
                 break
-            shown.live.take(entries.driver_lost_entry("SIGKILL", START))
+            shown.live.take(DriverLost("SIGKILL", at=START))
         return heard
 
     (first, view), (second, changed) = asyncio.run(listening())

@@ -21,7 +21,7 @@ from pyspark import SparkContext
 from everstream.core.autoscaling import Scaler
 from everstream.core.coordinators.coordinator import Coordinator
 from everstream.core.fault_points import Point
-from everstream.core.ids import ShardId, TaskNumber, WorkerId
+from everstream.core.ids import NO_EPOCH, ShardId, TaskNumber, WorkerId
 from everstream.core.manifest import EpochManifest
 from everstream.core.measures import Measures
 from everstream.core.messages import (
@@ -69,7 +69,6 @@ from everstream.engine.live_settings import NOT_TUNABLE, control_of, flattened
 from everstream.engine.manifest_writer import ManifestWriter
 from everstream.engine.options import RunConfig
 from everstream.engine.reporting.building import epoch_stable, plan_changed, sampled
-from everstream.engine.reporting.listener import sent
 from everstream.engine.requests import Requests
 from everstream.engine.rescaling import ScaleRequests
 from everstream.engine.scrubber import Scrubber
@@ -109,7 +108,6 @@ from everstream.events import (
     SettingsChanged,
     WaitingForWorkers,
     WorkerStarted,
-    sentence,
 )
 from everstream.pipeline.checkpointing import Coordinated
 from everstream.pipeline.tuning import Tuning, tunable_in
@@ -157,16 +155,10 @@ class Driver:
         self.poller = zmq.Poller()
         plan = self.coordinator.plan
         self.attempts = Attempts(
-            plan,
-            self.config.spares,
-            self.sockets.machine,
-            self.poller,
-            self._tell,
+            plan, self.config.spares, self.sockets.machine, self.poller, self._tell
         )
         self.end: EndRun | None = None
         self.written: Newest[EpochManifest] = Newest()
-        self.events: Newest[RunEvent] = Newest()
-        """Those that a user should read."""
         self.running_s: float | None = None
         self.ended_s = 0.0
         self.listener = self.config.listener
@@ -517,7 +509,8 @@ class Driver:
             match order:
                 case SendTo(worker=worker, command=command):
                     if isinstance(command, StartCheckpoint) and worker == 0:
-                        self.listener.on_event(CheckpointStarted(int(command.epoch)))
+                        if command.epoch != NO_EPOCH:
+                            self._tell(CheckpointStarted(int(command.epoch)))
                         self.injector.reached(Point.BEFORE_SNAPSHOT)
                     if (attempt := self.attempts.of(worker)) is not None:
                         self.control_channel.tell(attempt.identity, command)
@@ -598,13 +591,10 @@ class Driver:
         self.control_channel.tell(identity, NewPlan(self.plan_number, self._pickled_plan))
 
     def _tell(self, event: RunEvent) -> None:
-        event = sent(event)
-        if sentence(event) is not None:
-            self.events.append(event)
         self.listener.on_event(event)
 
     def _warn(self, text: str) -> None:
-        """Trouble with the store, which no run ends of."""
+        """Trouble with the store that does not end the run."""
         self._tell(Note("store", text, True))
 
     def _status(self) -> RunStatus:
