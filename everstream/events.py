@@ -701,8 +701,8 @@ def sentence(event: RunEvent) -> str | None:
             )
         case MemoryNear(worker=worker, used_bytes=used, limit_bytes=limit):
             return (
-                f"worker {worker} uses {_megabytes(used)} of the {_megabytes(limit)} it may have: its "
-                "shards wait until it uses less"
+                f"worker {worker} uses {_megabytes(used)} of the {_megabytes(limit)} it may have "
+                "(worker_memory): its shards wait until it uses less"
             )
         case Killing(operator=operator, shard=shard, of_driver=of_driver):
             target = "the driver" if of_driver else f"the process of {operator}:{shard}"

@@ -6,14 +6,26 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 import everstream as es
 from everstream.connectors import END, Reader
 from everstream.core.manifest import EpochManifest
-from everstream.engine.reporting.listener import Listener, RunStatus
+from everstream.engine.reporting.listener import Listener
+from everstream.events import (
+    AnyFailure,
+    ConnectionCut,
+    EpochRepeated,
+    EpochStable,
+    Progressed,
+    RunEvent,
+    RunStatus,
+    ShardFailed,
+    WorkerLost,
+)
+from everstream.state.store import CheckpointStore
 from tests.s3_server import BUCKET, S3Server
 from tests.spark import MASTER as MASTER
 
@@ -21,6 +33,7 @@ from .places import IN_A_BUCKET
 
 RECORDS = 60_000
 KEYS = 50
+T = TypeVar("T")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -156,21 +169,39 @@ class Killer(Listener):
         self.at_epoch = at_epoch
         self.at_failure = at_failure
         self.failures = 0
-        self.notes: list[str] = []
+        self.events: list[RunEvent] = []
 
-    def epoch(self, manifest: EpochManifest) -> None:
-        self.at_epoch(manifest.epoch)
+    def on_event(self, event: RunEvent) -> None:
+        match event:
+            case Progressed(status=status):
+                self.progress(status)
+                return
+            case EpochStable(epoch=epoch):
+                self.epoch(epoch)
+            case WorkerLost() | ShardFailed() | ConnectionCut() | EpochRepeated():
+                self.failure(event)
+        self.events.append(event)
 
-    def progress(self, snapshot: RunStatus) -> None:
-        back = [report for report in snapshot.recoveries if report.restored_s is not None]
+    def epoch(self, epoch: int) -> None:
+        self.at_epoch(epoch)
+
+    def progress(self, status: RunStatus) -> None:
+        back = [report for report in status.recoveries if report.restored_s is not None]
         if len(back) >= self.expected_failures:
             open_gate(self.folder)
 
-    def note(self, text: str, warning: bool) -> None:
-        self.notes.append(text)
-        if "going back to epoch" in text:
+    def failure(self, event: AnyFailure) -> None:
+        if event.from_epoch is not None:
             self.failures += 1
             self.at_failure(self.failures)
+
+    def of(self, kind: type[T]) -> list[T]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+def newest_manifest(store: str | Path) -> EpochManifest:
+    """The newest epoch, or recovery line, with all its records."""
+    return EpochManifest.from_json(CheckpointStore.at(str(store)).manifests()[0].body)
 
 
 def kill(pid: int) -> None:

@@ -19,18 +19,17 @@ SCRIPT = """
 import sys
 from pathlib import Path
 import everstream as es
-from everstream.engine.reporting.listener import Listener
 from tests.chaos.conftest import killable
 from tests.chaos.places import store_of
 
-class Tell(Listener):
-    def epoch(self, manifest):
-        print("epoch", manifest.epoch, flush=True)
+def tell(event):
+    if isinstance(event, es.events.EpochStable):
+        print("epoch", event.epoch, flush=True)
 
 folder = Path(sys.argv[1])
 result = killable(folder).run(
     checkpoint=es.Coordinated(every="200ms"), store=store_of(folder), max_restarts=50,
-    master=sys.argv[2], workers=int(sys.argv[3]), listener=Tell(), kill=sys.argv[4:],
+    master=sys.argv[2], workers=int(sys.argv[3]), listener=tell, kill=sys.argv[4:],
 )
 print("outcome", result.outcome.value, "from", result.resumed_from, flush=True)
 """

@@ -18,6 +18,7 @@ from everstream.core.manifest import EpochManifest
 from everstream.engine.reporting.listener import Listener
 from everstream.engine.spark.context import make_context
 from everstream.pipeline.checkpointing import EngineName
+from everstream.state.store import CheckpointStore
 
 FILES, ROWS = 4, 25
 """One file to a batch, so many rows in each."""
@@ -28,12 +29,16 @@ LAST = 1
 class Waiting(Listener):
     """Knows when a manifest has the rows of the batches up to the last."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: Path) -> None:
+        self.store = store
         self.in_manifest = threading.Event()
 
-    def epoch(self, manifest: EpochManifest) -> None:
-        read = sum(record.counts.get("rows", (0, 0))[1] for record in manifest.records.values())
-        if read >= (LAST + 1) * ROWS:
+    def on_event(self, event: es.RunEvent) -> None:
+        if not isinstance(event, es.events.EpochStable):
+            return
+        newest = CheckpointStore.at(str(self.store)).manifests()[0]
+        records = EpochManifest.from_json(newest.body).records.values()
+        if sum(record.counts.get("rows", (0, 0))[1] for record in records) >= (LAST + 1) * ROWS:
             self.in_manifest.set()
 
 
@@ -67,7 +72,7 @@ def run(engine: EngineName, folder: Path, listener: Listener | None = None) -> e
 
 
 def main(engine: EngineName, folder: Path) -> None:
-    waiting = Waiting()
+    waiting = Waiting(folder / "store")
     land = stream._Landing._land
 
     def land_and_die(self: stream._Landing, rows: DataFrame, number: int) -> None:

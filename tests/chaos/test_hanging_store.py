@@ -20,21 +20,21 @@ SCRIPT = """
 import sys
 from pathlib import Path
 import everstream as es
-from everstream.engine.reporting.listener import Listener
 from tests.chaos.conftest import killable
 
-class Tell(Listener):
-    def epoch(self, manifest):
-        print("epoch", manifest.epoch, flush=True)
-    def note(self, text, warning):
-        print("note", text, flush=True)
-    def progress(self, snapshot):
-        print("read", snapshot.records_read, flush=True)
+def tell(event):
+    match event:
+        case es.events.EpochStable(epoch=epoch):
+            print("epoch", epoch, flush=True)
+        case es.events.Progressed(status=status):
+            print("read", status.records_read, flush=True)
+        case es.events.Stalled():
+            print("stalled", event.what, "|", *event.missing, "|", event.held_up_by, flush=True)
 
 folder = Path(sys.argv[1])
 result = killable(folder).run(
     checkpoint=es.Coordinated(every="200ms"), store=f"hanging://{folder}/store", slow_after="500ms",
-    master=sys.argv[2], workers=6, max_restarts=50, listener=Tell(),
+    master=sys.argv[2], workers=6, max_restarts=50, listener=tell,
 )
 print("outcome", result.outcome.value, "recoveries", len(result.recoveries), flush=True)
 """
@@ -101,7 +101,7 @@ def run(tmp_path: Path) -> Iterator[Told]:
     install(tmp_path)
     with hanging(tmp_path, "write-manifests"):
         told = Told(tmp_path)
-        told.says("note opening the store ", "is taking longer than")
+        told.says("stalled opening the store ")
     yield told
     told.end()
 
@@ -118,19 +118,20 @@ def test_a_store_that_hangs_again_and_again_holds_nothing_up_is_said_and_costs_n
 
 def checkpoints_that_cannot_be_written_do_not_pile_up(run: Told) -> None:
     with hanging(run.folder, "write-objects"):
-        said = run.says("note epoch ", "the store: it has not taken the checkpoint of")
-        assert "is taking longer than" in said and "still missing: " in said
-        epoch = int(said.split()[2])
+        said = run.says("stalled epoch ", "the store: it has not taken the checkpoint of")
+        what, missing, _ = said.split("|")
+        assert missing.strip()
+        epoch = int(what.split()[2])
         run.reads_on()
     assert run.says("epoch") == f"epoch {epoch}"
 
 
 def going_back_waits_for_the_fate_of_a_manifest(run: Told) -> None:
     with hanging(run.folder, "write-manifests"):
-        run.says("note writing the manifest of epoch ", "is taking longer than")
+        run.says("stalled writing the manifest of epoch ")
         run.reads_on()
         kill(pid_of(run.folder, "middle"))
-        run.says("note writing the manifest of epoch ", "and going back waits for it")
+        run.says("stalled writing the manifest of epoch ", "and going back waits for it")
     run.says("epoch")  # the one that hung
     run.says("epoch")  # all are back
 

@@ -18,26 +18,28 @@ KEYS, RECORDS = 11, 60_000
 
 class Heard(es.Listener):
     def __init__(self) -> None:
-        self.notes: list[str] = []
+        self.events: list[es.RunEvent] = []
         self._more = threading.Condition()
         self.epochs = 0
 
-    def note(self, text: str, warning: bool) -> None:
+    def on_event(self, event: es.RunEvent) -> None:
+        if isinstance(event, es.events.Progressed):
+            return
         with self._more:
-            self.notes.append(text)
-            self._more.notify_all()
-
-    def epoch(self, manifest: Any) -> None:
-        with self._more:
-            self.epochs += 1
+            self.events.append(event)
+            self.epochs += isinstance(event, es.events.EpochStable)
             self._more.notify_all()
 
     def wait_until(self, holds: Any) -> None:
         with self._more:
-            assert self._more.wait_for(holds, timeout=150), self.notes
+            assert self._more.wait_for(holds, timeout=150), self.events
 
-    def says(self, text: str) -> bool:
-        return any(text in note for note in self.notes)
+    def is_packed(self) -> bool:
+        return any(isinstance(event, es.events.WorkersPacked) for event in self.events)
+
+    def is_spread(self) -> bool:
+        changes = [event for event in self.events if isinstance(event, es.events.PlanChanged)]
+        return any(change.workers_before < change.workers == 4 for change in changes)
 
 
 @pytest.mark.long
@@ -65,11 +67,11 @@ def test_shards_of_a_worker_that_is_gone_for_good_are_packed_and_spread_again(
         try:
             heard.wait_until(lambda: heard.epochs >= 3)
             end_tree(workers[0])
-            heard.wait_until(lambda: heard.says("all shards are packed onto"))
+            heard.wait_until(heard.is_packed)
             packed = heard.epochs
             heard.wait_until(lambda: heard.epochs >= packed + 3)
             started.append(worker(tmp_path, "127.0.0.1", address, 7))
-            heard.wait_until(lambda: heard.says("the same on 4 worker(s) instead of"))
+            heard.wait_until(heard.is_spread)
             spread = heard.epochs
             heard.wait_until(lambda: heard.epochs >= spread + 2)
             result = run.wait()

@@ -12,6 +12,7 @@ from everstream.core.coordinators import restarts
 from everstream.engine.result import RunResult
 from everstream.engine.tasks.driver.driver import Driver
 from everstream.engine.tasks.transport.control_messages import Hello
+from everstream.events import ConnectionCut, PeerUnreachable, RunEvent
 
 from .conftest import MASTER, Killer, expected, killable, shown
 from .places import store_of
@@ -60,23 +61,19 @@ def the_driver_behind_it(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Story(Killer):
-    """Does something at epoch 3, and something at a note that holds certain words."""
+    """Does something at epoch 3, and something when a worker cannot be reached."""
 
     def __init__(
-        self, folder: Path, at_3: Callable[[], None], words: str = "", then: Any = None
+        self, folder: Path, at_3: Callable[[], None], unreachable: Callable[[], None] | None = None
     ) -> None:
         super().__init__(folder, at_epoch=lambda epoch: at_3() if epoch == 3 else None)
-        self.words = words
-        self.then = then
+        self.unreachable = unreachable
 
-    def note(self, text: str, warning: bool) -> None:
-        super().note(text, warning)
-        if self.then is not None and self.words in text:
-            self.then()
-            self.then = None
-
-    def said(self, words: str) -> bool:
-        return any(words in note for note in self.notes)
+    def on_event(self, event: RunEvent) -> None:
+        super().on_event(event)
+        if self.unreachable is not None and isinstance(event, PeerUnreachable):
+            self.unreachable()
+            self.unreachable = None
 
 
 def run(folder: Path, story: Story, checkpoint: Any = OFTEN, max_restarts: int = 20) -> RunResult:
@@ -107,18 +104,18 @@ def test_frames_lost_in_a_short_cut_are_noticed_and_made_up_for(
     assert shown(tmp_path) == expected()
     assert relay.swallowed_bytes >= 500
     assert result.recoveries  # more than one where the machine itself is silent for seconds
-    assert story.said("was cut")
+    assert story.of(ConnectionCut)
 
 
 @pytest.mark.usefixtures("one_worker_behind_it")
 def test_a_network_that_swallows_everything_for_long_is_noticed_said_and_survived(
     tmp_path: Path, relay: Relay
 ) -> None:
-    story = Story(tmp_path, relay.swallow, "has not reached worker", relay.heal)
+    story = Story(tmp_path, relay.swallow, relay.heal)
     result = run(tmp_path, story)
     assert shown(tmp_path) == expected()
     assert result.recoveries
-    assert story.said("was cut") and story.said("has not reached worker")
+    assert story.of(ConnectionCut) and story.of(PeerUnreachable)
 
 
 @pytest.mark.usefixtures("the_driver_behind_it")

@@ -14,14 +14,13 @@ from typing import Any
 import pytest
 
 import everstream as es
-from everstream.core.manifest import EpochManifest
-from everstream.engine.reporting.listener import RunStatus
 from everstream.engine.result import RunResult
+from everstream.events import RunStatus, StoreDamaged
 from everstream.pipeline.checkpointing import Checkpointing
 from tests.processes import wait_until_gone
 from tests.sampling import sampled
 
-from .conftest import MASTER, Killer, kill, open_gate
+from .conftest import MASTER, Killer, kill, newest_manifest, open_gate
 from .drivers import wait_for_line
 from .places import in_a_folder, store_of
 from .shapes import SCHEMES, fork, fork_rows, loop, loop_rows, starts
@@ -94,9 +93,9 @@ class Onlooker(Killer):
         self.operator = operator
         self.counts: list[int] = []
 
-    def progress(self, snapshot: RunStatus) -> None:
-        self.counts.append(snapshot.totals.get(self.operator, 0))
-        super().progress(snapshot)
+    def progress(self, status: RunStatus) -> None:
+        self.counts.append(status.totals.get(self.operator, 0))
+        super().progress(status)
 
 
 def test_uncoordinated_a_killed_branch_leaves_the_other_process_and_counters_untouched(
@@ -123,29 +122,24 @@ class Spoiler(Killer):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.known: set[str] = set()
-        self.noticed: list[str] = []
 
-    def epoch(self, manifest: EpochManifest) -> None:
-        refs = [ref for record in manifest.records.values() for ref in record.all_objects]
+    def epoch(self, epoch: int) -> None:
+        records = newest_manifest(store_of(self.folder)).records.values()
+        refs = [ref for record in records for ref in record.all_objects]
         logs = {
             ref.name for ref in refs if ref.name.startswith("numbers-0/") and ".log" in ref.name
         }
         fresh = logs - self.known  # the lines before this one can do without it
         self.known |= logs
-        if manifest.epoch >= 4 and fresh and not self.noticed:
+        if epoch >= 4 and fresh and not self.of(StoreDamaged):
             for path in (self.folder / "store").glob(f"[oc]*/{max(fresh)}*"):
                 path.write_bytes(bytes(reversed(path.read_bytes())))
             with suppress(ProcessLookupError):  # lines move on while it is being restarted
                 kill(starts(self.folder, "left.0")[-1])
 
-    def note(self, text: str, warning: bool) -> None:
-        super().note(text, warning)
-        if "is left out" in text or "falling back" in text:
-            self.noticed.append(text)
-
-    def progress(self, snapshot: RunStatus) -> None:
-        if self.noticed:
-            super().progress(snapshot)
+    def progress(self, status: RunStatus) -> None:
+        if self.of(StoreDamaged):
+            super().progress(status)
 
 
 @in_a_folder
@@ -158,7 +152,7 @@ def test_a_corrupt_newest_log_segment_is_noticed_and_costs_no_results(tmp_path: 
         assert "its checksum does not match" in str(refusal)
         assert "no older checkpoint is left" in str(refusal)
         return
-    assert listener.noticed
+    assert listener.of(StoreDamaged)
     for side in ("left", "right"):
         assert difference(fork_rows(), shown(tmp_path / side)) == (0, 0)
 
@@ -166,19 +160,19 @@ def test_a_corrupt_newest_log_segment_is_noticed_and_costs_no_results(tmp_path: 
 SCRIPT = """
 import sys
 from pathlib import Path
-from everstream.engine.reporting.listener import Listener
+from everstream.events import EpochStable
 from tests.chaos import shapes
 from tests.chaos.conftest import MASTER
 from tests.chaos.places import store_of
 
-class Tell(Listener):
-    def epoch(self, manifest):
-        print("epoch", manifest.epoch, flush=True)
+def tell(event):
+    if isinstance(event, EpochStable):
+        print("epoch", event.epoch, flush=True)
 
 folder = Path(sys.argv[1])
 result = getattr(shapes, sys.argv[2])(folder).run(
     checkpoint=shapes.SCHEMES[sys.argv[3]], store=store_of(folder), max_restarts=50,
-    master=MASTER, workers=4, listener=Tell(),
+    master=MASTER, workers=4, listener=tell,
 )
 print("outcome", result.outcome.value, "from", result.resumed_from, flush=True)
 """

@@ -54,8 +54,8 @@ class Begun(es.Listener):
     def __init__(self) -> None:
         self.reading = threading.Event()
 
-    def progress(self, snapshot: es.RunStatus) -> None:
-        if snapshot.records_read > 50:
+    def on_event(self, event: es.RunEvent) -> None:
+        if isinstance(event, es.events.Progressed) and event.status.records_read > 50:
             self.reading.set()
 
 

@@ -11,6 +11,7 @@ import pytest
 
 import everstream as es
 from everstream.engine.reporting.listener import Listener
+from everstream.events import WorkerSilent
 
 from .conftest import MASTER
 
@@ -34,11 +35,11 @@ class Opens(Listener):
 
     def __init__(self, pipe: Path) -> None:
         self.pipe = pipe
-        self.said: list[str] = []
+        self.silences: list[WorkerSilent] = []
 
-    def note(self, text: str, warning: bool) -> None:
-        self.said.append(text)
-        if "and its process lives" in text:
+    def on_event(self, event: es.RunEvent) -> None:
+        if isinstance(event, WorkerSilent):
+            self.silences.append(event)
             self.pipe.open("w").close()
 
 
@@ -56,8 +57,9 @@ def test_a_worker_that_holds_the_interpreter_lock_is_not_taken_for_dead(tmp_path
     )
     assert result.collected() == list(range(10))
     assert result.recoveries == []
-    (told, *_) = [text for text in listener.said if "and its process lives" in text]
-    assert "test_silence.py" in told and "in process" in told, "the user's own line is shown"
+    (silent, *_) = listener.silences
+    assert silent.worker == 0 and silent.doing is not None
+    assert "test_silence.py" in silent.doing and "in process" in silent.doing, "the user's own line"
 
 
 class Crashes(es.Operator):

@@ -56,8 +56,8 @@ def test_a_process_that_stood_by_takes_the_place_of_a_killed_one(
     started: list[float] = []
 
     class Watching(Killer):
-        def epoch(self, manifest: Any) -> None:
-            super().epoch(manifest)
+        def epoch(self, epoch: int) -> None:
+            super().epoch(epoch)
             if killed and not started and self.expected_failures == 1:
                 with_place = psutil.Process(pid_of(tmp_path, "middle"))
                 started.append(with_place.create_time())
@@ -101,7 +101,7 @@ def test_spares_die_too_and_workers_one_after_the_other(tmp_path: Path) -> None:
     result = handle.wait()
     assert shown(tmp_path) == expected()
     assert len(result.recoveries) == 3, "the spare's death is none"
-    assert any(note.startswith("a spare is gone") for note in listener.notes)
+    assert listener.of(es.events.SpareLost)
 
 
 def test_without_a_slot_for_it_a_spare_is_refused_with_what_to_do(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 import everstream as es
-from everstream.core.manifest import EpochManifest
-from everstream.core.measures import Measures
+from everstream.events import EpochStable, RunEvent, Sampled
 from everstream.runtime import spilled
 from everstream.runtime.outlets import waiting
 from tests.sampling import sampled
@@ -98,17 +97,20 @@ class KillerOfSpillers(Killer):
         self.killed = False
         self.spilled_bytes: dict[str, int] = {}
 
-    def epoch(self, manifest: EpochManifest) -> None:
-        for shard, record in manifest.records.items():
-            if record.spilled and not self.killed and shard.operator == "split":
-                self.killed = True
-                kill(starts(self.folder, f"split.{shard.number}")[-1])
-        if manifest.epoch > 200 and not self.killed:
-            open_gate(self.folder)  # nothing waited on disk: let it end, and the test fail
-
-    def measured(self, measures: Measures) -> None:
-        for shard, meter in measures.shards.items():
-            self.spilled_bytes[str(shard)] = meter.spilled_bytes
+    def on_event(self, event: RunEvent) -> None:
+        super().on_event(event)
+        match event:
+            case EpochStable(epoch=epoch, shards=shards):
+                for part in shards:
+                    operator, _, number = part.shard.rpartition(":")
+                    if part.spilled and not self.killed and operator == "split":
+                        self.killed = True
+                        kill(starts(self.folder, f"split.{number}")[-1])
+                if epoch > 200 and not self.killed:
+                    open_gate(self.folder)  # nothing waited on disk: let it end, and the test fail
+            case Sampled(shards=meters):
+                for shard, meter in meters.items():
+                    self.spilled_bytes[shard] = meter["spilled_bytes"]
 
 
 @pytest.mark.parametrize("name", sampled(CYCLIC, ["unaligned"]))

@@ -11,10 +11,20 @@ import pytest
 
 import everstream as es
 from everstream.core.ids import ShardId
-from everstream.core.manifest import EpochManifest
 from everstream.errors import StoreError
+from everstream.events import CheckpointFailed, RunEvent, StoreDamaged
 
-from .conftest import MASTER, Killer, expected, kill, killable, open_gate, pid_of, shown
+from .conftest import (
+    MASTER,
+    Killer,
+    expected,
+    kill,
+    killable,
+    newest_manifest,
+    open_gate,
+    pid_of,
+    shown,
+)
 
 OFTEN = es.Coordinated(every="200ms")
 
@@ -22,8 +32,9 @@ OFTEN = es.Coordinated(every="200ms")
 class Corrupter(Killer):
     """Spoils one object of the newest checkpoint and its copy, then kills a worker."""
 
-    def epoch(self, manifest: EpochManifest) -> None:
-        if manifest.epoch == 4:
+    def epoch(self, epoch: int) -> None:
+        if epoch == 4:
+            manifest = newest_manifest(self.folder / "store")
             newest = manifest.records[ShardId("count", 0)].objects[-1]
             for folder in ("objects", "copies"):
                 path = self.folder / "store" / folder / f"{newest.name}.{newest.checksum}"
@@ -41,7 +52,7 @@ def test_a_corrupt_newest_checkpoint_falls_back_to_the_last_whole_one_and_says_s
         checkpoint=OFTEN, store=tmp_path / "store", master=MASTER, workers=6, listener=listener
     )
     assert shown(tmp_path) == expected()
-    assert any("falling back to epoch" in note for note in listener.notes)
+    assert any(event.fallback_epoch is not None for event in listener.of(StoreDamaged))
     assert [report.from_epoch < 4 for report in result.recoveries] == [True]
 
 
@@ -69,23 +80,26 @@ class Filler(Killer):
         self.failed_at: int | None = None
         self.newest = 0
 
-    def epoch(self, manifest: EpochManifest) -> None:
-        self.newest = manifest.epoch
-        if manifest.epoch == 3:
+    def epoch(self, epoch: int) -> None:
+        self.newest = epoch
+        if epoch == 3:
             with self.file.open("wb", buffering=0) as file:
                 try:
                     while True:
                         file.write(bytes(4096))
                 except OSError:
                     return
-        if self.failed_at is not None and manifest.epoch > self.failed_at:
+        if self.failed_at is not None and epoch > self.failed_at:
             open_gate(self.folder)
 
-    def note(self, text: str, warning: bool) -> None:
-        super().note(text, warning)
-        if "given up" in text and self.failed_at is None:
+    def on_event(self, event: RunEvent) -> None:
+        super().on_event(event)
+        if isinstance(event, CheckpointFailed) and self.failed_at is None:
             self.failed_at = self.newest
-            self.file.unlink()
+            self.make_room()
+
+    def make_room(self) -> None:
+        self.file.unlink()
 
 
 def test_a_full_disk_is_said_and_checkpoints_go_on_when_there_is_room(
@@ -97,15 +111,15 @@ def test_a_full_disk_is_said_and_checkpoints_go_on_when_there_is_room(
     )
     assert shown(tmp_path) == expected()
     assert result.recoveries == []
-    assert any("given up" in note and "space" in note for note in listener.notes)
+    assert any("space" in failed.reason for failed in listener.of(CheckpointFailed))
     assert listener.failed_at is not None
 
 
 class Full(Filler):
     """Leaves the disk full."""
 
-    def note(self, text: str, warning: bool) -> None:
-        Killer.note(self, text, warning)
+    def make_room(self) -> None:
+        pass
 
 
 def test_a_disk_that_stays_full_ends_the_run_and_the_next_one_is_exact(
@@ -118,8 +132,8 @@ def test_a_disk_that_stays_full_ends_the_run_and_the_next_one_is_exact(
             checkpoint=OFTEN, listener=listener, tolerable_checkpoint_failures=5, **options
         )
     assert f"goes on from epoch {listener.newest}" in str(caught.value)
-    said = [note for note in listener.notes if "given up" in note]
-    assert len(said) == 1, "what does not change is said once"
+    news = [failed for failed in listener.of(CheckpointFailed) if not failed.repeated]
+    assert len(news) == 1, "what does not change is said once"
     listener.file.unlink()
     open_gate(tmp_path)
     killable(tmp_path).run(checkpoint=OFTEN, listener=es.Listener(), **options)
@@ -129,8 +143,8 @@ def test_a_disk_that_stays_full_ends_the_run_and_the_next_one_is_exact(
 class Deleter(Killer):
     """Deletes the store after some epochs."""
 
-    def epoch(self, manifest: EpochManifest) -> None:
-        if manifest.epoch == 3:
+    def epoch(self, epoch: int) -> None:
+        if epoch == 3:
             shutil.rmtree(self.folder / "store")
 
 

@@ -15,9 +15,9 @@ from everstream.cli.finding import load_pipeline
 from everstream.cli.run_command import RunCommand
 from everstream.core.manifest import FORMAT
 from everstream.core.orders import Outcome
-from everstream.engine.reporting.listener import RunStatus
 from everstream.engine.spark import slots
 from everstream.errors import UserError
+from everstream.events import RunStatus
 from everstream.state.control import Shards, record_settings
 from everstream.state.store import CheckpointStore
 from tests.engine.tasks.running import Notes

@@ -139,8 +139,8 @@ def test_workers_and_the_object_store_are_killed_and_the_output_is_exact(
     class KillsTheStore(es.Listener):
         killed = 0
 
-        def epoch(self, manifest: Any) -> None:
-            if not self.killed:
+        def on_event(self, event: es.RunEvent) -> None:
+            if isinstance(event, es.events.EpochStable) and not self.killed:
                 server.kill()
                 self.killed += 1
                 server.start()

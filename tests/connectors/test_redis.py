@@ -190,8 +190,8 @@ def test_workers_and_the_server_killed_in_the_middle_lose_nothing(tmp_path: Path
         class KillsTheServer(es.Listener):
             killed = 0
 
-            def epoch(self, manifest: Any) -> None:
-                if not self.killed:
+            def on_event(self, event: es.RunEvent) -> None:
+                if isinstance(event, es.events.EpochStable) and not self.killed:
                     server.stop()
                     self.killed += 1
                     server.start()

@@ -16,8 +16,9 @@ from everstream.audit.kill_plan import KillPlan, lasts_s, targets_of
 from everstream.audit.rehearsal import Rehearsal, rehearsed
 from everstream.core.plan import make_plan
 from everstream.engine.kills import Kill
-from everstream.engine.reporting.listener import Listener, RunStatus
+from everstream.engine.reporting.listener import Listener
 from everstream.engine.result import RunResult
+from everstream.events import Killing, Progressed, RunEvent
 from everstream.pipeline.batch import records_of
 from everstream.pipeline.graph import Kind
 from tests.sampling import sampled
@@ -43,11 +44,12 @@ class Keeping(Listener):
     def __init__(self, strategy: EndGate) -> None:
         self.strategy = strategy
 
-    def killing(self, kill: Kill) -> None:
-        self.strategy.on_kill(kill)
-
-    def progress(self, snapshot: RunStatus) -> None:
-        self.strategy.on_progress(snapshot.phase, time.monotonic())
+    def on_event(self, event: RunEvent) -> None:
+        match event:
+            case Killing(kill=kill):
+                self.strategy.on_kill(Kill.parse(kill))
+            case Progressed(status=status):
+                self.strategy.on_progress(status.phase, time.monotonic())
 
 
 @pytest.mark.parametrize("name", sampled(NAMES, ["word_count"]))

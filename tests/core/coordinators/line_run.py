@@ -1,6 +1,6 @@
 """A coordinator that keeps recovery lines, under test: it answers for its shards in one line each."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from everstream.connectors.generate.sources import Range

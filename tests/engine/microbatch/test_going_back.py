@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from everstream.core.manifest import EpochManifest
 from everstream.core.orders import Outcome
 from everstream.engine.microbatch.orders import ShardReport
+from everstream.events import StoreDamaged
 from everstream.simulation.shapes import shape_for
 from tests.engine.microbatch.world import CALM, DriverDies, LocalWorld
 
@@ -27,6 +28,7 @@ def test_every_manifest_after_a_fall_back_says_where_the_store_went_back_to() ->
     world = Rotten(1, shape_for(1), CALM)
     world.budget = 3
     assert world.run() is Outcome.FINISHED and world.drivers == 2
-    assert any(f"falling back to epoch {DAMAGED - 1}" in note for note in world.notes)
+    damaged = [event for event in world.events if isinstance(event, StoreDamaged)]
+    assert DAMAGED - 1 in [event.fallback_epoch for event in damaged]
     manifests = [EpochManifest.from_json(entry.body) for entry in world.store.manifests()]
     assert {manifest.returns for manifest in manifests} == {(DAMAGED - 1,)}

@@ -11,6 +11,7 @@ import everstream as es
 from everstream.core.orders import Outcome
 from everstream.engine.spark.context import make_context
 from everstream.errors import OperatorError, RunFailed
+from everstream.events import Killing
 from everstream.pipeline.checkpointing import EngineName
 from tests.engine.microbatch.pipelines import SMALL, counted, counting
 from tests.engine.tasks.running import MASTER, Notes
@@ -20,15 +21,6 @@ def run(pipeline: es.Pipeline, engine: EngineName = "microbatch", **options: Any
     return pipeline.run(
         **{"engine": engine, "master": MASTER, "checkpoint": SMALL, "progress": False, **options}
     )
-
-
-class Kills(Notes):
-    def __init__(self) -> None:
-        super().__init__()
-        self.killed: list[str] = []
-
-    def killing(self, kill: es.Kill) -> None:
-        self.killed.append(kill.operator)
 
 
 def everything(bad: Path) -> es.Pipeline:
@@ -94,10 +86,11 @@ def test_a_store_goes_from_one_engine_to_the_other_and_back(tmp_path: Path) -> N
 
 
 def test_workers_killed_in_the_middle_of_an_epoch_change_nothing() -> None:
-    told = Kills()
+    told = Notes()
     kills = ["numbers:1@before-snapshot", "count:0@after-prepare#2", "count:1@in-restore#3"]
     result = run(counting(), listener=told, kill=kills)
-    assert sorted(told.killed) == ["count", "count", "numbers"]
+    killed = sorted(event.operator for event in told.of(Killing))
+    assert killed == ["count", "count", "numbers"]
     assert sorted(report.shards for report in result.recoveries if report.injected) == [
         ("count:0",),
         ("count:1",),

@@ -8,6 +8,7 @@ from everstream.engine.microbatch.epochs import JobLost, Jobs
 from everstream.engine.microbatch.orders import Failed, Order, ShardReport
 from everstream.engine.microbatch.recoveries import Recoveries
 from everstream.errors import EnvironmentFault
+from everstream.events import EpochRepeated
 from everstream.simulation.shapes import shape_for
 from tests.engine.microbatch.world import CALM, LocalJobs, LocalWorld
 
@@ -55,7 +56,8 @@ def test_somebodys_code_that_fails_again_is_tried_after_pauses_that_grow() -> No
     world = Bad(1, shape_for(1), CALM)
     reports_of(world)
     assert world.slept == [FIRST_PAUSE_S, PAUSE_GROWTH * FIRST_PAUSE_S], "the first time at once"
-    assert any(f"in {FIRST_PAUSE_S:g} s going back" in note for note in world.notes)
+    repeated = [event for event in world.events if isinstance(event, EpochRepeated)]
+    assert FIRST_PAUSE_S in [event.retry_s for event in repeated]
 
 
 def test_a_job_that_is_lost_is_run_again_at_once() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from everstream.core.orders import Outcome
+from everstream.events import EpochRepeated
 from everstream.simulation.clock_shapes import alarms
 from everstream.simulation.shape import Shape
 from everstream.simulation.shapes import EVENT_TIME_SHAPES, SHAPES, columns, shape_for
@@ -67,13 +68,13 @@ def test_without_faults_nothing_is_run_again() -> None:
 
 
 def test_the_seeds_meet_every_kind_of_trouble() -> None:
-    notes: list[str] = []
+    repeated: list[EpochRepeated] = []
     drivers = 0
     for seed in range(SEEDS):
         world = LocalWorld(seed, shape_for(seed))
         world.run()
-        notes += world.notes
+        repeated += [event for event in world.events if isinstance(event, EpochRepeated)]
         drivers += world.drivers - 1
     assert drivers > 5
-    for trouble in ("do not agree on", "an executor is gone", "going back to epoch"):
-        assert any(trouble in note for note in notes), trouble
+    for trouble in ("do not agree on", "an executor is gone", "trouble"):
+        assert any(trouble in event.reason for event in repeated), trouble

@@ -22,6 +22,7 @@ from everstream.engine.microbatch.rows import Row, report_in
 from everstream.engine.microbatch.sizing import Sizing
 from everstream.engine.microbatch.task import Surroundings, Task
 from everstream.errors import LeaseLost
+from everstream.events import RunEvent, sentence
 from everstream.simulation.checks import Safety
 from everstream.simulation.disk import SimulatedDisk
 from everstream.simulation.outside import Outside, OutsideSink
@@ -192,6 +193,7 @@ class LocalWorld(Watcher):
         self.drivers = 0
         self.troubles = 0
         self.notes: list[str] = []
+        self.events: list[RunEvent] = []
         self.slept: list[float] = []
         self.epochs: Epochs | None = None
 
@@ -226,8 +228,10 @@ class LocalWorld(Watcher):
 
     # What a driver tells.
 
-    def note(self, text: str, warning: bool) -> None:
-        self.notes.append(text)
+    def tell(self, event: RunEvent) -> None:
+        self.events.append(event)
+        if (text := sentence(event)) is not None:
+            self.notes.append(text)
 
     def reached(self, point: Point) -> None:
         if self.chance.random() < self.rates.dead_driver:

@@ -41,7 +41,7 @@ def test_a_stop_under_back_pressure_takes_its_checkpoint(tmp_path: Path, apart: 
         listener=notes,
     )
     assert stopped.outcome is Outcome.STOPPED
-    assert not [text for text in notes.texts if "without a checkpoint" in text], notes.texts
+    assert not notes.of(es.events.StoppedWithoutCheckpoint), notes.texts
     assert stopped.checkpoint_count == 1
     assert stopped.records_in < RECORDS, "it was stopped in the middle"
     (tmp_path / "quick").touch()

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from everstream.engine.checkpoint_requests import CheckpointRequests
 from everstream.engine.handle import NOT_STARTED, RunHandle
 from everstream.engine.spark.context import make_context
 from everstream.engine.spark.slot_sharing import Share
+from everstream.events import Progressed, SettingsChanged
 from everstream.state.blobs import Blobs
 from tests.engine.tasks.running import MASTER, Notes
 
@@ -33,21 +35,19 @@ class Until(Notes):
         self._heard = threading.Condition()
         self._newest = NOT_STARTED
 
-    def progress(self, snapshot: es.RunStatus) -> None:
+    def on_event(self, event: es.RunEvent) -> None:
         with self._heard:
-            self._newest = snapshot
-            self._heard.notify_all()
-
-    def note(self, text: str, warning: bool) -> None:
-        with self._heard:
-            super().note(text, warning)
+            super().on_event(event)
+            if isinstance(event, Progressed):
+                self._newest = event.status
             self._heard.notify_all()
 
     def read(self, records: int) -> None:
         self._wait(lambda: self._newest.records_read >= records)
 
-    def said(self, text: str) -> None:
-        self._wait(lambda: any(text in note for note in self.texts))
+    def told(self, event: es.RunEvent) -> None:
+        """This event, whenever it was sent."""
+        self._wait(lambda: any(replace(known, at=0.0) == event for known in self.events))
 
     def _wait(self, so_far: Callable[[], bool]) -> None:
         with self._heard:
@@ -100,7 +100,7 @@ def test_a_run_is_looked_at_tuned_checkpointed_and_stopped(tmp_path: Path) -> No
         assert run.savepoint("kept", PATIENCE).epoch == 2
         assert run.status().phase is Phase.RUNNING
         run.tune(frequency=200_000)
-        heard.said("tuned: numbers.pattern=200000")
+        heard.told(SettingsChanged({"numbers.pattern": "200000"}))
         with pytest.raises(es.UserError, match="no setting 'batch'"):
             run.tune(batch=3)
         with pytest.raises(TimeoutError, match="it goes on"):
@@ -157,7 +157,7 @@ def test_two_pipelines_run_at_once_and_each_has_slots_of_its_own() -> None:
             full = endless("full").start(master=MASTER, listener=(notes := Notes()))
             with pytest.raises(es.UserError, match=r"has 6 slot.*'one' 2, 'other' 1, 'rest' 3"):
                 full.wait()
-            assert notes.texts == []
+            assert notes.events == []
     assert [run.wait().outcome for run in (first, second)] == [Outcome.STOPPED] * 2
 
 

@@ -7,16 +7,17 @@ from everstream.core.plan import make_plan
 from everstream.engine.injection import Injector
 from everstream.engine.kills import Kill
 from everstream.engine.reporting.listener import Listener
+from everstream.events import Killing, RunEvent
 
 WORKER = WorkerId(0)
 
 
 class Heard(Listener):
     def __init__(self) -> None:
-        self.kills: list[Kill] = []
+        self.kills: list[RunEvent] = []
 
-    def killing(self, kill: Kill) -> None:
-        self.kills.append(kill)
+    def on_event(self, event: RunEvent) -> None:
+        self.kills.append(event)
 
 
 def injector(*kills: str) -> tuple[Injector, Heard]:
@@ -41,7 +42,7 @@ def test_a_kill_in_time_is_asked_for_once_and_again_of_a_worker_that_died_of_som
     it.happening(again.kill)
     assert list(it.for_new_worker(WORKER)) == []
     assert list(it.due(4.0)) == []
-    assert heard.kills == [Kill("numbers", after_s=2.0)]
+    assert heard.kills == [Killing("numbers", 0, "numbers:0@2s")]
 
 
 def test_a_new_worker_watches_for_the_kills_that_have_not_happened() -> None:

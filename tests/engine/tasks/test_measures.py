@@ -8,25 +8,22 @@ from collections.abc import Iterator
 from typing import Any
 
 import everstream as es
-from everstream.core.ids import ShardId, WorkerId
-from everstream.core.manifest import EpochManifest
-from everstream.core.measures import Measures
-from everstream.core.meter import Meter
 from everstream.engine.measuring import unmeasured
-from everstream.engine.reporting.listener import RunStatus
 from everstream.engine.tasks.worker.process_use import ProcessUse
+from everstream.events import EpochStable, RunEvent, RunStatus, Sampled
 
 
 class Keeping(es.Listener):
     def __init__(self) -> None:
-        self.seen: list[Measures] = []
+        self.seen: list[Sampled] = []
 
-    def measured(self, measures: Measures) -> None:
-        self.seen.append(measures)
+    def on_event(self, event: RunEvent) -> None:
+        if isinstance(event, Sampled):
+            self.seen.append(event)
 
-    def complete(self) -> Iterator[Measures]:
+    def complete(self) -> Iterator[Sampled]:
         """Those in which workers and shards are measured."""
-        return (measures for measures in self.seen if measures.workers and measures.shards)
+        return (sample for sample in self.seen if sample.workers and sample.shards)
 
 
 def test_shards_and_workers_are_measured_while_they_work() -> None:
@@ -35,9 +32,9 @@ def test_shards_and_workers_are_measured_while_they_work() -> None:
     pipeline.source(es.Paced(es.Range(10**9), rate=300), name="numbers").collect()
     pipeline.run(workers=1, listener=keeping, until=lambda _: any(keeping.complete()))
     last = next(keeping.complete())
-    assert "numbers" in {operator for counts in last.counts.values() for operator in counts}
-    assert last.shards.keys() == last.counts.keys()
-    assert all(worker.pid not in (0, os.getpid()) for worker in last.workers.values())
+    assert "numbers" in {name for meter in last.shards.values() for name in meter["counts"]}
+    assert all(meter["counts"] for meter in last.shards.values())
+    assert all(worker["pid"] not in (0, os.getpid()) for worker in last.workers.values())
 
 
 def slowly(record: Any) -> Any:
@@ -46,27 +43,29 @@ def slowly(record: Any) -> Any:
 
 
 class Until:
-    """Until measures are as they should be; then the run stops."""
+    """Until a sample is as it should be; then the run stops."""
 
     def __init__(self, keeping: Keeping) -> None:
         self.keeping = keeping
 
     def __call__(self, _: RunStatus) -> bool:
-        return any(self.is_enough(measures) for measures in self.keeping.seen)
+        return any(self.is_enough(sample) for sample in self.keeping.seen)
 
-    def is_enough(self, measures: Measures) -> bool:
-        shards, workers = measures.shards, measures.workers.values()
-        numbers, slow = (shards.get(ShardId(n, 0), Meter()) for n in ("numbers", "slow"))
-        return (
-            numbers.blocked_s > numbers.busy_s + numbers.waiting_s
-            and slow.busy_s > slow.waiting_s + slow.blocked_s > 0
-            and slow.bytes_in > 0
-            and numbers.bytes_out >= slow.bytes_in
-            and slow.frames_waiting > 0
-            and slow.latency["out"].total == slow.timed > 0
+    def is_enough(self, sample: Sampled) -> bool:
+        workers = sample.workers.values()
+        if not {"numbers:0", "slow:0"} <= sample.shards.keys():
+            return False
+        numbers, slow = sample.shards["numbers:0"], sample.shards["slow:0"]
+        return bool(
+            numbers["blocked_s"] > numbers["busy_s"] + numbers["waiting_s"]
+            and slow["busy_s"] > slow["waiting_s"] + slow["blocked_s"] > 0
+            and slow["bytes_in"] > 0
+            and numbers["bytes_out"] >= slow["bytes_in"]
+            and slow["frames_waiting"] > 0
+            and sum(slow["latency"]["out"].values()) == slow["timed"] > 0
             and len(workers) == 2
-            and all(worker.cpu_s > 0 and worker.memory_bytes for worker in workers)
-            and all(worker.peak_bytes >= (worker.memory_bytes or 0) for worker in workers)
+            and all(worker["cpu_s"] > 0 and worker["memory_bytes"] for worker in workers)
+            and all(worker["peak_bytes"] >= worker["memory_bytes"] for worker in workers)
         )
 
 
@@ -77,25 +76,29 @@ def test_a_slow_operator_is_busy_and_the_one_before_it_is_blocked(tmp_path: Any)
     numbers.map(slowly, name="slow").sink(es.JsonLines(tmp_path / "out"), name="out")
     until = Until(keeping)
     pipeline.run(workers=2, listener=keeping, until=until)
-    assert any(until.is_enough(measures) for measures in keeping.seen)
+    assert any(until.is_enough(sample) for sample in keeping.seen)
 
 
 def test_a_worker_that_takes_anothers_place_counts_anew_under_another_attempt() -> None:
-    numbers, worker = ShardId("numbers", 0), WorkerId(0)
-    by_attempt: dict[int, Meter] = {}
+    by_attempt: dict[int, dict[str, Any]] = {}
     """The last figures of each process that has read some records."""
 
     class KillsOnceSaved(es.Listener):
         pid = 0
         epochs = 0
 
-        def measured(self, measures: Measures) -> None:
-            meter = measures.shards.get(numbers)
-            if worker in measures.workers and meter is not None and meter.records > 0:
-                self.pid = measures.workers[worker].pid
-                by_attempt[measures.workers[worker].attempt] = meter
+        def on_event(self, event: RunEvent) -> None:
+            match event:
+                case Sampled(
+                    shards={"numbers:0": {"records": records} as meter},
+                    workers={"0": {"pid": pid, "attempt": attempt}},
+                ) if records > 0:
+                    self.pid = pid
+                    by_attempt[attempt] = meter
+                case EpochStable():
+                    self._kill_at_the_second()
 
-        def epoch(self, manifest: EpochManifest) -> None:
+        def _kill_at_the_second(self) -> None:
             """The second one after the first figures has begun after them: it holds those records."""
             self.epochs += len(by_attempt) > 0
             if self.epochs == 2:
@@ -111,8 +114,8 @@ def test_a_worker_that_takes_anothers_place_counts_anew_under_another_attempt() 
         until=lambda _: len(by_attempt) == 2,
     )
     _, second = by_attempt.values()
-    assert second.records < result.records_in, "what the first process wrote is not among them"
-    assert second.timed == second.latency["out"].total
+    assert second["records"] < result.records_in, "what the first process wrote is not among them"
+    assert second["timed"] == sum(second["latency"]["out"].values())
 
 
 def test_a_run_can_be_without_measures() -> None:
@@ -121,9 +124,9 @@ def test_a_run_can_be_without_measures() -> None:
     pipeline.source(es.Paced(es.Range(300), rate=300), name="numbers").collect()
     with unmeasured():
         pipeline.run(workers=1, listener=keeping)
-    assert all(not measures.shards for measures in keeping.seen)
+    assert keeping.seen and all(not sample.shards for sample in keeping.seen)
     assert all(
-        worker.cpu_s == 0 for measures in keeping.seen for worker in measures.workers.values()
+        worker["cpu_s"] == 0 for sample in keeping.seen for worker in sample.workers.values()
     )
 
 

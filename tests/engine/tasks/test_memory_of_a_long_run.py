@@ -8,7 +8,7 @@ import pytest
 
 import everstream as es
 from everstream.core.newest import Newest
-from everstream.engine.reporting.listener import RunStatus
+from everstream.events import RunStatus
 from tests.spark import MASTER
 
 REMEMBERED = 50

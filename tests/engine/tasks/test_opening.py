@@ -7,6 +7,7 @@ import pytest
 import everstream as es
 from everstream.engine.store_session import checkpoints_in
 from everstream.errors import StoreError
+from everstream.events import RequestHonoured, RequestRefused
 from everstream.state.control import Shards, record_settings
 from everstream.state.store import CheckpointStore
 from tests.engine.tasks.running import Notes
@@ -56,8 +57,10 @@ def test_numbers_of_shards_that_were_asked_for_before_the_first_checkpoint_are_t
     record_settings(store.blobs, {}, asked)
     heard = Notes()
     pipeline.run(store=tmp_path / "store", master=MASTER, workers=2, listener=heard)
-    assert "'sum' has 4 shard(s) instead of 2, as was asked for" in heard.texts
-    assert any("3 shard(s) were asked for 'numbers', but its program" in t for t in heard.texts)
-    assert any("'gone', which the pipeline no longer has" in text for text in heard.texts)
+    (honoured,) = heard.of(RequestHonoured)
+    assert honoured.request == "rescale" and "'sum' has 4 shard(s) instead of 2" in honoured.text
+    refused = "\n".join(event.reason for event in heard.of(RequestRefused))
+    assert "3 shard(s) were requested for 'numbers', but its program" in refused
+    assert "'gone', which the pipeline no longer has" in refused
     newest = checkpoints_in(CheckpointStore.at(str(tmp_path / "store")))[0]
     assert newest.shard_counts["sum"] == 4 and newest.shard_counts["numbers"] == 1

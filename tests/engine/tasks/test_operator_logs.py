@@ -13,7 +13,7 @@ import pytest
 import everstream as es
 from everstream.core.ids import WorkerId
 from everstream.core.plan import make_plan
-from everstream.engine.reporting.logs import JsonFormatter, Logging
+from everstream.engine.reporting.listener import JsonFormatter, Logging
 from everstream.engine.tasks.liveness.crash_breadcrumb import CrashBreadcrumb
 from everstream.engine.tasks.worker.operator_logs import (
     LINES_PER_S,
@@ -22,6 +22,7 @@ from everstream.engine.tasks.worker.operator_logs import (
     levels,
     pass_on,
 )
+from everstream.events import CheckpointFailed, Note
 
 from .running import run
 
@@ -62,8 +63,9 @@ def vars_of(record: logging.LogRecord) -> Any:
 
 def test_what_a_run_says_is_logged_with_its_pipeline(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="everstream"):
-        Logging("told").note("epoch 1 given up", True)
-        Logging("told").note("stopping", False)
+        Logging("told").on_event(CheckpointFailed(1, "epoch 1 given up"))
+        Logging("told").on_event(CheckpointFailed(2, "epoch 2 given up", repeated=True))
+        Logging("told").on_event(Note("stop", "stopping"))
     assert [(r.levelname, r.getMessage(), vars_of(r).pipeline) for r in caplog.records] == [
         ("WARNING", "epoch 1 given up", "told"),
         ("INFO", "stopping", "told"),

@@ -2,6 +2,7 @@
 
 import io
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,11 +10,12 @@ from rich.console import Console
 
 import everstream as es
 from everstream.core.orders import Phase
-from everstream.core.plan import make_plan
 from everstream.engine.configuration import in_force
 from everstream.engine.options import RunConfig
-from everstream.engine.reporting.listener import Listener, RunStatus
-from everstream.engine.reporting.progress import Both, LinePace, watching
+from everstream.engine.reporting.listener import Listener, Listeners
+from everstream.engine.reporting.progress import LinePace, watching
+from everstream.events import Note, Progressed, RunStatus
+from tests.observability.history import telling
 
 from .running import Notes, run
 
@@ -44,14 +46,14 @@ def lines(terminal: bool = False) -> tuple[Console, io.StringIO]:
 def test_lines_carry_the_time_and_go_where_the_console_is() -> None:
     console, text = lines()
     with watching("shop", Listener(), True, console) as told:
-        told.started(make_plan(es.Pipeline("shop").source(es.Range(2)).collect(), 1), 2)
-        told.progress(snapshot(1))
-        told.note("[careful]", True)
+        told.on_event(replace(telling.run(), total_records=2))
+        told.on_event(Progressed(snapshot(1)))
+        told.on_event(Note("input", "[careful]", True))
     said = text.getvalue().splitlines()
     assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", line) for line in said)
     assert [line[20:] for line in said] == [
         "shop: starting",
-        "2 operators in 1 shard(s) on 1 worker(s)",
+        "3 operators in 3 shard(s) on 2 worker(s)",
         "running, 1 records, 50%, 0 records/s, epoch 1",
         "! [careful]",
     ]
@@ -60,7 +62,7 @@ def test_lines_carry_the_time_and_go_where_the_console_is() -> None:
 def test_a_terminal_gets_a_live_line() -> None:
     console, text = lines(terminal=True)
     with watching("shop", Listener(), True, console) as told:
-        told.progress(snapshot(7))
+        told.on_event(Progressed(snapshot(7)))
     assert "running, 7 records" in text.getvalue()
 
 
@@ -82,7 +84,7 @@ def test_progress_is_shown_where_it_is_wanted(
     config = RunConfig.of(in_force(None, options))
     assert config.progress is shown
     with watching("shop", config.listener, config.progress, lines()[0]) as told:
-        assert isinstance(told, Both) is shown
+        assert isinstance(told, Listeners) is shown
 
 
 def test_a_script_shows_how_its_run_goes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import everstream as es
 from everstream.core.orders import Outcome
+from everstream.events import Note, PlanChanged, Progressed, RequestHonoured
 from everstream.state.control import Shards, read_settings, record_settings
 from everstream.state.signing import blobs_at
 from everstream.state.store import CheckpointStore
@@ -24,25 +25,28 @@ PROTOCOLS = {
 
 
 class Heard(es.Listener):
-    """Notes what is said, and lets others wait for records."""
+    """Keeps what is reported, and lets others wait for records."""
 
     def __init__(self) -> None:
-        self.notes: list[str] = []
+        self.events: list[es.RunEvent] = []
         self.plans: list[dict[str, int]] = []
         self._read = threading.Condition()
         self.records = 0
         self.result: Any = None
 
-    def note(self, text: str, warning: bool) -> None:
-        self.notes.append(text)
+    def on_event(self, event: es.RunEvent) -> None:
+        match event:
+            case PlanChanged(operators=operators):
+                self.plans.append({operator.chain: operator.shards for operator in operators})
+            case Progressed(status=status):
+                with self._read:
+                    self.records = status.records_read
+                    self._read.notify_all()
+            case _:
+                self.events.append(event)
 
-    def rescaled(self, plan: Any) -> None:
-        self.plans.append({name: chain.shards for name, chain in plan.chains.items()})
-
-    def progress(self, snapshot: es.RunStatus) -> None:
-        with self._read:
-            self.records = snapshot.records_read
-            self._read.notify_all()
+    def noted(self, text: str) -> bool:
+        return any(isinstance(event, Note) and text in event.text for event in self.events)
 
     def wait_for(self, records: int) -> None:
         with self._read:
@@ -140,9 +144,10 @@ def test_the_next_run_has_the_shards_that_were_asked_for_until_its_program_says_
     stopped(counting(), 300, 3)
     assert read_settings(blobs_at(str(store), None)).shards == {"count": Shards(3, 2)}
     second = stopped(counting(), 800, None)
-    assert "'count' has 3 shard(s) instead of 2, as was asked for" in second.notes
+    (honoured,) = [event for event in second.events if isinstance(event, RequestHonoured)]
+    assert honoured.request == "rescale" and "'count' has 3 shard(s)" in honoured.text
     other = stopped(counting(shards=1), 1_500, None)
-    assert any("'count' goes on with 1 shard(s) instead of 3" in note for note in other.notes)
+    assert other.noted("'count' goes on with 1 shard(s) instead of 3")
     check_exact(other.result, all_read=True)
 
 
@@ -204,7 +209,7 @@ def test_records_on_their_way_arrive_before_a_changed_program_goes_on(
     after.wait_for(heard.records + 1_000)
     again.stop()
     check_exact(again.wait())
-    assert any("'count' goes on with 3 shard(s) instead of 2" in note for note in after.notes)
+    assert after.noted("'count' goes on with 3 shard(s) instead of 2")
 
 
 def test_micro_batches_go_on_with_other_numbers_of_shards(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 import everstream as es
 from everstream.core.orders import Outcome
 from everstream.errors import OperatorError
+from everstream.events import ShardFailed, WorkersLimited
 from tests.engine.tasks.running import Notes, run
 
 
@@ -137,7 +138,8 @@ def test_an_exception_in_user_code_ends_the_run_with_operator_record_and_traceba
     assert (cause.operator, cause.record) == ("divide", "500")
     assert "ZeroDivisionError" in cause.traceback
     assert "divide" in str(failure.value) and "ZeroDivisionError" in str(failure.value)
-    assert sum("divide:0 failed" in text for text in notes.texts) == 1, "tried again once"
+    failures = [failed.shards for failed in notes.of(ShardFailed)]
+    assert failures == [("divide:0",)], "tried again once"
     assert "not tried a third time" in str(failure.value)
 
 
@@ -146,9 +148,9 @@ def test_a_sink_that_is_away_for_a_while_is_tried_again_after_a_pause(tmp_path: 
     back = tmp_path / "back"
 
     class Outage(Notes):
-        def note(self, text: str, warning: bool) -> None:
-            super().note(text, warning)
-            if "trying again in 1 s" in text:
+        def on_event(self, event: es.RunEvent) -> None:
+            super().on_event(event)
+            if isinstance(event, ShardFailed) and event.retry_s == 1.0:
                 back.touch()
 
     def show(record: int) -> None:
@@ -160,7 +162,7 @@ def test_a_sink_that_is_away_for_a_while_is_tried_again_after_a_pause(tmp_path: 
     notes = Outage()
     result = run(pipeline, max_restarts=2, listener=notes)
     assert result.outcome is Outcome.FINISHED and result.records_out == 100
-    assert sum(" failed: " in text for text in notes.texts) == 2
+    assert len(notes.of(ShardFailed)) == 2
 
 
 def test_a_finished_pipeline_is_not_run_again_unless_fresh(tmp_path: Path) -> None:
@@ -215,7 +217,8 @@ def test_more_workers_than_slots_are_packed_and_said_so() -> None:
     notes = Notes()
     result = run(pipeline, workers=50, listener=notes)
     assert Counter(result.collected()) == Counter(range(1000))
-    assert any("packed onto 6 worker(s)" in text for text in notes.texts)
+    (limited,) = notes.of(WorkersLimited)
+    assert (limited.asked, limited.available) == (50, 6)
 
 
 def test_a_checkpoint_is_taken_every_so_many_records() -> None:

@@ -11,6 +11,7 @@ from everstream.core.orders import Outcome
 from everstream.engine.heartbeat import HeartbeatThread
 from everstream.engine.standby import StandingBy
 from everstream.errors import LeaseLost, StoreError
+from everstream.events import StoreTaken
 from everstream.state.heartbeat import WAITING, Heartbeat, Life, read_heartbeat
 from everstream.state.store import CheckpointStore, Lease
 from tests.engine.tasks.running import Notes
@@ -100,7 +101,7 @@ def test_a_run_that_failed_is_taken_over_at_once(tmp_path: Path) -> None:
     until(first.is_heard)
     first.end(Outcome.FAILED)
     assert isinstance(second.end(), Lease)
-    assert second.notes.texts[-1] == "taking over from 'first'"
+    assert second.notes.events[-1] == StoreTaken("first", standby=True)
 
 
 def test_of_two_standbys_one_takes_over_and_the_other_watches_it(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from everstream.core.plan import make_plan, rescaled
 from everstream.engine.reporting.listener import Listener
 from everstream.engine.start_retry import LONGEST_PAUSE_S, Starting
 from everstream.errors import ConnectionLost, ConnectorError
+from everstream.events import StartDelayed, StartReached
 from tests.connectors.postgres_server import PostgresServer, install_postgres
 from tests.engine.tasks.running import MASTER, Notes
 
@@ -45,9 +46,10 @@ def test_it_is_tried_again_with_growing_pauses_and_said_once() -> None:
     starting = Starting(60.0, notes, clock.now_s, clock.sleep)
     assert starting.reach(work) == "done"
     assert clock.pauses == sorted(clock.pauses) and clock.pauses[-1] == LONGEST_PAUSE_S
-    assert len(notes.texts) == 2
-    assert "the database is away. Trying again for up to 60 s" in notes.texts[0]
-    assert "--start-timeout" in notes.texts[0] and "reached again after" in notes.texts[1]
+    assert notes.events == [
+        StartDelayed("the database is away.", 60.0),
+        StartReached(sum(clock.pauses)),
+    ]
 
 
 def test_the_deadline_is_named_when_it_has_passed() -> None:
@@ -92,11 +94,11 @@ class BringsItBack(Listener):
 
     def __init__(self, server: PostgresServer) -> None:
         self.server = server
-        self.texts: list[str] = []
+        self.missed: list[str] = []
 
-    def note(self, text: str, warning: bool) -> None:
-        self.texts.append(text)
-        if "cannot start yet" in text:
+    def on_event(self, event: es.RunEvent) -> None:
+        if isinstance(event, StartDelayed):
+            self.missed.append(event.reason)
             self.server.start()
 
 
@@ -114,7 +116,7 @@ def test_a_database_that_is_away_while_the_run_starts_is_waited_for(
     listener = BringsItBack(server)
     result = pipeline.run(master=MASTER, listener=listener)
     assert sorted(row["n"] for row in result.collected()) == list(range(1, 51))
-    assert any("cannot start yet: cannot connect to the database" in t for t in listener.texts)
+    assert any("cannot connect to the database" in reason for reason in listener.missed)
 
 
 def test_a_database_that_does_not_come_back_or_does_not_want_us_ends_the_start(
@@ -126,7 +128,7 @@ def test_a_database_that_does_not_come_back_or_does_not_want_us_ends_the_start(
     notes = Notes()
     with pytest.raises(ConnectorError, match="no_such_database"):
         stranger.run(master=MASTER, listener=notes)
-    assert notes.texts == [], "that is not tried again"
+    assert not notes.of(StartDelayed), "that is not tried again"
     pipeline = copied(server)
     server.stop()
     with pytest.raises(ConnectionLost, match=r"--start-timeout\) is 0.5 s"):

@@ -43,7 +43,7 @@ def test_a_worker_without_everstream_is_named_with_the_fix(
     assert "could not start, twice for the same reason" in said
     assert f"('{python}') has no everstream: install it there (pip install everstream)" in said
     assert "PYSPARK_PYTHON" in said
-    assert any("worker 0 could not start" in text for text in notes.texts)
+    assert any(failed.process == 0 for failed in notes.of(es.events.StartFailed))
 
 
 @pytest.mark.parametrize(
