@@ -7,6 +7,8 @@ import ast
 import dataclasses
 import inspect
 from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import get_args
 
@@ -82,7 +84,7 @@ def _event(kind: type) -> str:
 
 
 def _described(kind: type) -> str:
-    says = _field_texts(kind)
+    says = {name: text for owner in kind.__mro__[::-1] for name, text in _texts(owner).items()}
     rows = [
         f"| `{field.name}` | `{_type(field)}` | {says.get(field.name, '')} |".replace("|  |", "| |")
         for field in dataclasses.fields(kind)
@@ -100,21 +102,22 @@ def _type(field: "dataclasses.Field[object]") -> str:
     return name.replace("|", "\\|")
 
 
-def _field_texts(kind: type) -> dict[str, str]:
-    """Field -> the string below it, in this class and those that it inherits from."""
+def _texts(kind: type) -> dict[str, str]:
+    """Field -> the string below it in this class."""
     texts: dict[str, str] = {}
-    for owner in reversed(kind.__mro__):
-        if not dataclasses.is_dataclass(owner):
-            continue
-        (tree,) = ast.parse(inspect.getsource(owner)).body
-        assert isinstance(tree, ast.ClassDef)
-        for statement, below in zip(tree.body, tree.body[1:], strict=False):
-            match statement, below:
-                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
-                    value=ast.Constant(value=text)
-                ):
-                    texts[name] = " ".join(str(text).split())
+    body = _bodies().get(kind.__name__, [])
+    for statement, below in pairwise(body):
+        match statement, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=text)):
+                texts[name] = " ".join(str(text).split())
     return texts
+
+
+@cache
+def _bodies() -> dict[str, list[ast.stmt]]:
+    """Class -> its statements."""
+    tree = ast.parse(inspect.getsource(events))
+    return {node.name: node.body for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def sampled(measures: Measures, status: RunStatus) -> Sampled:
         totals=dict(status.totals),
         shards={
             str(shard): {
-                **_plain(meter),
+                **plain(meter),
                 "counts": {
                     name: list(pair) for name, pair in measures.counts.get(shard, {}).items()
                 },
@@ -98,7 +98,7 @@ def sampled(measures: Measures, status: RunStatus) -> Sampled:
             for shard, meter in measures.shards.items()
         },
         workers={
-            str(worker): {**_plain(process), "machine": process.machine.partition("/")[0]}
+            str(worker): {**plain(process), "machine": process.machine.partition("/")[0]}
             for worker, process in measures.workers.items()
         },
     )
@@ -230,7 +230,7 @@ def _shard_checkpoint(record: CheckpointRecord) -> ShardCheckpoint:
     )
 
 
-def _plain(measured: Any) -> dict[str, Any]:
+def plain(measured: Any) -> dict[str, Any]:
     """The fields of a meter as values that JSON can hold."""
     return {
         field.name: _value(getattr(measured, field.name)) for field in dataclasses.fields(measured)
@@ -243,5 +243,5 @@ def _value(value: Any) -> Any:
     if isinstance(value, Histogram):
         return {str(bucket): count for bucket, count in enumerate(value.counts) if count}
     if isinstance(value, Losses):
-        return _plain(value)
+        return plain(value)
     return value

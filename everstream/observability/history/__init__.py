@@ -1,1 +1,1 @@
-"""What a run tells of itself, as plain entries: kept in its store, sent to its monitor, made into a view."""
+"""The events of a run: kept in its store as plain entries, and made into a view and traces."""

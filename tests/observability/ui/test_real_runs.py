@@ -235,5 +235,5 @@ def test_no_secret_is_in_a_view_a_history_or_the_metrics(tmp_path: Path) -> None
     from everstream.state.signing import StoreKey, blobs_at
 
     history = list(StoredHistory(blobs_at(str(store), StoreKey.given(key))).news())
-    assert history[-1]["kind"] == "end"
-    assert all(SECRET not in text for text in [*texts, json.dumps(history)])
+    assert isinstance(history[-1], es.events.RunEnded)
+    assert all(SECRET not in text for text in [*texts, *map(str, history)])
