@@ -124,7 +124,7 @@ class Progressed(Event):
 
 
 @dataclass(frozen=True)
-class Sampled(Event):
+class MetricsSampled(Event):
     """What shards and workers have measured so far, twice a second."""
 
     phase: str
@@ -276,7 +276,7 @@ class WorkerLost(Failure):
 
 
 @dataclass(frozen=True)
-class ShardFailed(Failure):
+class OperatorFailed(Failure):
     """An operator, a source or a sink raised."""
 
     reason: str
@@ -411,7 +411,7 @@ class EpochStable(Event):
 
 
 @dataclass(frozen=True)
-class CheckpointFailed(Event):
+class CheckpointAborted(Event):
     """A checkpoint was given up. The run continues without it."""
 
     epoch: int
@@ -550,7 +550,7 @@ RunEvent: TypeAlias = (
     RunStarted
     | Resumed
     | Progressed
-    | Sampled
+    | MetricsSampled
     | Stopping
     | StoppedWithoutCheckpoint
     | RunEnded
@@ -564,7 +564,7 @@ RunEvent: TypeAlias = (
     | StartFailed
     | SpareLost
     | WorkerLost
-    | ShardFailed
+    | OperatorFailed
     | ConnectionCut
     | EpochRepeated
     | RecoveryUpdated
@@ -574,7 +574,7 @@ RunEvent: TypeAlias = (
     | Killing
     | CheckpointStarted
     | EpochStable
-    | CheckpointFailed
+    | CheckpointAborted
     | CheckpointsSucceed
     | IntervalChanged
     | StoreDamaged
@@ -590,7 +590,7 @@ RunEvent: TypeAlias = (
 )
 """Everything a run can report."""
 
-AnyFailure: TypeAlias = WorkerLost | ShardFailed | ConnectionCut | EpochRepeated
+AnyFailure: TypeAlias = WorkerLost | OperatorFailed | ConnectionCut | EpochRepeated
 """The events that begin a recovery."""
 
 _WARNINGS = (
@@ -604,7 +604,7 @@ _WARNINGS = (
     WorkerSilent,
     MemoryNear,
     StoreTaken,
-    CheckpointFailed,
+    CheckpointAborted,
     StoreDamaged,
     Stalled,
     QuiesceGivenUp,
@@ -618,7 +618,7 @@ def is_warning(event: RunEvent) -> bool:
     match event:
         case Note(warning=warning):
             return warning
-        case WorkerLost() | ShardFailed() | ConnectionCut() | EpochRepeated():
+        case WorkerLost() | OperatorFailed() | ConnectionCut() | EpochRepeated():
             return not event.injected
         case _:
             return isinstance(event, _WARNINGS)
@@ -630,7 +630,7 @@ def sentence(event: RunEvent) -> str | None:
         case (
             RunStarted()
             | Progressed()
-            | Sampled()
+            | MetricsSampled()
             | RunEnded()
             | WorkerStarted()
             | RecoveryUpdated()
@@ -681,7 +681,7 @@ def sentence(event: RunEvent) -> str | None:
             return f"a spare is gone ({how}); Spark starts another one"
         case WorkerLost(worker=worker, how=how):
             return f"worker {worker} is lost ({how}): {_then(event)}"
-        case ShardFailed(shards=shards, reason=reason):
+        case OperatorFailed(shards=shards, reason=reason):
             return f"{', '.join(shards)} failed ({reason}): {_then(event)}"
         case ConnectionCut(sender=sender, receiver=receiver, how=how):
             link = f"the connection from worker {sender} to worker {receiver}"
@@ -707,7 +707,7 @@ def sentence(event: RunEvent) -> str | None:
         case Killing(operator=operator, shard=shard, of_driver=of_driver):
             target = "the driver" if of_driver else f"the process of {operator}:{shard}"
             return f"killing {target}, as requested"
-        case CheckpointFailed(reason=reason, repeated=repeated):
+        case CheckpointAborted(reason=reason, repeated=repeated):
             return None if repeated else reason
         case CheckpointsSucceed(number=number, failed=failed):
             return f"checkpoints succeed again (number {number}), after {failed} failed in a row"

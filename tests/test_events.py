@@ -49,7 +49,7 @@ EVENTS: tuple[type, ...] = get_args(RunEvent)
 FIGURES = {
     events.RunStarted,
     events.Progressed,
-    events.Sampled,
+    events.MetricsSampled,
     events.RunEnded,
     events.WorkerStarted,
     events.RecoveryUpdated,
@@ -132,7 +132,7 @@ def test_an_event_has_a_sentence_unless_it_only_carries_figures(kind: type) -> N
 @pytest.mark.parametrize(
     "event",
     [
-        events.CheckpointFailed(3, "epoch 3 given up: no room", repeated=True),
+        events.CheckpointAborted(3, "epoch 3 given up: no room", repeated=True),
         events.IntervalChanged(5.0),
         events.DriverLost("killed by SIGKILL"),
         dataclasses.replace(made(events.PlanChanged), explained=True),
@@ -158,7 +158,7 @@ def test_a_failure_is_a_warning_unless_it_was_injected() -> None:
             "worker 1 is lost (killed): rolling back to epoch 4",
         ),
         (
-            events.ShardFailed("away", shards=("a:0", "b:0"), from_epoch=4, retry_s=2.0),
+            events.OperatorFailed("away", shards=("a:0", "b:0"), from_epoch=4, retry_s=2.0),
             "a:0, b:0 failed (away): retrying in 2 s, rolling back to epoch 4",
         ),
         (
@@ -289,7 +289,7 @@ def test_kinds_are_saved_and_never_change() -> None:
         "run": "RunStarted",
         "resumed": "Resumed",
         "progressed": "Progressed",
-        "sample": "Sampled",
+        "sample": "MetricsSampled",
         "stopping": "Stopping",
         "stopped_without_checkpoint": "StoppedWithoutCheckpoint",
         "end": "RunEnded",
@@ -303,7 +303,7 @@ def test_kinds_are_saved_and_never_change() -> None:
         "start_failed": "StartFailed",
         "spare_lost": "SpareLost",
         "worker_lost": "WorkerLost",
-        "shard_failed": "ShardFailed",
+        "operator_failed": "OperatorFailed",
         "connection_cut": "ConnectionCut",
         "epoch_repeated": "EpochRepeated",
         "failure": "RecoveryUpdated",
@@ -313,7 +313,7 @@ def test_kinds_are_saved_and_never_change() -> None:
         "kill": "Killing",
         "checkpoint_started": "CheckpointStarted",
         "checkpoint": "EpochStable",
-        "checkpoint_failed": "CheckpointFailed",
+        "checkpoint_failed": "CheckpointAborted",
         "checkpoints_succeed": "CheckpointsSucceed",
         "interval": "IntervalChanged",
         "store_damaged": "StoreDamaged",
@@ -348,7 +348,7 @@ def test_entries_of_the_first_version_become_events() -> None:
     found = [from_entry(entry) for entry in earlier]
     assert found == [
         events.Note("", "epoch 3 given up", True, at=AT),
-        events.CheckpointFailed(3, "epoch 3 given up", repeated=True, at=AT),
+        events.CheckpointAborted(3, "epoch 3 given up", repeated=True, at=AT),
         events.IntervalChanged(2.0, at=AT),
         events.DriverLost("SIGKILL", at=AT),
         events.Killing("count", 1, at=AT),

@@ -14,7 +14,7 @@ from typing import Any, Self
 from everstream.cli.messages import Failed, Finished, Message, Opened, Told
 from everstream.cli.run_command import RunCommand
 from everstream.cli.supervise import Supervisor
-from everstream.engine.reporting.building import Recoveries
+from everstream.engine.reporting.building import RecoveryUpdates
 from everstream.engine.reporting.listener import sent
 from everstream.errors import EverstreamError
 from everstream.events import Progressed, RunEnded, RunEvent
@@ -35,7 +35,7 @@ class Page:
         self._supervisor = supervisor
         self._options = command.options
         self._say = say
-        self._recoveries = Recoveries(uuid.uuid4().hex)
+        self._recoveries = RecoveryUpdates(uuid.uuid4().hex)
         self._history: HistoryWriter | None = None
         self._troubles: SimpleQueue[str] = SimpleQueue()
         self.live = Live()

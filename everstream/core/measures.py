@@ -25,7 +25,7 @@ class WorkerMeasures:
 
 @dataclass(frozen=True)
 class Measures:
-    """What the event `Sampled` is made of: sums, so that two of them say how it went in between."""
+    """What the event `MetricsSampled` is made of: sums, so that two of them say how it went in between."""
 
     wall_s: float
     """When, as seconds since 1970."""

@@ -116,13 +116,13 @@ class Refused:
 
 
 @dataclass(frozen=True)
-class Tell:
+class Publish:
     """Send this event to those who watch the run."""
 
     event: RunEvent
 
 
 Order: TypeAlias = (
-    SendTo | Place | Dismiss | WriteManifest | Discard | EndRun | Quiesced | Refused | Tell
+    SendTo | Place | Dismiss | WriteManifest | Discard | EndRun | Quiesced | Refused | Publish
 )
 """Everything a coordinator can order; an engine carries out every one."""

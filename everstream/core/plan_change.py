@@ -30,7 +30,7 @@ from typing import TypeAlias
 
 from everstream.core.coordinators.coordinator import Coordinator
 from everstream.core.manifest import EpochManifest, shard_counts
-from everstream.core.orders import Phase, Policy, Tell
+from everstream.core.orders import Phase, Policy, Publish
 from everstream.core.plan import Plan, rescaled, spread
 from everstream.core.scheme import Scheme
 from everstream.core.upgrade.compatibility import fallbacks
@@ -91,7 +91,7 @@ class FailRun:
     error: EverstreamError
 
 
-Decision: TypeAlias = StartQuiesce | TakePlan | ReturnToFormer | GiveUp | FailRun | Tell
+Decision: TypeAlias = StartQuiesce | TakePlan | ReturnToFormer | GiveUp | FailRun | Publish
 """Everything a plan change can decide; an engine performs every one, in their order."""
 
 
@@ -181,7 +181,7 @@ class PlanChange:
         plan, target = coordinator.plan, self._target
         reason = f"a change of shards ({difference(plan, target)})"
         return [
-            Tell(
+            Publish(
                 QuiesceStarted(
                     shard_counts(plan), shard_counts(target), len(plan.workers), len(target.workers)
                 )
@@ -236,7 +236,7 @@ class PlanChange:
         self._given_up = shard_counts(refused)
         successor = self._successor(former.plan, coordinator, former.manifests)
         reason = f"{error.message} The run resumes with the former shards."
-        return [Tell(RequestRefused("rescale", reason)), ReturnToFormer(successor, error)]
+        return [Publish(RequestRefused("rescale", reason)), ReturnToFormer(successor, error)]
 
     # Pack: nothing can quiesce without the workers that are missing.
 
@@ -262,7 +262,7 @@ class PlanChange:
         unwritten = coordinator.unwritten is not None
         successor = self._successor(packed, coordinator, coordinator.manifests, unwritten)
         return [
-            Tell(WorkersPacked(missing, workers, self._pack_after_s, present)),
+            Publish(WorkersPacked(missing, workers, self._pack_after_s, present)),
             TakePlan(successor, explained=True),
         ]
 

@@ -19,10 +19,10 @@ from everstream.core.orders import (
     Order,
     Outcome,
     Place,
+    Publish,
     Quiesced,
     Refused,
     SendTo,
-    Tell,
     WriteManifest,
 )
 from everstream.core.plan import rescaled
@@ -182,7 +182,7 @@ class SimulatedDriver:
                     for worker in self.workers.values():
                         self._send(worker, Shutdown())
                     self._end(Outcome.FAILED, error)
-                case Tell(event=event):
+                case Publish(event=event):
                     world.tell(event)
                 case _:
                     assert_never(decision)
@@ -244,7 +244,7 @@ class SimulatedDriver:
                     self._start_writing(manifest)
                 case Discard(objects=objects):
                     self._remove(partial(self.store.discard, objects))
-                case Tell(event=event):
+                case Publish(event=event):
                     world.tell(event)
                 case EndRun() | Quiesced() | Refused() if self.is_zombie:
                     world.event(f"driver {self.number}, which was replaced, ends: {order}")

@@ -19,10 +19,10 @@ from everstream.events import (
     ConnectionCut,
     EpochRepeated,
     EpochStable,
+    OperatorFailed,
     Progressed,
     RunEvent,
     RunStatus,
-    ShardFailed,
     WorkerLost,
 )
 from everstream.state.store import CheckpointStore
@@ -178,7 +178,7 @@ class Killer(Listener):
                 return
             case EpochStable(epoch=epoch):
                 self.epoch(epoch)
-            case WorkerLost() | ShardFailed() | ConnectionCut() | EpochRepeated():
+            case WorkerLost() | OperatorFailed() | ConnectionCut() | EpochRepeated():
                 self.failure(event)
         self.events.append(event)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import everstream as es
-from everstream.events import EpochStable, RunEvent, Sampled
+from everstream.events import EpochStable, MetricsSampled, RunEvent
 from everstream.runtime import spilled
 from everstream.runtime.outlets import waiting
 from tests.sampling import sampled
@@ -108,7 +108,7 @@ class KillerOfSpillers(Killer):
                         kill(starts(self.folder, f"split.{number}")[-1])
                 if epoch > 200 and not self.killed:
                     open_gate(self.folder)  # nothing waited on disk: let it end, and the test fail
-            case Sampled(shards=meters):
+            case MetricsSampled(shards=meters):
                 for shard, meter in meters.items():
                     self.spilled_bytes[shard] = meter["spilled_bytes"]
 

@@ -12,7 +12,7 @@ import pytest
 import everstream as es
 from everstream.core.ids import ShardId
 from everstream.errors import StoreError
-from everstream.events import CheckpointFailed, RunEvent, StoreDamaged
+from everstream.events import CheckpointAborted, RunEvent, StoreDamaged
 
 from .conftest import (
     MASTER,
@@ -94,7 +94,7 @@ class Filler(Killer):
 
     def on_event(self, event: RunEvent) -> None:
         super().on_event(event)
-        if isinstance(event, CheckpointFailed) and self.failed_at is None:
+        if isinstance(event, CheckpointAborted) and self.failed_at is None:
             self.failed_at = self.newest
             self.make_room()
 
@@ -111,7 +111,7 @@ def test_a_full_disk_is_said_and_checkpoints_go_on_when_there_is_room(
     )
     assert shown(tmp_path) == expected()
     assert result.recoveries == []
-    assert any("space" in failed.reason for failed in listener.of(CheckpointFailed))
+    assert any("space" in failed.reason for failed in listener.of(CheckpointAborted))
     assert listener.failed_at is not None
 
 
@@ -132,7 +132,7 @@ def test_a_disk_that_stays_full_ends_the_run_and_the_next_one_is_exact(
             checkpoint=OFTEN, listener=listener, tolerable_checkpoint_failures=5, **options
         )
     assert f"goes on from epoch {listener.newest}" in str(caught.value)
-    news = [failed for failed in listener.of(CheckpointFailed) if not failed.repeated]
+    news = [failed for failed in listener.of(CheckpointAborted) if not failed.repeated]
     assert len(news) == 1, "what does not change is said once"
     listener.file.unlink()
     open_gate(tmp_path)

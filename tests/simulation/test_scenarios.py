@@ -12,7 +12,7 @@ from everstream.connectors.generate.sources import Range
 from everstream.core.messages import Restore
 from everstream.core.orders import Outcome, Policy
 from everstream.core.scheme import NONE
-from everstream.events import CheckpointFailed, StoreDamaged, WorkerLost
+from everstream.events import CheckpointAborted, StoreDamaged, WorkerLost
 from everstream.pipeline.stream import Pipeline
 from everstream.simulation.checks import Answers
 from everstream.simulation.outside import OutsideSink
@@ -274,7 +274,7 @@ def test_a_full_disk_costs_epochs_but_no_results(world: World) -> None:
     world.when("epoch 1 is stable", lambda: world.fill_disk(for_s=0.1))
     history = world.run()
     assert history.right and history.recoveries == 0
-    reasons = [failed.reason for failed in told(world, CheckpointFailed)]
+    reasons = [failed.reason for failed in told(world, CheckpointAborted)]
     assert any("could not save" in reason and "No space left" in reason for reason in reasons)
 
 
@@ -283,14 +283,14 @@ def test_a_disk_that_is_full_at_the_end_delays_the_end() -> None:
         world = calm(seed)
         world.when("numbers:0 takes its last", partial(world.fill_disk, 0.3))
         assert world.run().right
-        assert told(world, CheckpointFailed)
+        assert told(world, CheckpointAborted)
 
 
 def test_a_manifest_whose_answer_got_lost_counts(world: World) -> None:
     world.when("epoch 2 is being written", world.lose_answer)
     world.when("epoch 2 is stable", lambda: world.kill_worker(0))
     assert world.run().right
-    assert not told(world, CheckpointFailed)
+    assert not told(world, CheckpointAborted)
 
 
 def give_up_epoch_two_and_let_its_manifest_arrive_late(world: World) -> None:
@@ -305,7 +305,7 @@ def test_a_manifest_that_arrives_after_it_was_given_up_counts_for_nobody(world: 
     events: list[str] = []
     world.watchers.append(events.append)
     assert world.run().right
-    assert 2 in {failed.epoch for failed in told(world, CheckpointFailed)}
+    assert 2 in {failed.epoch for failed in told(world, CheckpointAborted)}
     assert 1 in rolled_back_to(world)
     restored = next(e for e in events[events.index("driver 2 starts") :] if "Restore" in e)
     assert "stable 1" in restored
@@ -331,7 +331,7 @@ def test_a_manifest_that_is_only_late_counts(world: World) -> None:
     world.when("epoch 2 is being written", lambda: world.delay_manifest(for_s=0.0))
     world.when("epoch 2 is stable", lambda: world.kill_worker(0))
     assert world.run().right
-    assert not told(world, CheckpointFailed)
+    assert not told(world, CheckpointAborted)
 
 
 def test_a_lease_that_arrives_late_keeps_nobody_from_taking_over(world: World) -> None:

@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 from everstream.core.coordinators.coordinated_strategy import CoordinatedStrategy
 from everstream.core.orders import Outcome, Policy
 from everstream.core.scheme import NONE
-from everstream.events import CheckpointFailed, RunEvent, StoreDamaged
+from everstream.events import CheckpointAborted, RunEvent, StoreDamaged
 from everstream.simulation.__main__ import app
 from everstream.simulation.faults import NO_FAULTS, Faults
 from everstream.simulation.shapes import SHAPES, shape_for
@@ -46,7 +46,7 @@ def test_the_seeds_meet_every_shape_and_every_kind_of_fault() -> None:
         late = {fault for fault in faults if fault.startswith(f"{folder}/")}
         assert {fault.split()[1] for fault in late} == {"times", "arrives"}
     assert any(isinstance(event, StoreDamaged) and event.fallback_epoch for event in told)
-    reasons = [event.reason for event in told if isinstance(event, CheckpointFailed)]
+    reasons = [event.reason for event in told if isinstance(event, CheckpointAborted)]
     assert any("could not save" in reason for reason in reasons)
     assert any("OddError" in str(event) for event in told)
     assert any("given up: not complete after" in reason for reason in reasons)

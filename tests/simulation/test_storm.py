@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from everstream.cli.app import app
 from everstream.core.coordinators.coordinated_strategy import CoordinatedStrategy
 from everstream.core.registry import PROTOCOLS
-from everstream.events import RunEvent, ShardFailed
+from everstream.events import OperatorFailed, RunEvent
 from everstream.simulation import checks
 from everstream.simulation.__main__ import app as replay
 from everstream.simulation.history import History
@@ -80,7 +80,7 @@ def test_a_storm_has_every_kind_of_fault() -> None:
     for rotten in ("rot objects/", "rot copies/"):
         assert any(fault.startswith(rotten) for fault in faults)
     assert any("was read from its copy" in note for note in notes)
-    assert any(isinstance(event, ShardFailed) and event.retry_s for event in told)
+    assert any(isinstance(event, OperatorFailed) and event.retry_s for event in told)
 
 
 def test_the_command_counts_verdicts_and_fails_if_one_is_wrong(

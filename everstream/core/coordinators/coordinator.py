@@ -51,6 +51,7 @@ from everstream.errors import (
 from everstream.events import (
     AnyFailure,
     ConnectionCut,
+    OperatorFailed,
     QuiesceGivenUp,
     SpareLost,
     Stalled,
@@ -58,7 +59,6 @@ from everstream.events import (
     StoppedWithoutCheckpoint,
     WorkerLost,
 )
-from everstream.events import ShardFailed as ShardFailedEvent
 
 TIMES_AS_LONG = 3
 """As a checkpoint may take while there is other work."""
@@ -542,7 +542,7 @@ class Coordinator:
         pause_s = run.restarts.back_off.pause_s(now_s)
         what, shard = f"{failed.shard} failed", failed.shard
         reason = failed.error.message.splitlines()[0]
-        event = ShardFailedEvent(reason, shards=(str(shard),))
+        event = OperatorFailed(reason, shards=(str(shard),))
         if not self._survives(event, what, [shard], None, failed.error, now_s, pause_s):
             return
         if pause_s:

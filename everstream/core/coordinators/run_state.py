@@ -24,15 +24,15 @@ from everstream.core.orders import (
     Outcome,
     Phase,
     Policy,
+    Publish,
     Quiesced,
     Refused,
     SendTo,
-    Tell,
     WriteManifest,
 )
 from everstream.core.plan import Plan
 from everstream.errors import EverstreamError, InternalError
-from everstream.events import CheckpointFailed, CheckpointsSucceed, RunEvent
+from everstream.events import CheckpointAborted, CheckpointsSucceed, RunEvent
 
 
 class Outbox:
@@ -48,7 +48,7 @@ class Outbox:
         self._orders.append(SendTo(worker, command))
 
     def tell(self, event: RunEvent) -> None:
-        self._orders.append(Tell(event))
+        self._orders.append(Publish(event))
 
     def take(self) -> list[Order]:
         orders, self._orders = self._orders, []
@@ -217,7 +217,7 @@ class RunState:
     def give_up(self, number: int, what: str, cause: str, owner: object = None) -> None:
         """A checkpoint could not be had: say so if that is news, and end if it is one too many."""
         is_news = self.failures.failed(number, cause, owner)
-        self.outbox.tell(CheckpointFailed(int(number), f"{what}: {cause}", not is_news))
+        self.outbox.tell(CheckpointAborted(int(number), f"{what}: {cause}", not is_news))
         failed = self.failures.too_many(cause, self.stable_epoch)
         if failed is not None and not self.over:
             self.end(Outcome.FAILED, failed)

@@ -47,7 +47,7 @@ from everstream.errors import (
     said,
 )
 from everstream.events import (
-    CheckpointFailed,
+    CheckpointAborted,
     CheckpointsSucceed,
     EpochRepeated,
     Note,
@@ -292,7 +292,7 @@ class Epochs:
         """The store has not taken an epoch: it is run again after a while, but not for ever."""
         text = f"epoch {epoch} given up: {cause}"
         is_news = self._failures.failed(self._jobs_run, cause)  # the same epoch is run again
-        self.watcher.tell(CheckpointFailed(int(epoch), text, not is_news))
+        self.watcher.tell(CheckpointAborted(int(epoch), text, not is_news))
         self._failed(text)
         too_many = self._failures.too_many(cause, self.stable)
         if too_many is not None:

@@ -16,12 +16,12 @@ from everstream.events import (
     EdgeLayout,
     EpochStable,
     Killing,
+    MetricsSampled,
     OperatorLayout,
     PlanChanged,
     RecoveryUpdated,
     RunStarted,
     RunStatus,
-    Sampled,
     ShardCheckpoint,
 )
 from everstream.hiding import hidden_in, without_secret
@@ -80,9 +80,9 @@ def plan_changed(before: Plan, after: Plan, *, explained: bool = False) -> PlanC
     )
 
 
-def sampled(measures: Measures, status: RunStatus) -> Sampled:
+def sampled(measures: Measures, status: RunStatus) -> MetricsSampled:
     """What shards and workers have measured so far."""
-    return Sampled(
+    return MetricsSampled(
         at=measures.wall_s,
         phase=status.phase.value,
         epoch=int(status.epoch),
@@ -104,9 +104,9 @@ def sampled(measures: Measures, status: RunStatus) -> Sampled:
     )
 
 
-def sampled_from(manifest: EpochManifest | None, status: RunStatus) -> Sampled:
+def sampled_from(manifest: EpochManifest | None, status: RunStatus) -> MetricsSampled:
     """Where no process stays to be measured: how far each shard is, as its checkpoint has it."""
-    return Sampled(
+    return MetricsSampled(
         phase=status.phase.value,
         epoch=int(status.epoch),
         records_read=status.records_read,
@@ -156,7 +156,7 @@ def recovery_updated(report: RecoveryReport, name: str, at: float) -> RecoveryUp
     )
 
 
-class Recoveries:
+class RecoveryUpdates:
     """Follows the recovery reports of a run, which fill up as it recovers."""
 
     def __init__(self, run: str) -> None:

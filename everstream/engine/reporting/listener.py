@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from everstream.errors import UserError
-from everstream.events import Progressed, RunEvent, Sampled, is_warning, sentence
+from everstream.events import MetricsSampled, Progressed, RunEvent, is_warning, sentence
 from everstream.hiding import hidden
 
 LONGEST = 4_000
@@ -79,7 +79,7 @@ def sent(event: RunEvent, clock: Callable[[], float] = time.time) -> RunEvent:
     """The event as everybody sees it: with its time, and without passwords."""
     if not event.at:
         event = replace(event, at=clock())
-    if isinstance(event, Progressed | Sampled):
+    if isinstance(event, Progressed | MetricsSampled):
         return event
     texts = {name: text for name, text in vars(event).items() if isinstance(text, str)}
     changed: dict[str, Any] = {

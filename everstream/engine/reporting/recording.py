@@ -14,7 +14,7 @@ from pyspark import SparkContext
 from everstream.core.registry import PROTOCOLS, name_of
 from everstream.engine.handle import RunHandle
 from everstream.engine.options import RunConfig
-from everstream.engine.reporting.building import About, Recoveries
+from everstream.engine.reporting.building import About, RecoveryUpdates
 from everstream.engine.reporting.listener import Listener, sent
 from everstream.events import Note, Progressed, RunEnded, RunEvent, RunStatus
 from everstream.observability.history.tracing import tracing
@@ -41,7 +41,7 @@ class Recorder(Listener):
         self._writer = writer
         self._troubles = troubles
         self._trace = tracing()
-        self._recoveries = Recoveries(run)
+        self._recoveries = RecoveryUpdates(run)
         self._status: RunStatus | None = None
 
     def on_event(self, event: RunEvent) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 from everstream.core.histogram import BUCKETS, Histogram
-from everstream.events import Sampled
+from everstream.events import MetricsSampled
 
 RISING = (
     *("busy_s", "waiting_s", "blocked_s", "bytes_in", "bytes_out", "commits"),
@@ -96,7 +96,7 @@ class Flow:
         self.at: float | None = None
         self._attempts: dict[str, int] = {}
 
-    def take(self, sample: Sampled) -> None:
+    def take(self, sample: MetricsSampled) -> None:
         self.at = sample.at
         self.shards.update(sample.shards)
         self.workers.update(sample.workers)

@@ -17,17 +17,17 @@ from typing import Any, TypeVar
 
 from everstream.errors import InternalError
 from everstream.events import (
-    CheckpointFailed,
+    CheckpointAborted,
     DriverLost,
     EpochStable,
     IntervalChanged,
     Killing,
+    MetricsSampled,
     PlanChanged,
     RecoveryUpdated,
     RunEnded,
     RunEvent,
     RunStarted,
-    Sampled,
     is_warning,
     sentence,
 )
@@ -44,7 +44,15 @@ FAILURES = 200
 NOTES = 200
 STALE_S = 15.0
 """Rates older than this are not rates any more."""
-URGENT = (RunStarted, PlanChanged, RecoveryUpdated, Killing, DriverLost, RunEnded, CheckpointFailed)
+URGENT = (
+    RunStarted,
+    PlanChanged,
+    RecoveryUpdated,
+    Killing,
+    DriverLost,
+    RunEnded,
+    CheckpointAborted,
+)
 """Events that are shown and saved at once."""
 POINTS = 600
 SERIES = (
@@ -87,7 +95,7 @@ class Series:
         return {"at": list(self._at), **{name: list(c) for name, c in self._columns.items()}}
 
 
-class Costs:
+class IntervalCosts:
     """What checkpoints and failures have cost, and where the interval lies on the curve of costs."""
 
     def __init__(self) -> None:
@@ -152,7 +160,7 @@ class RunView:
         self._started_at: float | None = None
         self._ended: View | None = None
         self._series = Series()
-        self._costs = Costs()
+        self._costs = IntervalCosts()
         self._line: dict[str, View] = {}
 
     def take(self, event: RunEvent) -> None:
@@ -167,11 +175,11 @@ class RunView:
                 self._begin(event)
             case PlanChanged() if self.run is not None:
                 self._take_plan(with_plan(self.run, event))
-            case Sampled():
+            case MetricsSampled():
                 self._sample(event)
             case EpochStable():
                 self._checkpoint(event)
-            case CheckpointFailed():
+            case CheckpointAborted():
                 self.failed_checkpoints += 1
                 self.checkpoints.append(_failed(event))
             case RecoveryUpdated():
@@ -243,7 +251,7 @@ class RunView:
         self.flow.workers = {}
         self.flow.interrupted()
 
-    def _sample(self, sample: Sampled) -> None:
+    def _sample(self, sample: MetricsSampled) -> None:
         self.flow.take(sample)
         self.phase, self.epoch = sample.phase, sample.epoch
         operators = self.run.operators if self.run is not None else ()
@@ -315,7 +323,7 @@ class RunView:
         return self.flow.at is not None and now - self.flow.at > STALE_S
 
 
-def _failed(event: CheckpointFailed) -> View:
+def _failed(event: CheckpointAborted) -> View:
     return {
         "epoch": event.epoch,
         "started_at": None,

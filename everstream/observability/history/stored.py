@@ -50,8 +50,9 @@ LIVE_ONLY: Final = (Progressed, CheckpointStarted)
 """Events that are not kept."""
 _SAVED_NAMES: Final = {
     "RunStarted": "run",
-    "Sampled": "sample",
+    "MetricsSampled": "sample",
     "EpochStable": "checkpoint",
+    "CheckpointAborted": "checkpoint_failed",
     "RecoveryUpdated": "failure",
     "Killing": "kill",
     "IntervalChanged": "interval",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from everstream.events import (
-    CheckpointFailed,
+    CheckpointAborted,
     EpochStable,
     RecoveryUpdated,
     RunEnded,
@@ -43,7 +43,7 @@ class Tracing:
                 self._pipeline = pipeline
             case EpochStable():
                 self._checkpoint(event)
-            case CheckpointFailed(epoch=epoch, reason=reason, at=at):
+            case CheckpointAborted(epoch=epoch, reason=reason, at=at):
                 span = self._begin("checkpoint", at, {"everstream.epoch": epoch})
                 self._fail(span, reason)
                 span.end(_ns(at))

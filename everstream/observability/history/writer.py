@@ -9,7 +9,14 @@ import time
 from collections.abc import Callable
 
 from everstream.errors import EverstreamError, said
-from everstream.events import DriverLost, PlanChanged, RunEnded, RunEvent, RunStarted, Sampled
+from everstream.events import (
+    DriverLost,
+    MetricsSampled,
+    PlanChanged,
+    RunEnded,
+    RunEvent,
+    RunStarted,
+)
 from everstream.observability.history.run_view import URGENT
 from everstream.observability.history.stored import (
     BLOB_BYTES,
@@ -58,7 +65,7 @@ class HistoryWriter:
         self._blob: list[RunEvent] = []
         self._number = 0
         self._sampled_at = 0.0
-        self._passed_over: Sampled | None = None
+        self._passed_over: MetricsSampled | None = None
         """The newest sample, if it came too soon after the one before it."""
         self._troubled = False
         self._wake = threading.Event()
@@ -72,7 +79,7 @@ class HistoryWriter:
         """An event to be kept. Returns at once."""
         if isinstance(event, LIVE_ONLY):
             return
-        if isinstance(event, Sampled):
+        if isinstance(event, MetricsSampled):
             due = self._due(event)
             self._passed_over = None if due else event
             if not due:
@@ -88,7 +95,9 @@ class HistoryWriter:
                 self._run = with_plan(self._run, event)
             self._waiting.append(shortened(event))
             if len(self._waiting) > WAITING:
-                kept: list[RunEvent] = [e for e in self._waiting if not isinstance(e, Sampled)]
+                kept: list[RunEvent] = [
+                    e for e in self._waiting if not isinstance(e, MetricsSampled)
+                ]
                 self._waiting = kept[-WAITING // 2 :]
         if isinstance(event, URGENT):
             self._wake.set()
@@ -121,7 +130,7 @@ class HistoryWriter:
             self._number, self._blob = self._number + 1, []
             prune(self._blobs, self._clock())
 
-    def _due(self, sample: Sampled) -> bool:
+    def _due(self, sample: MetricsSampled) -> bool:
         apart_s = max(SAMPLE_EVERY_S, len(sample.shards) / SHARDS_PER_S)
         if sample.phase == "running" and sample.at - self._sampled_at < apart_s:
             return False

@@ -17,7 +17,7 @@ from everstream.core.ids import (
 )
 from everstream.core.manifest import EpochManifest
 from everstream.core.messages import CheckpointTaken, Restored
-from everstream.core.orders import Order, Phase, Policy, SendTo, Tell, WriteManifest
+from everstream.core.orders import Order, Phase, Policy, Publish, SendTo, WriteManifest
 from everstream.core.plan import Plan, make_plan
 from everstream.pipeline.stream import Pipeline
 
@@ -43,7 +43,7 @@ def of(orders: Iterable[Order], kind: type[T]) -> list[T]:
             found.append(order)
         elif isinstance(order, SendTo) and isinstance(order.command, kind):
             found.append(order.command)
-        elif isinstance(order, Tell) and isinstance(order.event, kind):
+        elif isinstance(order, Publish) and isinstance(order.event, kind):
             found.append(order.event)
     return found
 

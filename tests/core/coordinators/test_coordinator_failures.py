@@ -86,7 +86,7 @@ def test_a_failed_checkpoint_costs_the_epoch_and_a_pause() -> None:
     run.tick(10.0)
     orders = run.report(CheckpointFailed(DOUBLE, run.it.generation, CheckpointNumber(1), "full"))
     reason = "epoch 1 given up: double:0 could not save: full"
-    assert of(orders, events.CheckpointFailed) == [events.CheckpointFailed(1, reason)]
+    assert of(orders, events.CheckpointAborted) == [events.CheckpointAborted(1, reason)]
     assert of(run.taken(1, NUMBERS, DOUBLE), WriteManifest) == []
     assert run.tick(10.0 + RETRY_S / 2) == []
     assert of(run.tick(25.0), StartCheckpoint) == [StartCheckpoint(Epoch(2))] * 2
@@ -104,8 +104,8 @@ def test_a_manifest_that_could_not_be_written_costs_the_epoch() -> None:
     run.tick(10.0)
     run.taken(1, NUMBERS, DOUBLE)
     orders = run.it.on_manifest_failed(StoreError("no room"), 11.0)
-    failed = events.CheckpointFailed(1, "epoch 1 given up: no room")
-    assert of(orders, events.CheckpointFailed) == [failed]
+    failed = events.CheckpointAborted(1, "epoch 1 given up: no room")
+    assert of(orders, events.CheckpointAborted) == [failed]
     assert run.it.stable_epoch == 0 and run.it.phase is Phase.RUNNING
     assert of(run.tick(20.0), StartCheckpoint)
 
@@ -141,8 +141,8 @@ def test_a_shard_that_fails_again_and_again_is_tried_after_longer_and_longer_pau
     run.restored()
     at_s = 0.0
     for pause_s in (1.0, 4.0, 10.0, 10.0):
-        assert of(failed(at_s), events.ShardFailed) == [
-            events.ShardFailed("away", shards=(str(DOUBLE),), from_epoch=0, retry_s=pause_s)
+        assert of(failed(at_s), events.OperatorFailed) == [
+            events.OperatorFailed("away", shards=(str(DOUBLE),), from_epoch=0, retry_s=pause_s)
         ]
         assert run.tick(at_s + pause_s - 0.01) == []
         at_s += pause_s

@@ -167,7 +167,7 @@ def test_an_epoch_that_takes_too_long_is_given_up_with_those_missing_and_the_nex
         "epoch 1 given up: not complete after 60 s; still missing: double:0. Held up by "
         "back-pressure: the marker has not come through to double:0"
     )
-    assert of(run.tick(70.0), events.CheckpointFailed) == [events.CheckpointFailed(1, reason)]
+    assert of(run.tick(70.0), events.CheckpointAborted) == [events.CheckpointAborted(1, reason)]
     assert of(run.tick(70.0 + RETRY_S), StartCheckpoint) == [StartCheckpoint(Epoch(2))] * 2
     assert run.taken(1, DOUBLE) == [], "what comes late counts for nobody"
     (write,) = of(run.taken(2, NUMBERS, DOUBLE), WriteManifest)

@@ -14,7 +14,7 @@ from .coordinating import DOUBLE, NUMBERS, P0, Run, of
 
 def told(orders: list[Order]) -> list[str]:
     """The causes that are news."""
-    return [e.reason for e in of(orders, events.CheckpointFailed) if not e.repeated]
+    return [e.reason for e in of(orders, events.CheckpointAborted) if not e.repeated]
 
 
 def full(run: Run, epoch: int, at_s: float) -> list[Order]:
@@ -35,7 +35,7 @@ def test_a_store_that_stays_full_is_said_once_and_ends_the_run_after_as_many_as_
     run.epoch(1, 10.0)
     first = full(run, 2, 20.0)
     assert len(told(first)) == 1 and "No space left" in told(first)[0]
-    failed = of(first, events.CheckpointFailed)
+    failed = of(first, events.CheckpointAborted)
     assert [event.epoch for event in failed] == [2, 2], "all of them can be counted"
     for epoch in (3, 4):
         orders = full(run, epoch, 10.0 * epoch)

@@ -74,7 +74,7 @@ def test_a_line_that_could_not_be_written_is_tried_again() -> None:
     run = Run().start()
     run.taken(NUMBERS, 1, position=5)
     orders = run.it.on_manifest_failed(StoreError("no room"), 1.0)
-    (failed,) = of(orders, events.CheckpointFailed)
+    (failed,) = of(orders, events.CheckpointAborted)
     assert (failed.epoch, failed.reason) == (1, "line 1 could not be saved: no room")
     assert of(run.it.on_tick(1.0 + RETRY_S / 2), WriteManifest) == []
     orders = run.it.on_tick(1.0 + RETRY_S)
@@ -294,7 +294,7 @@ def test_told_to_stop_everybody_takes_a_last_checkpoint() -> None:
 def test_a_last_checkpoint_that_failed_is_asked_for_again() -> None:
     run = Run().start()
     failed = CheckpointFailed(LEFT, run.generation[LEFT], CheckpointNumber(1), "full", final=True)
-    (event,) = of(run.report(failed), events.CheckpointFailed)
+    (event,) = of(run.report(failed), events.CheckpointAborted)
     assert (event.epoch, event.reason) == (1, "left:0 could not save checkpoint 1: full")
     assert of(run.it.on_tick(RETRY_S), StartCheckpoint)
 

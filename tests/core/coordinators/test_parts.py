@@ -10,7 +10,7 @@ from everstream.core.coordinators.run_state import Committing, Outbox, RunState
 from everstream.core.coordinators.termination import CycleTermination
 from everstream.core.ids import CheckpointNumber, Epoch, Generation, ShardId, TaskNumber
 from everstream.core.messages import Census, Progress, Shutdown
-from everstream.core.orders import PHASE_MOVES, Phase, Policy, SendTo, Tell
+from everstream.core.orders import PHASE_MOVES, Phase, Policy, Publish, SendTo
 from everstream.errors import ConnectorError, InternalError, RunFailed
 from everstream.events import SpareLost
 from tests.core.coordinators.coordinating import DOUBLE, H0, H1, NUMBERS, P0, P1, plan
@@ -25,7 +25,7 @@ def test_orders_are_taken_once_and_in_the_order_they_were_given() -> None:
     outbox = Outbox()
     outbox.tell(SpareLost("killed"))
     outbox.send(H0, Shutdown())
-    assert outbox.take() == [Tell(SpareLost("killed")), SendTo(H0, Shutdown())]
+    assert outbox.take() == [Publish(SpareLost("killed")), SendTo(H0, Shutdown())]
     assert outbox.take() == []
 
 

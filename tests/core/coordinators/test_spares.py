@@ -4,7 +4,7 @@ import pytest
 
 from everstream.core.ids import TaskNumber
 from everstream.core.messages import Recover, Restore, Resume
-from everstream.core.orders import Dismiss, Phase, Place, Policy, SendTo, Tell
+from everstream.core.orders import Dismiss, Phase, Place, Policy, Publish, SendTo
 from everstream.errors import EnvironmentFault
 from everstream.events import SpareLost, StartFailed
 from tests.core.coordinators.line_run import PLAN, PROCESSES
@@ -46,7 +46,7 @@ def test_whoever_was_replaced_stands_by_and_takes_the_next_place() -> None:
 def test_the_death_of_a_spare_is_nobodys_failure() -> None:
     run = with_spare(Policy(every_s=10.0, max_restarts=0))
     orders = run.it.on_process_lost(SPARE, "killed", 1.0)
-    assert orders == [Tell(SpareLost("killed"))] and run.it.phase is Phase.RUNNING
+    assert orders == [Publish(SpareLost("killed"))] and run.it.phase is Phase.RUNNING
     assert not run.it.recoveries
 
 
@@ -54,7 +54,7 @@ def test_a_spare_that_cannot_start_is_said_once_and_ends_nothing() -> None:
     run = with_spare(Policy(every_s=10.0, max_restarts=0))
     error = EnvironmentFault("no module")
     first, *rest = [run.it.on_start_failed(TaskNumber(3), error, float(n)) for n in range(5)]
-    assert first == [Tell(StartFailed(3, "no module", spare=True))]
+    assert first == [Publish(StartFailed(3, "no module", spare=True))]
     assert rest == [[]] * 4
 
 

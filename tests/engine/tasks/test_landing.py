@@ -32,7 +32,7 @@ def test_a_manifest_whose_put_times_out_is_given_up_for_good_and_the_run_ends_ex
     assert sorted(result.collected()) == list(range(10_000))
     troubles = [note.text for note in notes.of(es.events.Note) if note.topic == "store"]
     assert any("whether the newest manifest is in the store: no answer" in t for t in troubles)
-    (failed,) = notes.of(es.events.CheckpointFailed)
+    (failed,) = notes.of(es.events.CheckpointAborted)
     assert failed.epoch == 2 and "RuntimeError: no answer" in failed.reason
     assert 2 not in [manifest.epoch for manifest in result.checkpoints]
     (put,) = late

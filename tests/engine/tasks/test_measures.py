@@ -10,18 +10,18 @@ from typing import Any
 import everstream as es
 from everstream.engine.measuring import unmeasured
 from everstream.engine.tasks.worker.process_use import ProcessUse
-from everstream.events import EpochStable, RunEvent, RunStatus, Sampled
+from everstream.events import EpochStable, MetricsSampled, RunEvent, RunStatus
 
 
 class Keeping(es.Listener):
     def __init__(self) -> None:
-        self.seen: list[Sampled] = []
+        self.seen: list[MetricsSampled] = []
 
     def on_event(self, event: RunEvent) -> None:
-        if isinstance(event, Sampled):
+        if isinstance(event, MetricsSampled):
             self.seen.append(event)
 
-    def complete(self) -> Iterator[Sampled]:
+    def complete(self) -> Iterator[MetricsSampled]:
         """Those in which workers and shards are measured."""
         return (sample for sample in self.seen if sample.workers and sample.shards)
 
@@ -51,7 +51,7 @@ class Until:
     def __call__(self, _: RunStatus) -> bool:
         return any(self.is_enough(sample) for sample in self.keeping.seen)
 
-    def is_enough(self, sample: Sampled) -> bool:
+    def is_enough(self, sample: MetricsSampled) -> bool:
         workers = sample.workers.values()
         if not {"numbers:0", "slow:0"} <= sample.shards.keys():
             return False
@@ -89,7 +89,7 @@ def test_a_worker_that_takes_anothers_place_counts_anew_under_another_attempt() 
 
         def on_event(self, event: RunEvent) -> None:
             match event:
-                case Sampled(
+                case MetricsSampled(
                     shards={"numbers:0": {"records": records} as meter},
                     workers={"0": {"pid": pid, "attempt": attempt}},
                 ) if records > 0:

@@ -22,7 +22,7 @@ from everstream.engine.tasks.worker.operator_logs import (
     levels,
     pass_on,
 )
-from everstream.events import CheckpointFailed, Note
+from everstream.events import CheckpointAborted, Note
 
 from .running import run
 
@@ -63,8 +63,8 @@ def vars_of(record: logging.LogRecord) -> Any:
 
 def test_what_a_run_says_is_logged_with_its_pipeline(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="everstream"):
-        Logging("told").on_event(CheckpointFailed(1, "epoch 1 given up"))
-        Logging("told").on_event(CheckpointFailed(2, "epoch 2 given up", repeated=True))
+        Logging("told").on_event(CheckpointAborted(1, "epoch 1 given up"))
+        Logging("told").on_event(CheckpointAborted(2, "epoch 2 given up", repeated=True))
         Logging("told").on_event(Note("stop", "stopping"))
     assert [(r.levelname, r.getMessage(), vars_of(r).pipeline) for r in caplog.records] == [
         ("WARNING", "epoch 1 given up", "told"),

@@ -11,7 +11,7 @@ import pytest
 import everstream as es
 from everstream.core.orders import Outcome
 from everstream.errors import OperatorError
-from everstream.events import ShardFailed, WorkersLimited
+from everstream.events import OperatorFailed, WorkersLimited
 from tests.engine.tasks.running import Notes, run
 
 
@@ -138,7 +138,7 @@ def test_an_exception_in_user_code_ends_the_run_with_operator_record_and_traceba
     assert (cause.operator, cause.record) == ("divide", "500")
     assert "ZeroDivisionError" in cause.traceback
     assert "divide" in str(failure.value) and "ZeroDivisionError" in str(failure.value)
-    failures = [failed.shards for failed in notes.of(ShardFailed)]
+    failures = [failed.shards for failed in notes.of(OperatorFailed)]
     assert failures == [("divide:0",)], "tried again once"
     assert "not tried a third time" in str(failure.value)
 
@@ -150,7 +150,7 @@ def test_a_sink_that_is_away_for_a_while_is_tried_again_after_a_pause(tmp_path: 
     class Outage(Notes):
         def on_event(self, event: es.RunEvent) -> None:
             super().on_event(event)
-            if isinstance(event, ShardFailed) and event.retry_s == 1.0:
+            if isinstance(event, OperatorFailed) and event.retry_s == 1.0:
                 back.touch()
 
     def show(record: int) -> None:
@@ -162,7 +162,7 @@ def test_a_sink_that_is_away_for_a_while_is_tried_again_after_a_pause(tmp_path: 
     notes = Outage()
     result = run(pipeline, max_restarts=2, listener=notes)
     assert result.outcome is Outcome.FINISHED and result.records_out == 100
-    assert len(notes.of(ShardFailed)) == 2
+    assert len(notes.of(OperatorFailed)) == 2
 
 
 def test_a_finished_pipeline_is_not_run_again_unless_fresh(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from everstream.engine.reporting.building import (
     run_started,
     sampled,
 )
-from everstream.events import EpochStable, PlanChanged, RunStarted, RunStatus, Sampled
+from everstream.events import EpochStable, MetricsSampled, PlanChanged, RunStarted, RunStatus
 
 START = 1_700_000_000.0
 NUMBERS, FOLD = ShardId("numbers", 0), ShardId("fold", 0)
@@ -65,7 +65,7 @@ def sample(
     meter: Mapping[str, object] | None = None,
     latency_s: float | None = None,
     fold_worker: bool = True,
-) -> Sampled:
+) -> MetricsSampled:
     """So many seconds after the start so many records were given by the source, taken by the sink."""
     of_fold = Meter(**{"busy_s": seconds / 2, **(meter or {})})  # type: ignore[arg-type]
     if latency_s is not None:

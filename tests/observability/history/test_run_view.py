@@ -6,9 +6,9 @@ import pytest
 
 from everstream.core.coordinators.recovery_report import RecoveryReport
 from everstream.core.meter import Losses
-from everstream.engine.reporting.building import Recoveries
+from everstream.engine.reporting.building import RecoveryUpdates
 from everstream.errors import InternalError
-from everstream.events import CheckpointFailed, DriverLost, Note, RunEvent, Sampled
+from everstream.events import CheckpointAborted, DriverLost, MetricsSampled, Note, RunEvent
 from everstream.observability.history.run_view import Live, RunView, Series, View
 from tests.observability.history.telling import START, checkpoint, rescaled, run, sample
 
@@ -101,7 +101,7 @@ def test_the_death_of_a_driver_interrupts_and_what_was_known_stays() -> None:
 
 
 def test_a_failure_is_told_again_as_it_is_made_up_for_and_counts_once() -> None:
-    recoveries = Recoveries("x")
+    recoveries = RecoveryUpdates("x")
     report = RecoveryReport("worker 1 (killed)", ("fold:0",), True, detected_s=10.1, failed_s=10.0)
     run_view = told(run(), *recoveries.changed([report], 10.2, START))
     assert not recoveries.changed([report], 10.3, START + 0.1), "nothing new"
@@ -115,7 +115,7 @@ def test_a_failure_is_told_again_as_it_is_made_up_for_and_counts_once() -> None:
 
 
 def test_checkpoints_name_the_slowest_shard_and_those_that_failed_say_why() -> None:
-    run_view = told(run(), checkpoint(1, 1), CheckpointFailed(2, "disk full", at=START + 2))
+    run_view = told(run(), checkpoint(1, 1), CheckpointAborted(2, "disk full", at=START + 2))
     failed, stable = run_view.view(START + 2)["checkpoints"]
     assert (stable["slowest"], stable["failed"]) == ("fold:1", None)
     assert stable["started_at"] == START + 0.75
@@ -172,7 +172,7 @@ def test_a_change_of_shards_is_no_new_run() -> None:
 
 def test_an_event_that_breaks_the_view_breaks_its_readers_and_not_the_run() -> None:
     live = Live(lambda: 1.0)
-    live.take(Sampled("running", 1, 0, {}, {"fold:0": {}}, {}, at=1.0))
+    live.take(MetricsSampled("running", 1, 0, {}, {"fold:0": {}}, {}, at=1.0))
     live.take(Note("input", "the run continues", at=1.0))
     with pytest.raises(InternalError, match="the view of the run broke"):
         live.view()

@@ -1,4 +1,4 @@
-"""Recoveries and checkpoints as OpenTelemetry's own exporter sees them."""
+"""RecoveryUpdates and checkpoints as OpenTelemetry's own exporter sees them."""
 
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -6,7 +6,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from everstream.core.coordinators.recovery_report import RecoveryReport
 from everstream.engine.reporting.building import recovery_updated
-from everstream.events import CheckpointFailed, RecoveryUpdated, RunEnded, RunEvent
+from everstream.events import CheckpointAborted, RecoveryUpdated, RunEnded, RunEvent
 from everstream.observability.history.tracing import Tracing, tracing
 from tests.observability.history.telling import START, checkpoint, run
 
@@ -55,7 +55,7 @@ def test_a_recovery_that_came_to_no_end_is_an_error() -> None:
 
 
 def test_a_checkpoint_is_a_span_and_one_that_was_given_up_an_error() -> None:
-    stable, failed = spans(checkpoint(1, 7), CheckpointFailed(8, "disk full", at=START + 2))
+    stable, failed = spans(checkpoint(1, 7), CheckpointAborted(8, "disk full", at=START + 2))
     assert stable.name == "checkpoint" and seconds(stable) == (0.75, 1.0)
     assert stable.attributes and stable.attributes["everstream.epoch"] == 7
     assert stable.attributes["everstream.slowest"] == "fold:1"

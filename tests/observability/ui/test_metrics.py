@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from everstream.core.coordinators.recovery_report import RecoveryReport
-from everstream.engine.reporting.building import Recoveries
+from everstream.engine.reporting.building import RecoveryUpdates
 from everstream.observability.history.run_view import RunView
 from everstream.observability.ui.metrics import exposition
 from tests.observability.history.telling import START, checkpoint, run, sample
@@ -62,7 +62,7 @@ def test_counters_never_fall_though_processes_begin_anew_and_go_back() -> None:
     before = samples(run_view)
     report = RecoveryReport("worker 1", ("fold:0",), False, detected_s=1.0)
     for entry in (
-        *Recoveries("x").changed([report], 1.0, START),
+        *RecoveryUpdates("x").changed([report], 1.0, START),
         sample(2, 40, 30, attempt=1, meter={"busy_s": 0.1}),
         run(START + 3, run="b" * 32),
         sample(4, 30, 20, attempt=0, meter={"busy_s": 0.0}),

@@ -43,10 +43,10 @@ from everstream.core.orders import (
     Outcome,
     Phase,
     Place,
+    Publish,
     Quiesced,
     Refused,
     SendTo,
-    Tell,
     WriteManifest,
 )
 from everstream.core.plan import Plan
@@ -525,7 +525,7 @@ class Driver:
                     self.writer.put(manifest)
                 case Discard():
                     self.writer.put(order)
-                case Tell(event=event):
+                case Publish(event=event):
                     self._tell(event)
                 case Quiesced():
                     self._perform(self.plan_change.on_quiesced(self.coordinator))
@@ -564,7 +564,7 @@ class Driver:
                     for identity in self.attempts.identities():
                         self.control_channel.tell(identity, Shutdown())
                     self.end = EndRun(Outcome.FAILED, error)
-                case Tell(event=event):
+                case Publish(event=event):
                     self._tell(event)
                 case _:
                     assert_never(decision)
