@@ -75,6 +75,8 @@ class ReturnToFormer:
 
     successor: Coordinator
     error: EverstreamError
+    refused: Plan
+    """What cannot be had."""
 
 
 @dataclass(frozen=True)
@@ -235,7 +237,7 @@ class PlanChange:
         successor = self._successor(former.plan, coordinator, former.manifests)
         return [
             Note(f"{error.message} The run resumes with the former shards.", warning=True),
-            ReturnToFormer(successor, error),
+            ReturnToFormer(successor, error, refused),
         ]
 
     # Pack: nothing can quiesce without the workers that are missing.

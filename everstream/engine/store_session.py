@@ -21,7 +21,7 @@ from everstream.errors import LeaseLost, StoreError
 from everstream.pipeline.describing import check_names
 from everstream.pipeline.graph import Graph, Kind
 from everstream.pipeline.sink import Sink
-from everstream.state.control import forget_settings
+from everstream.state.control import forget_settings, settings_in
 from everstream.state.heartbeat import read_heartbeat
 from everstream.state.savepoints import put_back, savepoint
 from everstream.state.store import CheckpointStore, Lease
@@ -85,11 +85,12 @@ def open_store(config: RunConfig, plan: Plan, url: str, taken: Lease | None = No
                 "make nothing stable any more and ends",
                 True,
             )
+        settings = settings_in(store.blobs) if config.fresh else []
         lease = taken or store.acquire_lease(owner_of(plan.graph.name), predecessor(store, config))
         store.hold(lease)
         if config.fresh:
             store.forget_all(lease)
-            forget_settings(store.blobs)
+            forget_settings(store.blobs, settings)  # but not what was asked of this run
         earlier = checkpoints_in(store)
         for skipped in store.skipped:
             listener.note(f"{skipped.path} is skipped: {skipped.reason}", True)
