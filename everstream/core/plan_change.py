@@ -75,6 +75,8 @@ class ReturnToFormer:
 
     successor: Coordinator
     error: EverstreamError
+    refused: Plan
+    """What cannot be had."""
 
 
 @dataclass(frozen=True)
@@ -236,7 +238,10 @@ class PlanChange:
         self._given_up = shard_counts(refused)
         successor = self._successor(former.plan, coordinator, former.manifests)
         reason = f"{error.message} The run resumes with the former shards."
-        return [Publish(RequestRefused("rescale", reason)), ReturnToFormer(successor, error)]
+        return [
+            Publish(RequestRefused("rescale", reason)),
+            ReturnToFormer(successor, error, refused),
+        ]
 
     # Pack: nothing can quiesce without the workers that are missing.
 

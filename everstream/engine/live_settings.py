@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from queue import Empty, SimpleQueue
+from typing import NamedTuple
 
 from everstream.errors import EverstreamError
 from everstream.pipeline.graph import Graph
@@ -30,6 +31,13 @@ LEAVE_PATIENCE_S = 1.0
 NOT_TUNABLE = "nothing in this pipeline can be tuned: it has no paced source or batch"
 
 
+class Spread(NamedTuple):
+    """Numbers of shards to record."""
+
+    shards: dict[str, Shards]
+    instead_of: Mapping[str, int] | None
+
+
 class Control:
     """The settings of one run."""
 
@@ -41,7 +49,7 @@ class Control:
         self._every_s = REMOTE_EVERY_S if remote else LOOK_EVERY_S
         self._tunable = {name: dict(settings) for name, settings in tunable.items()}
         self._on_trouble = on_trouble
-        self._requests: SimpleQueue[Mapping[str, str] | dict[str, Shards]] = SimpleQueue()
+        self._requests: SimpleQueue[Mapping[str, str] | Spread] = SimpleQueue()
         self._news: SimpleQueue[Tuning | str] = SimpleQueue()
         self.shards: dict[str, Shards] = {}
         """Who is to have another number of shards, as far as the store was looked at."""
@@ -67,9 +75,14 @@ class Control:
         self._requests.put(wishes)
         self._wake.set()
 
-    def spread(self, shards: dict[str, Shards]) -> None:
-        """Record these, then let them be known. Safe from any thread."""
-        self._requests.put(shards)
+    def spread(
+        self, shards: dict[str, Shards], instead_of: Mapping[str, int] | None = None
+    ) -> None:
+        """Record these, then let them be known. Safe from any thread.
+
+        instead_of: only where this is what the store says that somebody wants.
+        """
+        self._requests.put(Spread(shards, instead_of))
         self._wake.set()
 
     def news(self) -> Tuning | None:
@@ -107,11 +120,12 @@ class Control:
                 self._fulfil(self._requests.get_nowait())
         self._found(read_settings(self._blobs))
 
-    def _fulfil(self, wishes: Mapping[str, str] | dict[str, Shards]) -> None:
-        tuned = {name: said for name, said in wishes.items() if isinstance(said, str)}
-        spread = {name: said for name, said in wishes.items() if isinstance(said, Shards)}
-        changes = resolved(tuned, self._tunable) if tuned else {}
-        self._found(record_settings(self._blobs, changes, spread))
+    def _fulfil(self, wishes: "Mapping[str, str] | Spread") -> None:
+        if isinstance(wishes, Spread):
+            found = record_settings(self._blobs, {}, wishes.shards, wishes.instead_of)
+        else:
+            found = record_settings(self._blobs, resolved(wishes, self._tunable))
+        self._found(found)
 
     def _found(self, recorded: Recorded) -> None:
         if recorded.version > self._known:

@@ -56,11 +56,22 @@ class ScaleRequests:
         """Operator -> number of shards that the store says, where the program does not."""
         return wanted_counts(self._control.shards, self._written)
 
-    def withdraw(self, plan: Plan, error: EverstreamError) -> None:
-        """What was wanted cannot be had, and this plan stays: the next driver must not try it again."""
-        counts = shard_counts(plan)
-        self.want({name: counts[name] for name in self.wanted if name in counts})
-        self.fail(error)
+    def withdraw(self, refused: Plan, plan: Plan, error: EverstreamError) -> None:
+        """What was wanted cannot be had, and this plan stays: the next driver must not try it again.
+
+        Whatever somebody has asked for since then stays wanted.
+        """
+        tried, counts = shard_counts(refused), shard_counts(plan)
+        undone = {name: tried[name] for name in self.wanted if counts.get(name) != tried.get(name)}
+        self._control.spread(
+            {name: Shards(counts[name], self._written[name]) for name in undone if name in counts},
+            instead_of=undone,
+        )
+        with self._lock:
+            failed = [(w, asked) for w, asked in self._waiting if w.items() <= tried.items()]
+            self._waiting = [one for one in self._waiting if one not in failed]
+        for _, asked in failed:
+            asked.set_exception(error)
 
     def answer(self, plan: Plan) -> None:
         """Answer those who asked for what this plan has."""

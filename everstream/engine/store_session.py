@@ -22,7 +22,7 @@ from everstream.events import Note, StoreDamaged, StoreTaken
 from everstream.pipeline.describing import check_names
 from everstream.pipeline.graph import Graph, Kind
 from everstream.pipeline.sink import Sink
-from everstream.state.control import forget_settings
+from everstream.state.control import forget_settings, settings_in
 from everstream.state.heartbeat import read_heartbeat
 from everstream.state.savepoints import put_back, savepoint
 from everstream.state.store import CheckpointStore, Lease
@@ -82,11 +82,12 @@ def open_store(config: RunConfig, plan: Plan, url: str, taken: Lease | None = No
         elsewhere = _holder_elsewhere(store) if taken is None else None
         if elsewhere is not None:
             listener.on_event(StoreTaken(elsewhere, standby=False))
+        settings = settings_in(store.blobs) if config.fresh else []
         lease = taken or store.acquire_lease(owner_of(plan.graph.name), predecessor(store, config))
         store.hold(lease)
         if config.fresh:
             store.forget_all(lease)
-            forget_settings(store.blobs)
+            forget_settings(store.blobs, settings)  # but not what was asked of this run
         earlier = checkpoints_in(store)
         for skipped in store.skipped:
             listener.on_event(StoreDamaged(skipped.path, skipped.reason))

@@ -147,6 +147,8 @@ class Keying:
         """The last batch that has records without a key: nothing was done with it yet."""
         self._kinds: set[type] = set()
         """Types of keys that can be spread, of those that came."""
+        self._known: tuple[Batch, list[Hashable] | pl.Series] | None = None
+        """The last batch that was checked, and its keys as they were found."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Keying, (self.selector, self.groups))
@@ -155,8 +157,20 @@ class Keying:
     def on_columns(self) -> bool:
         return not callable(self.selector) or isinstance(self.selector, pl.Expr)
 
+    def check(self, batch: Batch) -> None:
+        """Raise if a record has no key, or one that cannot be spread.
+
+        The keys are kept until the next batch is checked: an operator that asks for them too does
+        not pay twice.
+        """
+        self._known = None
+        self._known = batch, self.key_column(batch) if self.on_columns else self.keys(batch)
+
     def keys(self, batch: Batch) -> list[Hashable]:
         """The key of each record, in its canonical form."""
+        known = self._known
+        if known is not None and known[0] is batch and isinstance(known[1], list):
+            return known[1]
         try:
             return self._keys(batch)
         except Exception:
@@ -186,6 +200,9 @@ class Keying:
             raise
 
     def _key_column(self, batch: Batch) -> pl.Series:
+        known = self._known
+        if known is not None and known[0] is batch and isinstance(known[1], pl.Series):
+            return known[1]
         column = self._selected(batch)
         _check_type(column.dtype, column.name)
         return column

@@ -479,6 +479,28 @@ class Operator:
         """Everything up to this checkpoint is stable: it will never be rolled back."""
 
 
+def without_key(batch: Batch, keying: Keying, ctx: Context) -> list[int]:
+    """The rows that have no key: they were left out as `on_error` says.
+
+    Also for operators that never look at a key: whether a record passes must not depend on that, nor
+    on the number of shards.
+    """
+    try:
+        keying.check(batch)
+        return []
+    except Exception as error:
+        if len(batch) == 1:
+            (record,) = records_of(batch)
+            if not ctx.tolerates(error):
+                ctx.show(record)
+                raise
+            ctx.leave_out(Rejected(record, describe(error)))
+            return [0]
+    half = len(batch) // 2
+    first = without_key(batch[:half], keying, ctx)
+    return [*first, *(half + row for row in without_key(batch[half:], keying, ctx))]
+
+
 def process_tolerantly(operator: Operator, batch: Batch, ctx: Context) -> None:
     """`process_batch` for an operator whose records may be left out.
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Literal, Protocol
 
 import cloudpickle
+import numpy as np
 
 from everstream.core.checkpoint_record import DEAD_LETTERS
 from everstream.core.ids import ShardId
@@ -22,7 +23,13 @@ from everstream.pipeline.aggregation.local_parts import LATE
 from everstream.pipeline.batch import Batch, taken, without
 from everstream.pipeline.event_time.lateness import RecordWatermarks
 from everstream.pipeline.graph import ByKey, Kind
-from everstream.pipeline.operator import Context, Moment, bind_state, process_tolerantly
+from everstream.pipeline.operator import (
+    Context,
+    Moment,
+    bind_state,
+    process_tolerantly,
+    without_key,
+)
 from everstream.pipeline.rejects import Rejected
 from everstream.pipeline.sink import Committable, Permit, Sink, SinkShard
 from everstream.pipeline.source import EndOfStream
@@ -130,6 +137,12 @@ class ChainStages:
                 self.moment,
             )
             stage = Stage(name, ctx, number=number)
+            if shards == 1 or ctx.on_error != "fail":
+                stage.keyings = {
+                    edge.side: edge.routing.keying
+                    for edge in graph.inputs(name)
+                    if isinstance(edge.routing, ByKey)
+                }
             stage.records_in, stage.records_out = counts.get(name, (0, 0))
             self.stages[name] = stage
             extra = extras.get(name, {})
@@ -327,6 +340,15 @@ class ChainStages:
     def _process(self, stage: Stage, batch: Batch, judged: RecordWatermarks | None = None) -> None:
         self._at, self.place[0] = stage.name, stage.number  # `_enter`, without the call
         stage.records_in += len(batch)
+        if stage.keyings and (keying := stage.keyings.get(stage.ctx.input)) is not None:
+            rows = without_key(batch, keying, stage.ctx)
+            if rows:
+                self._keep_rejected(stage)
+                if judged is not None:
+                    judged = judged.of(np.isin(np.arange(len(batch)), rows, invert=True))
+                batch = without(batch, set(rows))
+                if not len(batch):
+                    return
         if stage.writer is not None:
             written = self._write(stage, batch)
             stage.records_out += written

@@ -5,6 +5,7 @@ pickled: an explanation always comes of it all the same, and always reaches the 
 """
 
 import errno
+import os
 import pickle
 import traceback
 from typing import Any
@@ -50,8 +51,9 @@ def will_recur(error: BaseException) -> bool:
 
 
 _SHOWN = 300
-_OURS = ("everstream/core/", "everstream/runtime/")
-"""Lines of a traceback that tell a user nothing."""
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_OURS = tuple(os.path.join(_PACKAGE, folder, "") for folder in ("core", "runtime"))
+"""Where lines of a traceback are from that tell a user nothing, whatever a user's folders are called."""
 
 
 def explained(

@@ -7,6 +7,7 @@ from typing import Any
 from everstream.core.frames import even_part
 from everstream.core.manifest import KEPT_MANIFESTS
 from everstream.pipeline.batch import Batch
+from everstream.pipeline.keys import Keying
 from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.sink import Committable, Writer
 from everstream.pipeline.source import Reader
@@ -66,6 +67,8 @@ class Stage:
     reader: Reader | None = None
     writer: Writer | None = None
     targets: dict[str, list["Stage | Outlet"]] = field(default_factory=dict)
+    keyings: dict[str, Keying] = field(default_factory=dict)
+    """Input -> its keys, where nobody before this stage has seen to it that each record has one."""
     records_in: int = 0
     records_out: int = 0
     pending: list[Committable] = field(default_factory=list)

@@ -118,8 +118,8 @@ class SimulatedDisk:
             raise FileNotFoundError(path)
         return self.files[path]
 
-    def list(self, prefix: str) -> list[str]:
-        return sorted(path for path in self.files if path.startswith(prefix))
+    def list(self, prefix: str, after: str = "") -> list[str]:
+        return sorted(path for path in self.files if path.startswith(prefix) and path > after)
 
     def delete(self, path: str) -> None:
         with store_errors(f"delete '{path}'"):

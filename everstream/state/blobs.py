@@ -41,8 +41,8 @@ class Blobs(Protocol):
     def read(self, path: str) -> bytes:
         """The bytes; FileNotFoundError if there are none."""
 
-    def list(self, prefix: str) -> list[str]:
-        """The paths that start with this prefix, sorted."""
+    def list(self, prefix: str, after: str = "") -> list[str]:
+        """The paths that start with this prefix and come after this one, sorted."""
 
     def delete(self, path: str) -> None:
         """Remove a blob; harmless if it is not there."""
@@ -98,9 +98,9 @@ class FsspecBlobs:
         with self._errors("read", path, passing=(FileNotFoundError,)):
             return self._disk.read(path)
 
-    def list(self, prefix: str) -> builtins.list[str]:
+    def list(self, prefix: str, after: str = "") -> builtins.list[str]:
         with self._errors("list", prefix or "."):
-            return sorted(self._disk.list(prefix))
+            return sorted(self._disk.list(prefix, after))
 
     def delete(self, path: str) -> None:
         with self._errors("delete", path):
@@ -203,7 +203,7 @@ class _Remote:
         data: bytes = self._filesystem.cat_file(self._full(path))
         return data
 
-    def list(self, prefix: str) -> list[str]:
+    def list(self, prefix: str, after: str = "") -> list[str]:
         self._filesystem.invalidate_cache()
         folder = self._full(prefix.rpartition("/")[0]).rstrip("/")
         try:
@@ -211,7 +211,7 @@ class _Remote:
         except FileNotFoundError:
             return []
         paths = [path.removeprefix(self._root).lstrip("/") for path in found]
-        return [path for path in paths if path.startswith(prefix)]
+        return [path for path in paths if path.startswith(prefix) and path > after]
 
     def delete(self, path: str) -> None:
         try:

@@ -5,7 +5,7 @@ whoever may write into the store may do so. A run publishes beside them what it 
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -64,15 +64,26 @@ def record_settings(
     blobs: Blobs,
     more: Mapping[str, Mapping[str, str]],
     shards: Mapping[str, Shards] | None = None,
+    instead_of: Mapping[str, int] | None = None,
 ) -> Recorded:
-    """Put these on top of what was set."""
+    """Put these on top of what was set.
+
+    instead_of: numbers of shards; those of operators for which another one is recorded stay.
+    """
     for _ in range(ATTEMPTS):
         before = read_settings(blobs)
         names = dict.fromkeys([*before.settings, *more])
         kept = before.settings
         settings = {name: {**kept.get(name, {}), **more.get(name, {})} for name in names}
-        after = Recorded(before.version + 1, settings, {**before.shards, **(shards or {})})
-        spread = {name: asdict(said) for name, said in after.shards.items()}
+        said = {
+            name: one
+            for name, one in (shards or {}).items()
+            if instead_of is None
+            or name not in before.shards
+            or before.shards[name].wanted == instead_of.get(name)
+        }
+        after = Recorded(before.version + 1, settings, {**before.shards, **said})
+        spread = {name: asdict(one) for name, one in after.shards.items()}
         body = {"format": FORMAT, "settings": after.settings, "shards": spread}
         try:
             blobs.create(_path(after.version), json.dumps(body).encode())
@@ -105,9 +116,14 @@ def read_tunable(blobs: Blobs) -> dict[str, dict[str, str]] | None:
     return tunable
 
 
-def forget_settings(blobs: Blobs) -> None:
+def settings_in(blobs: Blobs) -> list[str]:
+    """The blobs of what was set until now."""
+    return blobs.list(CONTROL)
+
+
+def forget_settings(blobs: Blobs, paths: Sequence[str]) -> None:
     """A fresh start has the settings the pipeline was written with."""
-    for path in blobs.list(CONTROL):
+    for path in paths:
         blobs.delete(path)
 
 

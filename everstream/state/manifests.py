@@ -9,7 +9,8 @@ stay, too: each keeps a manifest that was given up from append late in its slot 
 
 So a store has more slots the longer it is in use, and nobody wants to read them all. Entries never
 change, and what lands in a slot of the past never counts: so an index may say of all slots up to one
-which of them still matter. It is a help and no more: who finds none, or a damaged one, reads all.
+which of them still matter, and who has it lists only those after that one. It is a help and no more:
+who finds none, or a damaged one, reads all.
 """
 
 import json
@@ -36,6 +37,8 @@ _KEYS: Final = (
 INDEX: Final = f"{FOLDER}index"
 UNINDEXED: Final = 16
 """Entries that may be read for nothing before the index is written anew."""
+_LISTED_IN_ORDER: Final = 10**8 // 2
+"""Below this, slots are listed from one on: names are in the order of numbers up to eight digits."""
 _SLOT = re.compile(re.escape(FOLDER) + r"(\d{8,})\.json")
 _CHECKSUM = re.compile(rb'\{"checksum": "([0-9a-f]{32})", "entry": ')
 
@@ -145,11 +148,6 @@ class Index:
     upto: int = 0
     matter: tuple[int, ...] = ()
 
-    def needed(self, slots: Iterable[int]) -> list[int]:
-        """Of these slots, those that must be read."""
-        matter = set(self.matter)
-        return [slot for slot in slots if slot > self.upto or slot in matter]
-
     def encoded(self) -> bytes:
         text = json.dumps({"format": FORMAT, "upto": self.upto, "matter": self.matter}).encode()
         return checksum_of(text).encode() + b"\n" + text
@@ -173,15 +171,18 @@ class ManifestLog:
         self._read: dict[int, Entry] = {}
         self._newest_known: dict[Lease, int] = {}
 
-    def slots(self) -> list[int]:
-        """The taken slots, in order."""
-        found = (_SLOT.fullmatch(path) for path in self._blobs.list(FOLDER))
-        return sorted(int(match[1]) for match in found if match)
+    def slots(self, after: int = 0) -> list[int]:
+        """The taken slots after this one, in order."""
+        begin = path_of(after) if after < _LISTED_IN_ORDER else ""
+        found = (_SLOT.fullmatch(path) for path in self._blobs.list(FOLDER, begin))
+        slots = (int(match[1]) for match in found if match)
+        return sorted(slot for slot in slots if slot > after)
 
     def entries(self, *, anew: bool = False) -> list[Entry]:
         """All entries in order; `anew` reads them again to notice damage since."""
         known = {} if anew else self._read
-        slots = self._index().needed(self.slots())
+        index = self._index()
+        slots = [*index.matter, *self.slots(after=index.upto)]
         self._read = {slot: known.get(slot) or self._entry(slot) for slot in slots}
         found = [entry for entry in self._read.values() if entry.kind != "gone"]
         if found and all(entry.distrusted for entry in found):
@@ -236,7 +237,7 @@ class ManifestLog:
                 continue
             # If we were slow, that slot may have been used and removed again: then it lies in
             # the past, where it fences nobody. The newest slot never goes away, so it tells.
-            if self.slots()[-1] == slot:
+            if not self.slots(after=slot):
                 self._newest_known[lease] = slot
                 return lease
 
@@ -252,7 +253,7 @@ class ManifestLog:
         store, and name objects that were deleted.
         """
         newest = self._newest(lease)
-        if self._is_gone(newest) and max(self.slots(), default=0) < newest:
+        if self._is_gone(newest) and not self.slots(after=newest):
             raise StoreGone(
                 f"{self._blobs!r} was deleted, or emptied, while this run was using it: its log no "
                 f"longer has entry {newest}. The run cannot write what it needs to go on from there "
@@ -285,9 +286,9 @@ class ManifestLog:
 
         A slot that was removed can be taken again; but then it lies in the past.
         """
-        newest = max(self.slots(), default=slot)
-        if newest > slot:
-            raise self._lost(lease, self._entry(newest))
+        later = self.slots(after=slot)
+        if later:
+            raise self._lost(lease, self._entry(later[-1]))
 
     def lost(self, lease: Lease, slot: int, data: bytes) -> LeaseLost:
         """What it means that this slot holds neither what we put there nor a void entry of ours."""

@@ -192,7 +192,7 @@ class CheckpointStore:
 
     def still_has(self, manifest: Manifest) -> bool:
         """Whether nobody has pruned this manifest by now."""
-        return manifest.slot in self._log.slots()
+        return manifest.slot in self._log.slots(after=manifest.slot - 1)
 
     def prune(self, keep: int, *, objects: bool = True) -> None:
         """Keep the newest manifests and all that they name; remove what only others named.

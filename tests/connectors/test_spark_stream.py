@@ -4,16 +4,18 @@ import json
 import os
 import threading
 import time
+import uuid
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import polars as pl
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 import everstream as es
-from everstream.connectors.spark.landed import LandedReader
+from everstream.connectors.spark.landed import CHOSEN, FAILED, Landed, LandedReader, sign_of
 from everstream.connectors.spark.stream import ENDED, _Landing
 from everstream.core.plan import make_plan
 from everstream.engine.spark.slots import workers_for
@@ -34,6 +36,12 @@ def write(folder: Path, name: str, numbers: range) -> None:
     whole.write_text(text)
     os.utime(whole, (1e9 + numbers.start, 1e9 + numbers.start))  # Spark takes files by their age
     whole.rename(folder / name)
+
+
+def forget_end(folder: Path) -> None:
+    """As if the driver had died before it could say that the query has ended."""
+    (end,) = folder.glob(f"{ENDED}-*")
+    end.unlink()
 
 
 def all_rows(reader: Reader) -> list[dict[str, Any]]:
@@ -110,7 +118,7 @@ def test_a_batch_that_landed_before_spark_could_note_it_is_not_taken_again(
     assert [row["n"] for row in first] == list(range(10))
     # As after a kill between the landing of the last batch and Spark's own note of it.
     folder = store / "sources" / "numbers"
-    (folder / ENDED).unlink()
+    forget_end(folder)
     (folder / "query" / "commits" / "1").unlink()
     (folder / "query" / "commits" / ".1.crc").unlink(missing_ok=True)
     write(inside, "2.json", range(10, 15))
@@ -171,7 +179,7 @@ def test_mistakes_are_said_before_anything_runs(spark: SparkSession, tmp_path: P
 def landing(spark: SparkSession, frame: DataFrame, store: Path) -> _Landing:
     folder = store / "sources" / "numbers"
     folder.mkdir(parents=True, exist_ok=True)
-    return _Landing(frame, str(folder))
+    return _Landing(frame, str(folder), uuid.uuid4().hex)
 
 
 def test_a_driver_that_was_replaced_changes_nothing_of_what_has_landed(
@@ -223,7 +231,7 @@ def test_what_a_driver_left_behind_when_it_died_is_removed_once_another_has_land
     batch = store / "sources" / "numbers" / "batches" / "00000000"
     (batch / "half").mkdir()
     (batch / "half" / "part-00000-x.parquet").write_bytes(b"not whole")
-    (store / "sources" / "numbers" / ENDED).unlink()
+    forget_end(store / "sources" / "numbers")
     source.before_run("p", "numbers", str(store), True)
     assert len(all_rows(source.open(0, 1))) == 5
     source.after_run()
@@ -240,3 +248,40 @@ def test_batches_that_an_earlier_version_has_landed_are_read(
     (folder / ENDED).write_text("2")
     reader = LandedReader(str(folder), 0, 1)
     assert len(all_rows(reader)) == 3 + 2
+
+
+def lay(folder: Path, number: int, chosen: str | None = None) -> Path:
+    """A batch of one row in the place where Spark would have landed it."""
+    name = uuid.uuid4().hex
+    place = folder / "batches" / f"{number:08d}" / name
+    place.mkdir(parents=True)
+    pl.DataFrame({"n": [number]}).write_parquet(place / "part-00000-x.parquet")
+    (place.parent / CHOSEN).write_text(name if chosen is None else chosen)
+    return place
+
+
+def test_shards_do_not_believe_a_replaced_driver_that_its_query_is_over(tmp_path: Path) -> None:
+    lay(tmp_path, 0)
+    (tmp_path / sign_of(ENDED, "zombie")).write_text("1")
+    (tmp_path / sign_of(FAILED, "zombie")).write_text("my successor has taken my place")
+    reader = LandedReader(str(tmp_path), 0, 1, "heir")
+    assert reader.read()["n"].to_list() == [0] and reader.read() is None  # type: ignore[index, union-attr, call-overload]
+    lay(tmp_path, 1)
+    assert reader.read()["n"].to_list() == [1]  # type: ignore[index, union-attr, call-overload]
+    assert Landed(str(tmp_path)).ended() is None, "a batch has landed since"
+    (tmp_path / sign_of(ENDED, "heir")).write_text("2")
+    assert reader.read() is END and Landed(str(tmp_path)).ended() == 2
+
+
+@pytest.mark.parametrize("outside", ["../../../elsewhere", "/tmp", "", "..", "A" * 32])
+def test_the_note_of_what_counts_leads_into_no_other_folder(tmp_path: Path, outside: str) -> None:
+    victim = tmp_path / "elsewhere" / "part-00000-x.parquet"
+    victim.parent.mkdir()
+    victim.write_bytes(b"mine")
+    lay(tmp_path / "landed", 0, outside)
+    reader = LandedReader(str(tmp_path / "landed"), 0, 1)
+    with pytest.raises(ConnectorError, match="does not name a folder that Spark has written"):
+        reader.read()
+    with pytest.raises(ConnectorError, match="does not name a folder that Spark has written"):
+        Landed(str(tmp_path / "landed")).remove(0, victim.name)
+    assert victim.read_bytes() == b"mine"

@@ -136,8 +136,8 @@ class FolderDisk(SimulatedDisk):
     def read(self, path: str) -> bytes:
         return self._blobs.read(path)
 
-    def list(self, prefix: str) -> list[str]:
-        return self._blobs.list(prefix)
+    def list(self, prefix: str, after: str = "") -> list[str]:
+        return self._blobs.list(prefix, after)
 
     def delete(self, path: str) -> None:
         self._blobs.delete(path)

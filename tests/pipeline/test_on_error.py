@@ -358,6 +358,71 @@ def test_a_key_of_a_kind_that_cannot_be_spread_is_refused_where_on_error_decides
         keying.keys([{1}, {2}])
 
 
+def send(stages: ChainStages, rows: Batch) -> None:
+    """What the source reads, if it is in the chain; else what comes in at its head."""
+    (stages.process if stages.head.reader is None else stages.forward)(rows)
+
+
+def keyed_chain(folder: Path, on_error: OnError, shards: int, columns: bool) -> ChainStages:
+    """Shard 0 of operators behind a key_by that never look at a key: a map and a sink."""
+    pipeline = Pipeline("p")
+    source = pipeline.source(Halves("fail"), name="halves")
+    keyed = source.key_by("k" if columns else lambda row: row["k"].upper())
+    mapped = keyed.map(lambda row: {"n": row["n"]}, name="take", on_error=on_error, shards=shards)
+    mapped.sink(Parquet(f"{folder}/out/"), name="files")
+    plan = make_plan(pipeline, 2)
+    head = plan.chain_of["take"]
+    stages = ChainStages(plan, ShardId(head, 0), {}, ShardState(), lambda: 0.0)
+    stages.build({}, {}, 1, str(folder / "store"), permit(0))
+    return stages
+
+
+@pytest.mark.parametrize("columns", [True, False])
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_record_without_a_key_passes_no_operator_that_never_looks_at_keys(
+    tmp_path: Path, shards: int, columns: bool
+) -> None:
+    bad = {"k": HALF if columns else None, "n": 2}
+    rows = [{"k": "a", "n": 1}, bad, {"k": "b", "n": 3}]
+    stages = keyed_chain(tmp_path, "dead_letter", shards, columns)
+    send(stages, rows)
+    send(stages, [bad])
+    checkpointed(stages, 1)
+    assert pl.read_parquet(f"{tmp_path}/out/*.parquet")["n"].to_list() == [1, 3]
+    assert [letter["record"]["n"] for letter in letters(tmp_path / "store", "take")] == [2, 2]
+    stages.close()
+
+
+@pytest.mark.parametrize("columns", [True, False])
+def test_one_shard_that_may_leave_nothing_out_fails_on_a_record_without_a_key(
+    tmp_path: Path, columns: bool
+) -> None:
+    stages = keyed_chain(tmp_path, "fail", 1, columns)
+    with pytest.raises((UserError, AttributeError)) as failed:
+        send(stages, [{"k": "a", "n": 1}, {"k": HALF if columns else None, "n": 22}])
+    assert "'n': 22" in str(stages.explain(failed.value))
+    stages.close()
+
+
+class Keys:
+    """Counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __call__(self, row: Any) -> Any:
+        self.asked += 1
+        return row["k"]
+
+
+def test_checked_keys_are_not_asked_for_again() -> None:
+    function = Keys()
+    keying, rows = Keying(function), [{"k": 1}, {"k": 2}]
+    keying.check(rows)
+    assert keying.keys(rows) == [1, 2] and function.asked == 2
+    assert keying.keys(list(rows)) == [1, 2] and function.asked == 4
+
+
 def sinking(folder: Path, on_error: OnError, store: str = "store", **extras: Any) -> ChainStages:
     """A chain of a source and a Parquet sink, the second generation if it has extras."""
     pipeline = Pipeline("p")

@@ -19,6 +19,7 @@ from everstream.connectors.files.parts import (
     PartName,
     PartWriter,
 )
+from everstream.connectors.refusing import encoded_or_refused
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.sink import SinkShard, Writer
@@ -80,6 +81,9 @@ class _BinaryWriter(PartWriter):
         self._encode = encode
 
     def encode(self, batch: Batch) -> bytes:
+        return encoded_or_refused(batch, self._encoded, self._operator)
+
+    def _encoded(self, batch: Batch) -> bytes:
         if isinstance(batch, pl.DataFrame):
             raise UserError(
                 f"operator '{self._operator}': Binary takes records with bytes in them, not "

@@ -6,6 +6,7 @@ files; as a sink it shares the part files of `parts`, and what it wrote it can r
 
 import io
 import json
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from everstream.connectors.files.parts import PartFolder, PartWriter
 from everstream.connectors.files.ranges import LinesOffset
 from everstream.connectors.files.splits import Chunk, ChunkReader
 from everstream.connectors.options import MAX_RECORD_BYTES, at_least_one
+from everstream.connectors.refusing import encoded_or_refused
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.rejects import OnError
@@ -198,7 +200,7 @@ class _JsonWriter(PartWriter):
         self._encoder = JsonEncoder(who.operator)
 
     def encode(self, batch: Batch) -> bytes:
-        return self._encoder.encode(batch)
+        return encoded_or_refused(batch, self._encoder.encode, self._who.operator)
 
 
 _JSON: Any = {"allow_nan": False, "separators": (",", ":")}
@@ -263,7 +265,34 @@ class JsonEncoder:
                 )
         buffer = io.BytesIO()
         batch.write_ndjson(buffer)
-        return buffer.getvalue()
+        encoded = buffer.getvalue()
+        if _NULL.search(encoded):
+            self._refuse_not_finite(batch)
+        return encoded
+
+    def _refuse_not_finite(self, batch: pl.DataFrame) -> None:
+        """Polars writes NaN and infinity as null, which is another value."""
+        for column in batch.iter_columns():
+            if column.dtype.is_float():
+                whole = bool(column.is_finite().all())
+            elif _holds(column.dtype, (pl.Float32, pl.Float64)):
+                whole = all(map(_is_finite, column.to_list()))
+            else:
+                continue
+            if not whole:
+                raise UserError(
+                    f"operator '{self._operator}': column '{column.name}' has NaN or an infinity, "
+                    "which JSON has no form for. Replace it before the sink, for example "
+                    f".with_columns(pl.col('{column.name}').fill_nan(None))."
+                )
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(map(_is_finite, value.values()))
+    if isinstance(value, list):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _shown(record: Any) -> str:

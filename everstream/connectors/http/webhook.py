@@ -17,6 +17,7 @@ from everstream.connectors.files.json_lines import JsonEncoder
 from everstream.connectors.files.parts import PartTransaction
 from everstream.connectors.http.client import Address, Poster, Request
 from everstream.connectors.options import KeyTemplate, at_least_one
+from everstream.connectors.refusing import encoded_or_refused
 from everstream.connectors.staged import StagedTransaction, StagedWriter, waiting_folder
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.checkpointing import seconds
@@ -86,11 +87,14 @@ class _RecordWriter(Writer):
     def write(self, batch: Batch) -> None:
         if not len(batch):
             return
-        lines = self._encoder.encode(batch).split(b"\n")[:-1]
-        keys = self._keys(batch)
+        requests = encoded_or_refused(batch, self._requests, self._who.operator)
         if self._poster is None:
             self._poster = self._address.opened(self._connections)
-        self._poster.post_all([Request(*both) for both in zip(keys, lines, strict=True)])
+        self._poster.post_all(requests)
+
+    def _requests(self, batch: Batch) -> list[Request]:
+        lines = self._encoder.encode(batch).split(b"\n")[:-1]
+        return [Request(*both) for both in zip(self._keys(batch), lines, strict=True)]
 
     def _keys(self, batch: Batch) -> list[str]:
         operator = self._who.operator
@@ -167,7 +171,7 @@ class _BatchWriter(StagedWriter):
         self._sending = sending
 
     def encode(self, batch: Batch) -> bytes:
-        return self._encoder.encode(batch)
+        return encoded_or_refused(batch, self._encoder.encode, self._who.operator)
 
     def stage(self, part: PartTransaction) -> WebhookTransaction:
         return WebhookTransaction(part, part.checkpoint, self._sending.batch)

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import polars as pl
 
+from everstream.connectors.columns import as_frame
 from everstream.connectors.files.json_lines import JsonEncoder
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch, records_of
@@ -121,7 +122,7 @@ class Encoding:
                     f"operator '{operator}': value='arrow' takes rows, not records of type "
                     f"{type(batch[0]).__name__}. Turn them into dicts with a map first."
                 )
-            batch = pl.DataFrame(batch, infer_schema_length=None)
+            batch = as_frame(batch, operator)
         weight = max(1.0, batch.estimated_size() / batch.height)
         rows = max(1, int(self.most_bytes / 2 / weight))
         values = []
@@ -155,16 +156,23 @@ def taken(batch: Batch, what: str | Function, operator: str, option: str) -> pl.
 
 
 def series_of(values: Sequence[Any], operator: str, option: str) -> pl.Series:
-    """Values of one kind; text and bytes may stand side by side."""
+    """Values of one kind; text, bytes, whole numbers and truth may stand side by side."""
     kinds = {type(value) for value in values} - {type(None)}
-    if kinds == {str, bytes}:
-        values = [value.encode() if isinstance(value, str) else value for value in values]
+    if len(kinds) > 1 and kinds <= {str, bytes, int, bool}:
+        values = [_in_bytes(value) for value in values]
     try:
         return pl.Series(values, dtype=None if kinds else pl.Binary)
     except (TypeError, pl.exceptions.PolarsError) as error:
         raise UserError(
             f"operator '{operator}': {option} must be of one kind, text, bytes or numbers: {error}."
         ) from None
+
+
+def _in_bytes(value: str | bytes | int | None) -> bytes | None:
+    """As `as_bytes` has it."""
+    if value is None or isinstance(value, bytes):
+        return value
+    return (str(value).lower() if isinstance(value, bool) else str(value)).encode()
 
 
 def as_bytes(values: pl.Series, operator: str, option: str) -> pl.Series:

@@ -12,6 +12,7 @@ import polars as pl
 
 from everstream.connectors.kafka.client import Cluster, driver
 from everstream.connectors.kafka.encoding import HEADER, KEY, TIMESTAMP, VALUE, Encoding
+from everstream.connectors.refusing import encoded_or_refused
 from everstream.connectors.retry import Deadline
 from everstream.errors import ConnectorError
 from everstream.pipeline.batch import Batch
@@ -114,12 +115,9 @@ class AtOnceWriter(Writer):
     def write(self, batch: Batch) -> None:
         if not len(batch):
             return
-        send(
-            self._producer,
-            self._topic,
-            self._encoding.messages(batch, self._operator),
-            self._patience_s,
-        )
+        operator, encoding = self._operator, self._encoding
+        messages = encoded_or_refused(batch, lambda b: encoding.messages(b, operator), operator)
+        send(self._producer, self._topic, messages, self._patience_s)
         self._producer.poll(0)
         self._raise_failed()
 

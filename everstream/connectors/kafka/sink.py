@@ -22,6 +22,7 @@ from everstream.connectors.kafka.commits import Mark, Marks, ShardCommits
 from everstream.connectors.kafka.encoding import Encoding
 from everstream.connectors.kafka.producer import AtOnceWriter
 from everstream.connectors.ownership import Claim, Owner
+from everstream.connectors.refusing import encoded_or_refused
 from everstream.connectors.staged import StagedTransaction, StagedWriter, waiting_folder
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import Batch
@@ -243,7 +244,8 @@ class _KafkaWriter(StagedWriter):
         self._commits = output.commits(who)
 
     def encode(self, batch: Batch) -> bytes:
-        return encode(self._output.encoding.messages(batch, self._who.operator))
+        operator, encoding = self._who.operator, self._output.encoding
+        return encode(encoded_or_refused(batch, lambda b: encoding.messages(b, operator), operator))
 
     def stage(self, part: PartTransaction) -> KafkaTransaction:
         return KafkaTransaction(part, part.checkpoint, self._output.topic)

@@ -10,16 +10,19 @@ import json
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any, Final, Literal
 
 import msgspec
 import polars as pl
 
-from everstream.connectors.columns import Columns, Format, never
+from everstream.connectors.columns import Columns, Format, never, without_json
+from everstream.connectors.files.json_lines import JsonEncoder
 from everstream.connectors.files.parts import owner_of
 from everstream.connectors.options import KeyTemplate
 from everstream.connectors.ownership import Claim, Owner
 from everstream.connectors.redis.client import RedisServer
+from everstream.connectors.refusing import encoded_or_refused
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.checkpointing import seconds
@@ -192,8 +195,7 @@ class _Rows:
         if self._value is not None:
             return [self._texts_of(frame, self._value, operator)]
         if self._form == "json":
-            self._refuse(frame, (pl.Binary, pl.Object), operator)
-            return [frame.write_ndjson().split("\n")[:-1]]
+            return [JsonEncoder(operator).encode(frame).decode().split("\n")[:-1]]
         texts = frame.select(_text(name, kind, operator) for name, kind in frame.schema.items())
         return [column.to_list() for column in texts]
 
@@ -211,15 +213,6 @@ class _Rows:
             )
         return frame.select(_text(name, column.dtype, operator))[name].to_list()
 
-    @staticmethod
-    def _refuse(frame: pl.DataFrame, kinds: tuple[Any, ...], operator: str) -> None:
-        for name, kind in frame.schema.items():
-            if kind in kinds:
-                raise UserError(
-                    f"operator '{operator}': column '{name}' of type {kind} has no JSON form. Turn "
-                    "it into text first, or use form='hash'."
-                )
-
 
 def _text(name: str, kind: pl.DataType, operator: str) -> pl.Expr:
     """A column as Redis keeps it: text, true and false as 1 and 0, lists and structs as JSON."""
@@ -227,13 +220,25 @@ def _text(name: str, kind: pl.DataType, operator: str) -> pl.Expr:
     if kind == pl.Boolean:
         return column.cast(pl.Int8).cast(pl.String)
     if isinstance(kind, pl.Struct):
-        return column.struct.json_encode()
+        return column.map_batches(lambda values: _json(values, operator), pl.String)
+    if kind == pl.Time:
+        return column.dt.to_string("%H:%M:%S%.f")  # a cast would drop what is less than a second
+    if isinstance(kind, pl.Duration):
+        return column.dt.to_string("iso")
     if isinstance(kind, pl.List | pl.Array | pl.Object) or kind == pl.Binary:
         raise UserError(
             f"operator '{operator}': column '{name}' of type {kind} has no plain text. Use "
             "form='json', or turn it into text with a map."
         )
     return column.cast(pl.String)
+
+
+def _json(values: pl.Series, operator: str) -> pl.Series:
+    """Structs as JSON, each value as it is."""
+    if without_json(values) is None:
+        return values.struct.json_encode()
+    lines = JsonEncoder(operator).encode(values.struct.unnest()).decode().split("\n")[:-1]
+    return pl.Series(values.name, lines).set(values.is_null(), None)
 
 
 class _RedisWriter(Writer):
@@ -247,13 +252,17 @@ class _RedisWriter(Writer):
     def write(self, batch: Batch) -> None:
         if not len(batch):
             return
-        frame = self._columns.settle(batch)
-        for start in range(0, frame.height, ROWS_PER_CALL):
-            self._write(frame[start : start + ROWS_PER_CALL])
+        frame, operator = self._columns.settle(batch), self._who.operator
+        made = encoded_or_refused(frame, partial(self._packed, operator=operator), operator)
+        for packed in made:
+            self._write(packed)
 
-    def _write(self, frame: pl.DataFrame) -> None:
+    def _packed(self, frame: Any, operator: str) -> list[bytes]:
+        starts = range(0, frame.height, ROWS_PER_CALL)
+        return [self._rows.packed(frame[at : at + ROWS_PER_CALL], operator) for at in starts]
+
+    def _write(self, packed: bytes) -> None:
         operator = self._who.operator
-        packed = self._rows.packed(frame, operator)
         arguments = [self._who.shard, self._who.generation, self._rows.expire_ms, packed]
         script = self._rows.script
         done = self._server.ask(

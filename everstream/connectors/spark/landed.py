@@ -39,6 +39,18 @@ CAUGHT_UP: Final = "caught-up"
 """Says the same, if there are no more for this run: the next one takes it away and asks Spark again."""
 FAILED: Final = "failed"
 """Says why the query has ended before its time."""
+_NAME = re.compile(r"[0-9a-f]{32}")
+
+
+def sign_of(name: str, driver: str) -> str:
+    """The file in which a driver says one of these three things, to its own shards alone.
+
+    A driver that was replaced and does not know it may find its query ended, or broken by that of
+    its successor, whose shards must not believe it.
+    """
+    return f"{name}-{driver}" if driver else name
+
+
 LOOK_EVERY_S: Final = 0.05
 _PART = re.compile(r"part-(\d+)-.*\.parquet")
 
@@ -110,7 +122,13 @@ class Landed:
             folder = batch_in(self.path, number)
             self.fs.invalidate_cache(folder)
             try:
-                name = self.fs.cat_file(f"{folder}/{CHOSEN}").decode()
+                name = self.fs.cat_file(f"{folder}/{CHOSEN}").decode(errors="replace")
+                if not _NAME.fullmatch(name):  # it must not lead out of the folder
+                    raise ConnectorError(
+                        f"'{folder}/{CHOSEN}' does not name a folder that Spark has written. Put "
+                        "the file back from a copy, or start over with --fresh, which deletes the "
+                        "output."
+                    )
                 self._folders = {number: f"{folder}/{name}"}
             except FileNotFoundError:
                 if not self.fs.exists(f"{folder}/{LANDED}"):
@@ -147,6 +165,24 @@ class Landed:
                     and path.rsplit("/", 1)[-1] != chosen.rsplit("/", 1)[-1]
                 ):
                     self.fs.rm(path, recursive=True)
+
+    def ended(self) -> int | None:
+        """How many batches there were in all, if some driver's query ended and none came after that."""
+        over = {name for name in self._signs() if name.partition("-")[0] == ENDED}
+        counts = [int(self.fs.cat_file(f"{self.path}/{name}")) for name in over]
+        landed = max((number for number in self.batches() if self.has(number)), default=-1) + 1
+        return max(counts) if counts and max(counts) >= landed else None
+
+    def remove_signs(self) -> None:
+        """Remove what earlier drivers said that does not hold for the next one."""
+        for name in self._signs():
+            if name.startswith((FAILED, CAUGHT_UP)):
+                self.fs.rm(f"{self.path}/{name}")
+
+    def _signs(self) -> list[str]:
+        self.fs.invalidate_cache(self.path)
+        named = [name for name in names_in(self.fs, self.path) if not name.endswith(".new")]
+        return [name for name in named if name.startswith((ENDED, FAILED, CAUGHT_UP))]
 
     def remove(self, batch: int, name: str) -> None:
         path = self.path_of(batch, name)
@@ -206,8 +242,10 @@ def _left_of(
 class LandedReader(Reader):
     """Reads its share of the batches in order."""
 
-    def __init__(self, folder: str, shard: int, shards: int) -> None:
+    def __init__(self, folder: str, shard: int, shards: int, driver: str = "") -> None:
+        """driver: the one whose word counts on whether more will come."""
         self._landed = Landed(folder)
+        self._driver = driver
         self._shard = shard
         self._shards = shards
         self._at = StreamOffset()
@@ -286,13 +324,15 @@ class LandedReader(Reader):
         fs, path = self._landed.fs, self._landed.path
         fs.invalidate_cache(path)
         there = names_in(fs, path)
-        if FAILED in there:
-            reason = fs.cat_file(f"{path}/{FAILED}").decode(errors="replace")
+        failed = sign_of(FAILED, self._driver)
+        if failed in there:
+            reason = fs.cat_file(f"{path}/{failed}").decode(errors="replace")
             raise ConnectorError(
                 f"the streaming query that feeds this pipeline has failed: {reason}. Mend that "
                 "and run again: the next run goes on from the last checkpoint."
             )
-        over = [name for name in (ENDED, CAUGHT_UP) if name in there]
+        signs = (sign_of(name, self._driver) for name in (ENDED, CAUGHT_UP))
+        over = [name for name in signs if name in there]
         if any(batch >= int(fs.cat_file(f"{path}/{name}")) for name in over):
             return END
         return None

@@ -28,6 +28,7 @@ from everstream.connectors.spark.landed import (
     batch_in,
     redistribute_landed,
     refuse_signed,
+    sign_of,
 )
 from everstream.errors import ConnectorError, UserError, said
 from everstream.pipeline.checkpointing import seconds
@@ -82,6 +83,7 @@ class SparkStream(Source[Row]):
         self._trigger = _trigger(every, available_now)
         self._trusts_unsigned = trust_unsigned
         self._folder: str | None = None
+        self._driver = ""
         self._landing: _Landing | None = None
         self._catches_up = False
 
@@ -104,7 +106,8 @@ class SparkStream(Source[Row]):
             fs.rm(path, recursive=True)
         make_folders(fs, path, filesystem_of(store)[1])
         self._folder = folder
-        self._landing = _Landing(self._frame, folder)
+        self._driver = uuid.uuid4().hex
+        self._landing = _Landing(self._frame, folder, self._driver)
         if self._catches_up:
             self._landing.start(_trigger(None, True), CAUGHT_UP)
         else:
@@ -123,7 +126,7 @@ class SparkStream(Source[Row]):
     def open(self, shard: int, shards: int) -> Reader:
         if self._folder is None:
             raise UserError("SparkStream has not been started: run it in a pipeline.")
-        return LandedReader(self._folder, shard, shards)
+        return LandedReader(self._folder, shard, shards, self._driver)
 
     def redistribute(self, offsets: Sequence[Any], shards: int) -> Sequence[StreamOffset]:
         if self._folder is None:
@@ -146,8 +149,9 @@ class _Refused(Exception):
 class _Landing:
     """The streaming query on the driver, whose batches land in the store."""
 
-    def __init__(self, frame: "DataFrame", folder: str) -> None:
+    def __init__(self, frame: "DataFrame", folder: str, driver: str) -> None:
         self._frame = frame
+        self._driver = driver
         self._fs, self._path = filesystem_of(folder)
         self._landed = Landed(folder)
         self._url = f"file://{self._path}" if is_local(self._fs) else folder
@@ -162,11 +166,11 @@ class _Landing:
     def start(self, trigger: dict[str, Any], ends_with: str) -> None:
         """ends_with: the file that says so when the query has ended."""
         self._ends_with = ends_with
-        for name in (FAILED, CAUGHT_UP):
-            if self._fs.exists(f"{self._path}/{name}"):
-                self._fs.rm(f"{self._path}/{name}")
-        if self._fs.exists(f"{self._path}/{ENDED}"):
-            return  # for good: shards may have ended with it
+        self._landed.remove_signs()
+        ended = self._landed.ended()
+        if ended is not None:  # for good: shards may have ended with it
+            self._write(ENDED, str(ended))
+            return
         self._landed.remove_others()
         writer = self._frame.writeStream.foreachBatch(self._land)
         writer = writer.option("checkpointLocation", f"{self._url}/query")
@@ -218,8 +222,9 @@ class _Landing:
 
     def _write(self, name: str, text: str) -> None:
         """Whole, or not at all: shards look for it all the time."""
-        self._fs.pipe_file(f"{self._path}/{name}.new", text.encode())
-        self._fs.mv(f"{self._path}/{name}.new", f"{self._path}/{name}")
+        path = f"{self._path}/{sign_of(name, self._driver)}"
+        self._fs.pipe_file(f"{path}.new", text.encode())
+        self._fs.mv(f"{path}.new", path)
 
 
 @contextmanager

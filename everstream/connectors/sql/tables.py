@@ -25,9 +25,9 @@ from everstream.connectors.files.parts import PartTransaction, owner_of
 from everstream.connectors.ownership import Claim, Owner, refuse_replaced
 from everstream.connectors.sql.database import OWNERS, TOKEN, Database, Session, Writing, quoted
 from everstream.connectors.staged import StagedTransaction, StagedWriter, waiting_folder
-from everstream.errors import ConnectorError, UserError
+from everstream.errors import ConnectorError, RefusedRecords, UserError
 from everstream.pipeline.batch import Batch
-from everstream.pipeline.exact import Unfit, together
+from everstream.pipeline.exact import Unfit, shown, together
 from everstream.pipeline.sink import Committable, Delivery, Permit, Sink, SinkShard, Writer
 
 ENDING = ".batches"
@@ -290,6 +290,7 @@ class _UpsertWriter(ColumnsWriter):
                 f"operator '{self._who.operator}': records have no {', '.join(missing)}, which "
                 "upsert_on= names as a key."
             )
+        self._refuse_without_key(frame)
         # Of several rows with one key the last one counts; a statement may touch a row once.
         frame = frame.unique(self._keys, keep="last", maintain_order=True)
         fresh = self._connection is None
@@ -313,6 +314,19 @@ class _UpsertWriter(ColumnsWriter):
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+    def _refuse_without_key(self, frame: pl.DataFrame) -> None:
+        """No row is equal to one whose key is NULL: it would be there again after each failure."""
+        lacking = frame.select(pl.any_horizontal(pl.col(self._keys).is_null())).to_series()
+        if lacking.any():
+            raise RefusedRecords(
+                {
+                    row: f"operator '{self._who.operator}': a record has no value for "
+                    f"{', '.join(self._keys)}, which upsert_on= names as its key. Record: "
+                    f"{shown(frame.row(row, named=True))}."
+                    for row in lacking.arg_true().to_list()
+                }
+            )
 
     def _upsert(self, frame: pl.DataFrame) -> None:
         if self._connection is None:

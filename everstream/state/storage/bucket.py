@@ -62,9 +62,9 @@ class Bucket:
     def read(self, path: str) -> bytes:
         return bytes(self._obstore.get(self._store, path).bytes())
 
-    def list(self, prefix: str) -> list[str]:
+    def list(self, prefix: str, after: str = "") -> list[str]:
         folder = prefix.rpartition("/")[0]
-        found = self._obstore.list(self._store, folder or None)
+        found = self._obstore.list(self._store, folder or None, offset=after or None)
         return [meta["path"] for some in found for meta in some if meta["path"].startswith(prefix)]
 
     def delete(self, path: str) -> None:

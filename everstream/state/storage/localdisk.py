@@ -68,8 +68,8 @@ class LocalDisk:
     def read(self, path: str) -> bytes:
         return (self._root / path).read_bytes()
 
-    def list(self, prefix: str) -> list[str]:
-        return [path for path in self._walk(prefix) if not _is_temporary(path)]
+    def list(self, prefix: str, after: str = "") -> list[str]:
+        return [path for path in self._walk(prefix, after) if not _is_temporary(path)]
 
     def delete(self, path: str) -> None:
         _unlink(self._root / path)
@@ -84,14 +84,20 @@ class LocalDisk:
             if not alive:
                 _unlink(self._root / path)
 
-    def _walk(self, prefix: str) -> Iterator[str]:
-        folder = self._root / prefix.rpartition("/")[0]
-        for parent, _, names in os.walk(folder, onerror=_raise_unless_missing):
-            inner = Path(parent).relative_to(self._root).as_posix()
-            for name in names:
-                path = name if inner == "." else f"{inner}/{name}"
-                if path.startswith(prefix):
-                    yield path
+    def _walk(self, prefix: str, after: str = "") -> Iterator[str]:
+        folder = prefix.rpartition("/")[0]
+        folders = [f"{folder}/" if folder else ""]
+        while folders:
+            inner = folders.pop()
+            try:
+                with os.scandir(self._root / inner) as found:
+                    entries = [*found]
+            except FileNotFoundError:
+                continue
+            folders += [f"{inner}{e.name}/" for e in entries if e.is_dir() and not e.is_symlink()]
+            # A folder can have very many files of which few are asked for.
+            paths = [inner + entry.name for entry in entries if not entry.is_dir()]
+            yield from [path for path in paths if path > after and path.startswith(prefix)]
 
     def _rename(self, temporary: Path, target: Path) -> None:
         try:
@@ -158,7 +164,7 @@ def _unlink(path: Path) -> None:
 
 
 def _is_temporary(path: str) -> bool:
-    return _TEMPORARY.fullmatch(path.rpartition("/")[2]) is not None
+    return path.endswith(".tmp") and _TEMPORARY.fullmatch(path.rpartition("/")[2]) is not None
 
 
 def _is_alive(pid: int) -> bool:
@@ -171,8 +177,3 @@ def _is_alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-def _raise_unless_missing(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError):
-        raise error

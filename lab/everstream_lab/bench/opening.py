@@ -5,6 +5,7 @@ every row. Recovery must not get slower with any of them: each is measured with 
 much. Reads are counted as well, because those do not depend on the machine.
 """
 
+import builtins
 import os
 import sqlite3
 import statistics
@@ -37,7 +38,7 @@ class Cost:
     took_s: float
     """The median of some."""
     reads: int | None = None
-    """Blobs that were read or files that were looked at, where that can be counted."""
+    """Blobs that were read or listed, where that can be counted."""
 
 
 class _Counted(FsspecBlobs):
@@ -46,6 +47,11 @@ class _Counted(FsspecBlobs):
     def read(self, path: str) -> bytes:
         self.reads += 1
         return super().read(path)
+
+    def list(self, prefix: str, after: str = "") -> builtins.list[str]:
+        found = super().list(prefix, after)
+        self.reads += len(found)
+        return found
 
 
 def measure(slots: int, parts: int, rows: int, progress: Progress) -> list[Cost]:
@@ -73,7 +79,7 @@ def measure_report(slots: int, parts: int, rows: int, progress: Progress) -> Rep
         if cost.reads is not None:
             fewest.setdefault(cost.what, cost.reads)
             no_more = Target("at most", fewest[cost.what], required=True)
-            figures.append(Figure(f"{name}, blobs read", cost.reads, "", no_more))
+            figures.append(Figure(f"{name}, blobs read or listed", cost.reads, "", no_more))
     return Report("open", figures)
 
 

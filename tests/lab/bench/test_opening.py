@@ -3,7 +3,7 @@
 from everstream_lab.bench.opening import measure
 
 
-def test_a_store_that_was_opened_often_takes_as_many_reads_as_one_that_was_not() -> None:
+def test_a_store_that_was_opened_often_reads_and_lists_no_more_than_one_that_was_not() -> None:
     costs = measure(slots=200, parts=50, rows=50, progress=lambda text: None)
     assert [(cost.what, cost.many) for cost in costs] == [
         (what, many)

@@ -555,8 +555,8 @@ class Driver:
                     self._obey(self.coordinator.on_quiesce(reason, time.monotonic()))
                 case TakePlan(successor=successor, explained=explained):
                     self._take_plan(successor, explained=explained)
-                case ReturnToFormer(successor=successor, error=error):
-                    self.scale_requests.withdraw(successor.plan, error)
+                case ReturnToFormer(successor=successor, error=error, refused=refused):
+                    self.scale_requests.withdraw(refused, successor.plan, error)
                     self._take_plan(successor, explained=True)
                 case GiveUp(error=error):
                     self.scale_requests.fail(error)
