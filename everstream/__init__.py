@@ -41,8 +41,8 @@ from everstream.connectors import (
     TextLines,
     Webhook,
 )
+from everstream.engine.faults.kills import Kill
 from everstream.engine.handle import RunHandle
-from everstream.engine.kills import Kill
 from everstream.engine.reporting.listener import Listener
 from everstream.engine.result import RunResult
 from everstream.errors import EverstreamError, RunFailed, UserError

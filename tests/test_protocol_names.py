@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 import everstream as es
-import everstream.cli.run as run_command
+import everstream.cli.runs.command as run_command
 from everstream.cli.app import app
-from everstream.cli.run_command import RunCommand
+from everstream.cli.runs.arguments import RunCommand
 from everstream.core.registry import PROTOCOLS, name_of, named
 from everstream.core.scheme import scheme_of
 from everstream.errors import UserError

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from everstream.core.orders import Phase
-from everstream.engine.kills import Kill
+from everstream.engine.faults.kills import Kill
 
 
 class EndGate:

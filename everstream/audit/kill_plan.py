@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from everstream.core.fault_points import Point
 from everstream.core.plan import Plan
-from everstream.engine.kills import DRIVER
+from everstream.engine.faults.kills import DRIVER
 from everstream.pipeline.checkpointing import EngineName
 from everstream.pipeline.graph import Kind
 

@@ -12,7 +12,7 @@ from everstream.audit.kill_plan import lasts_s
 from everstream.audit.rehearsal import Rehearsal, clear, collected
 from everstream.core.coordinators.recovery_report import RecoveryReport
 from everstream.core.plan import Plan
-from everstream.engine.kills import DRIVER, Kill
+from everstream.engine.faults.kills import DRIVER, Kill
 from everstream.pipeline.graph import Kind
 from everstream.state.signing import StoreKey, StoreUrl
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from everstream.cli.run import Arguments, say_error
+from everstream.cli.runs.command import Arguments, say_error
 from everstream.errors import UserError
 
 USAGE = 2
@@ -46,7 +46,7 @@ def shown(target: str, arguments: tuple[str, ...]) -> str:
     """The programs of the functions that `target` names."""
     from everstream.annotations import AnnotatedFunction
     from everstream.annotations.printing import printed
-    from everstream.cli.finding import load_module, parsed
+    from everstream.cli.runs.finding import load_module, parsed
 
     module, place, name = load_module(target)
     found = {

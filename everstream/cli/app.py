@@ -8,15 +8,17 @@ from typing import Annotated
 
 import typer
 
-from everstream.cli import advise, annotate, check, checkpoints, scale, top, tune, ui
+from everstream.cli import advise, annotate
 from everstream.cli.audit import audit
 from everstream.cli.config import config
 from everstream.cli.demo import demo
 from everstream.cli.model import model_app
 from everstream.cli.optional import WithOptionalValues
-from everstream.cli.run import run
-from everstream.cli.savepoints import savepoint
+from everstream.cli.runs.command import run
 from everstream.cli.simulate import simulate
+from everstream.cli.stores import check, checkpoints, scale, tune
+from everstream.cli.stores.savepoints import savepoint
+from everstream.cli.views import top, ui
 from everstream.errors import EverstreamError, InternalError, UserError
 
 LABORATORY = {"bench", "apps"}

@@ -16,8 +16,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from everstream.cli.flags import flag, settings_for
-from everstream.cli.run import Arguments, StoreKeyFile, Target
+from everstream.cli.runs.command import Arguments, StoreKeyFile, Target
+from everstream.cli.runs.flags import flag, settings_for
 from everstream.errors import EverstreamError
 
 if TYPE_CHECKING:
@@ -94,10 +94,10 @@ def audit(
     """
     from everstream.audit.audit_plan import Audit
     from everstream.cli.audit_stage import SupervisedStage
-    from everstream.cli.finding import load_pipeline
-    from everstream.cli.run import say_error
-    from everstream.cli.run_command import RunCommand
-    from everstream.cli.supervise import FAILED, USAGE
+    from everstream.cli.runs.arguments import RunCommand
+    from everstream.cli.runs.command import say_error
+    from everstream.cli.runs.finding import load_pipeline
+    from everstream.cli.runs.supervise import FAILED, USAGE
     from everstream.errors import UserError
     from everstream.state.signing import StoreKey
 
@@ -173,7 +173,7 @@ def _label(pipeline: "Pipeline") -> str:
 
 def conclude(findings: "Findings", stage: "SupervisedStage") -> int:
     """Say what was found; the exit code."""
-    from everstream.cli.supervise import FAILED, KILLED, OK
+    from everstream.cli.runs.supervise import FAILED, KILLED, OK
 
     if not findings.undisturbed.finished:
         return KILLED if stage.failed_with is None else stage.failed_with

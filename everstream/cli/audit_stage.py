@@ -7,14 +7,14 @@ from rich.markup import escape
 
 from everstream.audit.rescales import Rescales
 from everstream.audit.trial import Ending, Trial
-from everstream.cli.messages import Failed, Fault, Finished, Message, Told
-from everstream.cli.run import say_error
-from everstream.cli.run_command import RunCommand
-from everstream.cli.screen import make_screen
-from everstream.cli.summary import show_recoveries
-from everstream.cli.supervise import FAILED, USAGE, Supervisor
+from everstream.cli.runs.arguments import RunCommand
+from everstream.cli.runs.command import say_error
+from everstream.cli.runs.supervise import FAILED, USAGE, Supervisor
+from everstream.cli.views.messages import Failed, Fault, Finished, Message, Told
+from everstream.cli.views.screen import make_screen
+from everstream.cli.views.summary import show_recoveries
 from everstream.core.orders import Phase
-from everstream.engine.kills import Kill
+from everstream.engine.faults.kills import Kill
 from everstream.events import Killing, PlanChanged, Progressed
 
 RESTARTS = 3

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from everstream.cli.flags import Given, configured_for, in_words, with_flags
-from everstream.engine.configuration import Configured
+from everstream.cli.runs.flags import Given, configured_for, in_words, with_flags
+from everstream.engine.settings.configuration import Configured
 from everstream.errors import UserError
 from everstream.hiding import hidden_in, without_secret
 from everstream.pipeline.options import SETTINGS, RunOptions
@@ -40,8 +40,8 @@ def config(
 
     Exit codes: 0 all values are valid; 2 one is not, or there is no such option.
     """
-    from everstream.cli.run import say_error
-    from everstream.cli.supervise import USAGE
+    from everstream.cli.runs.command import say_error
+    from everstream.cli.runs.supervise import USAGE
 
     try:
         found = configured_for(target)

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from everstream.cli.flags import flag
+from everstream.cli.runs.flags import flag
 from everstream.errors import EverstreamError, MissingExtra
 
 console = Console()
@@ -36,8 +36,8 @@ def demo(
     Exit codes: 0 the output is exact; 1 it is not, or the run failed; 2 matplotlib is missing;
     130 interrupted.
     """
-    from everstream.cli.run import say_error
-    from everstream.cli.supervise import FAILED, USAGE
+    from everstream.cli.runs.command import say_error
+    from everstream.cli.runs.supervise import FAILED, USAGE
 
     with tempfile.TemporaryDirectory(prefix="everstream-demo-") as folder:
         try:
@@ -56,10 +56,10 @@ class _Demo:
 
     def run(self) -> int:
         from everstream.audit.comparison import judge
-        from everstream.cli.messages import Message, Teller, Told
-        from everstream.cli.screen import make_screen
-        from everstream.cli.summary import show_summary
-        from everstream.cli.supervise import FAILED, KILLED, OK
+        from everstream.cli.runs.supervise import FAILED, KILLED, OK
+        from everstream.cli.views.messages import Message, Teller, Told
+        from everstream.cli.views.screen import make_screen
+        from everstream.cli.views.summary import show_summary
         from everstream.core.orders import Outcome
         from everstream.demo.accounts import accounts_pipeline, entries, plain_program
         from everstream.demo.timeline import Sample
@@ -108,7 +108,7 @@ class _Demo:
     def _write_report(
         self, facts: dict[str, Any], verdict: Any, recoveries: list[Any], samples: list[Any]
     ) -> Path:
-        from everstream.cli.summary import STEPS, describe_checkpoints
+        from everstream.cli.views.summary import STEPS, describe_checkpoints
         from everstream.demo.page import Page
         from everstream.demo.timeline import draw_recovery
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.frames import Frame
 from everstream.core.ids import ChannelId, CheckpointNumber, Epoch, Generation
 from everstream.core.messages import Report

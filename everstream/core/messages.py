@@ -7,7 +7,7 @@ an engine may carry them over a socket or hand them over in memory.
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.ids import (
     NO_CHECKPOINT,
     CheckpointNumber,
@@ -16,7 +16,7 @@ from everstream.core.ids import (
     ShardId,
     WorkerId,
 )
-from everstream.core.meter import Meter
+from everstream.core.measuring.meter import Meter
 from everstream.errors import EverstreamError
 
 # Commands: from the coordinator.

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
+from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.ids import TaskNumber, WorkerId
-from everstream.core.manifest import EpochManifest
 from everstream.core.messages import Command
 from everstream.errors import EverstreamError
 from everstream.events import RunEvent

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from everstream.core.checkpointing.recovery_line import Link, cycles
 from everstream.core.ids import ChannelId, ShardId, WorkerId
-from everstream.core.recovery_line import Link, cycles
 from everstream.errors import UserError
 from everstream.pipeline.describing import Description, described
 from everstream.pipeline.graph import Broadcast, Edge, Graph, Kind, OnDemand

@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
+from everstream.core.checkpointing.manifest import EpochManifest, shard_counts
 from everstream.core.coordinators.coordinator import Coordinator
-from everstream.core.manifest import EpochManifest, shard_counts
 from everstream.core.orders import Phase, Policy, Publish
 from everstream.core.plan import Plan, rescaled, spread
 from everstream.core.scheme import Scheme

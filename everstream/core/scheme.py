@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from everstream.core.checkpoint_record import LogKind
+from everstream.core.checkpointing.manifest import EpochManifest
+from everstream.core.checkpointing.record import LogKind
 from everstream.core.coordinators.coordinated_strategy import CoordinatedStrategy
 from everstream.core.coordinators.coordinator import Coordinator
 from everstream.core.coordinators.independent_strategy import IndependentStrategy
 from everstream.core.ids import Generation
-from everstream.core.manifest import EpochManifest
 from everstream.core.orders import Policy
 from everstream.core.plan import Plan
 from everstream.core.protocols.base import Place, ShardProtocol

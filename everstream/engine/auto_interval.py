@@ -2,9 +2,9 @@
 
 import time
 
+from everstream.core.checkpointing.manifest import EpochManifest
+from everstream.core.checkpointing.newest import Newest
 from everstream.core.coordinators.recovery_report import RecoveryReport
-from everstream.core.manifest import EpochManifest
-from everstream.core.newest import Newest
 from everstream.pipeline.checkpointing import Coordinated, seconds
 from everstream.planning.auto import (
     AutoInterval,

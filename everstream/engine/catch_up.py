@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from everstream.core.manifest import EpochManifest, shard_counts
+from everstream.core.checkpointing.manifest import EpochManifest, shard_counts
 from everstream.core.orders import Outcome
 from everstream.core.plan import Plan
 from everstream.core.upgrade.compatibility import going_on
 from everstream.core.upgrade.redistribute import is_quiesced
-from everstream.engine.options import RunConfig
 from everstream.engine.rescaling import as_wanted
 from everstream.engine.result import RunResult, result_of
+from everstream.engine.settings.options import RunConfig
 from everstream.engine.store_session import checkpoints_in
 from everstream.errors import EnvironmentFault, UserError
 from everstream.events import Note

@@ -27,13 +27,13 @@ from typing import Final, Protocol
 
 from pyspark import SparkContext
 
+from everstream.core.checkpointing.manifest import EpochManifest
+from everstream.core.checkpointing.newest import Newest
 from everstream.core.coordinators.progress import CheckpointStats
 from everstream.core.coordinators.recovery_report import RecoveryReport
-from everstream.core.manifest import EpochManifest
-from everstream.core.newest import Newest
 from everstream.core.orders import Outcome
 from everstream.core.plan import Plan
-from everstream.engine.options import RunConfig
+from everstream.engine.settings.options import RunConfig
 from everstream.engine.store_session import OpenStore
 from everstream.errors import LeaseLost
 from everstream.pipeline.checkpointing import EngineName

@@ -17,8 +17,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from everstream.connectors.generate.load import Load
+from everstream.core.checkpointing.newest import Newest
 from everstream.core.ids import NO_EPOCH
-from everstream.core.newest import Newest
 from everstream.core.orders import Phase
 from everstream.engine.reporting.listener import Listener
 from everstream.engine.reporting.notebook import run_html
@@ -35,7 +35,7 @@ from everstream.state.store import CheckpointStore
 
 if TYPE_CHECKING:
     from everstream.engine.engine import RunControl
-    from everstream.engine.options import Turn
+    from everstream.engine.settings.options import Turn
 
 NO_CHECKPOINTS = "this run takes no checkpoints: start it with checkpoint=es.Coordinated()."
 NOT_STARTED = RunStatus(Phase.GATHERING, 0, 0, {}, NO_EPOCH, [])

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
 
-from everstream.core.manifest import KEPT_MANIFESTS, EpochManifest
+from everstream.core.checkpointing.manifest import KEPT_MANIFESTS, EpochManifest
 from everstream.core.orders import Discard
 from everstream.errors import EverstreamError, InternalError, said
 from everstream.state.manifest_append import pause

@@ -8,12 +8,12 @@ import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 
-from everstream.core.manifest import EpochManifest, shard_counts
+from everstream.core.checkpointing.manifest import EpochManifest, shard_counts
 from everstream.core.plan import Plan, rescaled
 from everstream.core.upgrade.redistribute import check_can_move
-from everstream.engine.live_settings import Control
-from everstream.engine.options import RunConfig
 from everstream.engine.requests import ENDED
+from everstream.engine.settings.live_settings import Control
+from everstream.engine.settings.options import RunConfig
 from everstream.errors import EverstreamError, RunFailed, UserError
 from everstream.events import RequestHonoured, RequestRefused
 from everstream.state.control import Shards, read_settings

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.coordinators.progress import CheckpointStats
 from everstream.core.coordinators.recovery_report import RecoveryReport
-from everstream.core.manifest import EpochManifest
 from everstream.core.orders import Outcome
 from everstream.core.plan import Plan
 from everstream.engine.reporting.building import epoch_stable

@@ -10,8 +10,10 @@ from pyspark import SparkContext
 
 from everstream.core.orders import Outcome
 from everstream.core.plan import Plan, make_plan, spread
+from everstream.engine.availability.heartbeat import HeartbeatThread, beating
+from everstream.engine.availability.standby import stood_by
+from everstream.engine.availability.start_retry import Starting
 from everstream.engine.catch_up import overlooked_in, stop_at_now, without_work
-from everstream.engine.configuration import in_force
 from everstream.engine.engine import (
     COMPLETE,
     Engine,
@@ -21,17 +23,15 @@ from everstream.engine.engine import (
     engine_named,
 )
 from everstream.engine.handle import RunHandle, Seeing
-from everstream.engine.heartbeat import HeartbeatThread, beating
-from everstream.engine.options import RunConfig
 from everstream.engine.reporting.building import About, run_started
 from everstream.engine.reporting.listener import Listeners, Logging
 from everstream.engine.reporting.progress import heard_early, watching
 from everstream.engine.reporting.recording import recording, served
 from everstream.engine.result import RunResult, result_of
+from everstream.engine.settings.configuration import in_force
+from everstream.engine.settings.options import RunConfig
 from everstream.engine.spark.slot_sharing import SHARES
 from everstream.engine.spark.slots import find_slots
-from everstream.engine.standby import stood_by
-from everstream.engine.start_retry import Starting
 from everstream.engine.store_session import (
     OpenStore,
     check_store,

@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from everstream.core.manifest import EpochManifest, manifests_in
+from everstream.core.checkpointing.manifest import EpochManifest, manifests_in
 from everstream.core.plan import Plan
 from everstream.core.upgrade.compatibility import going_on
 from everstream.core.upgrade.fork import forked
-from everstream.engine.options import Origin, RunConfig
+from everstream.engine.availability.start_retry import Starting
 from everstream.engine.rescaling import as_wanted, earlier_requests
 from everstream.engine.scratch import make_folder
+from everstream.engine.settings.options import Origin, RunConfig
 from everstream.engine.slow_calls import said_when_slow
-from everstream.engine.start_retry import Starting
 from everstream.errors import LeaseLost, StoreError
 from everstream.events import Note, StoreDamaged, StoreTaken
 from everstream.pipeline.describing import check_names

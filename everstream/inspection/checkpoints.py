@@ -15,8 +15,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from everstream.core.checkpointing.manifest import EpochManifest, still_valid
 from everstream.core.ids import Epoch
-from everstream.core.manifest import EpochManifest, still_valid
 from everstream.errors import StoreError, UserError
 from everstream.state.blobs import FsspecBlobs
 from everstream.state.heartbeat import Life, read_heartbeat

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import polars as pl
 
-from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.checkpointing.manifest import EpochManifest
+from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.ids import ShardId
-from everstream.core.manifest import EpochManifest
 from everstream.errors import UserError
 from everstream.inspection.checkpoints import open_store
 from everstream.inspection.frames import framed, unframed

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, overload
 
 import polars as pl
 
-from everstream.core.checkpoint_record import CheckpointRecord
-from everstream.core.manifest import EpochManifest
+from everstream.core.checkpointing.manifest import EpochManifest
+from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.errors import CorruptObject, UserError
 from everstream.inspection.checkpoints import choose, open_store, survey_of
 from everstream.state.migrating import Outdated

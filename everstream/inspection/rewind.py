@@ -12,7 +12,7 @@ the next run: so the rewind is refused before anything is given up.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from everstream.core.manifest import EpochManifest, still_valid
+from everstream.core.checkpointing.manifest import EpochManifest, still_valid
 from everstream.errors import StoreError, UserError
 from everstream.inspection.checkpoints import problems_of, survey_of
 from everstream.pipeline.sink import Delivery

@@ -38,7 +38,7 @@ from everstream.pipeline.times import size_bytes
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from everstream.engine.kills import Kill
+    from everstream.engine.faults.kills import Kill
     from everstream.engine.reporting.listener import AnyListener
     from everstream.events import RunStatus
     from everstream.observability.monitoring.sampler import Monitor

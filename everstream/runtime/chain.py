@@ -14,9 +14,9 @@ from typing import Any, Literal, Protocol
 import cloudpickle
 import numpy as np
 
-from everstream.core.checkpoint_record import DEAD_LETTERS
+from everstream.core.checkpointing.record import DEAD_LETTERS
 from everstream.core.ids import ShardId
-from everstream.core.meter import Meter
+from everstream.core.measuring.meter import Meter
 from everstream.core.plan import Plan
 from everstream.errors import EverstreamError, RefusedRecords, UserError
 from everstream.pipeline.aggregation.local_parts import LATE

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.fault_points import Point
 from everstream.core.ids import Generation, ShardId
 from everstream.pipeline.sink import Committable, Permit

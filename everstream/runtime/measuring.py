@@ -8,7 +8,7 @@ anyway, and only looked up when somebody wants to know.
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from everstream.core.meter import Losses, Meter
+from everstream.core.measuring.meter import Losses, Meter
 from everstream.pipeline.source import NO_LOAD
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from everstream.core.checkpoint_record import LogKind, LogSegment
+from everstream.core.checkpointing.record import LogKind, LogSegment
 from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import ChannelId, Generation, ShardId
 from everstream.errors import CorruptObject

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from everstream.core.checkpoint_record import DEAD_LETTERS, CheckpointRecord
-from everstream.core.manifest import EpochManifest
+from everstream.core.checkpointing.manifest import EpochManifest
+from everstream.core.checkpointing.record import DEAD_LETTERS, CheckpointRecord
 from everstream.core.plan import Plan
 from everstream.core.upgrade.redistribute import is_moved
 from everstream.errors import EnvironmentFault, InternalError, ShareRefused, UserError, said

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from everstream.core.checkpoint_record import CheckpointRecord, LogSegment
+from everstream.core.checkpointing.record import CheckpointRecord, LogSegment
 from everstream.core.frames import Frame
 from everstream.core.ids import ChannelId, Generation, ShardId
 from everstream.core.messages import Recover

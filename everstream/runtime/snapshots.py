@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from everstream.core.checkpoint_record import CheckpointRecord, LogSegment
+from everstream.core.checkpointing.record import CheckpointRecord, LogSegment
 from everstream.core.frames import Frame
 from everstream.core.ids import ChannelId, Generation
 from everstream.core.instructions import LoadState

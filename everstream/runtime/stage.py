@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from everstream.core.checkpointing.manifest import KEPT_MANIFESTS
 from everstream.core.frames import even_part
-from everstream.core.manifest import KEPT_MANIFESTS
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.keys import Keying
 from everstream.pipeline.operator import Context, Operator

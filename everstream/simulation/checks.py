@@ -10,8 +10,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.ids import NO_EPOCH, Epoch
-from everstream.core.manifest import EpochManifest
 from everstream.core.orders import Outcome
 from everstream.simulation.outside import Outside
 from everstream.simulation.shapes import Shape

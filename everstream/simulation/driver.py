@@ -8,9 +8,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
+from everstream.core.checkpointing.manifest import (
+    KEPT_MANIFESTS,
+    EpochManifest,
+    manifests_in,
+    shard_counts,
+)
 from everstream.core.coordinators.coordinator import Coordinator
 from everstream.core.ids import TaskNumber, WorkerId, first_generation
-from everstream.core.manifest import KEPT_MANIFESTS, EpochManifest, manifests_in, shard_counts
 from everstream.core.messages import Command, Report, Shutdown
 from everstream.core.orders import (
     Discard,

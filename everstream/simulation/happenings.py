@@ -6,7 +6,7 @@ from collections.abc import Callable
 from everstream.core.orders import Outcome
 from everstream.events import RunEvent, sentence
 from everstream.simulation.checks import Liveness
-from everstream.simulation.faults import Moment
+from everstream.simulation.faults.injected import Moment
 from everstream.simulation.history import History
 from everstream.simulation.scheduler import Scheduler
 

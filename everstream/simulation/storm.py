@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Literal, TypeAlias, get_args
 
 from everstream.core.registry import named
-from everstream.simulation.faults import STORM, Faults
+from everstream.simulation.faults.injected import STORM, Faults
 from everstream.simulation.history import History
 from everstream.simulation.schemes import policy_for, scheme_for
 from everstream.simulation.shapes import shape_for

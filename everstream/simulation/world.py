@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import count
 
+from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.coordinators.coordinator import Coordinator
 from everstream.core.ids import TaskNumber
-from everstream.core.manifest import EpochManifest
 from everstream.core.orders import Outcome, Policy
 from everstream.core.plan import Plan, make_plan, rescaled
 from everstream.core.scheme import ALIGNED, Scheme
@@ -25,13 +25,13 @@ from everstream.runtime.pace import Pace
 from everstream.simulation.checks import Answers, Safety
 from everstream.simulation.disk import SimulatedDisk
 from everstream.simulation.driver import SimulatedDriver
-from everstream.simulation.faults import Faults
+from everstream.simulation.faults.injected import Faults
+from everstream.simulation.faults.mishaps import ProcessMishaps
+from everstream.simulation.faults.store_mishaps import CHECKPOINT_TIMEOUT_S, StoreMishaps
 from everstream.simulation.history import History
-from everstream.simulation.mishaps import ProcessMishaps
 from everstream.simulation.outside import Outside, OutsideSink
 from everstream.simulation.scheduler import Scheduler
 from everstream.simulation.shapes import Shape
-from everstream.simulation.store_mishaps import CHECKPOINT_TIMEOUT_S, StoreMishaps
 from everstream.simulation.workers import SimulatedWorker
 from everstream.state.manifests import entry_of
 from everstream.state.store import CheckpointStore, Lease

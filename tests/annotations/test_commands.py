@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 import everstream.engine.run
 from everstream.cli.app import app
-from everstream.cli.finding import load_pipeline
-from everstream.cli.run_command import RunCommand
+from everstream.cli.runs.arguments import RunCommand
+from everstream.cli.runs.finding import load_pipeline
 from everstream.errors import UserError
 from tests.docs import simulated
 

@@ -8,7 +8,7 @@ import pytest
 from everstream.audit.audit_plan import MAX_EXTRA_ROUNDS, Audit, Findings
 from everstream.audit.kill_plan import A_FEW
 from everstream.audit.trial import Ending, Trial
-from everstream.engine.kills import Kill
+from everstream.engine.faults.kills import Kill
 from tests.audit.plans import three
 
 RIGHT = {"out": list(range(600))}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from everstream.audit.end_gate import EndGate
 from everstream.core.orders import Phase
-from everstream.engine.kills import Kill
+from everstream.engine.faults.kills import Kill
 
 
 def test_the_gate_opens_with_the_last_kill(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from everstream.audit.kill_plan import A_FEW, KillPlan, Target, targets_of
 from everstream.core.fault_points import Point
-from everstream.engine.kills import Kill
+from everstream.engine.faults.kills import Kill
 from tests.audit.plans import plan_of_three
 
 COUNTS = {"numbers": (0, 600), "count": (600, 600), "out": (600, 0)}

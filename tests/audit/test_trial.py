@@ -2,7 +2,7 @@
 
 from everstream.audit.trial import recovery_of_each
 from everstream.core.coordinators.recovery_report import RecoveryReport
-from everstream.engine.kills import Kill
+from everstream.engine.faults.kills import Kill
 from tests.audit.plans import plan_of_three
 
 

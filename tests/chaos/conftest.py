@@ -12,7 +12,7 @@ import pytest
 
 import everstream as es
 from everstream.connectors import END, Reader
-from everstream.core.manifest import EpochManifest
+from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.engine.reporting.listener import Listener
 from everstream.events import (
     AnyFailure,

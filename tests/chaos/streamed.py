@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import everstream as es
 from everstream.connectors.spark import stream
-from everstream.core.manifest import EpochManifest
+from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.engine.reporting.listener import Listener
 from everstream.engine.spark.context import make_context
 from everstream.pipeline.checkpointing import EngineName

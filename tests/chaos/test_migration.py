@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import everstream as es
-from everstream.core.manifest import EpochManifest
+from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.orders import Outcome
 from everstream.inspection import open_store, read_state
 from everstream.state.migrating import Outdated

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from everstream.audit.rehearsal import Rehearsal
 from everstream.cli import audit_stage
 from everstream.cli.app import app
-from everstream.cli.run_command import RunCommand
-from everstream.cli.supervise import Supervisor
+from everstream.cli.runs.arguments import RunCommand
+from everstream.cli.runs.supervise import Supervisor
 from everstream.errors import UserError
 from tests.cli.commands import ROOT, Command
 from tests.connectors.kafka_topics import Reading, make_topic, topics

@@ -11,9 +11,9 @@ from typer.testing import CliRunner, Result
 
 import everstream as es
 from everstream.cli.app import app
-from everstream.cli.finding import load_pipeline
-from everstream.cli.run_command import RunCommand
-from everstream.core.manifest import FORMAT
+from everstream.cli.runs.arguments import RunCommand
+from everstream.cli.runs.finding import load_pipeline
+from everstream.core.checkpointing.manifest import FORMAT
 from everstream.core.orders import Outcome
 from everstream.engine.spark import slots
 from everstream.errors import UserError

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 import everstream as es
 from everstream.cli.app import app
-from everstream.core.manifest import EpochManifest
+from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.orders import Outcome
 from everstream.errors import StoreError
 from everstream.inspection import checkpoints, read_state

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-import everstream.cli.run as run_command
+import everstream.cli.runs.command as run_command
 from everstream.cli.app import app
-from everstream.cli.run_command import RunCommand
+from everstream.cli.runs.arguments import RunCommand
 from everstream.pipeline.options import SETTINGS
 
 SECRET = "s3://me:geheim@bucket/shop?token=geheim"

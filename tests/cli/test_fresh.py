@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 import everstream
 from everstream.cli.app import app
-from everstream.cli.fresh import agreed
-from everstream.cli.run_command import RunCommand
+from everstream.cli.runs.arguments import RunCommand
+from everstream.cli.runs.fresh import agreed
 from everstream.connectors import Collect, JsonLines, Sqlite
 from everstream.core.permits import permit
 from everstream.errors import UserError

@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 import everstream as es
 from everstream.cli.app import app
-from everstream.cli.finding import load_pipeline
+from everstream.cli.runs.finding import load_pipeline
 from everstream.core.orders import Outcome
 from everstream.engine.tasks.driver.job import WorkersJob
 from everstream.errors import StoreError

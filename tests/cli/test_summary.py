@@ -3,7 +3,7 @@
 import pytest
 from rich.console import Console
 
-from everstream.cli.summary import show_recoveries
+from everstream.cli.views.summary import show_recoveries
 from everstream.core.coordinators.recovery_report import RecoveryReport
 
 

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from everstream.cli.messages import Failed, Fault, Finished, Opened, Told
-from everstream.cli.supervisor_log import SupervisorLog
+from everstream.cli.runs.supervisor_log import SupervisorLog
+from everstream.cli.views.messages import Failed, Fault, Finished, Opened, Told
 from everstream.core.coordinators.recovery_report import RecoveryReport
 from everstream.core.orders import Phase
 from everstream.engine.reporting.progress import Rate

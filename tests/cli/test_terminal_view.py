@@ -9,9 +9,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from everstream.cli.app import app
-from everstream.cli.messages import Told
-from everstream.cli.screen import TerminalScreen
-from everstream.cli.terminal_view import Room, drawn, lasting, short, size
+from everstream.cli.views.messages import Told
+from everstream.cli.views.screen import TerminalScreen
+from everstream.cli.views.terminal_view import Room, drawn, lasting, short, size
 from everstream.observability.history.stored import blob_name, encoded
 from tests.observability.history import telling
 from tests.observability.ui.views import NOW, VIEWS, View, busy, failing, many

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import everstream as es
-from everstream.cli.run_command import RunCommand
-from everstream.cli.under_load import loads_of, put_under_load
+from everstream.cli.runs.arguments import RunCommand
+from everstream.cli.runs.under_load import loads_of, put_under_load
 
 
 def made() -> es.Pipeline:

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 import everstream as es
 from everstream.cli.app import app
-from everstream.cli.run_command import RunCommand
+from everstream.cli.runs.arguments import RunCommand
 from tests.cli.commands import ROOT, Command
 
 WORD_COUNT = str(ROOT / "examples" / "word_count.py")

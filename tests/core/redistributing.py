@@ -3,9 +3,9 @@
 from typing import Any
 
 import everstream as es
-from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.checkpointing.manifest import EpochManifest, shard_counts
+from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.ids import CheckpointNumber, Epoch
-from everstream.core.manifest import EpochManifest, shard_counts
 from everstream.core.plan import Plan, make_plan
 from everstream.state.objects import ObjectRef
 

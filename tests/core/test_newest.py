@@ -6,8 +6,8 @@ import json
 import pickle
 import tracemalloc
 
+from everstream.core.checkpointing.newest import KEPT, Newest
 from everstream.core.messages import Stable
-from everstream.core.newest import KEPT, Newest
 from everstream.core.orders import Policy
 from tests.core.coordinators.line_run import Run as LineRun
 

@@ -5,9 +5,9 @@ from typing import Any, TypeVar
 
 import pytest
 
+from everstream.core.checkpointing.manifest import shard_counts
 from everstream.core.coordinators.coordinator import Coordinator
 from everstream.core.ids import TaskNumber, first_generation
-from everstream.core.manifest import shard_counts
 from everstream.core.messages import Restored
 from everstream.core.orders import Phase, Policy
 from everstream.core.plan import Plan, spread

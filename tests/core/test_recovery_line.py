@@ -7,7 +7,14 @@ from itertools import pairwise, product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everstream.core.recovery_line import START, Link, Position, cycles, descendants, recovery_line
+from everstream.core.checkpointing.recovery_line import (
+    START,
+    Link,
+    Position,
+    cycles,
+    descendants,
+    recovery_line,
+)
 
 Histories = dict[str, list[Position]]
 CHANCE = st.integers(0, 2**32).map(random.Random)

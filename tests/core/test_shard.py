@@ -2,7 +2,7 @@
 
 import pytest
 
-from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.frames import FrameKind
 from everstream.core.ids import CheckpointNumber, Epoch, Generation
 from everstream.core.instructions import (

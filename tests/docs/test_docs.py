@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 import everstream
 from everstream import connectors, planning
 from everstream.cli.app import app
-from everstream.cli.summary import STEPS
+from everstream.cli.views.summary import STEPS
 from everstream.core.orders import Outcome
 from everstream.engine.handle import RunHandle
 from everstream.engine.result import RunResult

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 import everstream as es
-from everstream.engine.configuration import Configured, configuration, in_force
+from everstream.engine.settings.configuration import Configured, configuration, in_force
 
 
 @pytest.fixture

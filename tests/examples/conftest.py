@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from everstream.cli.finding import load_pipeline
+from everstream.cli.runs.finding import load_pipeline
 from everstream.pipeline.stream import Pipeline
 from tests.spark import MASTER as MASTER
 

@@ -15,7 +15,7 @@ from everstream.audit.end_gate import EndGate
 from everstream.audit.kill_plan import KillPlan, lasts_s, targets_of
 from everstream.audit.rehearsal import Rehearsal, rehearsed
 from everstream.core.plan import make_plan
-from everstream.engine.kills import Kill
+from everstream.engine.faults.kills import Kill
 from everstream.engine.reporting.listener import Listener
 from everstream.engine.result import RunResult
 from everstream.events import Killing, Progressed, RunEvent

@@ -11,9 +11,9 @@ import polars as pl
 import pytest
 from pyspark.sql import SparkSession
 
-from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.checkpointing.manifest import EpochManifest
+from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.ids import CheckpointNumber, Epoch, ShardId
-from everstream.core.manifest import EpochManifest
 from everstream.errors import UserError
 from everstream.inspection import look, read_state
 from everstream.state.snapshot import ShardState

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from everstream.cli.finding import load_pipeline
+from everstream.cli.runs.finding import load_pipeline
 from everstream.errors import UserError
 
 

@@ -12,10 +12,10 @@ import pytest
 import everstream
 import everstream as es
 from everstream.connectors import Paced, Range
+from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.coordinators.coordinated_strategy import CoordinatedStrategy
 from everstream.core.coordinators.run_state import RunState
 from everstream.core.ids import Epoch, Generation
-from everstream.core.manifest import EpochManifest
 from everstream.core.orders import Policy
 from everstream.core.plan import make_plan
 from everstream.pipeline.operator import Context, Operator
@@ -23,7 +23,7 @@ from everstream.pipeline.source import EndOfStream, Reader
 from everstream.pipeline.stream import Pipeline
 from everstream.pipeline.times import PACE_WHILE_AHEAD, ForwardClock
 from everstream.simulation.disk import SimulatedDisk
-from everstream.simulation.faults import Faults
+from everstream.simulation.faults.injected import Faults
 from everstream.simulation.outside import OutsideSink
 from everstream.state.store import CheckpointStore
 from tests.pipeline.sim import Sink, Total, rows_source, simulate

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 import everstream as es
 from everstream.core.orders import TOLERABLE_FAILURES
-from everstream.engine.options import RunConfig
+from everstream.engine.settings.options import RunConfig
 from everstream.pipeline import options as defined
 from everstream.pipeline.options import (
     GROUPS,

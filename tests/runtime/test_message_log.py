@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everstream.core.checkpoint_record import LogSegment
+from everstream.core.checkpointing.record import LogSegment
 from everstream.core.frames import Frame, FrameKind, stands_for_a_lost_one
 from everstream.core.ids import ChannelId, Generation, ShardId
 from everstream.errors import CorruptObject

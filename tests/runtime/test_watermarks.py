@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from everstream.connectors.generate.sources import FromFunction, FromList
-from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import ChannelId, CheckpointNumber, Epoch, Generation, ShardId
 from everstream.core.instructions import Advance, Deliver

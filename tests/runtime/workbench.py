@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from everstream.connectors.generate.sources import FromList, Range
-from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.fault_points import Point
 from everstream.core.frames import Frame
 from everstream.core.ids import ChannelId, Epoch, Generation, ShardId, WorkerId

@@ -1,6 +1,6 @@
 """Whether a simulated run shows that something is wrong, for the tests of mutants."""
 
-from everstream.simulation.faults import Faults
+from everstream.simulation.faults.injected import Faults
 from everstream.simulation.schemes import scheme_for
 from everstream.simulation.shapes import shape_for
 from everstream.simulation.world import World

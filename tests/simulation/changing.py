@@ -4,14 +4,14 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from everstream.core.manifest import EpochManifest
+from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.orders import Outcome, Policy
 from everstream.core.plan import make_plan
 from everstream.core.scheme import ALIGNED, Scheme
 from everstream.core.upgrade.compatibility import NO_OVERRIDES, UpgradeOverrides, going_on
 from everstream.pipeline.describing import check_names
 from everstream.pipeline.stream import Pipeline, Stream
-from everstream.simulation.faults import NO_FAULTS
+from everstream.simulation.faults.injected import NO_FAULTS
 from everstream.simulation.outside import OutsideSink
 from everstream.simulation.shapes import Shape
 from everstream.simulation.world import World

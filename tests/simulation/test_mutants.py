@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.coordinators.coordinated_strategy import CoordinatedStrategy, EpochLedger
 from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import Epoch, Generation, ShardId
@@ -25,7 +25,7 @@ from everstream.runtime.jobs import Upload
 from everstream.runtime.outlets import DemandOutlet, DirectOutlet, Item
 from everstream.runtime.runner import ShardRunner
 from everstream.simulation import disk
-from everstream.simulation.faults import NO_FAULTS, Faults
+from everstream.simulation.faults.injected import NO_FAULTS, Faults
 from everstream.simulation.outside import OutsideWriter
 from everstream.simulation.shapes import shape_for
 from everstream.simulation.workers import SimulatedWorker

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.checkpointing.record import CheckpointRecord
+from everstream.core.checkpointing.recovery_line import START, Link, Position
 from everstream.core.coordinators import checkpoint_index
 from everstream.core.coordinators.independent_strategy import IndependentStrategy
 from everstream.core.coordinators.termination import TerminationDetector
@@ -18,7 +19,6 @@ from everstream.core.ids import ChannelId, Generation
 from everstream.core.instructions import Instruction
 from everstream.core.messages import Recover, Stable
 from everstream.core.protocols.uncoordinated import Uncoordinated
-from everstream.core.recovery_line import START, Link, Position
 from everstream.core.shard import Shard
 from everstream.runtime import sent_frames
 from everstream.runtime.jobs import Upload

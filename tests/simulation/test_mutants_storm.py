@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from everstream.core import manifest
+from everstream.core.checkpointing import manifest
+from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.coordinators import coordinated_strategy
 from everstream.core.coordinators.coordinated_strategy import CoordinatedStrategy
 from everstream.core.coordinators.restarts import BackOff
 from everstream.core.ids import NO_EPOCH
-from everstream.core.manifest import EpochManifest
 from everstream.core.orders import Outcome, Policy
 from everstream.errors import CorruptObject, StoreError
 from everstream.pipeline.times import ForwardClock
@@ -25,7 +25,7 @@ from everstream.runtime import explaining, runner
 from everstream.simulation import checks, disk
 from everstream.simulation.clock_shapes import alarms
 from everstream.simulation.disk import SimulatedDisk
-from everstream.simulation.faults import NO_FAULTS, STORM, Faults
+from everstream.simulation.faults.injected import NO_FAULTS, STORM, Faults
 from everstream.simulation.history import History
 from everstream.simulation.outside import Outside, OutsideTransaction
 from everstream.simulation.storm import histories

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from everstream.connectors.generate.sources import Range
-from everstream.core.manifest import shard_counts
+from everstream.core.checkpointing.manifest import shard_counts
 from everstream.core.orders import Outcome
 from everstream.core.plan import rescaled as plan_with
 from everstream.core.registry import PROTOCOLS
 from everstream.events import PlanChanged, RequestRefused
 from everstream.pipeline.operator import Context, Keyed, Operator
 from everstream.pipeline.stream import Pipeline
-from everstream.simulation.faults import NO_FAULTS, RESCALES, Faults
+from everstream.simulation.faults.injected import NO_FAULTS, RESCALES, Faults
 from everstream.simulation.outside import OutsideSink
 from everstream.simulation.schemes import policy_for, scheme_for
 from everstream.simulation.shapes import EVENT_TIME_SHAPES, Shape, columns, shape_for

@@ -2,7 +2,7 @@
 
 import pytest
 
-from everstream.simulation.faults import Faults
+from everstream.simulation.faults.injected import Faults
 from everstream.simulation.schemes import scheme_for
 from everstream.simulation.shapes import shape_for
 from everstream.simulation.world import World

@@ -5,7 +5,7 @@ import pytest
 from everstream.core.orders import Phase, Place
 from everstream.core.registry import PROTOCOLS
 from everstream.simulation.driver import SimulatedDriver
-from everstream.simulation.faults import NO_FAULTS, Faults
+from everstream.simulation.faults.injected import NO_FAULTS, Faults
 from everstream.simulation.schemes import policy_for, scheme_for
 from everstream.simulation.shapes import shape_for
 from everstream.simulation.storm import has_cycle

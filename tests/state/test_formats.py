@@ -12,8 +12,8 @@ import pytest
 
 from everstream.connectors.files.filesystem import filesystem_of
 from everstream.connectors.journal.log import Log, Segment
-from everstream.core.manifest import FORMAT as MANIFEST
-from everstream.core.manifest import EpochManifest
+from everstream.core.checkpointing.manifest import FORMAT as MANIFEST
+from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.errors import ConnectorError, CorruptObject, StoreError
 from everstream.events import Note
 from everstream.observability.history.stored import FOLDER, StoredHistory, to_entry

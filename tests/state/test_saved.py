@@ -18,13 +18,13 @@ import pytest
 import everstream as es
 from everstream.connectors.files.filesystem import filesystem_of
 from everstream.connectors.journal.log import HEADER_BYTES, Log, Segment
-from everstream.core.manifest import EpochManifest
+from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.orders import Outcome
 from everstream.core.registry import PROTOCOLS
 from everstream.errors import InternalError
 from everstream.pipeline.rejects import Rejected
 from everstream.pipeline.sink import SinkShard
-from everstream.simulation.faults import NO_FAULTS
+from everstream.simulation.faults.injected import NO_FAULTS
 from everstream.simulation.schemes import scheme_for
 from everstream.simulation.shapes import Shape
 from everstream.simulation.workers import SimulatedWorker

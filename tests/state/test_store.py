@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.checkpointing.manifest import EpochManifest
+from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.ids import CheckpointNumber, Epoch, ShardId
-from everstream.core.manifest import EpochManifest
 from everstream.errors import CorruptObject, InternalError, LeaseLost, StoreError, UserError
 from everstream.inspection.rewind import rewind
 from everstream.state import CheckpointStore, FsspecBlobs, Lease, ObjectRef

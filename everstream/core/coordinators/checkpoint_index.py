@@ -8,12 +8,12 @@ which objects in the store nobody can ask for any more.
 from bisect import insort
 from collections.abc import Collection, Iterable, Mapping
 
-from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.checkpointing.manifest import EpochManifest, records_for
+from everstream.core.checkpointing.record import CheckpointRecord
+from everstream.core.checkpointing.recovery_line import Link, Position, descendants, recovery_line
 from everstream.core.ids import NO_CHECKPOINT, CheckpointNumber, ShardId
-from everstream.core.manifest import EpochManifest, records_for
 from everstream.core.messages import Halted
 from everstream.core.plan import Plan
-from everstream.core.recovery_line import Link, Position, descendants, recovery_line
 from everstream.state.objects import ObjectRef
 
 

@@ -9,7 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, assert_never
 
-from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.checkpointing.manifest import (
+    EpochManifest,
+    epoch_manifest,
+    fall_back,
+    records_for,
+)
+from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.coordinators.strategy import (
     NOT_BEGUN,
     RETRY_S,
@@ -20,7 +26,6 @@ from everstream.core.coordinators.strategy import (
     Wait,
 )
 from everstream.core.ids import NO_EPOCH, CheckpointNumber, Epoch, ShardId, WorkerId
-from everstream.core.manifest import EpochManifest, epoch_manifest, fall_back, records_for
 from everstream.core.messages import (
     CheckpointFailed,
     Halted,

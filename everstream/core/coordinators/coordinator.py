@@ -14,14 +14,15 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, assert_never
 
-from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.checkpointing.manifest import EpochManifest
+from everstream.core.checkpointing.newest import Newest
+from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.coordinators.progress import CheckpointStats
 from everstream.core.coordinators.recovery_report import RecoveryReport
 from everstream.core.coordinators.run_state import RunState
 from everstream.core.coordinators.stall_warning import StallWarning
 from everstream.core.coordinators.strategy import CheckpointStrategy, Wait
 from everstream.core.ids import Epoch, Generation, ShardId, TaskNumber, WorkerId
-from everstream.core.manifest import EpochManifest
 from everstream.core.messages import (
     Census,
     CheckpointFailed,
@@ -37,7 +38,6 @@ from everstream.core.messages import (
     Rewired,
     ShardFailed,
 )
-from everstream.core.newest import Newest
 from everstream.core.orders import Dismiss, Order, Outcome, Phase, Place, Policy, Refused
 from everstream.core.plan import Plan
 from everstream.errors import (

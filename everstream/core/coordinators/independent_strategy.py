@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, assert_never
 
-from everstream.core.checkpoint_record import CheckpointRecord, LogKind
+from everstream.core.checkpointing.manifest import EpochManifest, epoch_manifest, fall_back
+from everstream.core.checkpointing.record import CheckpointRecord, LogKind
 from everstream.core.coordinators.checkpoint_index import CheckpointIndex
 from everstream.core.coordinators.strategy import (
     NOT_BEGUN,
@@ -36,7 +37,6 @@ from everstream.core.ids import (
     ShardId,
     WorkerId,
 )
-from everstream.core.manifest import EpochManifest, epoch_manifest, fall_back
 from everstream.core.messages import (
     Census,
     CheckpointFailed,

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.checkpointing.manifest import shown_once
+from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.ids import Epoch, Generation, ShardId
-from everstream.core.manifest import shown_once
 from everstream.core.messages import Progress
 from everstream.core.plan import Plan
 from everstream.events import listed

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from everstream.core.checkpointing.newest import Newest
 from everstream.core.ids import NO_EPOCH, Epoch
-from everstream.core.newest import Newest
 
 
 @dataclass

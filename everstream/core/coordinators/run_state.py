@@ -8,13 +8,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.checkpointing.manifest import KEPT_MANIFESTS, EpochManifest, still_valid
+from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.coordinators.membership import Membership
 from everstream.core.coordinators.progress import CheckpointStats, RunProgress
 from everstream.core.coordinators.restarts import FailedCheckpoints, Restarts
 from everstream.core.coordinators.termination import CycleTermination, Quiesce
 from everstream.core.ids import NO_EPOCH, CheckpointNumber, Epoch, Generation, ShardId, WorkerId
-from everstream.core.manifest import KEPT_MANIFESTS, EpochManifest, still_valid
 from everstream.core.messages import Command, Resume, Shutdown
 from everstream.core.orders import (
     PHASE_MOVES,

@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol, TypeAlias
 
-from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.checkpointing.manifest import EpochManifest
+from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.ids import CheckpointNumber, Epoch, Generation, ShardId, WorkerId
-from everstream.core.manifest import EpochManifest
 from everstream.core.messages import (
     CheckpointFailed,
     Command,

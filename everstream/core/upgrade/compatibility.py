@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from everstream.core.checkpoint_record import LogKind
-from everstream.core.manifest import EpochManifest, check_fits, shard_counts
+from everstream.core.checkpointing.manifest import EpochManifest, check_fits, shard_counts
+from everstream.core.checkpointing.record import LogKind
 from everstream.core.plan import Plan
 from everstream.core.upgrade.migration_rules import (
     Carried,

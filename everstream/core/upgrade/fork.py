@@ -7,8 +7,8 @@ from the savepoint on is theirs.
 
 from dataclasses import replace
 
-from everstream.core.checkpoint_record import DEAD_LETTERS, CheckpointRecord
-from everstream.core.manifest import EpochManifest
+from everstream.core.checkpointing.manifest import EpochManifest
+from everstream.core.checkpointing.record import DEAD_LETTERS, CheckpointRecord
 from everstream.core.plan import Plan
 from everstream.core.upgrade.compatibility import UpgradeOverrides
 from everstream.pipeline.graph import Kind

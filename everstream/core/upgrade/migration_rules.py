@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from everstream.core.manifest import EpochManifest
+from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.plan import Plan
 from everstream.pipeline.describing import Description
 

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.checkpointing.manifest import EpochManifest, shard_counts
+from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.ids import CheckpointNumber, ShardId
-from everstream.core.manifest import EpochManifest, shard_counts
 from everstream.core.plan import Plan, rescaled
 from everstream.errors import InternalError, UserError
 from everstream.pipeline.graph import ByKey, Kind

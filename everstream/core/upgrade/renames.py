@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from everstream.core.checkpoint_record import CheckpointRecord, LogKind
+from everstream.core.checkpointing.record import CheckpointRecord, LogKind
 from everstream.core.ids import ShardId
 
 _CHANNEL = re.compile(r"(\d+)/(.+):(\d+)->(.+):(\d+)")

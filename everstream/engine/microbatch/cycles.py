@@ -9,7 +9,7 @@ can be restored by either engine.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import ShardId
 from everstream.core.plan import Plan

@@ -10,17 +10,17 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, assert_never
 
-from everstream.core.coordinators.restarts import BackOff, FailedCheckpoints, Repeats, RestartBudget
-from everstream.core.coordinators.strategy import RETRY_S
-from everstream.core.fault_points import Point
-from everstream.core.ids import NO_EPOCH, Epoch, Generation, ShardId, first_generation
-from everstream.core.manifest import (
+from everstream.core.checkpointing.manifest import (
     KEPT_MANIFESTS,
     EpochManifest,
     epoch_manifest,
     fall_back,
     records_for,
 )
+from everstream.core.coordinators.restarts import BackOff, FailedCheckpoints, Repeats, RestartBudget
+from everstream.core.coordinators.strategy import RETRY_S
+from everstream.core.fault_points import Point
+from everstream.core.ids import NO_EPOCH, Epoch, Generation, ShardId, first_generation
 from everstream.core.orders import Policy
 from everstream.engine.microbatch.checking import Complete, Disagreement, examine
 from everstream.engine.microbatch.cycles import carries, ended_cycles

@@ -9,12 +9,12 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.fault_points import Point
 from everstream.core.ids import ShardId
 from everstream.core.plan import Plan
-from everstream.engine.injection import Injector
-from everstream.engine.kills import Kill
+from everstream.engine.faults.injection import Injector
+from everstream.engine.faults.kills import Kill
 from everstream.engine.microbatch.orders import ShardReport
 from everstream.engine.reporting.listener import Listener
 from everstream.errors import UserError

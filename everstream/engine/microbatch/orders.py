@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.ids import Epoch, Generation, ShardId
 from everstream.engine.microbatch.rows import Digest
 from everstream.errors import EverstreamError

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from everstream.core.checkpoint_record import DEAD_LETTERS, CheckpointRecord
+from everstream.core.checkpointing.manifest import EpochManifest, records_for
+from everstream.core.checkpointing.record import DEAD_LETTERS, CheckpointRecord
 from everstream.core.fault_points import Point
 from everstream.core.ids import Epoch, Generation, ShardId
-from everstream.core.manifest import EpochManifest, records_for
 from everstream.core.permits import permit
 from everstream.core.plan import Plan
 from everstream.engine.microbatch.orders import ShardReport

@@ -7,9 +7,9 @@ is run again from the last stable one. Either has caught up when the next epoch 
 
 from collections.abc import Collection, Sequence
 
+from everstream.core.checkpointing.newest import Newest
 from everstream.core.coordinators.recovery_report import RecoveryBook, RecoveryReport
 from everstream.core.ids import Epoch, ShardId
-from everstream.core.newest import Newest
 from everstream.engine.microbatch.orders import ShardReport
 
 

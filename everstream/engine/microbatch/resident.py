@@ -9,7 +9,7 @@ epoch before are here when an epoch begins, and no more will come: the marker st
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import ChannelId, Epoch, Generation, ShardId
 from everstream.core.messages import (

@@ -8,24 +8,24 @@ from contextlib import suppress
 
 from pyspark import SparkContext
 
+from everstream.core.checkpointing.manifest import EpochManifest
+from everstream.core.checkpointing.newest import Newest
 from everstream.core.coordinators.progress import CheckpointStats
 from everstream.core.fault_points import Point
 from everstream.core.ids import ShardId
-from everstream.core.manifest import EpochManifest
-from everstream.core.newest import Newest
 from everstream.core.orders import Outcome, Phase
 from everstream.core.plan import Plan
 from everstream.engine.checkpoint_requests import CheckpointRequests
 from everstream.engine.engine import EngineEnd, EngineJob
-from everstream.engine.live_settings import NOT_TUNABLE, Control, flattened
 from everstream.engine.microbatch.epochs import Epochs, Watcher
 from everstream.engine.microbatch.kills import Death, KillPlan
 from everstream.engine.microbatch.layout import Layout
 from everstream.engine.microbatch.orders import ShardReport
 from everstream.engine.microbatch.sizing import Sizing
 from everstream.engine.microbatch.spark_job import SparkJobs
-from everstream.engine.options import RunConfig
 from everstream.engine.reporting.building import epoch_stable, sampled_from
+from everstream.engine.settings.live_settings import NOT_TUNABLE, Control, flattened
+from everstream.engine.settings.options import RunConfig
 from everstream.engine.signals import stopping_on_signals
 from everstream.engine.store_session import OpenStore
 from everstream.errors import UserError

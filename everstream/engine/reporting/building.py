@@ -4,14 +4,14 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.checkpointing.manifest import EpochManifest, shard_counts, shown_once
+from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.coordinators.recovery_report import RecoveryReport
-from everstream.core.histogram import Histogram
-from everstream.core.manifest import EpochManifest, shard_counts, shown_once
-from everstream.core.measures import Measures
-from everstream.core.meter import Losses
+from everstream.core.measuring.histogram import Histogram
+from everstream.core.measuring.measures import Measures
+from everstream.core.measuring.meter import Losses
 from everstream.core.plan import Plan
-from everstream.engine.kills import Kill
+from everstream.engine.faults.kills import Kill
 from everstream.events import (
     EdgeLayout,
     EpochStable,

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.coordinators.recovery_report import RecoveryReport
-from everstream.core.manifest import EpochManifest
 
 View = Mapping[str, Any]
 NOTES = 5

@@ -13,9 +13,9 @@ from pyspark import SparkContext
 
 from everstream.core.registry import PROTOCOLS, name_of
 from everstream.engine.handle import RunHandle
-from everstream.engine.options import RunConfig
 from everstream.engine.reporting.building import About, RecoveryUpdates
 from everstream.engine.reporting.listener import Listener, sent
+from everstream.engine.settings.options import RunConfig
 from everstream.events import Note, Progressed, RunEnded, RunEvent, RunStatus
 from everstream.observability.history.tracing import tracing
 from everstream.observability.history.writer import HistoryWriter

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pyspark import SparkContext
 
 from everstream.core.plan import Plan
-from everstream.engine.options import RunConfig
 from everstream.engine.reporting.listener import Listener
+from everstream.engine.settings.options import RunConfig
 from everstream.engine.spark.context import check_context, exposure, make_context, slots
 from everstream.engine.spark.lost import noticing_the_end
 from everstream.engine.spark.slot_sharing import Share, SlotGrant, no_slots_left

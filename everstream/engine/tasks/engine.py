@@ -14,8 +14,8 @@ from everstream.core.orders import Outcome
 from everstream.core.plan import Plan
 from everstream.engine.engine import EngineEnd, EngineJob
 from everstream.engine.measuring import measures
-from everstream.engine.options import RunConfig
 from everstream.engine.scratch import scratch_folder, sweep
+from everstream.engine.settings.options import RunConfig
 from everstream.engine.signals import stopping_on_signals
 from everstream.engine.spark.context import is_local
 from everstream.engine.tasks.driver.driver import Driver

@@ -13,8 +13,8 @@ from typing import Any
 
 from everstream.connectors import collect, dead_letters
 from everstream.connectors.files.parts import PartFolder, PartName, owner_of
-from everstream.core.checkpoint_record import DEAD_LETTERS
-from everstream.core.manifest import EpochManifest
+from everstream.core.checkpointing.manifest import EpochManifest
+from everstream.core.checkpointing.record import DEAD_LETTERS
 from everstream.errors import StoreError, UserError
 from everstream.inspection.datasource.asked import Asked
 from everstream.state.manifests import standing

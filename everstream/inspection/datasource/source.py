@@ -7,7 +7,7 @@ tasks. All of them only read the store.
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from everstream.core.manifest import EpochManifest
+from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.errors import UserError
 from everstream.inspection.checkpoints import choose, survey_of
 from everstream.inspection.datasource import checkpoints, output, state

@@ -14,8 +14,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from everstream.core.checkpoint_record import CheckpointRecord
-from everstream.core.manifest import EpochManifest
+from everstream.core.checkpointing.manifest import EpochManifest
+from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.errors import CorruptObject, StoreError
 from everstream.inspection.checkpoints import choose, survey_of
 from everstream.inspection.datasource.asked import Asked

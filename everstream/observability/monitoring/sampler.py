@@ -16,8 +16,8 @@ from typing import Self
 
 import polars as pl
 
-from everstream.core.histogram import Histogram, merged
-from everstream.core.meter import Meter
+from everstream.core.measuring.histogram import Histogram, merged
+from everstream.core.measuring.meter import Meter
 from everstream.errors import UserError
 from everstream.observability.monitoring.machine import Cells, Machine
 from everstream.observability.monitoring.sheet import Sheet

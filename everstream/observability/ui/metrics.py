@@ -6,7 +6,7 @@ what was done twice included. Gauges that are not known are left out.
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from everstream.core.histogram import BUCKETS, Histogram, lower_s
+from everstream.core.measuring.histogram import BUCKETS, Histogram, lower_s
 from everstream.events import RunStarted
 from everstream.extras import extra
 from everstream.observability.history.run_view import RunView

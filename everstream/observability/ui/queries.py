@@ -12,7 +12,7 @@ from typing import Any
 from everstream.connectors.dead_letters import folder_of
 from everstream.connectors.files.filesystem import names_in
 from everstream.connectors.files.parts import PartName
-from everstream.core.manifest import EpochManifest
+from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.errors import EnvironmentFault, EverstreamError, UserError, said
 from everstream.inspection.checkpoints import choose, open_store, survey_of
 from everstream.inspection.operator_state import require_operator, rows_of, shown

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import cloudpickle
 
-from everstream.cli.finding import Uncached
+from everstream.cli.runs.finding import Uncached
 from everstream.errors import EverstreamError, UserError
 from everstream_lab.apps.application import Application
 from everstream_lab.apps.catalogue import find

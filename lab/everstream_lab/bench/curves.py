@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
 from everstream_lab.bench.latency import Arrivals, Curve, Floats
-from everstream_lab.bench.recovery_time import Recovery
+from everstream_lab.bench.recovery.recovery_time import Recovery
 
 plt.switch_backend("Agg")
 

@@ -13,7 +13,7 @@ from statistics import median
 from typing import get_args
 
 from everstream.connectors.generate.sources import Range
-from everstream.core.manifest import EpochManifest
+from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.engine.result import RunResult
 from everstream.engine.run import run
 from everstream.errors import UserError

@@ -169,7 +169,7 @@ def _name_of_living(process: Any) -> str:
     line = " ".join(process.cmdline())
     if "java" in process.name():
         return "java"
-    if "everstream.cli.driver" in line:
+    if "everstream.cli.runs.driver" in line:
         return "driver"
     if "everstream.engine.tasks.worker.daemon" in line:
         return (

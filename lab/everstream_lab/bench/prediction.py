@@ -14,7 +14,7 @@ from everstream.events import Progressed, RunEvent
 from everstream.pipeline.checkpointing import Coordinated
 from everstream.pipeline.stream import Pipeline
 from everstream.planning.analytic import Backlog
-from everstream_lab.bench import restart
+from everstream_lab.bench.recovery import restart
 from everstream_lab.bench.report import Figure, Progress, Report, Target, exactness
 
 

@@ -18,8 +18,8 @@ from everstream.pipeline.batch import Batch
 from everstream.pipeline.checkpointing import Checkpointing, Coordinated
 from everstream.pipeline.sink import Delivery, Sink, SinkShard, Writer
 from everstream.pipeline.stream import Pipeline
+from everstream_lab.bench.recovery.restart import KEYS
 from everstream_lab.bench.report import Figure, Progress, Report, at_most, exactness
-from everstream_lab.bench.restart import KEYS
 
 
 class Times(Sink):

@@ -90,7 +90,7 @@ def restart(
 
     Example: everstream bench restart --json restart.json
     """
-    from everstream_lab.bench.restart import measure_rounds
+    from everstream_lab.bench.recovery.restart import measure_rounds
 
     run_benchmark(
         lambda progress: measure_rounds(rate=rate, rounds=rounds, spares=spares, progress=progress),
@@ -159,14 +159,14 @@ def state(
     Example: everstream bench state --json state.json
     """
     if state is Kept.disk:
-        from everstream_lab.bench import disk_state
+        from everstream_lab.bench.state import disk_state
 
         run_benchmark(
             lambda progress: disk_state.measure(keys=keys, rounds=rounds or 3, progress=progress),
             json_file,
         )
         return
-    from everstream_lab.bench.large_state import measure
+    from everstream_lab.bench.state.large_state import measure
 
     run_benchmark(
         lambda progress: measure(
@@ -197,8 +197,8 @@ def recovery(
 
     Example: everstream bench recovery --factor 20 --json recovery.json
     """
-    from everstream_lab.bench.use_cases import measure, report_of
-    from everstream_lab.bench.use_cases_figure import draw
+    from everstream_lab.bench.papers.use_cases import measure, report_of
+    from everstream_lab.bench.papers.use_cases_figure import draw
 
     def take(progress: Progress) -> Report:
         runs = measure(factor=factor, progress=progress)
@@ -352,7 +352,7 @@ def open_(
 
     Exit codes: 0 measured; 1 the number of blobs that are read to open the store has grown.
     """
-    from everstream_lab.bench.opening import measure_report
+    from everstream_lab.bench.state.opening import measure_report
 
     run_benchmark(lambda progress: measure_report(slots, parts, rows, progress), json_file)
 
@@ -373,7 +373,7 @@ def takeover(
 
     Example: everstream bench takeover --json takeover.json
     """
-    from everstream_lab.bench.takeover import measure_rounds
+    from everstream_lab.bench.recovery.takeover import measure_rounds
 
     run_benchmark(
         lambda progress: measure_rounds(rounds=rounds, after=after, progress=progress), json_file

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from everstream.connectors.generate.sources import Range
-from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.checkpointing.manifest import EpochManifest
+from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.coordinators.coordinated_strategy import CoordinatedStrategy
 from everstream.core.coordinators.coordinator import Coordinator
 from everstream.core.ids import (
@@ -15,7 +16,6 @@ from everstream.core.ids import (
     WorkerId,
     first_generation,
 )
-from everstream.core.manifest import EpochManifest
 from everstream.core.messages import CheckpointTaken, Restored
 from everstream.core.orders import Order, Phase, Policy, Publish, SendTo, WriteManifest
 from everstream.core.plan import Plan, make_plan

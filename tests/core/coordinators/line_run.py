@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from everstream.connectors.generate.sources import Range
-from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.checkpointing.manifest import EpochManifest
+from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.coordinators.coordinator import Coordinator
 from everstream.core.coordinators.independent_strategy import IndependentStrategy
 from everstream.core.ids import (
@@ -14,7 +15,6 @@ from everstream.core.ids import (
     TaskNumber,
     first_generation,
 )
-from everstream.core.manifest import EpochManifest
 from everstream.core.messages import (
     CheckpointTaken,
     Halt,

@@ -1,6 +1,6 @@
 """When an epoch is complete."""
 
-from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.coordinators.coordinated_strategy import EpochLedger
 from everstream.core.ids import CheckpointNumber, Epoch, ShardId
 

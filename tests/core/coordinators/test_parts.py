@@ -2,7 +2,7 @@
 
 import pytest
 
-from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.coordinators.membership import Membership
 from everstream.core.coordinators.progress import RunProgress
 from everstream.core.coordinators.restarts import Restarts

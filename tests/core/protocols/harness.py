@@ -9,12 +9,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from everstream.core.checkpointing.recovery_line import Link, Position, cycles
 from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import ChannelId, Generation, ShardId
 from everstream.core.protocols.base import Place
 from everstream.core.protocols.induced import BCS, HMNR
 from everstream.core.protocols.uncoordinated import Uncoordinated
-from everstream.core.recovery_line import Link, Position, cycles
 
 Make = Callable[[Place], Uncoordinated]
 

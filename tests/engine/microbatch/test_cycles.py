@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 import everstream as es
-from everstream.core.manifest import EpochManifest
+from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.orders import Outcome
 from everstream.core.scheme import UNALIGNED
 from everstream.engine.microbatch import epochs
 from everstream.engine.microbatch.resident import Resident
 from everstream.errors import EverstreamError, RunFailed, UserError
 from everstream.events import StoreDamaged
-from everstream.simulation.faults import NO_FAULTS
+from everstream.simulation.faults.injected import NO_FAULTS
 from everstream.simulation.outside import OutsideSink
 from everstream.simulation.shape import Shape
 from everstream.simulation.shapes import CYCLES, two_loops

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from everstream.core.manifest import EpochManifest
+from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.orders import Outcome
 from everstream.engine.microbatch.orders import ShardReport
 from everstream.events import StoreDamaged

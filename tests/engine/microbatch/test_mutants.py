@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from everstream.core.manifest import EpochManifest
+from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.orders import Outcome
 from everstream.engine.microbatch import checking, task
 from everstream.engine.microbatch.cache import Cache

@@ -9,9 +9,9 @@ from asyncio import CancelledError
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
+from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.fault_points import Point
 from everstream.core.ids import ShardId
-from everstream.core.manifest import EpochManifest
 from everstream.core.orders import Outcome, Policy
 from everstream.core.plan import make_plan
 from everstream.engine.microbatch.cache import Cache

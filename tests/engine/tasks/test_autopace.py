@@ -5,11 +5,11 @@ from collections import Counter
 import pytest
 
 import everstream as es
-from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.checkpointing.manifest import EpochManifest
+from everstream.core.checkpointing.newest import Newest
+from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.coordinators.recovery_report import RecoveryReport
 from everstream.core.ids import CheckpointNumber, Epoch, ShardId
-from everstream.core.manifest import EpochManifest
-from everstream.core.newest import Newest
 from everstream.engine.auto_interval import AutoPace
 from tests.spark import MASTER
 

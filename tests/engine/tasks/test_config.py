@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import everstream as es
-from everstream.engine.options import RunConfig, store_url
+from everstream.engine.settings.options import RunConfig, store_url
 from everstream.engine.spark import slots
 
 

@@ -4,8 +4,8 @@ import everstream as es
 from everstream.core.fault_points import Point
 from everstream.core.ids import WorkerId
 from everstream.core.plan import make_plan
-from everstream.engine.injection import Injector
-from everstream.engine.kills import Kill
+from everstream.engine.faults.injection import Injector
+from everstream.engine.faults.kills import Kill
 from everstream.engine.reporting.listener import Listener
 from everstream.events import Killing, RunEvent
 

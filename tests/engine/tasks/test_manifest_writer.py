@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from everstream.core.checkpointing.manifest import KEPT_MANIFESTS, EpochManifest
 from everstream.core.ids import Epoch
-from everstream.core.manifest import KEPT_MANIFESTS, EpochManifest
 from everstream.core.orders import Discard
 from everstream.engine.manifest_writer import ManifestWriter
 from everstream.errors import InternalError, StoreError

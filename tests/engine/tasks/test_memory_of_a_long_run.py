@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import everstream as es
-from everstream.core.newest import Newest
+from everstream.core.checkpointing.newest import Newest
 from everstream.events import RunStatus
 from tests.spark import MASTER
 

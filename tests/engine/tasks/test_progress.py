@@ -10,10 +10,10 @@ from rich.console import Console
 
 import everstream as es
 from everstream.core.orders import Phase
-from everstream.engine.configuration import in_force
-from everstream.engine.options import RunConfig
 from everstream.engine.reporting.listener import Listener, Listeners
 from everstream.engine.reporting.progress import LinePace, watching
+from everstream.engine.settings.configuration import in_force
+from everstream.engine.settings.options import RunConfig
 from everstream.events import Note, Progressed, RunStatus
 from tests.observability.history import telling
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 import everstream as es
-from everstream.core.manifest import shard_counts
+from everstream.core.checkpointing.manifest import shard_counts
 from everstream.core.plan import Plan, make_plan, rescaled
-from everstream.engine.live_settings import Control
-from everstream.engine.options import RunConfig
 from everstream.engine.rescaling import ScaleRequests, as_wanted
+from everstream.engine.settings.live_settings import Control
+from everstream.engine.settings.options import RunConfig
 from everstream.engine.store_session import open_store
 from everstream.errors import UserError
 from everstream.state.control import Shards, read_settings, record_settings

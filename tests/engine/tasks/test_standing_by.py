@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from everstream.core.orders import Outcome
-from everstream.engine.heartbeat import HeartbeatThread
-from everstream.engine.standby import StandingBy
+from everstream.engine.availability.heartbeat import HeartbeatThread
+from everstream.engine.availability.standby import StandingBy
 from everstream.errors import LeaseLost, StoreError
 from everstream.events import StoreTaken
 from everstream.state.heartbeat import WAITING, Heartbeat, Life, read_heartbeat
@@ -155,7 +155,7 @@ def test_nobody_beats_where_nobody_listens(tmp_path: Path) -> None:
 def test_a_store_that_hangs_does_not_keep_a_run_from_ending(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("everstream.engine.heartbeat.LAST_WORD_S", 0.1)
+    monkeypatch.setattr("everstream.engine.availability.heartbeat.LAST_WORD_S", 0.1)
     run = Runs(tmp_path, "first")
     answers = threading.Event()
     monkeypatch.setattr(run.store.blobs, "read", lambda path: answers.wait())

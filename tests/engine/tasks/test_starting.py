@@ -11,8 +11,8 @@ import pytest
 
 import everstream as es
 from everstream.core.plan import make_plan, rescaled
+from everstream.engine.availability.start_retry import LONGEST_PAUSE_S, Starting
 from everstream.engine.reporting.listener import Listener
-from everstream.engine.start_retry import LONGEST_PAUSE_S, Starting
 from everstream.errors import ConnectionLost, ConnectorError
 from everstream.events import StartDelayed, StartReached
 from tests.connectors.postgres_server import PostgresServer, install_postgres

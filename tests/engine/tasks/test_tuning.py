@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import everstream as es
 from everstream.cli.app import app
-from everstream.engine.live_settings import Control
+from everstream.engine.settings.live_settings import Control
 from everstream.pipeline.tuning import Tuning, resolved
 from everstream.state.blobs import FsspecBlobs
 from everstream.state.control import (

@@ -9,9 +9,9 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from everstream.connectors.collect import Collect, folder_of
 from everstream.connectors.files.parts import PartName, owner_of
-from everstream.core.checkpoint_record import CheckpointRecord
+from everstream.core.checkpointing.manifest import EpochManifest
+from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.ids import CheckpointNumber, Epoch, ShardId
-from everstream.core.manifest import EpochManifest
 from everstream.core.permits import permit
 from everstream.inspection.datasource.asked import Asked
 from everstream.inspection.datasource.output import OutputStream

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from everstream.core.manifest import EpochManifest
+from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.errors import StoreError, UserError
 from everstream.inspection import rewind
 from everstream.inspection.datasource.asked import Asked

@@ -5,7 +5,7 @@ from pathlib import Path
 import matplotlib.image
 
 from everstream_lab.bench.curves import Disturbed, draw_curves
-from everstream_lab.bench.recovery_time import recovery
+from everstream_lab.bench.recovery.recovery_time import recovery
 from tests.lab.bench.arrivals import steady, with_outage
 
 

@@ -25,7 +25,7 @@ from everstream_lab.bench.latency import (
     read_arrivals,
     wall_clock_s,
 )
-from everstream_lab.bench.recovery_time import recovery
+from everstream_lab.bench.recovery.recovery_time import recovery
 from tests.lab.bench.arrivals import steady, with_outage
 
 

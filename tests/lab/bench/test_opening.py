@@ -1,6 +1,6 @@
 """What it costs to resume is measured on stores and sinks that have been in use for long."""
 
-from everstream_lab.bench.opening import measure
+from everstream_lab.bench.state.opening import measure
 
 
 def test_a_store_that_was_opened_often_reads_and_lists_no_more_than_one_that_was_not() -> None:

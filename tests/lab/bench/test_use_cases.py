@@ -2,9 +2,15 @@
 
 from pathlib import Path
 
-from everstream_lab.bench import disk_state, large_state
-from everstream_lab.bench.use_cases import INTERVALS_S, USE_CASES, Measured, measure_one, report_of
-from everstream_lab.bench.use_cases_figure import draw
+from everstream_lab.bench.papers.use_cases import (
+    INTERVALS_S,
+    USE_CASES,
+    Measured,
+    measure_one,
+    report_of,
+)
+from everstream_lab.bench.papers.use_cases_figure import draw
+from everstream_lab.bench.state import disk_state, large_state
 from tests.spark import MASTER
 
 

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import everstream as es
-from everstream.core.checkpoint_record import CheckpointRecord
-from everstream.core.histogram import Histogram
+from everstream.core.checkpointing.manifest import EpochManifest
+from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.ids import CheckpointNumber, Epoch, ShardId, WorkerId
-from everstream.core.manifest import EpochManifest
-from everstream.core.measures import Measures, WorkerMeasures
-from everstream.core.meter import Meter
+from everstream.core.measuring.histogram import Histogram
+from everstream.core.measuring.measures import Measures, WorkerMeasures
+from everstream.core.measuring.meter import Meter
 from everstream.core.orders import Phase
 from everstream.core.plan import Plan, make_plan
 from everstream.engine.reporting.building import (

@@ -19,11 +19,13 @@ import zmq
 from pyspark import SparkContext
 
 from everstream.core.autoscaling import Scaler
+from everstream.core.checkpointing.manifest import EpochManifest
+from everstream.core.checkpointing.newest import Newest
 from everstream.core.coordinators.coordinator import Coordinator
 from everstream.core.fault_points import Point
 from everstream.core.ids import NO_EPOCH, ShardId, TaskNumber, WorkerId
-from everstream.core.manifest import EpochManifest
-from everstream.core.measures import Measures
+from everstream.core.measuring.measures import Measures
+from everstream.core.measuring.meter import Meter
 from everstream.core.messages import (
     CheckpointTaken,
     Committed,
@@ -33,8 +35,6 @@ from everstream.core.messages import (
     Shutdown,
     StartCheckpoint,
 )
-from everstream.core.meter import Meter
-from everstream.core.newest import Newest
 from everstream.core.orders import (
     Discard,
     Dismiss,
@@ -63,15 +63,15 @@ from everstream.core.plan_change import (
 )
 from everstream.engine.checkpoint_requests import CheckpointRequests
 from everstream.engine.engine import COMPLETE
-from everstream.engine.injection import Injector
-from everstream.engine.kills import Kill
-from everstream.engine.live_settings import NOT_TUNABLE, control_of, flattened
+from everstream.engine.faults.injection import Injector
+from everstream.engine.faults.kills import Kill
 from everstream.engine.manifest_writer import ManifestWriter
-from everstream.engine.options import RunConfig
 from everstream.engine.reporting.building import epoch_stable, plan_changed, sampled
 from everstream.engine.requests import Requests
 from everstream.engine.rescaling import ScaleRequests
 from everstream.engine.scrubber import Scrubber
+from everstream.engine.settings.live_settings import NOT_TUNABLE, control_of, flattened
+from everstream.engine.settings.options import RunConfig
 from everstream.engine.spark.lost import NO_ANSWER
 from everstream.engine.tasks.driver.attempts import Attempts
 from everstream.engine.tasks.driver.job import WorkersJob

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 from everstream.core.ids import TaskNumber, WorkerId
 from everstream.core.messages import Command, Report
-from everstream.engine.injection import KillAfter, KillAt, KillNow
+from everstream.engine.faults.injection import KillAfter, KillAt, KillNow
 from everstream.engine.tasks.worker.operator_logs import Logged
 from everstream.engine.tasks.worker.process_use import Used
 from everstream.errors import EverstreamError

@@ -32,7 +32,7 @@ from everstream.core.messages import (
 )
 from everstream.core.plan import Plan
 from everstream.core.scheme import Scheme
-from everstream.engine.injection import KillAfter, KillAt, KillNow
+from everstream.engine.faults.injection import KillAfter, KillAt, KillNow
 from everstream.engine.tasks.liveness.crash_breadcrumb import CrashBreadcrumb
 from everstream.engine.tasks.transport.control_messages import (
     KillFired,

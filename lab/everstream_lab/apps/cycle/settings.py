@@ -11,7 +11,7 @@ from typing import Any
 
 from everstream.connectors.generate.load import Load
 from everstream.core.registry import named
-from everstream.engine.kills import Kill
+from everstream.engine.faults.kills import Kill
 from everstream.errors import UserError
 from everstream.pipeline.checkpointing import Checkpointing, Coordinated, seconds
 from everstream_lab.apps.interfaces.registry import WITH_CHECKPOINTS

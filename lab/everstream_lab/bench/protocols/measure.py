@@ -12,13 +12,13 @@ import numpy as np
 
 from everstream.connectors.collect import Collect
 from everstream.core.orders import Outcome
-from everstream.engine.kills import Kill
+from everstream.engine.faults.kills import Kill
 from everstream.engine.result import RunResult
 from everstream.engine.run import run
 from everstream.pipeline.stream import Pipeline
 from everstream_lab.bench.latency import Arrivals, Timed, read_arrivals, wall_clock_s
 from everstream_lab.bench.protocols.grid import Cell, Setting, checkpointing
-from everstream_lab.bench.recovery_time import recovery
+from everstream_lab.bench.recovery.recovery_time import recovery
 from everstream_lab.bench.workloads.catalogue import QUERIES
 
 STEP_S = 0.1

@@ -13,7 +13,7 @@ from everstream_lab.bench.protocols.costs import Costs
 from everstream_lab.bench.protocols.grid import Setting
 from everstream_lab.bench.protocols.measure import AROUND_S, STEP_S, Measured
 from everstream_lab.bench.protocols.summary import calm_table, killed_table, rows_of, verdicts
-from everstream_lab.bench.recovery_time import Recovery
+from everstream_lab.bench.recovery.recovery_time import Recovery
 from everstream_lab.bench.workloads.catalogue import QUERIES
 
 

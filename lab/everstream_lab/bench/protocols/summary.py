@@ -7,7 +7,7 @@ from typing import Any
 
 from everstream.core.registry import named
 from everstream.pipeline.checkpointing import CommunicationInduced
-from everstream_lab.bench import ferdis_paper
+from everstream_lab.bench.papers import ferdis_paper
 from everstream_lab.bench.protocols.grid import PAPER_NAMES, Setting
 from everstream_lab.bench.protocols.measure import Measured
 

@@ -10,7 +10,7 @@ from everstream.pipeline.checkpointing import Coordinated
 from everstream.pipeline.stream import Pipeline
 from everstream_lab.bench.curves import Disturbed, draw_curves
 from everstream_lab.bench.latency import Timed, read_arrivals, wall_clock_s
-from everstream_lab.bench.recovery_time import recovery
+from everstream_lab.bench.recovery.recovery_time import recovery
 from everstream_lab.bench.workloads.inputs import Inputs
 from everstream_lab.bench.workloads.nexmark import Nexmark
 from everstream_lab.bench.workloads.queries import selection

@@ -1,0 +1,96 @@
+"""What `everstream run` was asked for, checked and ready to be handed to a driver process."""
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from everstream.audit.rehearsal import Rehearsal
+from everstream.cli.runs.under_load import loads_of
+from everstream.observability.monitoring.sampler import DEFAULT_PERIOD, Monitor
+from everstream.pipeline.options import RunOptions
+
+DEFAULT_STORES = ".everstream"
+"""Without --store, checkpoints go to a folder of the pipeline's name in here."""
+
+
+@dataclass(frozen=True)
+class RunCommand:
+    """A pipeline to run, the settings of its run, and what only the command line has."""
+
+    target: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """As `RunOptions.from_settings` takes them; JSON can hold them."""
+    command: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """All drivers of one command have the same."""
+    resumes: bool = False
+    """A driver of this command had the store before."""
+    load: tuple[str, ...] = ()
+    calibrate: str | None = None
+    catch_up: bool = True
+    monitor_file: str | None = None
+    log_json: bool = False
+    arguments: tuple[str, ...] = ()
+    """What an annotated function is called with, as in limit=500."""
+    rehearsal: Rehearsal | None = None
+    """Run the pipeline as an audit does: without its own sinks."""
+
+    @cached_property
+    def options(self) -> RunOptions:
+        """The options of the run, in Python's terms."""
+        return RunOptions.from_settings(self.settings)
+
+    def check(self) -> None:
+        """Raise a UserError for what is wrong whatever the pipeline is."""
+        assert self.options is not None
+        self.monitor()
+        loads_of(self.load, self.calibrate)
+
+    def monitor(self) -> Monitor | None:
+        """The monitor that --monitor and --monitor-file ask for."""
+        every = self.settings.get("monitor")
+        if every is None and self.monitor_file is None:
+            return None
+        return Monitor(
+            every or DEFAULT_PERIOD, self.monitor_file or "monitor.csv", append=self.resumes
+        )
+
+    def store_of(self, pipeline: str) -> str:
+        return str(self.settings.get("store", f"{DEFAULT_STORES}/{pipeline}"))
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "RunCommand":
+        fields: dict[str, Any] = json.loads(text)
+        how = fields.pop("rehearsal")
+        if how is not None:
+            records = tuple((name, count) for name, count in how["records"])
+            how = Rehearsal(how["gate"], how["lasts_s"], records, how["audit_copy"])
+        for name in ("arguments", "load"):
+            fields[name] = tuple(fields[name])
+        return cls(**fields, rehearsal=how)
+
+    def with_settings(self, **settings: Any) -> "RunCommand":
+        return replace(self, settings={**self.settings, **settings})
+
+    def once_started(self) -> "RunCommand":
+        """What a driver that takes over is asked for: the store and all in it is its own by then."""
+        kept = {
+            name: value
+            for name, value in self.settings.items()
+            if name not in ("fresh", "take_over", "drop_state")
+        }
+        return replace(self, settings=kept, resumes=True)
+
+    @property
+    def kills(self) -> list[str]:
+        return list(self.settings.get("kill", ()))
+
+    def without_kill(self, kill: str) -> "RunCommand":
+        left = self.kills
+        left.remove(kill)
+        return self.with_settings(kill=left)

@@ -1,0 +1,167 @@
+"""The driver process of `everstream run`: loads the pipeline, runs it, tells its monitor.
+
+Started by `supervise.py` as `python -m everstream.cli.runs.driver FD ASKS PARENT OPTIONS`. It tells its
+monitor events over FD, and is asked for things over ASKS. It never lives longer than its monitor, so that a killed command leaves nothing running.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from types import FrameType
+from typing import IO
+
+from everstream.audit.rehearsal import rehearsed
+from everstream.cli.runs.arguments import RunCommand
+from everstream.cli.runs.driver_requests import answering
+from everstream.cli.runs.finding import load_pipeline
+from everstream.cli.runs.under_load import loads_of, put_under_load
+from everstream.cli.views.messages import (
+    Failed,
+    Fault,
+    Finished,
+    Message,
+    Opened,
+    Teller,
+    write_message,
+)
+from everstream.core.registry import name_of
+from everstream.engine.reporting.listener import log_as_json
+from everstream.engine.run import launch
+from everstream.engine.settings.options import RunConfig
+from everstream.errors import EnvironmentFault, EverstreamError, RunFailed, SparkGone, UserError
+from everstream.observability.ui.actions import Actions
+
+PR_SET_PDEATHSIG = 1
+JAVA_PATIENCE_S = 5.0
+STOPPED_EARLY = "stopped before the first record; nothing had to be saved"
+
+
+def main() -> None:
+    descriptor, asks, parent = (int(argument) for argument in sys.argv[1:4])
+    command = RunCommand.from_json(sys.argv[4])
+    die_with(parent)
+    os.set_inheritable(descriptor, False)
+    os.set_inheritable(asks, False)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+    # The monitor started us with these held back: nobody could have heeded them before.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
+    telling = threading.Lock()
+    with open(descriptor, "wb") as pipe:
+
+        def tell(message: Message) -> None:
+            with telling:  # answers come from other threads
+                write_message(pipe, message)
+
+        run_and_tell(command, tell, os.fdopen(asks, "rb"))
+        stop_spark()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # threads of a run that was interrupted half way must not keep us
+
+
+def run_and_tell(
+    command: RunCommand, tell: Callable[[Message], None], asks: IO[bytes] | None = None
+) -> None:
+    """Run to the end; whatever the end is, the last event says it."""
+    teller = Teller(tell)
+    if command.log_json:
+        log_as_json()
+    try:
+        pipeline = load_pipeline(command.target, command.arguments)
+        if command.rehearsal is not None:
+            pipeline = rehearsed(pipeline, command.rehearsal)
+        put_under_load(pipeline, loads_of(command.load, command.calibrate), command.catch_up)
+        store = command.store_of(pipeline.name)
+        tell(Opened(pipeline.name, store, name_of(command.options.checkpoint)))
+        options = replace(
+            command.options,
+            store=store,
+            listener=teller,
+            monitor=command.monitor(),
+            timeout=None,  # these three are the supervisor's
+            history=False,
+            ui=False,
+        )
+        run = launch(pipeline, RunConfig.of(options))
+        run.is_driver_of(command.command, command.resumes)
+        if asks is not None:
+            threading.Thread(target=answering, args=(asks, Actions(run), tell), daemon=True).start()
+        tell(Finished(run.here().to_json()))
+    except KeyboardInterrupt:
+        tell(Failed(Fault.STOPPED, STOPPED_EARLY))
+    except EverstreamError as error:
+        tell(Failed(_fault_of(error, teller.has_started), _text_of(error)))
+    except Exception as error:
+        # Our own bug, or one of PySpark's many classes: the user gets all there is to see.
+        text = "".join(traceback.format_exception(error))
+        tell(Failed(Fault.RUN, f"Everstream broke; please report this:\n{text}"))
+
+
+def stop_spark() -> None:
+    """End Spark's Java process and wait for it, so that what it still has to print is seen."""
+    from pyspark import SparkContext
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # it is over already; only SIGKILL is faster
+    context, gateway = SparkContext._active_spark_context, SparkContext._gateway
+    if context is not None:
+        with suppress(Exception):  # Java may be gone, in as many ways as py4j has exceptions
+            context.stop()
+    java = getattr(gateway, "proc", None)
+    if java is not None:
+        java.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            java.wait(timeout=JAVA_PATIENCE_S)
+    for thread in threading.enumerate():
+        if thread.name == "spark-stderr":
+            thread.join(timeout=JAVA_PATIENCE_S)
+
+
+def _fault_of(error: EverstreamError, has_started: bool) -> Fault:
+    if isinstance(error, UserError) and not has_started:
+        return Fault.USAGE
+    if isinstance(error, SparkGone):
+        return Fault.LOST
+    # Exactly this class: connectors and stores have their own, and would only fail again.
+    if has_started and isinstance(error, RunFailed) and type(error.cause) is EnvironmentFault:
+        return Fault.LOST
+    return Fault.RUN
+
+
+def _text_of(error: EverstreamError) -> str:
+    if isinstance(error, RunFailed) and error.cause is not None:
+        return f"{error.message}\n{error.cause.message}"
+    return str(error)
+
+
+def die_with(parent: int) -> None:
+    """Have this process killed when its parent ends, however that happens."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it ended before we could ask
+            os._exit(1)
+    else:
+        threading.Thread(target=_watch_parent, args=(parent,), daemon=True).start()
+
+
+def _watch_parent(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.2)
+    os._exit(1)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""`--fresh` deletes what earlier runs have shown to the world: say what that is, and ask."""
+
+import sys
+
+import typer
+
+from everstream.cli.runs.arguments import RunCommand
+from everstream.cli.runs.finding import load_pipeline
+from everstream.core.plan import make_plan
+from everstream.engine.settings.options import store_url
+from everstream.engine.store_session import sinks_of
+from everstream.errors import UserError
+from everstream.state.savepoints import savepoints_in
+from everstream.state.signing import StoreKey
+from everstream.state.store import CheckpointStore
+
+
+def would_be_deleted(command: RunCommand) -> list[str]:
+    """What a run with --fresh deletes, one line per place; nothing if it is the first."""
+    graph = make_plan(
+        load_pipeline(command.target, command.arguments), command.options.resources.workers or 1
+    ).graph
+    url = store_url(command.store_of(graph.name))
+    assert url is not None
+    found = []
+    checkpoints = len(
+        CheckpointStore.at(url, StoreKey.given(command.options.store_key)).survey().manifests
+    )
+    if checkpoints:
+        found.append(f"{checkpoints} checkpoint(s) in the store '{url}'")
+    for operator, sink in sinks_of(graph):
+        left = sink.left_behind(graph.name, operator, url)
+        if left is not None:
+            found.append(f"{left} (operator '{operator}')")
+    return found
+
+
+def _stays(command: RunCommand) -> list[str]:
+    """What is kept until somebody deletes it."""
+    url = store_url(command.store_of(load_pipeline(command.target, command.arguments).name))
+    assert url is not None
+    kept = savepoints_in(CheckpointStore.at(url, StoreKey.given(command.options.store_key)))
+    names = ", ".join(f"'{one.name}'" for one in kept)
+    return [f"and not the savepoint(s) {names}: they stay"] if kept else []
+
+
+def agreed(command: RunCommand, yes: bool) -> bool:
+    """Whether what --fresh deletes may go; a UserError where nobody is there to be asked."""
+    found = would_be_deleted(command)
+    if not found:
+        return True
+    listed = "\n".join(f"  {line}" for line in [*found, *_stays(command)])
+    if yes:
+        typer.echo(f"--fresh deletes:\n{listed}", err=True)
+        return True
+    if not sys.stdin.isatty():
+        raise UserError(f"--fresh would delete this; say --yes if that is meant:\n{listed}")
+    typer.echo(f"--fresh deletes:\n{listed}", err=True)
+    return typer.confirm("Delete all of it and start over?", default=False, err=True)

@@ -1,0 +1,259 @@
+"""The supervisor: starts the driver process, starts it again if it dies, and knows how it ended.
+
+The driver has a session of its own, so Ctrl-C reaches only the supervisor. The first one asks the
+driver to stop with a checkpoint, the second kills it. A driver that ends by a signal, or without
+an error message, is replaced: the next one resumes from the store.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
+from types import FrameType
+from typing import Any, BinaryIO
+
+from everstream.cli.runs.arguments import RunCommand
+from everstream.cli.runs.driver_requests import Asker
+from everstream.cli.runs.supervisor_log import SupervisorLog
+from everstream.cli.views.messages import (
+    Answered,
+    Failed,
+    Fault,
+    Finished,
+    Message,
+    Told,
+    read_messages,
+)
+from everstream.engine.faults.kills import Kill
+from everstream.engine.reporting.listener import sent
+from everstream.events import DriverLost, Killing, Note, RunEvent, RunStarted
+from everstream.pipeline.checkpointing import seconds
+
+OK, FAILED, USAGE, TIMED_OUT, KILLED = 0, 1, 2, 124, 130
+LOOK_EVERY_S = 0.1
+
+
+class Supervisor:
+    """Runs one command to its end; `outcome` and `story` tell what became of it."""
+
+    def __init__(
+        self,
+        command: RunCommand,
+        show: Callable[[Message], None],
+        passing: Callable[[str], None] | None = None,
+    ) -> None:
+        """`passing` gets the lines that the driver prints; without it they go where ours go."""
+        self.log = SupervisorLog()
+        self.outcome = "failed"
+        self._command = command
+        self._show = show
+        self._passing = passing
+        timeout = command.options.timeout
+        self._timeout_s = None if timeout is None else seconds(timeout)
+        self._deadline_s: float | None = None
+        self._stop_asked = 0
+        self._stop_sent = False
+        self._timed_out = False
+        self._killed = False
+        self._asker = Asker()
+
+    @property
+    def timed_out(self) -> bool:
+        return self._timed_out
+
+    def pass_to(self, passing: Callable[[str], None]) -> None:
+        """From the next driver on, lines that the driver prints go here."""
+        self._passing = passing
+
+    def ask(self, action: str, wishes: Mapping[str, Any]) -> Future[str]:
+        """Have the driver do something; what it says. From any thread."""
+        return self._asker.ask(action, wishes)
+
+    def stop(self) -> None:
+        """Stop with a checkpoint, as the first Ctrl-C does. From any thread."""
+        self._stop_asked = self._stop_asked or 1
+
+    def run(self) -> int:
+        """The exit code."""
+        with self._heeding_signals():
+            while True:
+                died = self._run_driver()
+                if died is None:
+                    return self._exit_code()
+                if self._stop_asked or self._timed_out:
+                    self.outcome = "killed"
+                    return KILLED if self._stop_asked else TIMED_OUT
+                self.log.driver_died(died, time.monotonic())
+                lost, limit = self.log.drivers_lost, self._command.options.recovery.max_restarts
+                if lost > limit:
+                    self._tell(DriverLost(died))
+                    text = f"the driver died {lost} times ({died}); --max-restarts is {limit}"
+                    self._hear(Failed(Fault.RUN, text))
+                    return self._exit_code()
+                self._tell(DriverLost(died, lost, limit))
+
+    def _run_driver(self) -> str | None:
+        """Run one driver; how it died, or None if it ended as it should."""
+        messages: SimpleQueue[Message | None] = SimpleQueue()
+        child, pipe = self._start()
+        reader = threading.Thread(target=_read_all, args=(pipe, messages), daemon=True)
+        reader.start()
+        self._stop_sent = False
+        while True:
+            try:
+                message = messages.get(timeout=LOOK_EVERY_S)
+            except Empty:
+                pass
+            else:
+                if message is None:
+                    break
+                self._hear(message)
+            self._look_after(child)
+        self._asker.detach()
+        code = self._wait(child)
+        end = self.log.end
+        if isinstance(end, Failed) and end.fault is Fault.LOST and not self._stop_asked:
+            return f"Spark went away: {end.text.splitlines()[0]}"
+        if end is not None:
+            return None
+        return _how(code)
+
+    def _start(self) -> tuple["subprocess.Popen[str]", BinaryIO]:
+        read_end, write_end = os.pipe()
+        asks_read, asks_write = os.pipe()
+        where = None if self._passing is None else subprocess.PIPE
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+        child = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "everstream.cli.runs.driver"),
+                *(str(write_end), str(asks_read), str(os.getpid()), self._command.to_json()),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=where,
+            stderr=None if where is None else subprocess.STDOUT,
+            pass_fds=(write_end, asks_read),
+            start_new_session=True,
+            text=True,
+            errors="replace",
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        os.close(write_end)
+        os.close(asks_read)
+        self._asker.attach(os.fdopen(asks_write, "wb"))
+        if child.stdout is not None and self._passing is not None:
+            threading.Thread(
+                target=_pass_lines, args=(child.stdout, self._passing), daemon=True
+            ).start()
+        return child, open(read_end, "rb")
+
+    def _tell(self, event: RunEvent) -> None:
+        """An event that only the supervisor knows of."""
+        self._hear(Told(sent(event), time.monotonic()))
+
+    def _hear(self, message: Message) -> None:
+        self.log.hear(message)
+        match message:
+            case Told(event=RunStarted(), at_s=at_s):
+                self._command = self._command.once_started()
+                if self._timeout_s is not None and self._deadline_s is None:
+                    self._deadline_s = at_s + self._timeout_s
+            case Told(event=Killing(kill=kill)):
+                kills = self._command.kills
+                given = next((k for k in kills if str(Kill.parse(k)) == kill), None)
+                if given is not None:  # or a page has asked for it
+                    self._command = self._command.without_kill(given)
+            case Answered():
+                done = self._asker.heard(message)
+                if done is not None and done.action == "interval":
+                    every = done.wishes["every"]
+                    self._command = self._command.with_settings(every=_duration(every))
+        self._show(message)
+
+    def _look_after(self, child: "subprocess.Popen[str]") -> None:
+        """Pass on what the user and the clock want."""
+        if self._stop_asked > 1 and not self._killed:
+            self._killed = True
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+        elif self._stop_asked and not self._stop_sent:
+            self._stop_sent = True
+            self._tell(Note("stop", "stopping with a checkpoint; Ctrl-C again to kill"))
+            child.send_signal(signal.SIGINT)
+        elif (
+            self._deadline_s is not None
+            and time.monotonic() > self._deadline_s
+            and not self._stop_sent
+        ):
+            self._stop_sent = self._timed_out = True
+            text = (
+                f"--timeout {self._command.options.timeout} has passed: stopping with a checkpoint"
+            )
+            self._tell(Note("stop", text))
+            child.send_signal(signal.SIGTERM)
+
+    def _wait(self, child: "subprocess.Popen[str]") -> int:
+        """The driver has closed its pipe and is ending, or about to: a user may still be waiting."""
+        while True:
+            try:
+                return child.wait(timeout=LOOK_EVERY_S)
+            except subprocess.TimeoutExpired:
+                self._look_after(child)
+
+    def _exit_code(self) -> int:
+        end = self.log.end
+        if isinstance(end, Finished):
+            self.outcome = str(end.result["outcome"])
+            stopped_by_time = self._timed_out and self.outcome == "stopped"
+            return TIMED_OUT if stopped_by_time else OK
+        assert isinstance(end, Failed)
+        if end.fault is Fault.STOPPED:
+            self.outcome = "stopped"
+            return TIMED_OUT if self._timed_out else OK
+        self.outcome = "failed"
+        return USAGE if end.fault is Fault.USAGE else FAILED
+
+    @contextmanager
+    def _heeding_signals(self) -> Iterator[None]:
+        def stop(number: int, frame: FrameType | None) -> None:
+            # Only Ctrl-C insists: a service manager may well send SIGTERM twice.
+            if number == signal.SIGINT or not self._stop_asked:
+                self._stop_asked += 1
+
+        heeded = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup sees to that
+            heeded.append(signal.SIGHUP)
+        before = {number: signal.signal(number, stop) for number in heeded}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _read_all(pipe: BinaryIO, messages: "SimpleQueue[Message | None]") -> None:
+    with pipe:
+        for message in read_messages(pipe):
+            messages.put(message)
+    messages.put(None)
+
+
+def _pass_lines(lines: "Iterator[str]", passing: Callable[[str], None]) -> None:
+    for line in lines:
+        passing(line.rstrip("\n"))
+
+
+def _duration(every: str | float) -> str:
+    return every if isinstance(every, str) else f"{every}s"
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    return f"killed by {signal.Signals(-code).name}"

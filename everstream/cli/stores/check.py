@@ -1,0 +1,109 @@
+"""`everstream check`: would this pipeline, as it is written now, go on from that store?
+
+Needs no Spark and only reads, so it can be asked before a new version is rolled out, and while
+the old one still runs.
+"""
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from everstream.cli.runs.arguments import RunCommand
+from everstream.cli.runs.command import Arguments, StoreKeyFile, Target, say_error
+from everstream.cli.runs.flags import flag, settings_for
+from everstream.errors import EverstreamError, UserError
+
+FITS, REFUSED, UNREADABLE = 0, 1, 2
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the `everstream` app."""
+    app.command("check")(check)
+
+
+def check(
+    target: Target,
+    arguments: Arguments = None,
+    store: Annotated[str | None, flag("store")] = None,
+    renamed: Annotated[list[str] | None, flag("renamed")] = None,
+    drop_state: Annotated[list[str] | None, flag("drop_state")] = None,
+    store_key: StoreKeyFile = None,
+) -> None:
+    """Compare a pipeline with the checkpoint in a store: what goes on, and what would be refused.
+
+    State is found by the operator's name, and belongs to what stood there: its class, its key,
+    its window, its aggregates, its `es.Keyed` fields, a source's folder or table. If a run would
+    lose state, or give it to another operator, it is refused; this says so beforehand, and what
+    to do. If numbers of shards have changed, all state is read, to see whether each new shard can
+    have its share of it; numbers that were asked for with `everstream scale` count as they do for a
+    run. Starts no Spark and changes nothing.
+
+    Example: everstream check app.py --store .everstream/word-count --renamed count=total
+
+    Exit codes: 0 a run would go on; 1 it would be refused; 2 wrong usage, or the pipeline or the
+    store cannot be read.
+    """
+    given = {"store": store, "renamed": renamed, "drop_state": drop_state, "store_key": store_key}
+    try:
+        command = RunCommand(
+            target, settings_for(target, given, given), arguments=tuple(arguments or ())
+        )
+        raise typer.Exit(FITS if compared(command) else REFUSED)
+    except EverstreamError as error:
+        say_error(str(error))
+        raise typer.Exit(UNREADABLE) from None
+
+
+def compared(command: RunCommand) -> bool:
+    """Say what becomes of each operator's state; whether a run would go on."""
+    from everstream.cli.runs.finding import load_pipeline
+    from everstream.core.checkpointing.manifest import EpochManifest
+    from everstream.core.plan import make_plan
+    from everstream.core.upgrade.compatibility import UpgradeOverrides, fates, going_on
+    from everstream.engine.rescaling import as_wanted, earlier_requests
+    from everstream.events import sentence
+    from everstream.inspection import open_store
+    from everstream.pipeline.describing import check_names
+    from everstream.runtime.redistributed_state import check_shares
+
+    upgrade = command.options.upgrade
+    overrides = UpgradeOverrides(dict(upgrade.renamed or {}), frozenset(upgrade.drop_state))
+    pipeline = load_pipeline(command.target, command.arguments)
+    where = command.store_of(pipeline.name)
+    plan = make_plan(pipeline, 1)
+    opened = open_store(where, command.settings.get("store_key"))
+    found = [EpochManifest.from_json(entry.body) for entry in opened.manifests()]
+    console = Console()
+    if not found:
+        console.print(f"No checkpoint in {where} yet: a run begins with nothing.", markup=False)
+        return True
+    try:
+        check_names(plan.graph)
+        requests = [sentence(request) for request in earlier_requests(plan, opened)]
+        plan = as_wanted(plan, opened, found[0], None)  # with what was asked for by `scale`
+        begins = going_on(found, plan, found[0].log, overrides)
+        if begins.unwritten:
+            check_shares(begins.manifests[0], plan, lambda refs: [opened.get(ref) for ref in refs])
+    except UserError as error:
+        if found[0].pipeline == pipeline.name:
+            console.print(_table(fates(found[0], plan, overrides), found[0].epoch))
+        say_error(error.message)
+        return False
+    console.print(_table(fates(found[0], plan, overrides), found[0].epoch))
+    for note in (*requests, *begins.notes):
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
+    end = "it has finished: there is nothing left to do" if found[0].final else "a run goes on"
+    console.print(f"Fits: {end} from epoch {found[0].epoch}.", markup=False, highlight=False)
+    return True
+
+
+def _table(rows: dict[str, str], epoch: int) -> Table:
+    table = Table(title=f"epoch {epoch}", title_justify="left")
+    table.add_column("operator", no_wrap=True)
+    table.add_column("its state", overflow="fold")
+    for operator, fate in rows.items():
+        table.add_row(escape(operator), escape(fate))
+    return table

@@ -1,0 +1,310 @@
+"""`everstream checkpoints`, `state` and `rewind`: look into a store, and go back in it.
+
+They need neither Spark nor the pipeline's program, and the first two only read, so they can be
+used while the pipeline runs.
+"""
+
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+from rich.table import Table
+
+from everstream.cli.runs.command import StoreKeyFile
+from everstream.errors import EverstreamError, UserError
+
+if TYPE_CHECKING:
+    from everstream.inspection import Checkpoint, Overview
+
+FAILED, USAGE = 1, 2
+SHOWN_ROWS = 20
+
+StoreArgument = Annotated[
+    str, typer.Argument(metavar="STORE", help="Folder or fsspec URL that was given to --store.")
+]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the `everstream` app."""
+    app.command("checkpoints")(checkpoints)
+    app.command("state")(state)
+    app.command("rewind")(rewind)
+
+
+def checkpoints(
+    store: StoreArgument,
+    shards: Annotated[
+        bool, typer.Option("--shards", help="Show every shard of every checkpoint, too.")
+    ] = False,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Read all that the checkpoints name and compare checksums."),
+    ] = False,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair", help="Verify, and write what is damaged anew where its copy is whole."
+        ),
+    ] = False,
+    as_json: JsonFlag = False,
+    store_key: StoreKeyFile = None,
+) -> None:
+    """List the checkpoints in a store: when, how big, how long, complete or not and why.
+
+    "size" is what the checkpoint added to the store, "restores" what going back to it reads.
+    The next run goes on from the current one. Only reads, unless told to repair; safe while the
+    pipeline runs. Each object is there twice: a checkpoint with one damaged copy is still whole.
+
+    Example: everstream checkpoints .everstream/word-count --verify
+
+    Exit codes: 0 listed; 1 the store cannot be read; 2 wrong usage, or no such store.
+    """
+    from everstream.inspection import look, open_store
+    from everstream.inspection import repair as heal
+
+    verify = verify or repair
+    with errors_in_one_line():
+        opened = open_store(store, store_key)
+        errors = Console(stderr=True)
+        with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
+            progress.add_task("verifying" if verify else "reading", total=None)
+            healed = heal(opened) if repair else []
+            overview = look(opened, verify=verify)
+    for text in healed:
+        typer.echo(f"healed from its copy: {text}", err=True)
+    if as_json:
+        typer.echo(json.dumps(overview.to_json(), indent=2))
+        return
+    _show(overview, shards)
+
+
+def state(
+    store: StoreArgument,
+    operator: Annotated[str, typer.Option("--operator", help="Whose state to show.")],
+    epoch: Annotated[
+        int | None, typer.Option(min=0, help="Of which checkpoint; default: the current one.")
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, help=f"At most so many rows; default {SHOWN_ROWS}, in files all."),
+    ] = None,
+    as_json: JsonFlag = False,
+    csv: Annotated[
+        Path | None, typer.Option("--csv", metavar="FILE", help="Write the rows here as CSV.")
+    ] = None,
+    store_key: StoreKeyFile = None,
+) -> None:
+    """Show an operator's state in a checkpoint as a table, over all its shards.
+
+    A source shows its offsets, a sink the transactions it had prepared and not yet committed.
+    Only reads; safe while the pipeline runs. Values of classes of your own are unpickled: run
+    this where they can be imported, and only on stores you trust.
+
+    Example: everstream state .everstream/word-count --operator fold --limit 10
+
+    Exit codes: 0 shown; 1 the checkpoint cannot be read; 2 wrong usage, or no such store,
+    operator or epoch.
+    """
+    from everstream.inspection import read_state
+
+    with errors_in_one_line():
+        if as_json and csv is not None:
+            raise UserError("--json and --csv: choose one of them.")
+        # The classes of values are often in a module beside the pipeline.
+        sys.path.insert(0, os.getcwd())
+        frame = read_state(store, operator, epoch, store_key=store_key)
+    limit = SHOWN_ROWS if limit is None and csv is None and not as_json else limit
+    shown = frame if limit is None else frame.head(limit)
+    if as_json:
+        typer.echo(json.dumps(shown.to_dicts(), indent=2, default=str))
+        return
+    console = Console()
+    if csv is not None:
+        csv.parent.mkdir(parents=True, exist_ok=True)
+        shown.write_csv(csv)
+        console.print(f"{len(shown)} rows: {csv}", highlight=False, markup=False)
+        return
+    several = frame["state"].n_unique() > 1
+    table = Table()
+    names = ["shard", *(["state"] if several else []), "key", "value"]
+    for name in names:
+        table.add_column(name, justify="right" if name == "shard" else "left", overflow="fold")
+    for row in shown.select(names).iter_rows():
+        table.add_row(*("" if item is None else escape(str(item)) for item in row))
+    console.print(table)
+    what = "" if several or frame.is_empty() else f" of state '{frame['state'][0]}'"
+    cut = f", the first {len(shown)} shown (--limit)" if len(shown) < len(frame) else ""
+    rows = "1 row" if len(frame) == 1 else f"{len(frame)} rows"
+    console.print(f"{rows}{what}{cut}", highlight=False, markup=False)
+
+
+def rewind(
+    store: StoreArgument,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to", metavar="EPOCH|NAME", help="The epoch or the savepoint to go back to."
+        ),
+    ],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    store_key: StoreKeyFile = None,
+) -> None:
+    """Make an older checkpoint, or a savepoint, the current one: the next run goes on from there.
+
+    Later checkpoints are given up. At the next run exactly-once sinks take back what they had
+    shown since; other sinks get those records again. Until that run begins you can undo it: rewind
+    to the later epoch. A Kafka topic takes no message back, so the rewind is refused if an
+    exactly-once Kafka sink has sent any since. A run that is still going on is fenced off and ends:
+    stop it first.
+
+    Example: everstream rewind .everstream/word-count --to 12
+
+    Exit codes: 0 done; 1 refused, or the store cannot be read or written; 2 wrong usage, or no
+    such store or epoch.
+    """
+    from everstream.inspection import (
+        check_rewind,
+        check_rewind_to_savepoint,
+        open_store,
+        rewind_to_savepoint,
+    )
+    from everstream.inspection import rewind as go_back
+    from everstream.state.manifest_append import pause
+
+    def say_and_wait(trouble: Exception) -> None:
+        typer.echo(f"It is not known yet whether that went through: {trouble}", err=True)
+        pause(trouble)
+
+    with errors_in_one_line():
+        opened = open_store(store, store_key)
+        epoch = int(to) if to.isdigit() else None
+        if epoch is not None:
+            target, current = check_rewind(opened, epoch)
+        else:
+            target, current = check_rewind_to_savepoint(opened, to)
+        if not yes:
+            typer.confirm(
+                f"Go back from epoch {current.epoch} to epoch {target.epoch} of pipeline "
+                f"'{target.pipeline}' (written {_when(target.written_at)})? What came after it is "
+                "given up when the next run begins, and a run that is still going on is ended.",
+                abort=True,
+            )
+        owner = f"everstream rewind pid {os.getpid()} on {socket.gethostname()}"
+        if epoch is not None:
+            go_back(opened, epoch, owner=owner, now=time.time(), wait=say_and_wait)
+        else:
+            rewind_to_savepoint(opened, to, owner=owner, now=time.time(), wait=say_and_wait)
+    typer.echo(
+        f"Epoch {target.epoch} is the current one. The next run with this store goes on from it."
+    )
+
+
+def _show(overview: "Overview", shards: bool) -> None:
+    console = Console()
+    rows = overview.checkpoints
+    if rows:
+        console.print(_table(rows, overview.verified))
+    else:
+        console.print("No checkpoints yet.")
+    if shards:
+        for row in rows:
+            if row.manifest is not None:
+                console.print(_shard_table(row))
+    for row in rows:
+        for problem in row.problems:
+            whose = f"slot {row.slot}" if row.epoch is None else f"epoch {row.epoch}"
+            console.print(f"{whose}: {problem}", highlight=False, markup=False, soft_wrap=True)
+    for text in dict.fromkeys(weakness for row in rows for weakness in row.weaknesses):
+        console.print(
+            f"one of two copies is damaged: {text}; say --repair to write it anew",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+    console.print(overview.lease_in_words, highlight=False, markup=False, soft_wrap=True)
+
+
+def _table(rows: "list[Checkpoint]", verified: bool) -> Table:
+    table = Table()
+    for name in ("epoch", "written at", "size", "restores", "duration", "shards"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("complete", no_wrap=True)
+    table.add_column("status", no_wrap=True)
+    for row in rows:
+        if row.manifest is None:
+            epoch = "?" if row.epoch is None else str(row.epoch)
+            table.add_row(epoch, "", "", "", "", "", "no", row.status.value)
+            continue
+        manifest = row.manifest
+        sound = "verified" if verified else "yes"
+        table.add_row(
+            str(manifest.epoch),
+            _when(manifest.written_at),
+            in_words(manifest.size_bytes),
+            in_words(row.restore_bytes),
+            f"{manifest.duration_s * 1000:.0f} ms",
+            str(len(manifest.records)),
+            sound if row.complete else "damaged",
+            row.status.value + (", final" if manifest.final else ""),
+        )
+    return table
+
+
+def _shard_table(row: "Checkpoint") -> Table:
+    table = Table(title=f"epoch {row.epoch}", title_justify="left")
+    for name in ("shard", "operators", "size", "restores", "objects", "capture", "upload"):
+        left = name in ("shard", "operators")
+        table.add_column(name, justify="left" if left else "right", overflow="fold")
+    table.add_column("ended")
+    assert row.manifest is not None
+    for record in row.manifest.records.values():
+        table.add_row(
+            escape(str(record.shard)),
+            escape(", ".join(record.operators)),
+            in_words(record.size_bytes),
+            in_words(record.restore_bytes),
+            str(len(record.objects) + len(record.files)),
+            f"{record.capture_s * 1000:.1f} ms",
+            f"{record.upload_s * 1000:.1f} ms",
+            "yes" if record.final else "",
+        )
+    return table
+
+
+def _when(written_at: float | None) -> str:
+    if written_at is None:
+        return "unknown"
+    return datetime.fromtimestamp(written_at).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def in_words(size_bytes: int) -> str:
+    """A size as people say it."""
+    size, unit = float(size_bytes), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if size < 1000:
+            break
+        size, unit = size / 1000, larger
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+
+
+@contextmanager
+def errors_in_one_line() -> Iterator[Any]:
+    from everstream.cli.runs.command import say_error
+
+    try:
+        yield
+    except EverstreamError as error:
+        say_error(str(error))
+        raise typer.Exit(USAGE if isinstance(error, UserError) else FAILED) from None

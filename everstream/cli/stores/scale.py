@@ -1,0 +1,111 @@
+"""`everstream scale`: see how many shards each operator has, and change that while a pipeline runs."""
+
+import json
+import time
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from everstream.cli.runs.command import StoreKeyFile
+from everstream.cli.stores.checkpoints import JsonFlag, StoreArgument, errors_in_one_line
+from everstream.errors import UserError
+
+LOOK_EVERY_S = 0.2
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the `everstream` app."""
+    app.command("scale")(scale)
+
+
+def scale(
+    store: StoreArgument,
+    shards: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="OPERATOR=SHARDS",
+            help="count=4; without any, what there is is shown.",
+        ),
+    ] = None,
+    wait: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", help="How long to wait until the run has done it; 0: not."),
+    ] = 10.0,
+    as_json: JsonFlag = False,
+    store_key: StoreKeyFile = None,
+) -> None:
+    """Give operators of a pipeline other numbers of shards, while it runs or before its next run.
+
+    The wish is recorded in the store, where a run finds it within a second. It lets all records that are
+    on their way arrive, takes a checkpoint, and goes on with the new shards in the same processes. State,
+    offsets and output go over exactly; operators that do not say how many shards they have follow those
+    before them. A program that is changed to say another number later counts again.
+
+    Example: everstream scale .everstream/word-count fold=4
+
+    Exit codes: 0 done, or recorded for the next run; 1 the store cannot be used, or the run has not done
+    it in time; 2 wrong usage, or no such store or operator.
+    """
+    from everstream.core.checkpointing.manifest import EpochManifest
+    from everstream.inspection import open_store
+    from everstream.state.control import Shards, read_settings, record_settings
+
+    with errors_in_one_line():
+        opened = open_store(store, store_key)
+        found = [EpochManifest.from_json(entry.body) for entry in opened.manifests()]
+        if not found:
+            raise UserError(
+                f"there is no checkpoint in {store} yet: say shards=... in the program."
+            )
+        wanted = _parsed(shards or [], found[0].shard_counts)
+        before = read_settings(opened.blobs).shards
+        written = {
+            n: before[n].written if n in before else c for n, c in found[0].shard_counts.items()
+        }
+        if wanted:
+            said = {name: Shards(count, written[name]) for name, count in wanted.items()}
+            record_settings(opened.blobs, {}, said)
+        newest = found[0]
+        by_s = time.monotonic() + wait
+        while wanted and not _done(newest, wanted) and time.monotonic() < by_s:
+            time.sleep(LOOK_EVERY_S)
+            newest = EpochManifest.from_json(next(iter(opened.manifests())).body)
+        recorded = read_settings(opened.blobs).shards
+    done = _done(newest, wanted)
+    rows = {
+        name: {"shards": count, "wanted": recorded[name].wanted if name in recorded else count}
+        for name, count in newest.shard_counts.items()
+    }
+    if as_json:
+        typer.echo(json.dumps({"operators": rows, "done": done}, indent=2))
+    else:
+        table = Table("operator", "shards", "wanted")
+        for name, row in rows.items():
+            other = "" if row["wanted"] == row["shards"] else str(row["wanted"])
+            table.add_row(name, str(row["shards"]), other)
+        Console().print(table)
+        if not done:
+            typer.echo(
+                f"Recorded. No run has done it within {wait:g} s: it counts for the next one."
+            )
+
+
+def _done(newest: object, wanted: dict[str, int]) -> bool:
+    counts: dict[str, int] = getattr(newest, "shard_counts", {})
+    return all(counts.get(name) == count for name, count in wanted.items())
+
+
+def _parsed(texts: list[str], known: dict[str, int]) -> dict[str, int]:
+    wanted = {}
+    for text in texts:
+        name, equals, count = text.rpartition("=")
+        if not equals or not count.isdigit() or int(count) < 1:
+            raise UserError(f"'{text}': write OPERATOR=SHARDS, as in count=4.")
+        if name not in known:
+            raise UserError(
+                f"there is no operator '{name}'; this pipeline has: {', '.join(known)}."
+            )
+        wanted[name] = int(count)
+    return wanted

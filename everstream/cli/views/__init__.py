@@ -1,0 +1,1 @@
+"""What commands show: the terminal, the summary, the page."""

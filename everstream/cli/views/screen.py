@@ -1,0 +1,154 @@
+"""What a user sees while a pipeline runs: its graph or a bar on a terminal, plain lines elsewhere.
+
+Screens show the messages of a driver. They never decide anything, and nothing waits for them.
+"""
+
+import time
+from collections.abc import Callable
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
+from rich.text import Text
+
+from everstream.cli.views.messages import Message, Opened, Told
+from everstream.cli.views.terminal_view import Room, View, drawn
+from everstream.engine.reporting.progress import LinePace, Rate, stamp, started_line, status
+from everstream.events import Progressed, RunEvent, RunStarted, RunStatus, is_warning, sentence
+
+LOOK_EVERY_S = 0.5
+"""Drawn anew more often, looked up only so often."""
+
+
+class Screen:
+    """Plain lines, for files, pipes and continuous integration."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.rate = Rate()
+        self.total: int | None = None
+        self._pace = LinePace()
+
+    def __enter__(self) -> "Screen":
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        """Leave the screen as a later command expects it."""
+
+    def sees(self, look: Callable[[], View]) -> None:
+        """Where all that is known of the run can be looked up."""
+
+    def show(self, message: Message) -> None:
+        match message:
+            case Opened(pipeline=pipeline, store=store, checkpoints=checkpoints):
+                where = f", checkpoints in {store}" if checkpoints != "none" else ""
+                self.line(f"[bold]{escape(pipeline)}[/bold]: starting{escape(where)}")
+            case Told(event=RunStarted() as event):
+                self.started(event)
+            case Told(event=Progressed(status=run_status), at_s=at_s):
+                self.rate.add(at_s, run_status.records_read)
+                self.progressed(run_status)
+            case Told(event=event):
+                self.note(event)
+
+    def note(self, event: RunEvent) -> None:
+        text = sentence(event)
+        if text is not None:
+            style, mark = ("yellow", "!") if is_warning(event) else ("cyan", "·")
+            self.line(f"[{style}]{mark}[/{style}] {escape(text)}")
+
+    def line(self, markup: str) -> None:
+        stamped = f"[dim]{stamp(self.console)}[/dim] {markup}"
+        self.console.print(stamped, highlight=False, soft_wrap=True)
+
+    def passing(self, text: str) -> None:
+        """A line that the user's own program printed."""
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def started(self, event: RunStarted) -> None:
+        self.total = event.total_records
+        self.line(started_line(event))
+
+    def progressed(self, run_status: RunStatus) -> None:
+        if self._pace.is_due(run_status, time.monotonic()):
+            self.line(status(run_status, self.rate, self.total))
+
+
+class _Percentage(ProgressColumn):
+    """Nothing where the total is not known."""
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.percentage:3.0f}%" if task.total else "", style="bold")
+
+
+class TerminalScreen(Screen):
+    """The graph with its rates, drawn in place; a bar where there is no room for it, or no graph yet.
+
+    Notes and what the program prints scroll by above it.
+    """
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self._look: Callable[[], View] | None = None
+        self._seen: View | None = None
+        self._looked_s = 0.0
+        self._read = 0
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            _Percentage(),
+            TextColumn("{task.fields[figures]}"),
+            console=console,
+        )
+        self._task = self._progress.add_task("starting", total=None, figures="")
+        self._live = Live(
+            get_renderable=self._drawn,
+            console=console,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+
+    def __enter__(self) -> "TerminalScreen":
+        self._live.start()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._live.stop()
+
+    def sees(self, look: Callable[[], View]) -> None:
+        self._look = look
+
+    def _drawn(self) -> RenderableType:
+        now_s = time.monotonic()
+        if self._look is not None and now_s - self._looked_s >= LOOK_EVERY_S:
+            self._seen, self._looked_s = self._look(), now_s
+        # A line is left to the cursor, one to what scrolls by.
+        room = Room(self.console.width, self.console.height - 2)
+        if self._seen is None or not room.fits(self._seen):
+            return self._progress.get_renderable()
+        share = min(1.0, self._read / self.total) if self.total else None
+        return drawn(self._seen, room, share=share)
+
+    def started(self, event: RunStarted) -> None:
+        super().started(event)
+        self._progress.update(self._task, total=event.total_records)
+
+    def progressed(self, run_status: RunStatus) -> None:
+        self._read = run_status.records_read
+        figures = (
+            f"{run_status.records_read:,} records  {self.rate.per_s():,.0f}/s  "
+            f"epoch {run_status.epoch}"
+        )
+        self._progress.update(
+            self._task,
+            description=run_status.phase.value,
+            completed=run_status.records_read,
+            figures=figures,
+        )
+
+
+def make_screen(console: Console) -> Screen:
+    return TerminalScreen(console) if console.is_terminal else Screen(console)

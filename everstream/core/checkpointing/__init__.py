@@ -1,0 +1,1 @@
+"""What a checkpoint is made of, and which checkpoints agree."""

@@ -1,0 +1,297 @@
+"""What a manifest says: which checkpoints form an epoch, and what each shard restores from."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from everstream.core.checkpointing.record import CheckpointRecord, LogKind
+from everstream.core.ids import NO_EPOCH, ChannelId, Epoch, ShardId
+from everstream.core.plan import Plan
+from everstream.core.registry import PROTOCOLS, either
+from everstream.errors import RunFailed, UserError
+from everstream.events import StoreDamaged
+from everstream.pipeline.describing import Description
+from everstream.pipeline.graph import Kind
+from everstream.pipeline.sink import Delivery, Sink
+from everstream.state.manifests import standing
+from everstream.state.objects import check_format
+from everstream.state.store import CheckpointStore
+
+FORMAT = 3
+"""Of manifests. 1: without descriptions of operators, and without this number. 2: keys are in as many
+groups as their operator has shards."""
+KEPT_MANIFESTS = 3
+"""How many a store keeps: if the newest cannot be restored, there are others."""
+
+
+@dataclass(frozen=True)
+class EpochManifest:
+    """A complete epoch."""
+
+    epoch: Epoch
+    records: dict[ShardId, CheckpointRecord]
+    pipeline: str = ""
+    final: bool = False
+    """Every shard had ended: the pipeline is done."""
+    began_s: float = 0.0
+    duration_s: float = 0.0
+    shard_counts: dict[str, int] = field(default_factory=dict)
+    """Operator -> number of shards."""
+    written_at: float | None = None
+    """When this manifest was written, in seconds since 1970; whoever writes it says so."""
+    log: LogKind = "none"
+    """Where what was on its way between these checkpoints is to be found."""
+    described: dict[str, Description] | None = None
+    """Operator -> what its saved state belongs to; None in manifests of the first format."""
+    key_groups: int | None = None
+    """In how many groups keys are spread; None, as in older formats: as many as there are shards."""
+    most_shards: dict[str, int] = field(default_factory=dict)
+    """Operator -> how many shards it has ever had in this store, of those that had other numbers."""
+    returns: tuple[int, ...] = ()
+    """The epochs this store ever went back to, in order: whatever newer ones had shown before was
+    taken back. For those who read the output as it comes."""
+    rewound: bool = False
+    """Somebody went back to it on purpose, and no run has begun since: nothing was taken back yet."""
+    is_doubtful: bool = field(default=False, compare=False)
+    """Whether a later one has been shown is not known: its manifest cannot be read, or whoever wrote
+    this one kept no account of `returns`. Not saved."""
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(record.size_bytes for record in self.records.values())
+
+    def gone_back_to(self, older: "EpochManifest") -> "EpochManifest":
+        """An older manifest as it is written again, as the newest, to go back from this one."""
+        most = {
+            n: max(self.ever(n), older.ever(n)) for n in {*self.most_shards, *older.most_shards}
+        }
+        returns = (*self.returns, older.epoch)
+        return replace(older, returns=returns, most_shards=most, rewound=False)
+
+    @property
+    def was_gone_back_to(self) -> bool:
+        """What came after it was given up, and somebody may still have to take it back."""
+        return self.returns[-1:] == (self.epoch,)
+
+    @property
+    def may_be_behind_output(self) -> bool:
+        """Output of later checkpoints may be there, and must be taken back."""
+        return self.is_doubtful or self.was_gone_back_to
+
+    def ever(self, operator: str) -> int:
+        """How many shards an operator has ever had."""
+        return max(self.most_shards.get(operator, 0), self.shard_counts.get(operator, 0))
+
+    def to_json(self) -> dict[str, Any]:
+        objects = {ref.name: ref for r in self.records.values() for ref in r.all_objects}
+        return {
+            "format": FORMAT,
+            "pipeline": self.pipeline,
+            "epoch": self.epoch,
+            "final": self.final,
+            "began_s": self.began_s,
+            "duration_s": self.duration_s,
+            "written_at": self.written_at,
+            "shard_counts": self.shard_counts,
+            "log": self.log,
+            "described": self.described,
+            "key_groups": self.key_groups,
+            "most_shards": self.most_shards,
+            "returns": list(self.returns),
+            "rewound": self.rewound,
+            "records": [record.to_json() for record in self.records.values()],
+            "objects": [ref.to_json() for ref in objects.values()],
+        }
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> "EpochManifest":
+        what = f"the store's manifest of epoch {body.get('epoch')}"
+        check_format(what, body.get("format", 1), FORMAT)
+        records = [CheckpointRecord.from_json(record) for record in body["records"]]
+        return cls(
+            epoch=Epoch(body["epoch"]),
+            records={record.shard: record for record in records},
+            pipeline=body["pipeline"],
+            final=body["final"],
+            began_s=body["began_s"],
+            duration_s=body["duration_s"],
+            shard_counts=body["shard_counts"],
+            written_at=body.get("written_at"),
+            log=body.get("log", "none"),
+            described=body.get("described"),
+            key_groups=body.get("key_groups"),
+            most_shards=body.get("most_shards", {}),
+            returns=tuple(body.get("returns", ())),
+            rewound=body.get("rewound", False),
+            is_doubtful="returns" not in body,
+        )
+
+
+def epoch_manifest(
+    plan: Plan,
+    epoch: Epoch,
+    records: dict[ShardId, CheckpointRecord],
+    before: EpochManifest | None,
+    *,
+    began_s: float,
+    duration_s: float = 0.0,
+    written_at: float | None = None,
+    log: LogKind = "none",
+) -> EpochManifest:
+    """The manifest of an epoch of this plan, with these checkpoints; `before` is the newest until then."""
+    whole = len(records) == len(plan.shards)
+    return EpochManifest(
+        epoch=epoch,
+        records=records,
+        pipeline=plan.graph.name,
+        final=whole and all(record.final for record in records.values()),
+        began_s=began_s,
+        duration_s=duration_s,
+        shard_counts=shard_counts(plan),
+        written_at=written_at,
+        log=log,
+        described=plan.described,
+        key_groups=plan.key_groups,
+        most_shards=before.most_shards if before is not None else {},
+        returns=before.returns if before is not None else (),
+    )
+
+
+@dataclass(frozen=True)
+class FallBack:
+    """The newest checkpoint cannot be restored, and an older one can."""
+
+    manifest: EpochManifest
+    """To be written as the newest before anything is restored from it: sinks will take back what the
+    broken checkpoint showed, so no run, not even the next one, may restore that one."""
+    damaged: StoreDamaged
+
+
+def fall_back(
+    manifests: Sequence[EpochManifest],
+    word: Literal["epoch", "line"],
+    reason: str,
+    shard: ShardId | None = None,
+) -> FallBack | RunFailed:
+    """What follows if the newest of these manifests cannot be restored, or why the run must end.
+
+    word: what a manifest is called; shard: the one that could not restore, if one did.
+    """
+    broken = manifests[0].epoch if manifests else NO_EPOCH
+    if broken == NO_EPOCH:
+        return RunFailed(f"{shard or 'the run'} cannot start: {reason}")
+    where = reason if shard is None else f"{shard}: {reason}"
+    what = f"{word} {broken}"
+    older = _older_than_newest(manifests)
+    if older is None:
+        return RunFailed(
+            f"{what} cannot be restored ({where}), and no older checkpoint is left. Nothing was "
+            "changed: going back to the start would take back output that was committed, and miss what a source has "
+            "forgotten since. Put the damaged object back from a backup of the store and run "
+            "again; or start over with --fresh (fresh=True), which deletes all checkpoints in "
+            "the store and all output of the pipeline's sinks."
+        )
+    damaged = StoreDamaged(what, where, int(older.epoch))
+    return FallBack(manifests[0].gone_back_to(older), damaged)
+
+
+def _older_than_newest(manifests: Sequence[EpochManifest]) -> EpochManifest | None:
+    """Never the start: output was committed since, and sources may have forgotten what they gave."""
+    older = manifests[1] if len(manifests) > 1 else None
+    return None if older is None or older.epoch == NO_EPOCH else older
+
+
+def manifests_in(store: CheckpointStore) -> list[EpochManifest]:
+    """All that can be read, newest first; `store.skipped` tells what was left out."""
+    found = store.manifests()
+    manifests = [EpochManifest.from_json(manifest.body) for manifest in found]
+    if found and any(skipped.slot > found[0].slot for skipped in store.skipped):
+        manifests[0] = replace(manifests[0], is_doubtful=True)
+    return manifests
+
+
+def still_valid(manifests: Iterable[EpochManifest]) -> list[EpochManifest]:
+    """Those we may go back to, of manifests that come newest first; see `standing`."""
+    return standing(manifests)
+
+
+def shard_counts(plan: Plan) -> dict[str, int]:
+    return {name: plan.chains[chain].shards for name, chain in plan.chain_of.items()}
+
+
+def shown_once(plan: Plan) -> list[str]:
+    """The sinks that show no record twice, whatever comes again after a failure."""
+    return [
+        node.name
+        for node in plan.graph.of_kind(Kind.SINK)
+        if isinstance(node.what, Sink) and node.what.delivery is not Delivery.AT_LEAST_ONCE
+    ]
+
+
+def check_fits(manifest: EpochManifest, plan: Plan, log: LogKind = "none") -> None:
+    """Raise a UserError if this pipeline, with this kind of log, cannot go on from there."""
+    if manifest.pipeline != plan.graph.name:
+        raise UserError(
+            f"the store holds checkpoints of pipeline '{manifest.pipeline}', not of "
+            f"'{plan.graph.name}'. Use another --store, or --fresh, which deletes "
+            "them and their output."
+        )
+    if manifest.final:
+        return
+    if manifest.log != log:
+        raise UserError(
+            f"the store holds checkpoints {_KINDS[manifest.log]}, and this run would take them "
+            f"{_KINDS[log]}: what is on its way between operators cannot go from one to the "
+            "other. Go on as before, or use --fresh to start over, which deletes the output."
+        )
+    _check_channels(manifest, plan)
+
+
+_CHECKPOINTING = [protocol for protocol in PROTOCOLS.values() if protocol.choice is not None]
+_KINDS: dict[LogKind, str] = {
+    "none": f"without message logs ({either(p for p in _CHECKPOINTING if not p.logs)})",
+    "durable": f"with durable message logs ({either(p for p in _CHECKPOINTING if p.logs)})",
+    "memory": "with message logs in memory (--log memory)",
+}
+
+
+def _check_channels(manifest: EpochManifest, plan: Plan) -> None:
+    """Frames that are part of checkpoints find their way only in the graph they were sent in."""
+
+    def names(channels: Iterable[ChannelId]) -> set[str]:
+        return {str(channel) for channel in channels}
+
+    for shard, record in manifest.records.items():
+        if record.parts or not (record.holds_frames or manifest.log != "none"):
+            continue
+        known = shard in plan.inputs and plan.chains[shard.operator].operators == record.operators
+        if (
+            not known
+            or names(plan.inputs[shard]) != set(record.received)
+            or names(plan.outputs[shard]) != set(record.sent)
+        ):
+            raise UserError(
+                f"the pipeline was changed around operator '{shard.operator}', and its "
+                "checkpoint holds records on their way there. Go on with the pipeline as it "
+                "was, or use --fresh to start over, which deletes the output. (Stopped under "
+                "aligned checkpoints, nothing is on its way, and a pipeline can be changed.)"
+            )
+
+
+def records_for(
+    plan: Plan, line: Mapping[ShardId, CheckpointRecord]
+) -> dict[ShardId, tuple[CheckpointRecord, ...]]:
+    """For each shard the records that hold its operators: found by name, wherever they ran."""
+    chosen: dict[ShardId, tuple[CheckpointRecord, ...]] = {}
+    for shard in plan.shards:
+        wanted = set(plan.chains[shard.operator].operators)
+        own = line.get(shard)
+        if own is not None and set(own.operators) == wanted:
+            chosen[shard] = (own,)
+            continue
+        chosen[shard] = tuple(
+            record
+            for record in line.values()
+            if record.shard.number == shard.number and wanted & set(record.operators)
+        )
+    return chosen

@@ -1,0 +1,1 @@
+"""What shards and workers measure of themselves."""

@@ -1,0 +1,1 @@
+"""Keeps a run alive: heartbeats, the standby, retries at start-up."""

@@ -1,0 +1,137 @@
+"""A standby: waits, with Spark warm, until the driver of a store ends badly or falls silent.
+
+It asks the driver for signs of life through the store, looks at them by its own clock, and takes the
+lease when they stop: from then on the other one can add nothing. Of several standbys one gets it.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from everstream.core.failure_detector import FailureDetector, Verdict
+from everstream.core.orders import Outcome
+from everstream.core.plan import Plan
+from everstream.engine.availability.heartbeat import FORGET_AFTER_S, LOOK_EVERY_S
+from everstream.engine.reporting.listener import Listener
+from everstream.engine.settings.options import RunConfig
+from everstream.engine.spark.slots import warm
+from everstream.engine.store_session import owner_of, predecessor
+from everstream.errors import LeaseLost, StoreError
+from everstream.events import Note, StoreTaken
+from everstream.state.heartbeat import WAITING, Heartbeat, Waiting, read_heartbeat
+from everstream.state.store import CheckpointStore, Lease
+
+BEATS = 5
+"""So many signs of life a silent driver has left out."""
+LOOKS = 10
+REMIND_EVERY_S = FORGET_AFTER_S / 3
+
+
+class StandingBy:
+    """One standby on one store."""
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        owner: str,
+        command: str,
+        silence_s: float,
+        listener: Listener,
+        is_stopped: Callable[[], bool],
+    ) -> None:
+        self._store = store
+        self._owner = owner
+        self._command = command
+        self._silence_s = silence_s
+        self._listener = listener
+        self._is_stopped = is_stopped
+        self._detector = FailureDetector(command, silence_s, LOOK_EVERY_S)
+        self._waiting = Waiting(owner, silence_s / BEATS)
+        self._unheard = -1
+        """The newest lease, if its holder has given no sign of life when it was first seen."""
+        self._watched = -1
+        """The lease of the driver that was last told that somebody waits."""
+        self._remind_s = 0.0
+        self._said = ""
+
+    def wait(self) -> Lease | Outcome:
+        """The lease, once it is this one's turn; or how the run ended that it stood by for."""
+        while not self._is_stopped():
+            try:
+                found = self._look(time.monotonic())
+            except StoreError as error:
+                self._say(f"standing by; the store does not answer: {error.message}")
+                found = None
+            if found is not None:
+                with suppress(StoreError):
+                    self._store.blobs.delete(WAITING)
+                return found
+            time.sleep(self._silence_s / LOOKS)
+        return Outcome.STOPPED
+
+    def _look(self, now_s: float) -> Lease | Outcome | None:
+        heartbeat = read_heartbeat(self._store.blobs)
+        lease = heartbeat.lease if heartbeat is not None else 0
+        if now_s >= self._remind_s or lease != self._watched:  # a new driver does not know of us
+            self._remind_s, self._watched = now_s + REMIND_EVERY_S, lease
+            self._waiting = replace(self._waiting, beat=self._waiting.beat + 1)
+            self._waiting.write(self._store.blobs)
+        match self._detector.saw(heartbeat, now_s):
+            case Verdict.WAIT:
+                owner = f"'{heartbeat.owner}'" if heartbeat is not None else "another run"
+                self._say(f"standing by: {owner} has the store")
+                return None
+            case Verdict.FINISHED:
+                self._tell("the run that this one stood by for has finished")
+                return Outcome.FINISHED
+            case Verdict.STOPPED:
+                self._tell(
+                    "the run that this one stood by for was stopped on purpose, with a checkpoint: the "
+                    "standby ends as well"
+                )
+                return Outcome.STOPPED
+            case Verdict.TAKE_OVER:
+                return self._take_over(heartbeat.lease if heartbeat is not None else None, now_s)
+
+    def _take_over(self, lease: int | None, now_s: float) -> Lease | None:
+        """From the holder of this lease, or from whoever had a newer one before and was not heard of."""
+        holder = self._store.survey().holder
+        newest = holder.number if holder is not None else 0
+        if lease is None:
+            lease = newest
+        if newest == self._unheard:
+            lease = max(lease, newest)
+        try:
+            taken = self._store.acquire_lease(self._owner, after=lease)
+        except LeaseLost as error:  # somebody was quicker, and will be heard of
+            self._unheard = newest
+            self._detector.overtaken(now_s)
+            self._say(f"standing by: {error.message.partition('. ')[0]}")
+            return None
+        with suppress(StoreError):  # the run says it again
+            Heartbeat(taken.number, self._command, self._owner).write(self._store.blobs)
+        if holder is not None:
+            self._listener.on_event(StoreTaken(holder.owner, standby=True))
+        return taken
+
+    def _say(self, text: str) -> None:
+        if text != self._said:
+            self._said = text
+            self._tell(text)
+
+    def _tell(self, text: str) -> None:
+        self._listener.on_event(Note("standby", text))
+
+
+def stood_by(
+    config: RunConfig, plan: Plan, keeps_slots: bool, url: str, is_stopped: Callable[[], bool]
+) -> Lease | Outcome | None:
+    """Wait for this run's turn, if it is to stand by; the lease it has then, or how the other ended."""
+    turn, store = config.turn, CheckpointStore.at(url, config.store_key)
+    if turn.silence_s is None:
+        predecessor(store, config)
+        return None
+    warm(config, plan, keeps_slots)
+    owner, listener = owner_of(plan.graph.name), config.listener
+    return StandingBy(store, owner, turn.command, turn.silence_s, listener, is_stopped).wait()

@@ -1,0 +1,1 @@
+"""Faults that a user asks for: kills and injected errors."""

@@ -1,0 +1,1 @@
+"""The options of a run, where they come from, and those that change while it runs."""

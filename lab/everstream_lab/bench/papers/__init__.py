@@ -1,0 +1,1 @@
+"""The published experiments, and their figures beside ours."""

@@ -1,0 +1,1 @@
+"""How long recoveries take: of a worker, of a driver, of a shard."""

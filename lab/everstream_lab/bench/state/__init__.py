@@ -1,0 +1,1 @@
+"""What large state costs: in memory, on disk, and opening its store."""
