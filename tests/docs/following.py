@@ -85,7 +85,7 @@ class Following:
     def sees(self, text: str) -> None:
         """Something like this is in what was printed last."""
         pattern = r"\s+".join(re.escape(word) for word in text.split())
-        pattern = pattern.replace(re.escape("..."), r".*?")
+        pattern = re.sub(r"(\\s\+)?\\\.\\\.\\\.(\\s\+)?", ".*?", pattern)
         assert re.search(pattern, self.seen, re.DOTALL), (
             f"{self.page} shows\n{text}\nbut this was printed:\n{self.seen}"
         )

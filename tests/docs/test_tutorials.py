@@ -6,6 +6,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,7 @@ class WithBroker(Following):
         words = shlex.split(command)
         if words[0] != "kafka-topics.sh":
             return super().command(command, code)
-        given = dict(zip(words[1:], words[2:], strict=False))
+        given = dict(pairwise(words))
         make_topic(self.broker, given["--topic"], int(given["--partitions"]))
         return ""
 
