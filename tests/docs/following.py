@@ -1,7 +1,7 @@
 """Does what a tutorial tells its reader to do: saves its files, types its commands, looks at the output.
 
 A block of Python with a title is a file to save; one without is typed into one Python shell. A block of
-shell is a list of commands. A block of text right behind either is what the reader should see, where
+shell is a list of commands. A block of text right behind either has lines that the reader should see, where
 `...` stands for anything. Commands of Everstream and Python programs run in this process, on the Spark that tests
 share; nothing else of them is replaced.
 """
@@ -9,6 +9,7 @@ share; nothing else of them is replaced.
 import io
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -26,6 +27,7 @@ from everstream.cli.supervise import Supervisor
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r'^```(\w+)(?: title="(.+?)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+ANYTHING = r"[^\n]*?"
 EXIT_CODE = re.compile(r"# exit code (\d+)")
 
 
@@ -83,16 +85,17 @@ class Following:
             self.sees(text)
 
     def sees(self, text: str) -> None:
-        """Something like this is in what was printed last."""
-        pattern = r"\s+".join(re.escape(word) for word in text.split())
-        pattern = re.sub(r"(\\s\+)?\\\.\\\.\\\.(\\s\+)?", ".*?", pattern)
+        """These lines were printed last, in this order; others may be between them."""
+        lines = (r"\s+".join(map(_part, line.split())) for line in text.strip().splitlines())
+        pattern = ".*?".join(line.replace(rf"\s+{ANYTHING}", ANYTHING) for line in lines)
+        pattern = pattern.replace(rf"{ANYTHING}\s+", ANYTHING)
         assert re.search(pattern, self.seen, re.DOTALL), (
             f"{self.page} shows\n{text}\nbut this was printed:\n{self.seen}"
         )
 
     def command(self, command: str, code: int = 0) -> str:
         """What a command prints, which must end with this code."""
-        words = command.split()
+        words = shlex.split(command)
         if words[0] == "everstream":
             done = CliRunner().invoke(app, words[1:], env={"COLUMNS": "160"})
             assert done.exit_code == code, f"{command}\n{done.output}\n{done.exception!r}"
@@ -114,6 +117,10 @@ class Following:
         with redirect_stdout(io.StringIO()) as printed:
             runpy.run_path(file, run_name="__main__")
         return printed.getvalue()
+
+
+def _part(word: str) -> str:
+    return ANYTHING if word == "..." else re.escape(word)
 
 
 @pytest.fixture
