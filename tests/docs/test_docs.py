@@ -277,18 +277,6 @@ def test_the_running_counts_of_the_reference() -> None:
     assert Counter(result.to_polars("records").rows())["to", 2] == 1
 
 
-@on_both_engines
-def test_the_joins_of_the_guide() -> None:
-    (result,) = run_block("docs/guides/join-streams.md", 0).values()
-    ads, clicks = [(n % 3, n * 10) for n in range(20)], [(n % 3, n * 15 + 2) for n in range(12)]
-    pairs = [(a, c) for user, a in ads for other, c in clicks if user == other]
-    soon = result.to_polars("soon").select("at", "at_right").rows()
-    assert Counter(soon) == Counter((a, c) for a, c in pairs if 0 <= c - a <= 30)
-    minutes = result.to_polars("minutes").select("at", "at_right", "window_start").rows()
-    together = Counter((a, c, a // 60 * 60) for a, c in pairs if a // 60 == c // 60)
-    assert Counter(minutes) == together
-
-
 @on_both_engines_at_length
 def test_late_clicks_of_the_guide_are_kept_or_corrected() -> None:
     runs = list(run_blocks("docs/guides/handle-late-data.md"))
@@ -327,6 +315,18 @@ def test_orders_get_the_cities_of_the_guide() -> None:
     cities = {0: "Rome", 1: "Oslo", 2: "Rome", 3: None}
     found = Counter((row["order"], row["city"]) for row in result.collected())
     assert found == Counter((n, cities[n % 4]) for n in range(1_000))
+
+
+@on_both_engines
+def test_the_joins_of_the_guide() -> None:
+    (result,) = run_block("docs/guides/join-streams.md", 0).values()
+    ads, clicks = [(n % 3, n * 10) for n in range(20)], [(n % 3, n * 15 + 2) for n in range(12)]
+    pairs = [(a, c) for user, a in ads for other, c in clicks if user == other]
+    soon = result.to_polars("soon").select("at", "at_right").rows()
+    assert Counter(soon) == Counter((a, c) for a, c in pairs if 0 <= c - a <= 30)
+    minutes = result.to_polars("minutes").select("at", "at_right", "window_start").rows()
+    together = Counter((a, c, a // 60 * 60) for a, c in pairs if a // 60 == c // 60)
+    assert Counter(minutes) == together
 
 
 @on_both_engines_at_length

@@ -6,6 +6,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -42,6 +43,15 @@ def test_a_tutorial_can_be_followed(page: str) -> None:
     Following(page).to_the_end()
 
 
+def _newest(folder: str) -> int:
+    """When the newest file of an output was written, which a run may be deleting."""
+    times = [0]
+    for part in Path(folder).glob("*.jsonl"):
+        with suppress(FileNotFoundError):
+            times.append(part.stat().st_mtime_ns)
+    return max(times)
+
+
 class WithTwoTerminals(Following):
     """Starts what runs until its driver is killed in a process, and kills that driver by its id."""
 
@@ -52,9 +62,9 @@ class WithTwoTerminals(Following):
         words = shlex.split(command)
         if "--fresh" in words:
             assert words[0] == "everstream"
+            before = _newest("balances")
             self.terminal = Command(*words[1:], cwd=Path.cwd())
-            first = Path("balances")
-            self.terminal.wait_for("output", lambda: any(first.glob("*.jsonl")))
+            self.terminal.wait_for("output", lambda: _newest("balances") > before)
             return ""
         if command == "kill -9 PID":
             assert self.pid == self.terminal.driver().pid
