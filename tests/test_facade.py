@@ -118,7 +118,7 @@ def test_streams_sources_sinks_aggregates_and_windows_have_examples() -> None:
 
 
 def test_the_documents_name_what_is_public_and_nothing_else() -> None:
-    documents = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    documents = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     text = {path: path.read_text() for path in documents}
     named = {
         (path.name, name)

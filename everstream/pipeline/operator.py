@@ -40,7 +40,7 @@ OUT = "out"
 class Keyed(Generic[V]):
     """Declares keyed state on an Operator class: one value per key, kept across crashes.
 
-    With state="disk" it may have more keys than fit into memory (docs/state.md). What the class says
+    With state="disk" it may have more keys than fit into memory (docs/guides/keep-large-state-on-disk.md). What the class says
     counts before what `process(..., state=)` and the run say.
 
     >>> class Total(es.Operator):

@@ -45,6 +45,9 @@ DOCUMENTS = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+"""Followed block by block in `test_tutorials`."""
+
 GIVEN: dict[str, Callable[[], dict[str, Any]]] = {
     "docs/planning.md": lambda: {**vars(planning), "log": logging.getLogger("a reader's own")},
 }
@@ -53,7 +56,7 @@ GIVEN: dict[str, Callable[[], dict[str, Any]]] = {
 REFUSED_IN_EPOCHS = {
     "docs/rescaling.md": "numbers of shards are changed between two runs",
     "docs/load.md": "a monitor reads shards while they run",
-    "docs/state.md": "needs a process that stays there",
+    "docs/guides/keep-large-state-on-disk.md": "needs a process that stays there",
 }
 """Documents with a program that engine="microbatch" refuses, and why."""
 
@@ -120,7 +123,8 @@ def programs_without_a_test_of_their_own() -> dict[str, list[int]]:
     by_number = re.findall(r"(?:run_block|program)\(\"(.+?)\", (\d+)", calls)
     tested = {(document, int(number)) for document, number in by_number}
     tested |= programs_under_a_tested_heading()
-    walked_through = set(re.findall(r"each_program\(\"(.+?)\"", calls))
+    walked_through = set(re.findall(r"(?:each_program|run_blocks)\(\"(.+?)\"", calls))
+    walked_through |= {str(page.relative_to(ROOT)) for page in TUTORIALS}
     every = [
         (str(document.relative_to(ROOT)), number)
         for document in DOCUMENTS
@@ -166,8 +170,8 @@ def test_the_first_pipeline_of_a_newcomer_is_the_example(document: str) -> None:
 
 
 @on_both_engines_at_length
-def test_the_columns_of_the_readme_give_the_high_bids() -> None:
-    (result,) = run_block("README.md", 1).values()
+def test_the_columns_of_the_page_on_operators_give_the_high_bids() -> None:
+    (result,) = run_block("docs/explanation/operators-and-state.md", 1).values()
     prices = [n * 7919 % 100_000 for n in range(1_000_000)]
     expected = Counter(price for price in prices if price > 99_000)
     assert Counter(result.to_polars()["price"].to_list()) == expected
@@ -175,7 +179,7 @@ def test_the_columns_of_the_readme_give_the_high_bids() -> None:
 
 @on_both_engines_at_length
 def test_the_branches_of_the_operators_page() -> None:
-    (result,) = run_block("docs/operators.md", 0).values()
+    (result,) = run_block("docs/explanation/operators-and-state.md", 0).values()
     assert sorted(result.collected("small")) == [str(n) for n in range(10)]
     last: dict[int, int] = {}
     for key, value in result.collected("large"):
@@ -184,8 +188,8 @@ def test_the_branches_of_the_operators_page() -> None:
 
 
 @on_both_engines_at_length
-def test_the_operator_class_of_the_operators_page() -> None:
-    (result,) = run_block("docs/operators.md", 1).values()
+def test_the_operator_class_of_the_guide() -> None:
+    (result,) = run_block("docs/guides/write-an-operator.md", 0).values()
     balances, expected = Counter[int](), []
     for n in range(50):
         balances[n % 5] += 100 - n * 10
@@ -209,14 +213,8 @@ def test_the_savepoint_of_the_page_on_changes_is_edited() -> None:
     assert all(n >= 2000 for key, n in found.items() if key != 99)
 
 
-@on_both_engines_at_length
-def test_the_source_of_the_operators_page() -> None:
-    (result,) = run_block("docs/operators.md", 3).values()
-    assert result.collected() == list(range(10, 0, -1))
-
-
-def test_the_cycle_of_the_operators_page() -> None:
-    letters = program("docs/operators.md", 2)["letters"]
+def test_the_cycle_of_the_guide_to_feedback() -> None:
+    letters = program("docs/guides/side-outputs-and-feedback.md", 0)["letters"]
     unaligned = everstream.Coordinated(mode="unaligned")
     result = letters.run(checkpoint=unaligned, master=MASTER)
     delivered = {letter["number"]: letter["tries"] for letter in result.collected("delivered")}
@@ -224,11 +222,11 @@ def test_the_cycle_of_the_operators_page() -> None:
     assert sorted(letter["number"] for letter in result.collected("given_up")) == [3, 7]
 
 
-def test_the_run_in_the_background_of_the_operators_page_is_steered(
+def test_the_run_in_the_background_of_the_guide_is_steered(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     here = {"workers=1)": f"workers=1, master={MASTER!r}, progress=False)"}
-    run = program("docs/operators.md", 4, here)["run"]
+    run = program("docs/guides/run-from-python.md", 0, here)["run"]
     assert run.wait().outcome is Outcome.STOPPED and len(run.wait().checkpoints) >= 2
     *_, last = capsys.readouterr().out.splitlines()
     assert last.endswith("after epoch 1")
@@ -250,7 +248,7 @@ def test_the_loop_of_the_protocols_page() -> None:
 
 @on_both_engines_at_length
 def test_the_windows_of_the_event_time_page() -> None:
-    (result,) = run_block("docs/event-time.md", 0).values()
+    (result,) = run_block("docs/explanation/event-time.md", 0).values()
     numbers = range(100_000)
     counts: Counter[tuple[int, int]] = Counter()
     for n in numbers:
@@ -271,17 +269,57 @@ def _tops(result: RunResult) -> list[Any]:
 
 
 @on_both_engines_at_length
-def test_the_running_counts_of_the_event_time_page() -> None:
-    (result,) = run_block("docs/event-time.md", 1).values()
+def test_the_running_counts_of_the_reference() -> None:
+    (result,) = run_block("docs/reference/streams.md", 0).values()
     changes = result.to_polars("changes")
     words = ["to", "be", "or", "not", "to", "be", "that", "is", "the", "question"]
     assert dict(changes.select("word", "count").rows()) == Counter(words)
     assert Counter(result.to_polars("records").rows())["to", 2] == 1
 
 
+@on_both_engines_at_length
+def test_late_clicks_of_the_guide_are_kept_or_corrected() -> None:
+    runs = list(run_blocks("docs/guides/handle-late-data.md"))
+    runs[0]()
+    lines = {
+        name: [json.loads(n) for f in Path(name).glob("*.jsonl") for n in f.open()]
+        for name in ("counts", "late")
+    }
+    assert sorted(row["at"] for row in lines["late"]) == [8, 14]
+    counted = {row["window_start"]: row["clicks"] for row in lines["counts"]}
+    assert counted == {0: 2, 10: 2, 20: 1}
+    (result,) = runs[1]().values()
+    last = {row["window_start"]: row["clicks"] for row in result.collected()}
+    assert last == {0: 3, 10: 3, 20: 1}
+
+
+def test_keys_time_out_as_the_guide_says() -> None:
+    by_event_time, by_timer = run_blocks("docs/guides/time-out-a-key.md")
+    (silent,) = by_event_time().values()
+    assert silent.collected() == [{"device": "a", "last": 0}]
+    (idle,) = by_timer().values()
+    assert sorted(idle.collected()) == ["a", "b"]
+
+
+@on_both_engines_at_length
+def test_duplicates_are_removed_as_the_guide_says() -> None:
+    for run in run_blocks("docs/guides/deduplicate.md"):
+        (result,) = run().values()
+        assert sorted(order["id"] for order in result.collected()) == list(range(40))
+        assert {order["at"] for order in result.collected()} == set(range(40))
+
+
+@on_both_engines_at_length
+def test_orders_get_the_cities_of_the_guide() -> None:
+    (result,) = run_block("docs/guides/enrich-from-a-database.md", 0).values()
+    cities = {0: "Rome", 1: "Oslo", 2: "Rome", 3: None}
+    found = Counter((row["order"], row["city"]) for row in result.collected())
+    assert found == Counter((n, cities[n % 4]) for n in range(1_000))
+
+
 @on_both_engines
-def test_the_joins_of_the_event_time_page() -> None:
-    (result,) = run_block("docs/event-time.md", 2).values()
+def test_the_joins_of_the_guide() -> None:
+    (result,) = run_block("docs/guides/join-streams.md", 0).values()
     ads, clicks = [(n % 3, n * 10) for n in range(20)], [(n % 3, n * 15 + 2) for n in range(12)]
     pairs = [(a, c) for user, a in ads for other, c in clicks if user == other]
     soon = result.to_polars("soon").select("at", "at_right").rows()
@@ -476,20 +514,3 @@ def test_the_program_of_the_kafka_page_copies_the_large_orders(
     assert found == [
         (order, order["customer"].encode()) for order in orders if order["amount"] > 100
     ]
-
-
-@on_both_engines_at_length
-def test_the_program_for_kafka_in_the_readme_adds_up_what_each_customer_paid(
-    kafka: KafkaServer, default_engine: EngineName
-) -> None:
-    source, output = f"paid-{default_engine}", f"amounts-{default_engine}"
-    for topic in (source, output):
-        make_topic(kafka, topic)
-    orders = [{"customer": f"c{n % 7}", "amount": n} for n in range(300)]
-    kafka.produce(source, ({"value": json.dumps(order)} for order in orders))
-    here = {"localhost:9092": kafka.bootstrap, '"orders"': f'"{source}"'}
-    run_block("README.md", 2, {**here, '"amounts"': f'"{output}"'})
-    reading = Reading(kafka)
-    last = {m.key().decode(): json.loads(m.value())["amount"] for m in reading.messages(output)}
-    reading.close()
-    assert last == {f"c{k}": sum(range(k, 300, 7)) for k in range(7)}

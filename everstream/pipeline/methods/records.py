@@ -194,7 +194,7 @@ class RecordMethods(StreamBase[T]):
         """Add an operator of your own: an instance of a subclass of es.Operator.
 
         Ordered: it has one shard, and gets records in the order the source gave them. With
-        state="disk" its state may be larger than memory (docs/state.md).
+        state="disk" its state may be larger than memory (docs/guides/keep-large-state-on-disk.md).
 
         >>> class Countdown(es.Operator):
         ...     def process(self, record, ctx):
