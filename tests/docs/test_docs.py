@@ -196,8 +196,8 @@ def test_the_operator_class_of_the_operators_page() -> None:
 
 
 @on_both_engines_at_length
-def test_the_migrated_balances_of_the_guide_to_upgrades() -> None:
-    (result,) = run_block("docs/guides/upgrade-a-running-pipeline.md", 0).values()
+def test_the_migrated_balances_of_their_guide() -> None:
+    (result,) = run_block("docs/guides/migrate-state.md", 0).values()
     last = dict(sorted(result.collected()))
     assert last == {key: sum(range(key, 1_000, 7)) for key in range(7)}
 
