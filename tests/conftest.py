@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from everstream.pipeline.checkpointing import EngineName
 from tests.balancing import BalancedScheduling, DurationRecorder, duration_of
+from tests.connectors.postgres_server import PostgresServer, install_postgres
 from tests.kafka_server import KafkaServer, install_kafka
 from tests.spark import MASTER, shared_session
 
@@ -93,3 +94,17 @@ def kafka() -> Iterator[KafkaServer]:
         KafkaServer(Path(folder)) as server,
     ):
         yield server
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A real server; stopped and removed at the end."""
+    install_postgres()
+    shared = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as name:
+        server = PostgresServer(Path(name), fsync=False)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.connectors.lake_places import LakePlace
-from tests.connectors.postgres_server import PostgresServer, install_postgres
+from tests.connectors.postgres_server import PostgresServer
 from tests.connectors.table_places import Place
 
 
@@ -21,20 +21,6 @@ def quick_disk(
     with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as folder:
         monkeypatch.setattr(tempfile, "tempdir", folder)
         yield
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    """A real server; stopped and removed at the end."""
-    install_postgres()
-    shared = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as name:
-        server = PostgresServer(Path(name), fsync=False)
-        server.start()
-        try:
-            yield server
-        finally:
-            server.stop()
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

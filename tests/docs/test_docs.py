@@ -8,10 +8,11 @@ import logging
 import re
 import shutil
 import socket
+import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,8 @@ GIVEN: dict[str, Callable[[], dict[str, Any]]] = {
 """What a page takes for granted in its programs."""
 
 REFUSED_IN_EPOCHS = {
-    "docs/rescaling.md": "numbers of shards are changed between two runs",
-    "docs/load.md": "a monitor reads shards while they run",
+    "docs/guides/rescale.md": "numbers of shards are changed between two runs",
+    "docs/guides/measure-a-run.md": "a monitor reads shards while they run",
     "docs/guides/keep-large-state-on-disk.md": "needs a process that stays there",
 }
 """Documents with a program that engine="microbatch" refuses, and why."""
@@ -199,15 +200,15 @@ def test_the_operator_class_of_the_guide() -> None:
 
 
 @on_both_engines_at_length
-def test_the_migrated_balances_of_the_page_on_changes() -> None:
-    (result,) = run_block("docs/upgrading.md", 0).values()
+def test_the_migrated_balances_of_their_guide() -> None:
+    (result,) = run_block("docs/guides/migrate-state.md", 0).values()
     last = dict(sorted(result.collected()))
     assert last == {key: sum(range(key, 1_000, 7)) for key in range(7)}
 
 
-def test_the_savepoint_of_the_page_on_changes_is_edited() -> None:
+def test_the_savepoint_of_its_guide_is_edited() -> None:
     here = {"workers=1": f'workers=1, master="{MASTER}"'}
-    program("docs/upgrading.md", 1, here)
+    program("docs/guides/edit-a-savepoint.md", 0, here)
     found = edit_savepoint("ticking-store", "patched").state("count")
     assert found[99] == 10
     assert all(n >= 2000 for key, n in found.items() if key != 99)
@@ -330,15 +331,15 @@ def test_the_joins_of_the_guide() -> None:
 
 
 @on_both_engines_at_length
-def test_the_sources_of_the_connectors_page_write_what_they_say() -> None:
-    run_block("docs/connectors.md", 0)
+def test_the_sources_of_the_page_on_python_write_what_they_say() -> None:
+    run_block("docs/guides/connectors/python.md", 0)
     lines = [json.loads(line) for part in Path("readings").glob("*.jsonl") for line in part.open()]
     assert sorted(line["value"] for line in lines) == list(range(10_000))
     assert sorted(pl.read_parquet("numbers/*.parquet")["n"]) == list(range(1_000))
 
 
 @on_both_engines_at_length
-def test_the_journal_of_the_connectors_page_takes_in_a_socket() -> None:
+def test_the_journal_of_its_page_takes_in_a_socket() -> None:
     def serve() -> None:
         caller, _ = server.accept()
         caller.sendall(b"one\ntwo\nthree\n")
@@ -348,34 +349,61 @@ def test_the_journal_of_the_connectors_page_takes_in_a_socket() -> None:
         speaker = threading.Thread(target=serve, daemon=True)
         speaker.start()
         port = str(server.getsockname()[1])
-        (result,) = run_block("docs/connectors.md", 1, {"9999": port}).values()
+        (result,) = run_block("docs/guides/connectors/journal.md", 0, {"9999": port}).values()
     assert result.collected() == ["one", "two", "three"]
 
 
 @on_both_engines_at_length
-def test_bad_input_of_the_connectors_page_is_kept_or_counted() -> None:
+def test_bad_records_of_their_guide_are_kept_or_counted() -> None:
     Path("events").mkdir()
     Path("events/a.jsonl").write_text('{"value": 4}\n{"value": \n{"value": 0}\n{"value": 50}\n')
-    (result,) = run_block("docs/connectors.md", 2).values()
+    (result,) = run_block("docs/guides/handle-bad-records.md", 0).values()
     assert sorted(result.collected()) == [2, 25]
     assert sum(result.skipped.values()) == 2
 
 
-def test_the_connectors_of_the_connectors_page_pass_the_suites() -> None:
-    names = program("docs/connectors.md", 3)
+@on_both_engines_at_length
+def test_column_types_of_their_page_are_kept_and_other_values_left_out() -> None:
+    run_block("docs/guides/connectors/column-types.md", 0)
+    assert sorted(pl.read_parquet("prices/*.parquet")["price"]) == [2.5, 4.0]
+    (result,) = run_block("docs/guides/connectors/column-types.md", 1).values()
+    assert sorted(pl.read_parquet("celsius/*.parquet")["celsius"]) == [19.0, 21.5]
+    assert sum(result.skipped.values()) == 1
+
+
+@on_both_engines_at_length
+def test_the_files_of_their_page_hold_what_was_written() -> None:
+    run_block("docs/guides/connectors/files.md", 0)
+    words = [word for book in Path("books").glob("*.txt") for word in book.read_text().split()]
+    written = pl.read_csv("words/*.csv", schema={"word": pl.String, "length": pl.Int64})
+    assert Counter(written.rows()) == Counter((word, len(word)) for word in words)
+    run_block("docs/guides/connectors/files.md", 2)
+    assert b"".join(everstream.Binary("letters/").pieces()) == b"to be"
+    lines = [json.loads(line) for part in Path("lines").glob("*.jsonl") for line in part.open()]
+    assert lines == [{"word": "to"}, {"word": "be"}]
+
+
+@on_both_engines_at_length
+def test_the_counts_of_the_page_on_sqlite_are_those_of_the_books() -> None:
+    run_block("docs/guides/connectors/sqlite.md", 0)
+    words = [word for book in Path("books").glob("*.txt") for word in book.read_text().split()]
+    with closing(sqlite3.connect("counts.db")) as database:
+        rows = database.execute("SELECT word, count FROM counts").fetchall()
+    assert dict(rows) == Counter(words) and len(rows) == len(set(words))
+
+
+def test_the_connectors_of_their_guide_pass_the_suites() -> None:
+    names = program("docs/guides/write-a-connector.md", 0)
     names["test_the_sink"]()
     names["test_a_source"]()
 
 
 @on_both_engines_at_length
-def test_the_stores_of_the_spark_page_are_read_as_tables_and_as_a_stream(tmp_path: Path) -> None:
+def test_the_store_of_its_guide_is_read_as_a_table(tmp_path: Path) -> None:
     make_context(MASTER, "documents")  # with this Python, which a reader's own shell would choose
     # Spark was started elsewhere, and looks up relative folders from there.
-    folders = ("visits-store/", "words-store/", "words-query/", "clicks/", "clicks-store/")
-    Path("clicks").mkdir()
-    for n in (50, 150, 250):
-        Path(f"clicks/{n}.json").write_text(json.dumps({"page": 1, "ms": n}))
-    pages = each_program("docs/spark.md", {name: f"{tmp_path}/{name}" for name in folders})
+    here = {"visits-store/": f"{tmp_path}/visits-store/"}
+    pages = each_program("docs/guides/read-state-as-a-table.md", here)
     names = next(pages)
     kept = [n for n in range(1000) if n % 100]
     slow = Counter(n % 7 for n in kept if 7000 // (n % 100) > 1000)
@@ -385,11 +413,25 @@ def test_the_stores_of_the_spark_page_are_read_as_tables_and_as_a_stream(tmp_pat
     assert sorted(int(row.record) for row in names["failed"]) == list(range(0, 1000, 100))
     assert names["newest"].status == "current"
     names = next(pages)
+    visits = names["table"].select("key", pl.col("value").cast(pl.Int64)).rows()
+    assert {int(page): count for page, count in visits} == Counter(n % 7 for n in kept)
+
+
+@on_both_engines_at_length
+def test_spark_feeds_a_pipeline_and_reads_its_output_on_their_page(tmp_path: Path) -> None:
+    make_context(MASTER, "documents")
+    folders = ("words-store/", "words-query/", "clicks/", "clicks-store/")
+    Path("clicks").mkdir()
+    for n in (50, 150, 250):
+        Path(f"clicks/{n}.json").write_text(json.dumps({"page": 1, "ms": n}))
+    here = {f'"{name}"': f'"{tmp_path}/{name}"' for name in folders}
+    pages = each_program("docs/guides/connectors/spark.md", here)
+    names = next(pages)
+    assert sorted(row["ms"] for row in names["result"].collected("slow")) == [150, 250]
+    names = next(pages)
     words = [word for book in Path("books").glob("*.txt") for word in book.read_text().split()]
     (often,) = names["often"]
     assert often["count"] == Counter(words)[often["value"]] == max(Counter(words).values())
-    names = next(pages)
-    assert sorted(row["ms"] for row in names["result"].collected("slow")) == [150, 250]
 
 
 @on_both_engines_at_length
@@ -498,7 +540,7 @@ def test_make_targets_in_the_documents_exist(document: str) -> None:
 
 
 @on_both_engines_at_length
-def test_the_program_of_the_kafka_page_copies_the_large_orders(
+def test_the_sink_of_the_kafka_page_copies_the_large_orders(
     kafka: KafkaServer, default_engine: EngineName
 ) -> None:
     source, output = f"orders-{default_engine}", f"large-{default_engine}"
@@ -507,7 +549,8 @@ def test_the_program_of_the_kafka_page_copies_the_large_orders(
     orders = [{"customer": f"c{n % 7}", "amount": n} for n in range(300)]
     kafka.produce(source, ({"value": json.dumps(order)} for order in orders))
     here = {"localhost:9092": kafka.bootstrap, '"orders"': f'"{source}"'}
-    run_block("docs/kafka.md", 0, {**here, '"large-orders", key': f'"{output}", key'})
+    there = {**here, '"large-orders", key': f'"{output}", key'}
+    run_block("docs/guides/connectors/kafka.md", 1, there)
     reading = Reading(kafka)
     found = [(json.loads(m.value()), m.key()) for m in reading.messages(output)]
     reading.close()
