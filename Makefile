@@ -54,10 +54,11 @@ ONLY ?= demo test
 fresh-machine:  ## Run 'make demo' and 'make test' in minimal Debian 12 and 13 (root; RELEASES=trixie ONLY=demo for a part)
 	@scripts/fresh_machine.sh "$(RELEASES)" "$(ONLY)" || [ $$? -eq 3 ]
 
-check: $(READY)  ## Check format, lint and types
+check: $(READY)  ## Check format, lint, types and the English of documents and messages
 	@$(BIN)/ruff format --check $(CODE)
 	@$(BIN)/ruff check $(CODE)
 	@$(BIN)/mypy
+	@$(BIN)/python scripts/prose.py
 
 format: $(READY)  ## Format the code
 	@$(BIN)/ruff format $(CODE)
