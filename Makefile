@@ -17,7 +17,7 @@ INSTALL = for needed in $(NEEDED); do scripts/$$needed.sh || [ $$? -eq 3 ] || ex
 
 .DEFAULT_GOAL := help
 CODE := everstream lab pyspark_everstream tests examples scripts
-.PHONY: help setup demo apps test test-long chaos-in-a-bucket fresh-machine check format docs drawings screenshots bench picture clean
+.PHONY: help setup demo apps test test-long chaos-in-a-bucket fresh-machine check format docs reference drawings screenshots bench picture clean
 
 help:  ## Show what each target does
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,11 @@ format: $(READY)  ## Format the code
 docs: $(DOCS)  ## Build the documentation as a site into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "Built: site/index.html"
+
+reference: $(READY)  ## Write the reference anew, from the code, the commands and the options
+	@$(BIN)/python scripts/api_reference.py
+	@$(BIN)/python scripts/cli_reference.py
+	@$(BIN)/python scripts/options.py
 
 drawings: $(READY)  ## Draw the pictures of the states anew, from the tables in the code
 	@$(BIN)/python scripts/drawings.py

@@ -26,7 +26,7 @@ from everstream_lab.bench.protocols.measure import Measured
 NAMES = list(PROTOCOLS)
 LISTED = ", ".join(NAMES)
 STRANGE = ["coordinated", "communication-induced", "memory", "induced", "cic", "Aligned", ""]
-DOCUMENT = Path(__file__).parents[1] / "docs" / "protocols.md"
+DOCUMENT = Path(__file__).parents[1] / "docs" / "explanation" / "protocols.md"
 WIDE = {"COLUMNS": "400"}
 
 

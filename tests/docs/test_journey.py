@@ -10,7 +10,7 @@ from everstream.core.orders import PHASE_MOVES
 from everstream.core.status import MOVES
 from tests.docs.scripts import ROOT, script
 
-JOURNEY = (ROOT / "docs" / "journey.md").read_text()
+JOURNEY = (ROOT / "docs" / "explanation" / "journey.md").read_text()
 STEPS = re.findall(r"^\| \d+ \| `(\S+)` \| (.+?) \|", JOURNEY, re.MULTILINE)
 
 
