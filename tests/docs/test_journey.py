@@ -52,7 +52,7 @@ def test_the_drawings_are_those_of_the_tables() -> None:
 
 
 def test_every_move_of_a_table_is_in_its_drawing() -> None:
-    drawn = script("drawings").drawings()
+    drawn = script("drawings").state_drawings()
     arrows = {file.stem: t.count("marker-end") + t.count(">→ ") for file, t in drawn.items()}
     assert arrows == {
         "shard-states": sum(map(len, MOVES.values())),
