@@ -46,7 +46,7 @@ DOCUMENTS = [
 ]
 
 GIVEN: dict[str, Callable[[], dict[str, Any]]] = {
-    "docs/explanation/planning.md": lambda: {
+    "docs/guides/plan-the-interval.md": lambda: {
         **vars(planning),
         "log": logging.getLogger("a reader's own"),
     },
