@@ -476,6 +476,11 @@ def _list(paragraph: str, known: dict[str, Parameter]) -> str:
     return "\n".join(PARAMETER.sub(item, line) for line in lines)
 
 
+def _title(page: Path) -> str:
+    found = re.search(r"^# (.+)$", page.read_text(), re.MULTILINE)
+    return found[1] if found else page.stem
+
+
 def _linked(text: str, page: str) -> str:
     """Pages that a docstring names, as links."""
 
@@ -483,10 +488,8 @@ def _linked(text: str, page: str) -> str:
         target = ROOT / "docs" / found[1]
         if not target.exists():
             return found[0]
-        title = re.search(r"^# (.+)$", target.read_text(), re.MULTILINE)
         anchor = f"#{found[2]}" if found[2] else ""
-        name = title[1] if title else found[1]
-        return f"[{name}]({_relative(found[1])}{anchor})"
+        return f"[{_title(target)}]({_relative(found[1])}{anchor})"
 
     parts = re.split(r"(```.*?```)", text, flags=re.DOTALL)
     return "".join(p if p.startswith("```") else DOCUMENT.sub(link, p) for p in parts)
@@ -688,7 +691,16 @@ All of them can be pickled, because Spark moves errors between processes. `pipel
     return text
 
 
+FURTHER = {"streams.md": "the methods of streams and what they do, in tables"}
+"""Pages written by hand that the index lists if they are there."""
+
+
 def index_text() -> str:
+    further = "".join(
+        f"| [{_title(REFERENCE / file)}]({file}) | {about} |\n"
+        for file, about in FURTHER.items()
+        if (REFERENCE / file).exists()
+    )
     text = f"""---
 kind: reference
 ---
@@ -706,7 +718,7 @@ This page leads you to every public name, command, option, metric and error.
 | [Errors](errors.md) | every error: meaning, fix, exit code |
 | [Glossary](glossary.md) | the terms of this documentation |
 | [Coming from another system](coming-from.md) | terms of Flink, Spark Structured Streaming, Bytewax and Kafka Streams |
-
+{further}
 ## Python API
 
 Most programs need only `import everstream as es`. Errors, the interfaces of connectors, the
