@@ -17,7 +17,7 @@ INSTALL = for needed in $(NEEDED); do scripts/$$needed.sh || [ $$? -eq 3 ] || ex
 
 .DEFAULT_GOAL := help
 CODE := everstream lab pyspark_everstream tests examples scripts
-.PHONY: help setup demo apps test test-long chaos-in-a-bucket fresh-machine check format docs drawings screenshots bench picture clean
+.PHONY: help setup demo apps test test-long chaos-in-a-bucket fresh-machine check format docs reference drawings screenshots bench picture clean
 
 help:  ## Show what each target does
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,10 +54,11 @@ ONLY ?= demo test
 fresh-machine:  ## Run 'make demo' and 'make test' in minimal Debian 12 and 13 (root; RELEASES=trixie ONLY=demo for a part)
 	@scripts/fresh_machine.sh "$(RELEASES)" "$(ONLY)" || [ $$? -eq 3 ]
 
-check: $(READY)  ## Check format, lint and types
+check: $(READY)  ## Check format, lint, types and the English of documents and messages
 	@$(BIN)/ruff format --check $(CODE)
 	@$(BIN)/ruff check $(CODE)
 	@$(BIN)/mypy
+	@$(BIN)/python scripts/prose.py
 
 format: $(READY)  ## Format the code
 	@$(BIN)/ruff format $(CODE)
@@ -66,6 +67,13 @@ format: $(READY)  ## Format the code
 docs: $(DOCS)  ## Build the documentation as a site into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "Built: site/index.html"
+
+reference: $(READY)  ## Write the reference anew, from the code, the commands and the options
+	@$(BIN)/python scripts/api_reference.py
+	@$(BIN)/python scripts/cli_reference.py
+	@$(BIN)/python scripts/options.py
+	@$(BIN)/python -m scripts.event_reference
+	@$(BIN)/python -m scripts.layout
 
 drawings: $(READY)  ## Draw the pictures of the states anew, from the tables in the code
 	@$(BIN)/python scripts/drawings.py

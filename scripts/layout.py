@@ -1,6 +1,6 @@
 """What the packages are and how large they are, read off the source.
 
-python -m scripts.layout            the tree of packages, written into docs/architecture.md
+python -m scripts.layout            the tree of packages, written into docs/explanation/architecture.md
 python -m scripts.layout --figures  lines, files, names used twice, modules with one importer
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "architecture.md"
+PAGE = ROOT / "docs" / "explanation" / "architecture.md"
 BEGIN, END = "<!-- layout: made by scripts/layout.py -->", "<!-- layout: end -->"
 LIBRARY, LABORATORY = "everstream", "everstream_lab"
 

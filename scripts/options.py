@@ -1,4 +1,4 @@
-"""Writes the tables of docs/configuration.md from the definition of the options.
+"""Writes the tables of docs/reference/configuration.md from the definition of the options.
 
 `python scripts/options.py` replaces what is between the markers; a test compares it with the definition.
 """
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from everstream.pipeline.options import GROUPS, OPTIONS, SETTINGS, RunOptions, Setting
 
-PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "configuration.md"
 BEGIN, END = "<!-- begin: made by scripts/options.py -->\n", "<!-- end -->\n"
 HEAD = (
     "| option (keyword, key) | default | unit or values | flag | environment variable | meaning |\n"

@@ -26,7 +26,7 @@ from everstream_lab.bench.protocols.measure import Measured
 NAMES = list(PROTOCOLS)
 LISTED = ", ".join(NAMES)
 STRANGE = ["coordinated", "communication-induced", "memory", "induced", "cic", "Aligned", ""]
-DOCUMENT = Path(__file__).parents[1] / "docs" / "protocols.md"
+DOCUMENT = Path(__file__).parents[1] / "docs" / "explanation" / "protocols.md"
 WIDE = {"COLUMNS": "400"}
 
 
@@ -135,6 +135,6 @@ def test_the_document_has_a_row_for_each_that_says_what_the_registry_says() -> N
     for python, word, failure, cycles, results in table:
         protocol = named(word)
         assert python == protocol.in_python
-        assert failure.startswith("only those who must") == protocol.logs
+        assert failure.startswith("some shards roll back") == protocol.logs
         assert cycles.startswith("yes") == protocol.cycles
         assert (results == "exactly-once") == protocol.exactly_once

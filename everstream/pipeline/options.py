@@ -3,7 +3,7 @@
 `RunOptions` and its groups are the definition: each field has its type, its default, one sentence of
 help, and how its value is written outside Python. The keywords of `pipeline.run` and `pipeline.start`,
 the flags of the command line, the keys of `everstream.toml`, the environment variables and the table in
-docs/configuration.md are all made from it.
+docs/reference/configuration.md are all made from it.
 
 An option has one name, its keyword: `max_restarts=`, `--max-restarts`, `max_restarts = 5` and
 `EVERSTREAM_MAX_RESTARTS` are the same option. Fields that are rarely needed are in a group
@@ -386,7 +386,8 @@ class RunOptions:
 
     What is often needed is here, the rest in three groups. Every option can also be given as a keyword of
     `run` and `start`, without its group, and then replaces the one in here. An option that has its default
-    value counts as not given: the file or the environment may set it (docs/configuration.md has all options).
+    value counts as not given: the file or the environment may set it
+    (docs/reference/configuration.md has all options).
 
     >>> options = es.RunOptions(store="checkpoints/", recovery=es.Recovery(max_restarts=10))
     >>> pipeline = es.Pipeline("ten").source(es.Range(10)).collect()
@@ -695,7 +696,7 @@ def with_overrides(options: RunOptions, overrides: Mapping[str, Any]) -> RunOpti
         else:
             raise UserError(
                 f"a run has no option '{name}'.{closest(name, (*OPTIONS, *GROUPS))} "
-                "docs/configuration.md has all options."
+                "docs/reference/configuration.md has all options."
             )
     groups: dict[str, Any] = {
         group: replace(getattr(options, group), **inner)

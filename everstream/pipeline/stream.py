@@ -65,7 +65,8 @@ class Pipeline:
 
         Give options as keywords (`workers=4`), as an `es.RunOptions`, or both: keywords win. What you do
         not give comes from the environment (`EVERSTREAM_WORKERS`), from `everstream.toml` or
-        `[tool.everstream]` in pyproject.toml, or is the default. docs/configuration.md lists all options.
+        `[tool.everstream]` in pyproject.toml, or is the default. All options are in
+        docs/reference/configuration.md.
 
         >>> pipeline = es.Pipeline("ten").source(es.Range(10)).collect()
         >>> result = pipeline.run(checkpoint=es.Coordinated(every="5s"), store="checkpoints/")

@@ -50,7 +50,10 @@ TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 """Followed block by block in `test_tutorials`."""
 
 GIVEN: dict[str, Callable[[], dict[str, Any]]] = {
-    "docs/planning.md": lambda: {**vars(planning), "log": logging.getLogger("a reader's own")},
+    "docs/guides/plan-the-interval.md": lambda: {
+        **vars(planning),
+        "log": logging.getLogger("a reader's own"),
+    },
 }
 """What a page takes for granted in its programs."""
 
@@ -234,7 +237,7 @@ def test_the_run_in_the_background_of_the_guide_is_steered(
 
 
 def test_the_branches_of_the_protocols_page(capsys: pytest.CaptureFixture[str]) -> None:
-    program("docs/protocols.md", 0)["survive"](MASTER)
+    program("docs/explanation/protocols.md", 0)["survive"](MASTER)
     assert "went back: ('left:0',)" in capsys.readouterr().out
 
 
@@ -242,7 +245,7 @@ def test_the_loop_of_the_protocols_page() -> None:
     def steps(n: int) -> int:
         return 0 if n == 1 else 1 + steps(n // 2 if n % 2 == 0 else 3 * n + 1)
 
-    pipeline = program("docs/protocols.md", 1)["pipeline"]
+    pipeline = program("docs/explanation/protocols.md", 1)["pipeline"]
     result = pipeline.run(checkpoint=everstream.CommunicationInduced(every="1s"), master=MASTER)
     assert Counter(result.collected("steps")) == Counter((n, steps(n)) for n in range(1, 1000))
 
@@ -436,16 +439,16 @@ def test_spark_feeds_a_pipeline_and_reads_its_output_on_their_page(tmp_path: Pat
 
 @on_both_engines_at_length
 def test_the_annotated_programs_of_their_page_return_what_they_return_when_called() -> None:
-    (result,) = run_block("docs/annotations.md", 0).values()
+    (result,) = run_block("docs/explanation/annotations.md", 0).values()
     assert result.returned == 303
-    (result,) = run_block("docs/annotations.md", 2).values()
+    (result,) = run_block("docs/explanation/annotations.md", 2).values()
     assert result.collected("output") == [(0, 2), (1, -2), (3, 2)]
 
 
 @on_both_engines
 def test_the_ledger_of_the_transactions_page_and_its_recoveries(tmp_path: Path) -> None:
     shared = f"file://{tmp_path}/shared/"
-    pages = each_program("docs/transactions.md", {"file:///shared/": shared})
+    pages = each_program("docs/explanation/transactions.md", {"file:///shared/": shared})
     balances = {7: 1_000_030, 8: 1_000_020}
 
     names = next(pages)  # tables and transactions
@@ -514,7 +517,7 @@ def rows_under(document: str, heading: str) -> list[list[str]]:
 def test_the_sinks_are_promised_what_they_say_themselves() -> None:
     promised = {
         name: row[0]
-        for row in rows_under("docs/guarantees.md", "Sinks")
+        for row in rows_under("docs/reference/guarantees.md", "Sinks")
         for name in re.findall(r"`(\w+)`", row[1])
         if "upsert_on" not in row[1] and "delivery=" not in row[1]
     }
@@ -529,7 +532,7 @@ def test_the_sinks_are_promised_what_they_say_themselves() -> None:
 
 
 def test_the_steps_of_a_recovery_are_those_that_are_reported() -> None:
-    assert [row[0] for row in rows_under("docs/guarantees.md", "Recovery")] == list(STEPS)
+    assert [row[0] for row in rows_under("docs/reference/guarantees.md", "Recovery")] == list(STEPS)
 
 
 @pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])

@@ -10,7 +10,7 @@ from everstream.core.orders import PHASE_MOVES
 from everstream.core.status import MOVES
 from tests.docs.scripts import ROOT, script
 
-JOURNEY = (ROOT / "docs" / "journey.md").read_text()
+JOURNEY = (ROOT / "docs" / "explanation" / "journey.md").read_text()
 STEPS = re.findall(r"^\| \d+ \| `(\S+)` \| (.+?) \|", JOURNEY, re.MULTILINE)
 
 
@@ -52,7 +52,7 @@ def test_the_drawings_are_those_of_the_tables() -> None:
 
 
 def test_every_move_of_a_table_is_in_its_drawing() -> None:
-    drawn = script("drawings").drawings()
+    drawn = script("drawings").state_drawings()
     arrows = {file.stem: t.count("marker-end") + t.count(">→ ") for file, t in drawn.items()}
     assert arrows == {
         "shard-states": sum(map(len, MOVES.values())),

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "transactions.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "explanation" / "transactions.md"
 
 
 BLOCKS = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)

@@ -234,7 +234,8 @@ class RecordMethods(StreamBase[T]):
         one by one, on `parallelism` threads: in the order they arrive, or, with `timestamp=`, in
         the order of that column within each epoch. An epoch is a "batch", a number of events, or
         what a "watermark" completes (see `event_time`; `unit` is that of the times). `recovery`
-        says how the tables are saved in checkpoints. It has one shard. See docs/transactions.md.
+        says how the tables are saved in checkpoints. It has one shard. See
+        docs/explanation/transactions.md.
 
         >>> stock = es.Table("stock", value="int64", initial=5)
         >>> @es.transaction(left=stock.key("item"), writes="left")

@@ -104,3 +104,13 @@ def test_every_metric_in_the_dashboard_and_the_alerts_is_one_that_we_have() -> N
     for expression in expressions():
         asked = set(re.findall(r"\beverstream_\w+", expression))
         assert asked and asked <= known, (expression, asked - known)
+
+
+def test_the_reference_lists_every_metric_and_no_other() -> None:
+    page = (FILES.parent / "docs" / "reference" / "metrics.md").read_text()
+    part = page.partition("## Prometheus\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.+?) \| (\w+) \|", part, re.MULTILINE)
+    listed = {(f"everstream_{n}", kind) for row, kind in rows for n in re.findall(r"`(\w+)`", row)}
+    text = exposition(told())[0].decode()
+    known = [line.split()[2:] for line in text.splitlines() if line.startswith("# TYPE")]
+    assert {(name, kind) for name, kind in known if not name.endswith("_created")} == listed
