@@ -460,7 +460,7 @@ class Stalled(Event):
     held_up_by: str = ""
 
 
-# Changes while the run goes on.
+# Changes while it runs.
 
 
 @dataclass(frozen=True)
@@ -614,7 +614,7 @@ _WARNINGS = (
 
 
 def is_warning(event: RunEvent) -> bool:
-    """Whether it needs somebody's attention."""
+    """Whether it needs your attention."""
     match event:
         case Note(warning=warning):
             return warning

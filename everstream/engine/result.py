@@ -245,7 +245,7 @@ def _shortened(text: str) -> str:
 
 
 def checkpoint_json(event: EpochStable) -> dict[str, Any]:
-    """One checkpoint as it stands in the JSON of a result."""
+    """One checkpoint in the JSON of a result."""
     return {
         "epoch": event.epoch,
         "final": event.final,

@@ -140,4 +140,5 @@ def a_checkpoint_that_cannot_be_read_back_is_waited_for(run: Told) -> None:
     with hanging(run.folder, "read-objects"):
         run.forget_copies()
         kill(pid_of(run.folder, "middle"))
-        run.says("note restoring epoch ", "still missing: ")
+        _, missing, _ = run.says("stalled restoring epoch ").split("|")
+        assert missing.strip()

@@ -130,7 +130,7 @@ def test_shards_that_were_changed_while_a_run_went_on_count_also_after_a_rewind(
     before = CheckpointStore.at(str(store)).manifests()[0].body["epoch"]
     record_settings(CheckpointStore.at(str(store)).blobs, {}, {"count": Shards(3, 2)})
     would = "'count' goes on with 3 shard(s) instead of 2"
-    asked_for = "'count' has 3 shard(s) instead of 2, as was asked for"
+    asked_for = "'count' has 3 shard(s) instead of 2, as requested"
     said = check(mine, "--store", store)
     assert would in said.output and asked_for in said.output and said.exit_code == 0
     notes = Notes()

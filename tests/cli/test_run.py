@@ -98,7 +98,7 @@ def test_ctrl_c_stops_cleanly_with_a_checkpoint(saga: Saga) -> None:
 
 def test_the_same_command_goes_on_where_the_last_one_stopped(saga: Saga) -> None:
     stopped_at = saga.interrupted.result["checkpoints"][-1]["epoch"]
-    assert f"going on from epoch {stopped_at}" in saga.driver_killed.output
+    assert f"resuming from epoch {stopped_at}" in saga.driver_killed.output
     assert saga.interrupted.result["records_in"] == 10_000
     assert saga.driver_killed.result["resumed_from"] > stopped_at, "where its last driver began"
 

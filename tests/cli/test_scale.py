@@ -41,7 +41,7 @@ def test_a_run_gets_other_shards_and_the_next_one_has_them(
     assert json.loads(said)["done"]
     run.process.terminate()
     assert run.end() == 0, run.output
-    assert run.says("resumed with another plan: count 2 to 3")
+    assert run.says("the run continues with other shards: count 2 to 3")
     code, said = ended("scale", "store", "count=1", "--wait", "0")
     assert code == 0
     assert "it counts for the next one" in said

@@ -1,6 +1,6 @@
 """The supervisor: starts the driver process, starts it again if it dies, and knows how it ended.
 
-The driver has a session of its own, so Ctrl-C reaches only the supervisor. The first one asks the
+The driver has its own session, so Ctrl-C reaches only the supervisor. The first one asks the
 driver to stop with a checkpoint, the second kills it. A driver that ends by a signal, or without
 an error message, is replaced: the next one resumes from the store.
 """

@@ -152,7 +152,7 @@ def _text(value: object) -> str:
 
 @contextmanager
 def served(handle: RunHandle, ui: bool | str, store: str, key_file: str | None) -> Iterator[None]:
-    """Serve the page while the run goes on, if it is wanted."""
+    """Serve the page while the run lasts, if it is wanted."""
     if ui is False:
         yield
         return

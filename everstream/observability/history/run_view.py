@@ -1,6 +1,6 @@
 """The view of a run: takes its events, keeps what is worth showing, and gives one JSON object.
 
-`RunView` performs nothing and its memory is bounded, however long a run goes on. It outlives drivers: a new
+`RunView` performs nothing and its memory is bounded, however long a run lasts. It outlives drivers: a new
 driver begins with `RunStarted`, and what was known of failures, checkpoints and sums before stays. The
 view holds everything a page shows; `schema.py` describes it. `Live` lets one thread write a view and others
 read it.

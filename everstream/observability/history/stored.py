@@ -1,4 +1,4 @@
-"""A history in a store: bounded blobs of events, written while the run goes on and read later.
+"""A history in a store: bounded blobs of events, written during the run and read later.
 
 One blob grows until it is full, then the next one begins; the oldest are deleted when there are too many,
 or when they are too old. Each begins with the event of its run, so that it can be understood alone. A blob
@@ -100,7 +100,7 @@ def from_entry(entry: Entry) -> RunEvent | None:
             for edge in fields["edges"]
         ]
     if fields["kind"] == "checkpoint_failed":
-        # An entry of its own used to hold the sentence.
+        # The first version kept the sentence as a note, in another entry.
         fields.setdefault("repeated", True)
     if fields["kind"] == "note":
         fields.setdefault("topic", "")

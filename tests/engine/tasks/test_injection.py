@@ -42,7 +42,7 @@ def test_a_kill_in_time_is_asked_for_once_and_again_of_a_worker_that_died_of_som
     it.happening(again.kill)
     assert list(it.for_new_worker(WORKER)) == []
     assert list(it.due(4.0)) == []
-    assert heard.kills == [Killing("numbers", 0, "numbers:0@2s")]
+    assert heard.kills == [Killing("numbers", 0, "numbers:0@2.0s")]
 
 
 def test_a_new_worker_watches_for_the_kills_that_have_not_happened() -> None:

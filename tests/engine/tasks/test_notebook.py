@@ -9,6 +9,7 @@ from everstream.core.orders import Outcome
 from everstream.engine.handle import RunHandle
 from everstream.engine.reporting.notebook import run_html
 from everstream.engine.result import RunResult
+from everstream.events import Note
 from tests.observability.ui.views import VIEWS, failing
 
 NASTY = "<script>alert('x')</script>&"
@@ -59,7 +60,7 @@ def a_result() -> RunResult:
         sinks=(NASTY,),
         recoveries=[report],
         recovery_count=1,
-        notes=[NASTY],
+        events=[Note("input", NASTY)],
         skipped={NASTY: 10},
     )
 
