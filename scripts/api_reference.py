@@ -155,8 +155,9 @@ PAGES = (
             ),
             *_in("inspection.datasource", "register"),
             *_es(*["RunResult", "RunHandle", "Listener", "RunStatus", "Kill", "Monitor"]),
+            *_in("events", "sentence", "is_warning"),
         ),
-        (("Configuration", "reference/configuration.md"),),
+        (("Configuration", "reference/configuration.md"), ("Events", "reference/events.md")),
     ),
     Page(
         "annotations.md",

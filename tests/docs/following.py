@@ -22,8 +22,8 @@ import pytest
 from typer.testing import CliRunner
 
 from everstream.cli.app import app
-from everstream.cli.driver import run_and_tell
-from everstream.cli.supervise import Supervisor
+from everstream.cli.runs.driver import run_and_tell
+from everstream.cli.runs.supervise import Supervisor
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r'^```(\w+)(?: title="(.+?)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
