@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
@@ -291,18 +292,30 @@ def _lines_of(node: ast.ClassDef | ast.FunctionDef) -> range:
     return range(first, node.lineno + 1)
 
 
+def _alias(value: Any) -> str:
+    """What a name for a few words or types means; empty for anything else."""
+    if get_origin(value) is Literal:
+        return " | ".join(repr(word) for word in get_args(value))
+    if get_origin(value) not in (Union, UnionType):
+        return ""
+    parts = []
+    for one in get_args(value):
+        # A union of our own classes has a name that docstrings use, and may leave subclasses out.
+        ours = getattr(one, "__module__", "").startswith("everstream")
+        plain = isinstance(one, type) and get_origin(one) is None and not ours
+        parts.append("None" if one is NoneType else one.__name__ if plain else _alias(one))
+    return " | ".join(parts) if all(parts) else ""
+
+
 def _spelled(annotation: ast.expr, owner: Any) -> str:
-    """An annotation as the source has it; names of a few words become the words."""
+    """An annotation as the source has it; names for a few words or types become these."""
     text = ast.unparse(annotation)
     if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
         text = annotation.value
     names = vars(sys.modules[owner.__module__])
 
     def words(found: re.Match[str]) -> str:
-        choices = names.get(found[0])
-        if get_origin(choices) is not Literal:
-            return found[0]
-        return " | ".join(repr(word) for word in get_args(choices))
+        return _alias(names.get(found[0])) or found[0]
 
     text = re.sub(r"(?<![.\w'\"])[A-Z]\w+", words, text)
     return re.sub(r"Literal\[([^\[\]]+)\]", lambda found: " | ".join(found[1].split(", ")), text)
