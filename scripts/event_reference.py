@@ -44,7 +44,8 @@ pipeline.run(listener=alert)
 ```
 
 `listener=` takes a function of one event, or an object with `on_event(event)`, such as an `es.Listener`. It is
-called on the driver's thread, so return quickly. An error that it raises ends the run.
+called on the driver's thread, so return quickly. (Only `Stalled` may come from another thread, while the store is
+being opened.) An error that it raises on the driver's thread ends the run.
 
 `es.events.sentence(event)` gives the English sentence that the terminal and the log show, or `None` for events
 that only carry figures. `es.events.is_warning(event)` tells whether the event needs your attention. `result.events`

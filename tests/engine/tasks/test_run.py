@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import everstream as es
-from everstream.core.orders import Outcome
+from everstream.core.orders import Outcome, Phase
 from everstream.errors import OperatorError
 from everstream.events import OperatorFailed, WorkersLimited
 from tests.engine.tasks.running import Notes, run
@@ -163,6 +163,42 @@ def test_a_sink_that_is_away_for_a_while_is_tried_again_after_a_pause(tmp_path: 
     result = run(pipeline, max_restarts=2, listener=notes)
     assert result.outcome is Outcome.FINISHED and result.records_out == 100
     assert len(notes.of(OperatorFailed)) == 2
+
+
+@pytest.mark.parametrize("engine", ["tasks", "microbatch"])
+def test_an_error_of_a_listener_ends_the_run(engine: Any) -> None:
+    def refuse(event: es.RunEvent) -> None:
+        if isinstance(event, es.events.RunStarted):
+            raise ValueError("of no use")
+
+    pipeline = es.Pipeline("refused").source(es.Range(10)).collect()
+    with pytest.raises(ValueError, match="of no use"):
+        run(pipeline, listener=refuse, engine=engine)
+
+
+def test_a_result_keeps_the_events_with_a_sentence(tmp_path: Path) -> None:
+    def build() -> es.Pipeline:
+        pipeline = es.Pipeline("kept")
+        pipeline.source(es.Paced(es.Range(10**9), rate=1000), name="numbers").collect()
+        return pipeline
+
+    every = es.Coordinated(every="100ms")
+    first, heard = build(), Notes()
+    stopped = run(
+        first,
+        store=tmp_path,
+        checkpoint=every,
+        workers=1,
+        kill=["numbers@100"],
+        listener=heard,
+        until=lambda status: bool(status.recoveries) and status.phase is Phase.RUNNING,
+    )
+    assert stopped.events == heard.events and stopped.notes == heard.texts
+    (killing,), (lost,) = heard.of(es.events.Killing), heard.of(es.events.WorkerLost)
+    assert (killing.kill, lost.worker, lost.injected) == ("numbers:0@100", 0, True)
+    second = run(build(), store=tmp_path, checkpoint=every, until=lambda status: status.epoch > 0)
+    (resumed,) = [event for event in second.events if isinstance(event, es.events.Resumed)]
+    assert resumed.epoch == second.resumed_from > 0
 
 
 def test_a_finished_pipeline_is_not_run_again_unless_fresh(tmp_path: Path) -> None:
