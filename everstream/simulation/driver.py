@@ -41,8 +41,8 @@ from everstream.core.plan_change import (
     StartQuiesce,
     TakePlan,
 )
+from everstream.core.plan_events import plan_changed
 from everstream.core.upgrade.compatibility import GoingOn, going_on
-from everstream.engine.reporting.building import plan_changed
 from everstream.errors import EverstreamError, LeaseLost, StoreError
 from everstream.simulation.workers import SimulatedWorker
 from everstream.state.manifest_append import ManifestAppend

@@ -10,16 +10,17 @@ from tests.core.imported import ROOT, imports, modules_in
 
 TESTS = Path(__file__).parents[1]
 
-WRITING = {"errors", "state", "pipeline"}
+WRITING = {"errors", "events", "state", "pipeline"}
 """What it takes to write a pipeline."""
 RUNNING = {*WRITING, "core", "runtime", "connectors"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
+    "events": set(),
     "extras": {"errors"},
     "hiding": set(),
     "state": {"errors", "extras"},
-    "pipeline": {"errors", "state"},
+    "pipeline": {"errors", "events", "state"},
     "connectors": {*WRITING, "hiding"},
     "annotations": {*WRITING, "connectors"},
     "transactions": WRITING,
@@ -36,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "testing": {*WRITING, "core"},
     "simulation": RUNNING,
-    "engine": {*RUNNING, "planning", "observability.monitoring", "observability.history"},
+    "engine": {*RUNNING, "hiding", "planning", "observability.monitoring", "observability.history"},
     "engine.tasks": {*RUNNING, "engine"},
     "engine.microbatch": {*RUNNING, "engine"},
     "audit": {*RUNNING, "engine", "simulation", "inspection"},

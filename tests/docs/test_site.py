@@ -60,7 +60,8 @@ def headings(page: str) -> list[str]:
 
 
 def test_every_public_name_is_in_the_reference_once() -> None:
-    in_facade = {*everstream.__all__} - {k.__name__ for k in api.error_classes()}
+    on_other_pages = {"events", "RunEvent", *(k.__name__ for k in api.error_classes())}
+    in_facade = {*everstream.__all__} - on_other_pages
     shown = Counter(
         entry.title for page in api.PAGES for entry in page.entries if entry.module == "everstream"
     )

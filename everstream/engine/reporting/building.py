@@ -4,28 +4,25 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from everstream.core.checkpointing.manifest import EpochManifest, shard_counts, shown_once
+from everstream.core.checkpointing.manifest import EpochManifest, shown_once
 from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.coordinators.recovery_report import RecoveryReport
 from everstream.core.measuring.histogram import Histogram
 from everstream.core.measuring.measures import Measures
 from everstream.core.measuring.meter import Losses
 from everstream.core.plan import Plan
+from everstream.core.plan_events import edges_of, operators_of, shards_of
 from everstream.engine.faults.kills import Kill
 from everstream.events import (
-    EdgeLayout,
     EpochStable,
     Killing,
     MetricsSampled,
-    OperatorLayout,
-    PlanChanged,
     RecoveryUpdated,
     RunStarted,
     RunStatus,
     ShardCheckpoint,
 )
 from everstream.hiding import hidden_in, without_secret
-from everstream.pipeline.graph import Broadcast, ByKey, Edge
 
 FOLLOWED = 50
 """The newest recovery reports, which may still change."""
@@ -56,27 +53,14 @@ def run_started(plan: Plan, about: About, total_records: int | None, at: float =
         protocol=about.protocol,
         interval_s=about.interval_s,
         logs=about.logs,
-        operators=_operators(plan),
-        edges=_edges(plan),
-        shards=_shards(plan),
+        operators=operators_of(plan),
+        edges=edges_of(plan),
+        shards=shards_of(plan),
         workers=len(plan.workers),
         spark_ui=about.spark_ui,
         configuration=hidden_in(about.configuration),
         total_records=total_records,
         shown_once=tuple(shown_once(plan)),
-    )
-
-
-def plan_changed(before: Plan, after: Plan, *, explained: bool = False) -> PlanChanged:
-    return PlanChanged(
-        before=shard_counts(before),
-        after=shard_counts(after),
-        workers_before=len(before.workers),
-        operators=_operators(after),
-        edges=_edges(after),
-        shards=_shards(after),
-        workers=len(after.workers),
-        explained=explained,
     )
 
 
@@ -180,41 +164,6 @@ class RecoveryUpdates:
         while len(self._sent) > 2 * FOLLOWED:
             del self._sent[next(iter(self._sent))]
         return updates
-
-
-def _operators(plan: Plan) -> tuple[OperatorLayout, ...]:
-    return tuple(
-        OperatorLayout(
-            node.name,
-            node.kind.value,
-            plan.chain_of[node.name],
-            plan.chains[plan.chain_of[node.name]].shards,
-        )
-        for node in plan.graph.nodes.values()
-    )
-
-
-def _edges(plan: Plan) -> tuple[EdgeLayout, ...]:
-    return tuple(
-        EdgeLayout(edge.sender, edge.receiver, _routing(plan, edge), edge.feedback)
-        for edge in plan.graph.edges
-    )
-
-
-def _shards(plan: Plan) -> dict[str, int]:
-    return {str(shard): int(plan.worker_of[shard]) for shard in plan.shards}
-
-
-def _routing(plan: Plan, edge: Edge) -> str:
-    if plan.fused(edge):
-        return "fused"
-    match edge.routing:
-        case ByKey():
-            return "by key"
-        case Broadcast():
-            return "broadcast"
-        case _:
-            return "on demand"
 
 
 def _shard_checkpoint(record: CheckpointRecord) -> ShardCheckpoint:

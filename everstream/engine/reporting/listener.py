@@ -24,12 +24,11 @@ logging.getLogger(LOGGER).addHandler(logging.NullHandler())  # without a set-up 
 class Listener:
     """Hears every event of a run. Called on the driver's thread: be quick.
 
-    >>> class Loud(es.Listener):
+    >>> class Warnings(es.Listener):
     ...     def on_event(self, event):
-    ...         if isinstance(event, es.events.EpochStable):
-    ...             print("epoch", event.epoch)
-    >>> result = es.Pipeline("heard").source(es.Range(3)).collect().run(listener=Loud())
-    epoch 1
+    ...         if es.events.is_warning(event):
+    ...             print(es.events.sentence(event))
+    >>> result = es.Pipeline("heard").source(es.Range(3)).collect().run(listener=Warnings())
     """
 
     def on_event(self, event: RunEvent) -> None:

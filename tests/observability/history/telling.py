@@ -12,10 +12,10 @@ from everstream.core.measuring.measures import Measures, WorkerMeasures
 from everstream.core.measuring.meter import Meter
 from everstream.core.orders import Phase
 from everstream.core.plan import Plan, make_plan
+from everstream.core.plan_events import plan_changed
 from everstream.engine.reporting.building import (
     About,
     epoch_stable,
-    plan_changed,
     run_started,
     sampled,
 )

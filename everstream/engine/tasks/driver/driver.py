@@ -61,12 +61,13 @@ from everstream.core.plan_change import (
     TakePlan,
     difference,
 )
+from everstream.core.plan_events import plan_changed
 from everstream.engine.checkpoint_requests import CheckpointRequests
 from everstream.engine.engine import COMPLETE
 from everstream.engine.faults.injection import Injector
 from everstream.engine.faults.kills import Kill
 from everstream.engine.manifest_writer import ManifestWriter
-from everstream.engine.reporting.building import epoch_stable, plan_changed, sampled
+from everstream.engine.reporting.building import epoch_stable, sampled
 from everstream.engine.requests import Requests
 from everstream.engine.rescaling import ScaleRequests
 from everstream.engine.scrubber import Scrubber
