@@ -5,7 +5,6 @@ pickled: an explanation always comes of it all the same, and always reaches the 
 """
 
 import errno
-import os
 import pickle
 import traceback
 from typing import Any
@@ -51,8 +50,8 @@ def will_recur(error: BaseException) -> bool:
 
 
 _SHOWN = 300
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_OURS = tuple(os.path.join(_PACKAGE, folder, "") for folder in ("core", "runtime"))
+_PACKAGE = __file__.rsplit("/", 2)[0]
+_OURS = (f"{_PACKAGE}/core/", f"{_PACKAGE}/runtime/")
 """Where lines of a traceback are from that tell a user nothing, whatever a user's folders are called."""
 
 
