@@ -18,7 +18,7 @@ _WITH_USER: Final = re.compile(r"://[^\s/]*@")
 _SETTING: Final = re.compile(
     r"""(?ix)\b ([\w.-]*(?:password|passwd|pwd|secret|token|credentials?|signature
         |(?:access|account|api|sas|shared)[_-]?key(?:[_-]?id)?))
-        (\s*=\s*) ('(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*" | [^\s&;,'")]+)"""
+        (\s*=\s*|["']\s*:\s*) ('(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*" | [^\s&;,'")]+)"""
 )
 
 

@@ -21,6 +21,8 @@ from everstream.errors import (
     StoreError,
     UserError,
 )
+from everstream.runtime.explaining import explained
+from everstream.runtime.payload import BatchPayload
 
 STORY = ["took checkpoint 1", "running -> failed"]
 
@@ -117,3 +119,17 @@ def test_of_errors_that_follow_each_other_the_last_one_leads() -> None:
         told = traceback.format_exc()
     first = OperatorError("dear", 0, "None", told).message.splitlines()[0]
     assert first.endswith("ValueError: second")
+
+
+def test_lines_of_a_user_are_shown_whatever_their_folders_are_called() -> None:
+    theirs = "/home/me/everstream/core/app.py"
+    function: dict[str, Any] = {}
+    exec(compile("def fail():\n    raise KeyError('k')", theirs, "exec"), function)
+    try:
+        BatchPayload.__new__(BatchPayload).batch  # noqa: B018
+    except AttributeError as error:
+        ours = str(explained(error, "op", 0, None))
+    with pytest.raises(KeyError) as raised:
+        function["fail"]()
+    assert theirs in str(explained(raised.value, "op", 0, None))
+    assert "runtime/payload.py" not in ours

@@ -58,6 +58,9 @@ def test_a_password_is_not_found_in_what_a_library_says_of_it(password: str) -> 
         ("host=db password='a b' user=u", "host=db password=*** user=u"),
         ("host=db password='a \\' b' user=u", "host=db password=*** user=u"),
         ("https://x/y?sig=1&access_token=abc&b=2", "https://x/y?sig=1&access_token=***&b=2"),
+        ("{'sasl.password': 'a b', 'acks': 1}", "{'sasl.password': ***, 'acks': 1}"),
+        ('{"api_key":"a/b"}', '{"api_key":***}'),
+        ("credentials: check them", "credentials: check them"),
         ("one\nhttp://u:p@h\ntwo@x", "one\nhttp://h\ntwo@x"),
     ],
 )

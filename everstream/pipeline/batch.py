@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import polars as pl
 
 from everstream.errors import UserError
-from everstream.pipeline.exact import Column, column_of, shown
+from everstream.pipeline.exact import Column, Unfit, column_of, shown, together
 
 Batch: TypeAlias = pl.DataFrame | list[Any]
 
@@ -37,6 +37,31 @@ def columns_by_name(records: Sequence[dict[str, Any]]) -> list[Column]:
     """The values of dicts by their keys, each as it is; None where a record has no such key."""
     names = dict.fromkeys(chain.from_iterable(records))
     return [column_of(str(name), [record.get(name) for record in records]) for name in names]
+
+
+def exact_series(name: str, values: Sequence[Any], wanted_by: str) -> pl.Series:
+    """Python values as a column, each as it is; a UserError if no one type holds them all."""
+    column = column_of(name, values)
+    found, misfits = column.fitted(column.kind)
+    if not misfits:
+        return found
+    if found.null_count() == len(found):
+        return pl.Series(name, values, dtype=pl.Object)
+    raise UserError(
+        f"'{wanted_by}': '{name}' has values of several types: {next(iter(misfits.values()))}. Give "
+        "it one type with a map."
+    )
+
+
+def rows_together(frames: Sequence[pl.DataFrame], wanted_by: str) -> pl.DataFrame:
+    """All rows, each value as it is; a UserError if a column has no one type for all of them."""
+    try:
+        return together(frames)
+    except Unfit as problem:
+        raise UserError(
+            f"'{wanted_by}' keeps rows of earlier batches, and now {problem}. Give the column one type "
+            "with a map or a cast before it."
+        ) from None
 
 
 def _kept(column: Column, records: Sequence[Any], wanted_by: str) -> pl.Series:

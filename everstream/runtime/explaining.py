@@ -51,7 +51,7 @@ def will_recur(error: BaseException) -> bool:
 
 _SHOWN = 300
 _PACKAGE = __file__.rsplit("/", 2)[0]
-_OURS = tuple(f"{_PACKAGE}/{folder}/" for folder in ("core", "runtime"))
+_OURS = (f"{_PACKAGE}/core/", f"{_PACKAGE}/runtime/")
 """Where lines of a traceback are from that tell a user nothing, whatever a user's folders are called."""
 
 

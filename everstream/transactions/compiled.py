@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from everstream.errors import UserError
 from everstream.extras import extra
 
 VARIABLE = "EVERSTREAM_KERNEL_CACHE"
@@ -28,6 +29,12 @@ def cache_folder() -> Path:
         base = os.path.join(caches, "everstream", "kernels")
     folder = Path(base)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    about = folder.stat()
+    if about.st_uid != os.getuid() or about.st_mode & 0o022:
+        raise UserError(
+            f"'{folder}' belongs to another user, or others may write to it, and what lies there is "
+            f"executed. Run `chmod 700` on it, or name a folder of your own in {VARIABLE}."
+        )
     return folder
 
 

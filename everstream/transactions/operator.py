@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from everstream.pipeline.batch import Batch, columns_of
+from everstream.pipeline.batch import Batch, columns_of, rows_together
 from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.rejects import Rejected
 from everstream.pipeline.times import TimeOf, Unit
@@ -139,7 +139,7 @@ class Transact(Operator):
         engine.flush()
         saved = SavedEvents(state)
         if self._unsaved:
-            saved.add(self._saved_event, pl.concat(self._unsaved, how="vertical_relaxed"))
+            saved.add(self._saved_event, rows_together(self._unsaved, "transact"))
             self._unsaved = []
         self._saved_event = engine.next_event
         self._blocks += 1
@@ -193,7 +193,7 @@ class Transact(Operator):
             self._run(gathered, ctx)
 
     def _gathered(self) -> pl.DataFrame:
-        return pl.concat(self._waiting, how="vertical_relaxed")
+        return rows_together(self._waiting, "transact")
 
     def _wait_for_more(self, rest: pl.DataFrame) -> None:
         self._waiting = [rest] if len(rest) else []

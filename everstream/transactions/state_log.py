@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from everstream.pipeline.batch import rows_together
 from everstream.state.backends.protocol import StateBackend
 from everstream.transactions.log import SNAPSHOT
 from everstream.transactions.store import Store
@@ -79,7 +80,7 @@ class SavedEvents:
         parts: list[pl.DataFrame] = [
             self._state[key] for key in self._keys() if first <= self._number(key) < last
         ]
-        return pl.concat(parts, how="vertical_relaxed")
+        return rows_together(parts, "transact")
 
     def clear(self) -> None:
         for key in self._keys():

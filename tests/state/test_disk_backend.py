@@ -17,6 +17,7 @@ from everstream.pipeline.state_backend import GROUPS, key_group
 from everstream.state import ObjectRef, ShardState
 from everstream.state.backends import disk
 from everstream.state.backends.disk import DiskBackend, DiskSpace
+from everstream.state.backends.files import SavedFiles, Shelf
 from everstream.state.backends.key_bytes import is_itself, key_in_bytes, key_of, keys_in_bytes
 from everstream.state.backends.protocol import StateBackend
 from tests.state.histories import STEPS, History, Step
@@ -262,3 +263,18 @@ def test_state_of_a_renamed_operator_is_taken_over_without_being_read(tmp_path: 
     assert heir.keystore("new", "s").get(999) == "999"
     _, again = saved.checkpoint(heir)
     assert again.kind == "full" and again.files == capture.files and again.new_bytes == 0
+
+
+@pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "a/b", "..", ""])
+def test_no_saved_file_of_a_table_is_written_outside_of_its_folder(
+    tmp_path: Path, name: str
+) -> None:
+    folder = tmp_path / "table"
+    folder.mkdir()
+    for files in (
+        SavedFiles({name: ObjectRef.of("x", b"x")}, {}, 0),
+        SavedFiles({}, {name: b"x"}, 0),
+    ):
+        with pytest.raises(CorruptObject, match="outside of its folder"):
+            files.fetch(folder, Shelf(tmp_path / "shelf"), lambda refs: [b"x" for _ in refs])
+    assert [*folder.iterdir()] == [] and not (tmp_path / "outside").exists()

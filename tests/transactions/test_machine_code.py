@@ -1,5 +1,6 @@
 """Processes that compile at the same time do not get each other's machine code."""
 
+import os
 import subprocess
 import sys
 from contextlib import suppress
@@ -9,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from everstream.transactions.compiled import kernel
+from everstream.errors import UserError
+from everstream.transactions.compiled import VARIABLE, cache_folder, kernel
 
 SOURCE = "def first(values):\n    return values[0] + 1\n"
 
@@ -63,3 +65,19 @@ def test_two_signatures_that_are_saved_at_once_keep_their_own_code(
     assert later(np.array([41])) == 42
     assert later(np.array([1.5])) == 2.5
     assert len(later.stats.cache_hits) == 2
+
+
+def test_a_kernel_cache_that_others_may_write_to_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies there is executed."""
+    folder = tmp_path / "kernels"
+    monkeypatch.setenv(VARIABLE, str(folder))
+    assert cache_folder() == folder and folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o777)
+    with pytest.raises(UserError, match="others may write to it"):
+        cache_folder()
+    folder.chmod(0o700)
+    monkeypatch.setattr(os, "getuid", lambda: folder.stat().st_uid + 1)
+    with pytest.raises(UserError, match="another user"):
+        cache_folder()

@@ -22,6 +22,7 @@ from everstream.pipeline.aggregation.exact_sums import (
     running_kind,
     summed_kind,
 )
+from everstream.pipeline.batch import exact_series
 from everstream.pipeline.types import Column
 from everstream.state.freezing import dumps
 
@@ -294,7 +295,7 @@ class Custom(InPython):
     def finish(self, merged: pl.DataFrame, name: str) -> pl.DataFrame:
         parts = merged.get_column(f"{name}.value").to_list()
         values = [self.read(pickle.loads(part)) for part in parts]
-        return merged.with_columns(pl.Series(f"{name}.value", values, strict=False))
+        return merged.with_columns(exact_series(name, values, "es.custom").alias(f"{name}.value"))
 
     def merge_values(self, one: Any, other: Any) -> Any:
         return dumps(self.merge(pickle.loads(one), pickle.loads(other)))

@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from everstream.errors import InternalError
+from everstream.pipeline.batch import rows_together
 from everstream.pipeline.operator import Context
 from everstream.pipeline.spreading import CONTEXT_STATE, Entries
 from everstream.state.backends.protocol import StateBackend
@@ -37,8 +38,13 @@ class Chunks:
         store: StateBackend[Any, Any],
         name: str,
         compact: Callable[[pl.DataFrame], pl.DataFrame] | None = None,
+        owner: str = "",
     ) -> None:
+        """owner: the operator whose they are, for errors."""
         self._store = store
+        self._owner = owner or name
+        self._schema: pl.Schema | None = None
+        """In which all rows can be read together, as far as that was found out."""
         self._name = name
         self._compact = compact
         self._groups: dict[int, list[int]] = {}
@@ -72,6 +78,7 @@ class Chunks:
         return bool(self._groups)
 
     def add(self, group: int, rows: pl.DataFrame) -> None:
+        self._require_alike(rows)
         numbers = self._groups.get(group)
         if numbers is None:
             self._groups[group], self._tails[group] = [0], 0
@@ -86,6 +93,18 @@ class Chunks:
             self.drop(group)
             self.add(group, self._compact(joined) if self._compact else joined.rechunk())
 
+    def _require_alike(self, rows: pl.DataFrame) -> None:
+        """A UserError, before anything is kept, if these could not be read together with the others."""
+        if rows.schema == self._schema:
+            return
+        # Those that are there now, so that a restart changes nothing about what fits.
+        there = [self._chunk(group, n) for group, numbers in self._groups.items() for n in numbers]
+        known = rows_together([rows.head(0), *(chunk.head(0) for chunk in there)], self._owner)
+        for frame in (rows, *there):
+            if frame.schema != known.schema:
+                rows_together([known, frame], self._owner)
+        self._schema = known.schema
+
     def read(self, groups: Iterable[int]) -> pl.DataFrame:
         """All rows of these groups; at least one of them must be there."""
         chunks = [
@@ -96,7 +115,7 @@ class Chunks:
         ]
         if len(chunks) == 1:
             return chunks[0]
-        return pl.concat(chunks, how="vertical_relaxed")
+        return rows_together(chunks, self._owner)
 
     def drop(self, group: int) -> None:
         for number in self._groups.pop(group):

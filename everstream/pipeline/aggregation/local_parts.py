@@ -6,6 +6,7 @@ follows from the records before it (`pipeline/event_time/lateness.py`), before t
 meet: so what is late depends neither on which of them is quicker nor on how batches are cut.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import polars as pl
 
 from everstream.errors import UserError
 from everstream.pipeline.aggregation.aggregates import Aggregates
-from everstream.pipeline.batch import Batch, columns_of, where
+from everstream.pipeline.batch import Batch, columns_of, exact_series, rows_together, where
 from everstream.pipeline.event_time.windows import Session, Sliding, Window
 from everstream.pipeline.keys import Keying
 from everstream.pipeline.operator import Context, Operator
@@ -36,12 +37,24 @@ def key_frame(keying: Keying | None, batch: Batch) -> pl.DataFrame:
     else:
         keys: list[Any] = keying.keys(batch)
         if keys and all(isinstance(key, tuple) for key in keys):
-            names = [f"key_{index}" for index in range(len(keys[0]))]
-            return pl.DataFrame(keys, schema=names, orient="row", infer_schema_length=None)
-        column = pl.Series("key", keys)
+            if len({*map(len, keys)}) > 1:
+                raise UserError(
+                    "keys are tuples of several lengths. Let key_by give equally many values."
+                )
+            parts = zip(*keys, strict=True)
+            return pl.DataFrame([_key_part(f"key_{at}", part) for at, part in enumerate(parts)])
+        column = _key_part("key", keys)
     if column.dtype == pl.Struct:
         return column.struct.unnest()
     return column.to_frame()
+
+
+def _key_part(name: str, values: Sequence[Any]) -> pl.Series:
+    """Each value as it is: keys that are not equal must not become equal."""
+    try:
+        return pl.Series(name, values)
+    except (TypeError, OverflowError, UnicodeError, pl.exceptions.PolarsError):
+        return exact_series(name, values, "key_by")
 
 
 def keyed_by_columns(besides: list[str]) -> Keying:
@@ -52,7 +65,7 @@ def keyed_by_columns(besides: list[str]) -> Keying:
 def records_frame(batch: Batch, ctx: Context) -> pl.DataFrame:
     """The batch as columns; records that are no dicts become the column `value`."""
     if isinstance(batch, list) and batch and not isinstance(batch[0], dict):
-        return pl.DataFrame({"value": batch}, strict=False)
+        return exact_series("value", batch, ctx.operator).to_frame()
     return columns_of(batch, ctx.operator)
 
 
@@ -145,7 +158,7 @@ class LocalParts(Operator):
                 parts = self.aggregates.of_records(here, [*its_keys])
                 dated = parts.with_columns(pl.lit(pane, pl.Int64).alias(PANE))
                 cut.append(dated.select(*keys.columns, PANE, *self.aggregates.part_names))
-        return pl.concat(cut, how="vertical_relaxed")
+        return rows_together(cut, "window")
 
     def _stretches(
         self, frame: pl.DataFrame, keys: pl.DataFrame, times: pl.Series, gap_us: int

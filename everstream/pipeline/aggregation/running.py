@@ -21,7 +21,7 @@ from everstream.pipeline.aggregation.aggregates import Aggregates
 from everstream.pipeline.aggregation.chunks import kept_in
 from everstream.pipeline.aggregation.exact_sums import EXACT, LIMIT, decimals, scale_of, too_large
 from everstream.pipeline.aggregation.local_parts import LocalParts, key_frame, records_frame
-from everstream.pipeline.batch import Batch, columns_of
+from everstream.pipeline.batch import Batch, columns_of, rows_together
 from everstream.pipeline.keys import Keying
 from everstream.pipeline.methods.base import Options, StreamBase
 from everstream.pipeline.operator import Context, Operator
@@ -62,27 +62,46 @@ class Slots:
         looked_up = row_keys(keys)
         slots = [*map(index.get, looked_up)]
         if None in slots:
-            first, news = self._count, []
+            found: dict[Any, int] = {}
+            news: list[int] = []
             for position, key in enumerate(looked_up):
                 if slots[position] is None:
-                    slot = index.get(key)
+                    slot = found.get(key)
                     if slot is None:
-                        slot = index[key] = self._count
-                        self._count += 1
+                        slot = found[key] = self._count + len(news)
                         news.append(position)
                     slots[position] = slot
-            self._keep(keys[news], first)
+            self._keep(keys[news], self._count)
+            index.update(found)
+            self._count += len(news)
         return np.array(slots, dtype=np.int64)
 
     def _keep(self, keys: pl.DataFrame, first: int) -> None:
+        if first:
+            # Keys that are not equal must not become equal, here or in another page.
+            example = self._store["keys", (first - 1) // PAGE]
+            _same_keys(example.head(1), keys)
         while len(keys):
             page, used = divmod(first, PAGE)
             here = keys.head(PAGE - used)
             if used:
-                here = pl.concat([self._store["keys", page], here], how="vertical_relaxed")
+                here = _same_keys(self._store["keys", page], here)
             self._store.put(("keys", page), here)
             keys = keys.slice(PAGE - used)
             first += PAGE - used
+
+
+def _same_keys(before: pl.DataFrame, more: pl.DataFrame) -> pl.DataFrame:
+    """Both as one frame, in types in which every key is still the one it was."""
+    if before.schema == more.schema:
+        return pl.concat([before, more])
+    joined = rows_together([before, more], "key_by")
+    if row_keys(joined) != [*row_keys(before), *row_keys(more)]:
+        raise UserError(
+            f"keys were of the types {[*map(str, before.dtypes)]}, and now they are of "
+            f"{[*map(str, more.dtypes)]}, in which other keys are equal. Let key_by give keys of one type."
+        )
+    return joined
 
 
 class Accumulator:
@@ -265,7 +284,7 @@ class _Running(Operator):
             pages = sorted(key[1] for key in entries if key[0] == "keys")
             if not pages:
                 continue
-            keys = pl.concat([entries["keys", page] for page in pages], how="vertical_relaxed")
+            keys = rows_together([entries["keys", page] for page in pages], place.operator)
             theirs = np.flatnonzero(self.owned(keys, place))
             if len(theirs):
                 self._take_over(entries, theirs, self.slots.of(keys[theirs]), store)

@@ -57,7 +57,7 @@ class _Join(Operator, ABC):
         self.times = times
 
     def on_start(self, ctx: Context) -> None:
-        self.sides = {side: Chunks(ctx.state, side) for side in (LEFT, RIGHT)}
+        self.sides = {side: Chunks(ctx.state, side, owner=ctx.operator) for side in (LEFT, RIGHT)}
 
     def redistribute(
         self, parts: Mapping[int, Mapping[str, Entries]], place: Place

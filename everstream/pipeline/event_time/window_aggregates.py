@@ -19,7 +19,7 @@ from everstream.pipeline.aggregation.chunks import (
     renamed_chunks,
 )
 from everstream.pipeline.aggregation.local_parts import LAST, PANE, stretches
-from everstream.pipeline.batch import Batch, columns_of
+from everstream.pipeline.batch import Batch, columns_of, rows_together
 from everstream.pipeline.event_time.windows import Session, Sliding
 from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.spreading import CONTEXT_STATE, Entries, Place, merged
@@ -109,7 +109,7 @@ class PaneAggregates(_Aggregating):
         if before != now:
             renamed_chunks(ctx.state, _PANES, f"{_EARLIER}{before}")
             renamed_chunks(ctx.state, f"{_EARLIER}{now}", _PANES)
-        self.panes = Chunks(ctx.state, _PANES, self._compacted)
+        self.panes = Chunks(ctx.state, _PANES, self._compacted, ctx.operator)
         self.rules = [(self.window, self.panes), *self._earlier(ctx.state)]
         """How windows are made, and what is kept for them: the rule of now first."""
         for _, panes in self.rules:
@@ -203,7 +203,7 @@ class PaneAggregates(_Aggregating):
                 parts = matched(parts, only, only.columns, only.columns, "semi", nulls_equal=True)
             kind = parts.get_column(PANE).dtype
             windows.append(parts.with_columns(pl.lit(start, pl.Int64).cast(kind).alias(PANE)))
-        together = pl.concat(windows, how="vertical_relaxed")
+        together = rows_together(windows, "window")
         size = _span(window.size_us, together.get_column(PANE).dtype)
         return self.results(self._compacted(together), pl.col(PANE) + size)
 
@@ -267,7 +267,7 @@ class SessionAggregates(_Aggregating):
         return f"a gap of {in_seconds(self.gap_us)}"
 
     def on_start(self, ctx: Context) -> None:
-        self.ends = Chunks(ctx.state, "session")
+        self.ends = Chunks(ctx.state, "session", owner=ctx.operator)
         self.fit(self.ends)
         if self.rule_before(ctx, self._rule) != self._rule and self.ends:
             everything = self.ends.read(self.ends.groups)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from everstream.errors import InternalError, StoreError
+from everstream.errors import CorruptObject, InternalError, StoreError
 from everstream.state.backends.table import FILES, RocksTable
 from everstream.state.objects import ObjectRef
 from everstream.state.saved import Saved
@@ -44,6 +44,9 @@ class SavedFiles(Saved, word="disk-state"):
 
     def fetch(self, folder: Path, shelf: "Shelf", load: Load) -> None:
         """Fill a folder that a table can be opened in. Raises CorruptObject if a file is not whole."""
+        for name in (*self._files, *self.small):
+            if name != os.path.basename(name) or name in ("", ".", ".."):
+                raise CorruptObject(f"a checkpoint names the file '{name}', outside of its folder.")
         for name, ref in self.files.items():
             if not shelf.take(ref, folder / name):
                 [data] = load([ref])
