@@ -52,8 +52,8 @@ GIVEN: dict[str, Callable[[], dict[str, Any]]] = {
 
 REFUSED_IN_EPOCHS = {
     "docs/rescaling.md": "numbers of shards are changed between two runs",
-    "docs/load.md": "a monitor reads shards while they run",
-    "docs/state.md": "needs a process that stays there",
+    "docs/load.md": "monitor= samples running shards",
+    "docs/state.md": "needs a permanent process",
 }
 """Documents with a program that engine="microbatch" refuses, and why."""
 

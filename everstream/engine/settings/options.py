@@ -226,7 +226,7 @@ def _positive(name: str, time: str | float) -> float:
 
 def _one_of(name: str, given: T, known: tuple[str, ...]) -> T:
     if given not in known:
-        raise UserError(f"{name}={given!r}: use one of {', '.join(known)}.")
+        raise UserError(f"{name}={given!r}: say one of {', '.join(known)}.")
     return given
 
 

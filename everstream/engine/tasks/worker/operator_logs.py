@@ -129,7 +129,7 @@ def pass_on(logged: Logged, pipeline: str = "") -> None:
     for line in logged.lines:
         _log(line, f"[{line.shard or f'worker {logged.worker}'}] {line.text}", where)
     if logged.dropped:
-        text = f"[worker {logged.worker}] {logged.dropped} further log line(s) were dropped"
+        text = f"[worker {logged.worker}] {logged.dropped} further log line(s) were left out"
         _log(LogLine(__name__, logging.WARNING, text, time.time(), __file__, 0, None), text, where)
 
 
