@@ -1,9 +1,9 @@
 """Everstream: stream processing on Spark that survives failure, and can prove it.
 
 These are the names that a program needs. Further public modules: `everstream.errors` (all errors),
-`everstream.connectors` (what a source or sink of your own is made of), `everstream.inspection` (looking into
-a store, editing savepoints), `everstream.planning` (advice) and `everstream.testing`. What takes long to load
-(Spark, compilers) is loaded when it is used.
+`everstream.connectors` (to write your own source or sink), `everstream.inspection` (to look into a
+store and edit savepoints), `everstream.planning` (advice) and `everstream.testing`. Slow imports
+(Spark, compilers) happen on first use.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -144,10 +144,10 @@ __all__ = [
 
 _TRANSACTIONS = ("ABORT", "Table", "transaction")
 
-if not TYPE_CHECKING:  # a type checker has them from above, and knows that there are no others
+if not TYPE_CHECKING:  # a type checker has them from above, and knows there are no others
 
     def __getattr__(name: str) -> Any:
-        """Transactions are compiled: numba is loaded by those who write some, and nobody else."""
+        """Transactions are compiled: numba is loaded only by programs that use them."""
         if name == "__version__":
             from importlib.metadata import version
 

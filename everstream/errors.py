@@ -1,9 +1,9 @@
-"""The errors Everstream raises: yours, your environment's, and ours.
+"""The errors Everstream raises, in three families that tell you where to look.
 
-Three families tell the reader where to look. `UserError`: the pipeline or its functions are
-wrong. `EnvironmentFault`: a disk, a peer or a database failed us. `InternalError`: Everstream
-broke its own rules. All survive pickling, because Spark moves them between processes, and each
-may carry a story: the last things the shard did before it went wrong.
+`UserError`: the pipeline or its functions are wrong. `EnvironmentFault`: a disk, a peer or a
+database failed. `InternalError`: Everstream broke its own rules. All survive pickling, because
+Spark moves them between processes, and each may carry a story: the last things the shard did before
+the error.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,10 +11,10 @@ from typing import Any
 
 
 class EverstreamError(Exception):
-    """The root of all errors Everstream raises on purpose."""
+    """The base class of all errors that Everstream raises on purpose."""
 
     will_recur = False
-    """The same work would end in the same error again: trying once more is enough to know."""
+    """The same work would fail with the same error again: one retry is enough to know."""
 
     def __init__(self, message: str, *, story: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -38,20 +38,20 @@ def _rebuild(kind: type[EverstreamError], args: tuple[Any, ...], fields: dict[st
 
 
 def said(error: BaseException) -> str:
-    """What an error of others says of itself, as text that can be shown and stored anywhere."""
+    """The message of a foreign error, as text that can be shown and stored anywhere."""
     try:
         text = str(error)
-    except Exception:  # its class comes from anywhere, and so may what it does
+    except Exception:  # its class may come from anywhere and do anything
         text = f"{type(error).__name__}, which cannot be shown"
     return text.encode(errors="backslashreplace").decode()
 
 
 class UserError(EverstreamError):
-    """Something the user wrote is wrong; the message says what to change."""
+    """Something in the user's program or options is wrong; the message has the fix."""
 
 
 class MissingExtra(UserError, ImportError):
-    """A package of an extra is not installed; the message says how to install it."""
+    """A package of an extra is not installed; the message has the command to install it."""
 
 
 class GraphError(UserError):
@@ -92,7 +92,7 @@ class OperatorError(UserError):
 
 
 def _raised(traceback: str) -> str:
-    """The line that says what was raised: the first behind the frames. Messages can have more."""
+    """The line with the exception: the first after the frames. Messages can have more lines."""
     lines = traceback.strip().splitlines()
     frames = [number for number, line in enumerate(lines) if line.startswith("  ")]
     for number, line in enumerate(lines):
@@ -103,40 +103,40 @@ def _raised(traceback: str) -> str:
 
 
 class ShareRefused(UserError):
-    """A shard cannot have its share of what earlier shards kept. The store is as it was."""
+    """A shard cannot take its share of the state of earlier shards. The store is unchanged."""
 
     will_recur = True
 
     def __init__(self, operator: str, before: int, shards: int, why: str) -> None:
         super().__init__(
             f"'{operator}' cannot go from {before} shard(s) to {shards}: {why.rstrip().rstrip('.')}. "
-            f"The store is as it was: say shards={before} to resume from its checkpoint (if "
-            f"`everstream scale` asked for the change: everstream scale {operator}={before})."
+            f"The store is unchanged: set shards={before} to resume from its checkpoint (if "
+            f"`everstream scale` requested the change: everstream scale {operator}={before})."
         )
         self.operator = operator
 
 
 class RefusedRecords(UserError):
-    """Records that a sink cannot store exactly. It has taken none of their batch.
+    """Records that a sink cannot store exactly. It has stored no record of their batch.
 
-    A writer raises it from `write`. The engine then does with these records what `on_error` of the
-    sink says, and writes the others.
+    A writer raises it from `write`. The engine then treats these records as `on_error` of the
+    sink demands, and writes the others.
     """
 
     def __init__(self, rows: Mapping[int, str]) -> None:
-        """rows: for each refused record, by its place in the batch, the reason."""
+        """rows: position of each refused record in the batch -> the reason."""
         first = rows[min(rows)]
-        more = f" ({len(rows) - 1} more of its batch are refused.)" if len(rows) > 1 else ""
+        more = f" ({len(rows) - 1} more of its batch were refused.)" if len(rows) > 1 else ""
         super().__init__(first + more)
         self.rows = dict(rows)
 
 
 class EnvironmentFault(EverstreamError):
-    """Something around us failed: a disk, a network peer, a database, Spark itself."""
+    """Something in the environment failed: a disk, a network peer, a database, Spark itself."""
 
 
 class SparkGone(EnvironmentFault):
-    """Spark's own process has ended under us: another Spark may do better."""
+    """Spark's process has ended during the run: a retry with a new Spark may succeed."""
 
 
 class StoreError(EnvironmentFault):
@@ -144,7 +144,7 @@ class StoreError(EnvironmentFault):
 
 
 class NotStored(StoreError):
-    """The store refused before it began: nothing is there, and nothing will come later."""
+    """The store refused before it started: nothing was written, and nothing will be later."""
 
 
 class CorruptObject(StoreError):
@@ -156,7 +156,7 @@ class LeaseLost(StoreError):
 
 
 class StoreGone(StoreError):
-    """Somebody has deleted the store while a run was using it."""
+    """The store was deleted while a run was using it."""
 
 
 class ConnectorError(EnvironmentFault):
@@ -164,7 +164,7 @@ class ConnectorError(EnvironmentFault):
 
 
 class ConnectionLost(ConnectorError):
-    """A database, a broker or a server cannot be reached just now: trying again may help."""
+    """A database, a broker or a server cannot be reached at the moment: a retry may help."""
 
 
 class RunFailed(EverstreamError):
@@ -183,4 +183,4 @@ class InternalError(EverstreamError):
 
 
 class FramesLost(InternalError):
-    """A frame came, and those before it never did: a bug of ours, unless a network lost them."""
+    """A frame arrived without those before it: an Everstream bug, unless a network lost them."""

@@ -1,12 +1,12 @@
-"""What a run reports: every event it can send, as plain values, and the sentence for each.
+"""The events of a run: every event it can send, as plain values, and the sentence for each.
 
 A run sends a stream of events: to your listener, the terminal, the log, the history in the store, the
-web page, metrics and traces. All of them read the same frozen dataclasses, so what you see in one place
-is what you see in every other.
+web page, metrics and traces. All of them read the same frozen dataclasses, so you see the same facts
+everywhere.
 
-An event holds fields, not prose. `sentence(event)` gives the one English sentence that the terminal, the
-log and the notes of a run show for it, and `is_warning(event)` whether it needs your attention. This module
-performs nothing and depends on nothing, so that the core can create events as well.
+An event holds fields, not prose. `sentence(event)` returns the English sentence that the terminal,
+the log and the notes of a run show for it; `is_warning(event)` tells whether it needs your attention.
+This module performs no I/O and has no dependencies, so that the core can create events as well.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ NAMES_SHOWN = 4
 
 @dataclass(frozen=True)
 class RunStatus:
-    """How far a run is: what `until=` and the event `Progressed` are given.
+    """The progress of a run: the argument of `until=` and the content of `Progressed`.
 
     >>> def enough(status):
     ...     return status.records_read >= 1_000_000
@@ -32,20 +32,20 @@ class RunStatus:
 
     phase: "Phase"
     workers: int
-    """How many are there now."""
+    """How many workers are present."""
     records_read: int
-    """Records that the sources have given so far."""
+    """Records that the sources have emitted so far."""
     totals: dict[str, int]
-    """Operator -> records it has taken so far; a source: has given."""
+    """Operator -> records it has received so far; for a source: has emitted."""
     epoch: int
-    """The newest that is stable."""
+    """The newest stable epoch."""
     recoveries: list["RecoveryReport"]
     """One for each failure so far."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """What every event has."""
+    """The fields of every event."""
 
     at: float = field(default=0.0, kw_only=True)
     """When it was sent: seconds since 1970."""
@@ -62,7 +62,7 @@ class OperatorLayout:
     kind: str
     """"source", "operator" or "sink"."""
     chain: str
-    """The first of the operators that share its shards."""
+    """The first operator of those that share its shards."""
     shards: int
 
 
@@ -86,7 +86,7 @@ class RunStarted(Event):
     """Identifies this run among all runs of the store."""
     pipeline: str
     store: str
-    """Where the checkpoints are, without passwords."""
+    """Where the checkpoints are stored, without passwords."""
     engine: str
     protocol: str
     interval_s: float | None
@@ -100,16 +100,16 @@ class RunStarted(Event):
     workers: int
     spark_ui: str | None = None
     configuration: dict[str, str] = field(default_factory=dict)
-    """The options of the run that hold no secrets."""
+    """The options of the run, without secrets."""
     total_records: int | None = None
-    """How many records the sources will give, if all of them know."""
+    """How many records the sources will emit, if all of them know."""
     shown_once: tuple[str, ...] = ()
     """The sinks that show no record twice."""
 
 
 @dataclass(frozen=True)
 class Resumed(Event):
-    """The store has a checkpoint: the run continues from it."""
+    """The store has a checkpoint: the run resumes from it."""
 
     epoch: int
     final: bool
@@ -129,19 +129,19 @@ class MetricsSampled(Event):
 
     phase: str
     epoch: int
-    """The newest that is stable."""
+    """The newest stable epoch."""
     records_read: int
     totals: dict[str, int]
-    """Operator -> records it has taken; a source: has given."""
+    """Operator -> records it has received; for a source: has emitted."""
     shards: dict[str, dict[str, Any]]
-    """Shard -> its meter: sums since its process began, and `counts`, operator -> [in, out]."""
+    """Shard -> its meter: sums since its process started, and `counts`, operator -> [in, out]."""
     workers: dict[str, dict[str, Any]]
     """Worker -> machine, pid, attempt, CPU time, memory and garbage collection."""
 
 
 @dataclass(frozen=True)
 class Stopping(Event):
-    """A run in micro-batches stops after this epoch, because you, a signal or a timeout asked for it."""
+    """A run in micro-batches stops after this epoch, because of your request, a signal or a timeout."""
 
     reason: str
     epoch: int
@@ -168,13 +168,13 @@ class RunEnded(Event):
 
 @dataclass(frozen=True)
 class DriverLost(Event):
-    """The driver process died. `everstream run` starts it again."""
+    """The driver process died. `everstream run` restarts it."""
 
     how: str
     restart: int = 0
     """The number of this restart; 0: it is not restarted."""
     limit: int = 0
-    """How many restarts there may be."""
+    """The maximum number of restarts."""
 
 
 # Starting.
@@ -182,7 +182,7 @@ class DriverLost(Event):
 
 @dataclass(frozen=True)
 class StartDelayed(Event):
-    """Something that the run needs to start cannot be reached; it is tried again."""
+    """Something that the run needs to start cannot be reached; the run retries."""
 
     reason: str
     timeout_s: float
@@ -190,29 +190,29 @@ class StartDelayed(Event):
 
 @dataclass(frozen=True)
 class StartReached(Event):
-    """What could not be reached is there, and the run starts."""
+    """What could not be reached is available again, and the run starts."""
 
     waited_s: float
 
 
 @dataclass(frozen=True)
 class StoreTaken(Event):
-    """This run takes the store over from another owner, which can make nothing stable any more."""
+    """This run takes the store over from another owner, which is fenced: it can commit nothing more."""
 
     owner: str
     standby: bool
-    """Whether this run stood by for it."""
+    """Whether this run was its standby."""
 
 
 @dataclass(frozen=True)
 class WorkersLimited(Event):
-    """You asked for more workers than Spark has slots."""
+    """You requested more workers than Spark has slots."""
 
     asked: int
     available: int
     """How many workers the shards are packed onto."""
     slots: str
-    """Which slots Spark has, in words."""
+    """The slots that Spark has, in words."""
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ class WorkerStarted(Event):
 
 @dataclass(frozen=True)
 class StartFailed(Event):
-    """A worker process could not start. Spark starts it again."""
+    """A worker process could not start. Spark restarts it."""
 
     process: int
     reason: str
@@ -255,7 +255,7 @@ class SpareLost(Event):
 
 @dataclass(frozen=True)
 class Failure(Event):
-    """What every failure has; `RecoveryUpdated` reports how the run recovers from it."""
+    """The fields of every failure; `RecoveryUpdated` reports how the run recovers from it."""
 
     shards: tuple[str, ...] = field(kw_only=True)
     """The shards that lost their state."""
@@ -264,7 +264,7 @@ class Failure(Event):
     from_epoch: int | None = field(default=None, kw_only=True)
     """The epoch that the run rolls back to; None: the recovery line is being computed."""
     retry_s: float = field(default=0.0, kw_only=True)
-    """How long the run waits before it tries again."""
+    """How long the run waits before it retries."""
 
 
 @dataclass(frozen=True)
@@ -300,7 +300,7 @@ class EpochRepeated(Failure):
 
 @dataclass(frozen=True)
 class RecoveryUpdated(Event):
-    """How far the run has recovered from one failure; sent again when more is known.
+    """The progress of the recovery from one failure; sent again when more is known.
 
     `at` is when the failure happened. Times are milliseconds after that; None: not yet.
     """
@@ -318,7 +318,7 @@ class RecoveryUpdated(Event):
     rollback_s: float = 0.0
     """The age of the oldest checkpoint that one of them rolled back to."""
     checkpoints_back: int = 0
-    """How many checkpoints one of them gave up, at most."""
+    """The maximum number of checkpoints that one of them discarded."""
     detected_ms: float | None = None
     restarted_ms: float | None = None
     restored_ms: float | None = None
@@ -328,7 +328,7 @@ class RecoveryUpdated(Event):
 
 @dataclass(frozen=True)
 class PeerUnreachable(Event):
-    """A worker cannot reach another one; it keeps trying."""
+    """A worker cannot reach another one; it keeps retrying."""
 
     worker: int
     peer: int
@@ -343,12 +343,12 @@ class WorkerSilent(Event):
     """None: a spare."""
     silent_s: float
     doing: str | None
-    """Where its threads are, if that can be seen."""
+    """Where its threads are, if known."""
 
 
 @dataclass(frozen=True)
 class MemoryNear(Event):
-    """A worker has almost as much memory as it may have: its shards wait until it has less."""
+    """A worker has almost reached its memory limit: its shards wait until it uses less."""
 
     worker: int
     used_bytes: int
@@ -357,12 +357,12 @@ class MemoryNear(Event):
 
 @dataclass(frozen=True)
 class Killing(Event):
-    """A kill that you asked for is about to happen."""
+    """A kill that you requested is about to happen."""
 
     operator: str
     shard: int
     kill: str = ""
-    """As `--kill` takes it."""
+    """In the form of `--kill`."""
     of_driver: bool = False
 
 
@@ -378,7 +378,7 @@ class ShardCheckpoint:
     aligned_s: float
     """How long inputs were blocked until all markers had arrived."""
     capture_s: float
-    """How long the shard stood still."""
+    """How long the shard was paused."""
     upload_s: float
     bytes: int
     forced: bool
@@ -404,18 +404,18 @@ class EpochStable(Event):
     duration_s: float
     bytes: int
     slowest: str | None
-    """The shard that took longest."""
+    """The slowest shard."""
     shards: tuple[ShardCheckpoint, ...]
     began_s: float = 0.0
-    """When it began, on the driver's monotonic clock."""
+    """When it started, on the driver's monotonic clock."""
 
 
 @dataclass(frozen=True)
 class CheckpointAborted(Event):
-    """A checkpoint was given up. The run continues without it."""
+    """A checkpoint was aborted. The run continues without it."""
 
     epoch: int
-    """Its number: of the epoch, or of the shard's own checkpoint."""
+    """The number of the epoch, or of the shard's own checkpoint."""
     reason: str
     """What failed, and why."""
     repeated: bool = False
@@ -424,16 +424,16 @@ class CheckpointAborted(Event):
 
 @dataclass(frozen=True)
 class CheckpointsSucceed(Event):
-    """Checkpoints are completed again, after some were given up."""
+    """Checkpoints complete again, after some were aborted."""
 
     number: int
     failed: int
-    """How many were given up in a row."""
+    """How many were aborted in a row."""
 
 
 @dataclass(frozen=True)
 class IntervalChanged(Event):
-    """The time between two checkpoints is another one from now on."""
+    """The checkpoint interval has changed."""
 
     interval_s: float
     reason: str = ""
@@ -441,12 +441,12 @@ class IntervalChanged(Event):
 
 @dataclass(frozen=True)
 class StoreDamaged(Event):
-    """Something in the store is unreadable, and the run does without it."""
+    """Something in the store is unreadable, and the run continues without it."""
 
     what: str
     reason: str
     fallback_epoch: int | None = None
-    """The older epoch, or recovery line, that the run falls back to, if it must."""
+    """The older epoch, or recovery line, that the run falls back to, if necessary."""
 
 
 @dataclass(frozen=True)
@@ -460,7 +460,7 @@ class Stalled(Event):
     held_up_by: str = ""
 
 
-# Changes while it runs.
+# Changes during the run.
 
 
 @dataclass(frozen=True)
@@ -484,7 +484,7 @@ class QuiesceStarted(Event):
 
 @dataclass(frozen=True)
 class QuiesceGivenUp(Event):
-    """The pipeline did not become quiet in time. The run continues as before."""
+    """The pipeline did not quiesce in time. The run continues as before."""
 
     purpose: str
     reason: str
@@ -509,7 +509,7 @@ class PlanChanged(Event):
 
 @dataclass(frozen=True)
 class WorkersPacked(Event):
-    """Workers did not come back, and those that are there take their shards."""
+    """Workers did not come back, and the remaining ones take their shards."""
 
     missing: int
     workers: int
@@ -519,7 +519,7 @@ class WorkersPacked(Event):
 
 @dataclass(frozen=True)
 class RequestHonoured(Event):
-    """Something that you asked for earlier is done."""
+    """Something that you requested earlier is done."""
 
     request: str
     """"rescale" or "tune"."""
@@ -528,7 +528,7 @@ class RequestHonoured(Event):
 
 @dataclass(frozen=True)
 class RequestRefused(Event):
-    """Something that you asked for cannot be done."""
+    """Something that you requested cannot be done."""
 
     request: str
     """"rescale" or "tune"."""
@@ -540,7 +540,7 @@ class Note(Event):
     """Anything else that you should know."""
 
     topic: str
-    """What it is about: "upgrade", "standby", "input", "store", "spark", "worker", "sink", "network",
+    """The subject: "upgrade", "standby", "input", "store", "spark", "worker", "sink", "network",
     "history" or "stop"."""
     text: str
     warning: bool = False
@@ -588,10 +588,10 @@ RunEvent: TypeAlias = (
     | RequestRefused
     | Note
 )
-"""Everything a run can report."""
+"""Every event that a run can send."""
 
 AnyFailure: TypeAlias = WorkerLost | OperatorFailed | ConnectionCut | EpochRepeated
-"""The events that begin a recovery."""
+"""The events that start a recovery."""
 
 _WARNINGS = (
     StoppedWithoutCheckpoint,
@@ -645,11 +645,11 @@ def sentence(event: RunEvent) -> str | None:
         case StoppedWithoutCheckpoint(waited_for=waited_for, epoch=epoch):
             why = f" ({waited_for} is not complete)" if waited_for is not None else ""
             return (
-                f"stopping without a checkpoint, which was not taken in time{why}: the next run "
+                f"stopping without a checkpoint, which did not complete in time{why}: the next run "
                 f"resumes from {_epoch(epoch)}"
             )
         case DriverLost(how=how, restart=restart, limit=limit):
-            again = f"; starting it again ({restart} of {limit})"
+            again = f"; restarting it ({restart} of {limit})"
             return f"the driver died ({how}){again}" if restart else None
         case StartDelayed(reason=reason, timeout_s=timeout_s):
             return (
@@ -662,8 +662,8 @@ def sentence(event: RunEvent) -> str | None:
             return f"taking over from '{owner}'"
         case StoreTaken(owner=owner):
             return (
-                f"the store was last used by '{owner}'; if that run is still active, it can make "
-                "nothing stable any more and ends"
+                f"the store was last used by '{owner}'; if that run is still active, it can commit "
+                "nothing more and ends"
             )
         case WorkersLimited(asked=asked, available=available, slots=slots):
             return (
@@ -691,7 +691,7 @@ def sentence(event: RunEvent) -> str | None:
         case PeerUnreachable(worker=worker, peer=peer, waited_s=waited_s):
             return (
                 f"worker {worker} has not reached worker {peer} for {waited_s:.3g} s; it keeps "
-                "trying: check the network between them"
+                "retrying: check the network between them"
             )
         case WorkerSilent(worker=worker, silent_s=silent_s, doing=doing):
             name = "a spare" if worker is None else f"worker {worker}"
@@ -701,7 +701,7 @@ def sentence(event: RunEvent) -> str | None:
             )
         case MemoryNear(worker=worker, used_bytes=used, limit_bytes=limit):
             return (
-                f"worker {worker} uses {_megabytes(used)} of the {_megabytes(limit)} it may have "
+                f"worker {worker} uses {_megabytes(used)} of the {_megabytes(limit)} it may use "
                 "(worker_memory): its shards wait until it uses less"
             )
         case Killing(operator=operator, shard=shard, of_driver=of_driver):
@@ -740,7 +740,7 @@ def sentence(event: RunEvent) -> str | None:
         case WorkersPacked(missing=missing, workers=workers, gone_s=gone_s, left=left):
             return (
                 f"{missing} of {workers} worker(s) have been gone for {gone_s:g} s: all shards are "
-                f"packed onto the {left} that are there"
+                f"packed onto the remaining {left}"
             )
         case RequestHonoured(text=text):
             return text
@@ -755,7 +755,7 @@ def sentence(event: RunEvent) -> str | None:
 def change_of_shards(
     before: Mapping[str, int], after: Mapping[str, int], workers_before: int, workers_after: int
 ) -> str:
-    """What changes from one plan to the other, in words."""
+    """The changes from one plan to the other, in words."""
     changes = [f"{n} {before.get(n)} to {c}" for n, c in after.items() if before.get(n) != c]
     if not changes and workers_before != workers_after:
         return f"the same on {workers_after} worker(s) instead of {workers_before}"

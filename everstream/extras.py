@@ -1,8 +1,8 @@
-"""Packages that only some commands and calls need, and how to get one that is missing.
+"""Packages that only some commands and calls need, and how to install a missing one.
 
-`pip install everstream` leaves them out; each has an extra in `pyproject.toml`. An import of one
-stands in a `with extra(...)` block, so that whoever comes to it without the package is told what
-to install instead of being shown a traceback.
+`pip install everstream` leaves them out; each has an extra in `pyproject.toml`. Import such a
+package inside a `with extra(...)` block, so that users without it get the install command instead of
+a traceback.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from everstream.errors import MissingExtra
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:
-    """Import in here what `pip install 'everstream[name]'` brings along."""
+    """Import packages of `pip install 'everstream[name]'` in this block."""
     try:
         yield
     except ModuleNotFoundError as error:

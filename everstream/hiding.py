@@ -1,8 +1,8 @@
-"""Texts without passwords: what is said, logged, shown on a page or kept in a history.
+"""Removes passwords from texts: from messages, logs, pages and histories.
 
-An address may hold who connects (`scheme://user:password@host`), and so may whatever a library says of
-it. A text does not tell where a password ends that has `@`, `/` or spaces in it, so rather too much is
-taken out than too little: with a user and a colon, all up to the last `@` of the line.
+An address may contain credentials (`scheme://user:password@host`), and so may a library's message
+about it. A text does not show where a password with `@`, `/` or spaces ends, so too much is removed
+rather than too little: after a user and a colon, everything up to the last `@` of the line.
 """
 
 import re
@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote, unquote_plus, urlsplit
 
 HIDDEN: Final = "***"
 SHORTEST: Final = 3
-"""Shorter words are not looked for: they are in every text."""
+"""Shorter words are not searched for: they occur in every text."""
 _WITH_PASSWORD: Final = re.compile(r"://[^\s:/]*:")
 _WITH_USER: Final = re.compile(r"://[^\s/]*@")
 _SETTING: Final = re.compile(
@@ -23,18 +23,18 @@ _SETTING: Final = re.compile(
 
 
 def hidden(text: str) -> str:
-    """A text without the names and passwords of the URLs and connection strings in it."""
+    """A text without the user names and passwords of its URLs and connection strings."""
     return "\n".join(map(_hidden_in_line, text.split("\n")))
 
 
 def without_secret(url: str) -> str:
-    """A URL without the password, or the name, that may stand in it, and without its options."""
+    """A URL without its password or user name, and without its options."""
     address, question, _ = hidden(url).partition("?")
     return address + ("?..." if question else "")
 
 
 def hidden_in(value: Any) -> Any:
-    """The same value, with no password in any text of its dicts and lists."""
+    """The same value, without passwords in any text of its dicts and lists."""
     if isinstance(value, str):
         return hidden(value)
     if isinstance(value, dict):
@@ -45,7 +45,7 @@ def hidden_in(value: Any) -> Any:
 
 
 def place_of(url: str) -> str:
-    """Scheme, host, port and path of a URL: all that may be shown. A ValueError if it has no such."""
+    """Scheme, host, port and path of a URL: all that may be shown. A ValueError if it lacks them."""
     parts = urlsplit(url)
     if "@" in f"{parts.path}{parts.query}{parts.fragment}":
         raise ValueError("an @ after the host, or a password that is not percent-encoded")
@@ -55,7 +55,7 @@ def place_of(url: str) -> str:
 
 
 def without(text: str, secrets: Iterable[str | None], longest: int | None = None) -> str:
-    """A text in one line with none of these words in it, however they are written in a URL."""
+    """A text in one line without any of these words, however they are escaped in a URL."""
     spelt = {
         spelling
         for secret in secrets

@@ -1,4 +1,4 @@
-"""Where Spark finds the format "everstream": it looks for `DefaultSource` in modules of such names."""
+"""Where Spark finds the format "everstream": it looks for `DefaultSource` in a module so named."""
 
 from everstream.inspection.datasource.source import EverstreamSource as DefaultSource
 

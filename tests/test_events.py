@@ -175,7 +175,7 @@ def test_a_failure_is_a_warning_unless_it_was_injected() -> None:
         ),
         (
             events.StoppedWithoutCheckpoint("epoch 2", 0),
-            "stopping without a checkpoint, which was not taken in time (epoch 2 is not complete): "
+            "stopping without a checkpoint, which did not complete in time (epoch 2 is not complete): "
             "the next run resumes from the start",
         ),
         (
@@ -185,7 +185,7 @@ def test_a_failure_is_a_warning_unless_it_was_injected() -> None:
         ),
         (
             events.MemoryNear(1, 86_000_000, 100_000_000),
-            "worker 1 uses 86 MB of the 100 MB it may have (worker_memory): its shards wait until "
+            "worker 1 uses 86 MB of the 100 MB it may use (worker_memory): its shards wait until "
             "it uses less",
         ),
         (
@@ -242,7 +242,7 @@ def test_a_listener_is_an_object_or_a_function() -> None:
         listening(given_by_a_user).on_event(note)  # type: ignore[arg-type]
     assert heard == [note] * 3
     for wrong in (3, "loud", Own):
-        with pytest.raises(UserError, match="give a function that takes an event"):
+        with pytest.raises(UserError, match="pass a function that takes an event"):
             listening(wrong)  # type: ignore[arg-type]
 
 

@@ -1,1 +1,1 @@
-"""What engines have in common: options, the handle of a run, its result, its store."""
+"""What all engines share: options, the handle of a run, its result and its store."""

@@ -1,4 +1,4 @@
-"""`every="auto"`: tells the planner what the run sees, and the run what the planner decides."""
+"""`every="auto"`: feeds the planner with what the run observes, and applies its decisions."""
 
 import time
 
@@ -16,7 +16,7 @@ from everstream.planning.auto import (
 
 
 class AutoPace:
-    """The interval of one run."""
+    """The checkpoint interval of one run, adjusted while it runs."""
 
     def __init__(self, wishes: Coordinated, now_s: float | None = None) -> None:
         shortest, longest = wishes.between
@@ -37,12 +37,12 @@ class AutoPace:
         return self._planner.interval_s
 
     def on_epoch(self, manifest: EpochManifest, now_s: float) -> str | None:
-        """An epoch has become stable; the reason, if that changes the interval."""
+        """An epoch is stable. Returns the reason if this changes the interval."""
         pause_s = max((r.capture_s for r in manifest.records.values()), default=0.0)
         return self._see(CheckpointSeen(now_s, pause_s, manifest.duration_s))
 
     def on_recoveries(self, reports: Newest[RecoveryReport], now_s: float) -> str | None:
-        """Failures that are over are told once each; the reason, if the interval changes."""
+        """Feed each completed recovery to the planner once. The reason, if the interval changes."""
         reason = None
         for report in reports[max(0, self._failures_told - reports.forgotten) :]:
             if report.restored_s is None:

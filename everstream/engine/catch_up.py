@@ -1,8 +1,8 @@
 """Runs that end when they have caught up, and runs that have nothing to do.
 
-With until="caught-up" every source says where it ends just now, before Spark starts. It is read up to
-there and not further; then everything comes to a standstill and the run ends with a checkpoint. Unlike
-the end of a source this closes nothing: windows stay open, and the next run goes on with what is new.
+With until="caught-up" every source reports its current end before Spark starts. The run reads up to
+that position and no further, then quiesces and ends with a checkpoint. Unlike the end of a source,
+this closes nothing: windows stay open, and the next run resumes with the new input.
 """
 
 from collections.abc import Iterator
@@ -26,11 +26,11 @@ from everstream.state.snapshot import extras_in
 from everstream.state.store import CheckpointStore
 
 NOTHING_NEW: Final = "nothing to do: there is no new input since epoch"
-"""How the note begins of a run that has found nothing."""
+"""Prefix of the note of a run that found no new input."""
 
 
 def stop_at_now(plan: Plan) -> Plan:
-    """The same plan, whose sources are read up to where they end now."""
+    """The same plan, with every source limited to its current end."""
     for name, source in sources_of(plan):
         point = source.stopping_point()
         for graph in (plan.graph, plan.written):
@@ -46,7 +46,7 @@ def sources_of(plan: Plan) -> Iterator[tuple[str, Source]]:
 
 
 def without_work(config: RunConfig, plan: Plan, url: str) -> RunResult | None:
-    """The result of a run that has nothing to do, found out before Spark starts; None if it has."""
+    """The result of a run without work, determined before Spark starts; None if there is work."""
     if config.fresh:
         return None
     store = CheckpointStore.at(url, config.store_key)
@@ -80,7 +80,7 @@ def without_work(config: RunConfig, plan: Plan, url: str) -> RunResult | None:
 
 
 def overlooked_in(config: RunConfig, plan: Plan, newest: EpochManifest, url: str) -> list[str]:
-    """What is there that a run that is to catch up will not read, by source, in words."""
+    """Input that a catch-up run will not read, one sentence per source."""
     store, found = CheckpointStore.at(url, config.store_key), list[str]()
     for name, source in sources_of(plan):
         offsets, point = _offsets(store, newest, name), plan.graph.nodes[name].stops_at
@@ -92,14 +92,14 @@ def overlooked_in(config: RunConfig, plan: Plan, newest: EpochManifest, url: str
         unread = source.unread(offsets, point)
         if all(record.final for record in records) and unread not in (None, NOT_KNOWN):
             found.append(
-                f"'{name}' has new input ({unread}), which is not read: it had come to its end in an "
-                "earlier run without until='caught-up', and what is behind it was told so"
+                f"'{name}' has new input ({unread}), which is not read: the source ended in an "
+                "earlier run without until='caught-up', and operators behind it processed that end"
             )
     return found
 
 
 def _said(config: RunConfig, result: RunResult, notes: list[str]) -> RunResult:
-    """The first note says that there is nothing to do; the others are warnings."""
+    """The first note reports that there is nothing to do; the others are warnings."""
     for number, text in enumerate(notes):
         config.listener.on_event(Note("input", text, number > 0))
     return result
@@ -108,7 +108,7 @@ def _said(config: RunConfig, result: RunResult, notes: list[str]) -> RunResult:
 def _of_a_finished_store(
     config: RunConfig, store: CheckpointStore, plan: Plan, newest: EpochManifest
 ) -> list[str]:
-    """What to say if the pipeline has ended; a UserError if it is to go on with new input."""
+    """The notes if the pipeline has ended; a UserError if it should resume with new input."""
     notes = [
         f"nothing to do: pipeline '{plan.graph.name}' has already finished (epoch {newest.epoch}); "
         "--fresh runs it again and deletes this output"
@@ -121,15 +121,15 @@ def _of_a_finished_store(
             point = source.stopping_point()
             unread, overlooked = source.unread(offsets, point), source.overlooked(offsets, point)
         except UserError:
-            continue  # it cannot tell
+            continue  # the source does not know
         except EnvironmentFault as error:
-            notes.append(f"'{name}' could not be asked for new input: {error.message}")
+            notes.append(f"'{name}' could not be checked for new input: {error.message}")
             continue
         if unread not in (None, NOT_KNOWN):
             text = (
                 f"'{name}' has new input ({unread}), which is not read: the pipeline has finished in "
-                "this store, so its windows are closed and its last results are out. To process "
-                "what comes later, use until='caught-up' (--until caught-up) from the first run on: "
+                "this store, so its windows are closed and its last results are written. To process "
+                "later input, use until='caught-up' (--until caught-up) from the first run on: "
                 "in another store, or in this one with --fresh, which deletes this output"
             )
             if config.policy.until_caught_up:
@@ -141,7 +141,7 @@ def _of_a_finished_store(
 
 
 def _offsets(store: CheckpointStore, manifest: EpochManifest, source: str) -> list[Any] | None:
-    """Where the shards of a source stand in a checkpoint, in their order; None if one does not say."""
+    """A source's offsets in a checkpoint, in shard order; None if a shard has no offset."""
     found: dict[int, Any] = {}
     for record in manifest.records.values():
         if source in record.operators and record.objects:

@@ -1,4 +1,4 @@
-"""Checkpoints that somebody asks for while a run goes on, from any thread, and waits for."""
+"""Checkpoints requested while a run is active: any thread can ask for one and wait for it."""
 
 import threading
 from concurrent.futures import Future
@@ -7,10 +7,11 @@ from everstream.errors import RunFailed
 
 
 class CheckpointRequests:
-    """Who waits for a checkpoint.
+    """The callers that wait for a checkpoint.
 
-    Those who ask while one is on its way wait for the next: it may have left out what they have in
-    mind. So everybody is answered by the second at the latest, however many ask.
+    A request that arrives while a checkpoint is in progress waits for the next one, because the
+    current one may not include the caller's work. So every request is answered by the second
+    checkpoint at the latest, however many callers ask.
     """
 
     def __init__(self) -> None:
@@ -20,7 +21,7 @@ class CheckpointRequests:
         self._ended: RunFailed | None = None
 
     def ask(self) -> Future[int]:
-        """The number of the epoch that has in it all that was done up to now, once it is stable."""
+        """Resolves to the number of the first stable epoch that includes all work done so far."""
         asked: Future[int] = Future()
         with self._lock:
             if self._ended is None:
@@ -31,24 +32,24 @@ class CheckpointRequests:
 
     @property
     def is_due(self) -> bool:
-        """Somebody has asked, and no checkpoint is on its way to answer."""
+        """Whether there is a request and no checkpoint in progress to answer it."""
         return bool(self._new) and not self._waiting
 
     def begin(self) -> None:
-        """A checkpoint is asked for now, on behalf of all who have asked so far."""
+        """A checkpoint starts now, for all requests made so far."""
         with self._lock:
             self._waiting, self._new = self._new, []
 
     def answer(self, epoch: int) -> None:
-        """The checkpoint that was begun is stable."""
+        """The checkpoint that was started is stable."""
         waiting, self._waiting = self._waiting, []
         for asked in waiting:
             asked.set_result(epoch)
 
     def end(self, epoch: int | None) -> None:
-        """No more checkpoints: the run has ended, with all its work in this one, or not (None)."""
+        """No more checkpoints: the run has ended. epoch: includes all its work; None: none does."""
         with self._lock:
-            self._ended = RunFailed("the run has ended, and takes no checkpoints any more")
+            self._ended = RunFailed("the run has ended and takes no more checkpoints")
             left = self._waiting + self._new
             self._waiting, self._new = [], []
         for asked in left:

@@ -1,4 +1,4 @@
-"""What an engine fills: read this first if you want to write one.
+"""The interface of an engine: read this first if you want to write one.
 
 A run has three layers. `engine/run.py` does what is the same for every engine: it plans, opens the
 store under a lease, waits as a standby, finds slots, serves the page and keeps the history. Then it
@@ -11,11 +11,11 @@ joined, a report arrived, time passed) and performs the orders it gets back. The
 same orders in virtual time, so a protocol that is exact there is exact in your engine, as long as
 
 - every order is performed, in the order in which it came, or the run fails;
-- what a zombie of an earlier attempt says is dropped, by attempt and by generation;
-- a manifest is written with the lease of `EngineJob.opened`, and nothing is shown to the outside world
+- messages from a zombie of an earlier attempt are dropped, by attempt and by generation;
+- a manifest is written with the lease of `EngineJob.opened`, and no output becomes visible outside
   before it is stable.
 
-Engines are found by name in `ENGINES` and imported only when a run asks for one, so that no engine
+Engines are looked up by name in `ENGINES` and imported only when a run needs one, so that no engine
 imports another.
 """
 
@@ -48,7 +48,7 @@ COMPLETE: Final = (Outcome.FINISHED, Outcome.CAUGHT_UP)
 
 
 class RunControl(Protocol):
-    """What can be asked of a run while it is under way. Each method may be called from any thread."""
+    """What you can ask of a run while it is active. Each method may be called from any thread."""
 
     def request_stop(self, reason: str) -> None: ...
 
@@ -64,7 +64,7 @@ class RunControl(Protocol):
 
     @property
     def blobs(self) -> Blobs:
-        """Where the checkpoints are."""
+        """Where the checkpoints are stored."""
         ...
 
 
@@ -77,21 +77,21 @@ class EngineJob:
     context: SparkContext
     opened: OpenStore
     replaced: Callable[[], LeaseLost | None]
-    """The error to stop with if another driver has taken over the store; None while none has."""
+    """The error to stop with if another driver has taken over the store; None until then."""
     begin: Callable[[RunControl], None]
-    """Call this once the run can be steered, before the first record moves."""
+    """Call this as soon as the run can be controlled, before the first record moves."""
 
 
 @dataclass(frozen=True)
 class EngineEnd:
-    """How a run ended, as far as only its engine can tell."""
+    """How a run ended: the part that only its engine knows."""
 
     outcome: Outcome
     plan: Plan
-    """The last one: shards may have changed."""
+    """The last plan: the number of shards may have changed."""
     newest: EpochManifest | None
     started_s: float
-    """When the first shard ran, on the clock of time.monotonic."""
+    """When the first shard started, on the clock of time.monotonic."""
     ended_s: float
     written: Newest[EpochManifest]
     recoveries: Newest[RecoveryReport]
@@ -109,7 +109,7 @@ class Engine(Protocol):
         ...
 
     def check(self, config: RunConfig, plan: Plan) -> None:
-        """Raise a UserError, with the fix, for what this engine cannot do."""
+        """Raise a UserError, with the fix, for anything this engine does not support."""
         ...
 
     def drive(self, job: EngineJob) -> EngineEnd:

@@ -1,8 +1,8 @@
-"""`pipeline.start(...)`: a run that goes on while the program does something else.
+"""`pipeline.start(...)`: a run that continues in the background while your program does other work.
 
-A run is the same whoever waits for it: `run` performs it on the caller's thread, `start` on one of
-its own. The handle passes wishes on to whoever drives it, and keeps those that come before Spark
-is there.
+`run` performs the run on the caller's thread, `start` on a separate thread; otherwise they are the
+same. The handle forwards requests to the driver, and keeps requests that arrive before Spark has
+started.
 """
 
 import atexit
@@ -42,14 +42,14 @@ NOT_STARTED = RunStatus(Phase.GATHERING, 0, 0, {}, NO_EPOCH, [])
 
 
 class RunHandle:
-    """A run that was started and goes on by itself.
+    """A started run, which continues in the background.
 
     >>> pipeline = es.Pipeline("ticks").source(es.Range(10)).collect()
     >>> run = pipeline.start()
     >>> run.wait().records_out
     10
 
-    As a context manager it stops the run, with a checkpoint, when the block is left.
+    As a context manager it stops the run, with a checkpoint, at the end of the block.
     """
 
     def __init__(
@@ -72,8 +72,8 @@ class RunHandle:
         self._seen = NOT_STARTED
         self.live = Live()
         self.events: Newest[RunEvent] = Newest()
-        """Those that have a sentence."""
-        """What is known of the run, for those who show it."""
+        """The events that have a sentence."""
+        """The view of the run, for displays."""
         self.page: str | None = None
         """The link to the page of the run, with the token to see it, while it is served (`ui=`)."""
         self._ended = threading.Event()
@@ -81,7 +81,7 @@ class RunHandle:
         self._error: BaseException | None = None
         self._waited_for = False
         self.in_background = False
-        """Whether it has a thread of its own."""
+        """Whether the run has a separate thread."""
         self._command: str | None = None
         self._goes_on = False
 
@@ -92,26 +92,26 @@ class RunHandle:
 
     @property
     def ended(self) -> bool:
-        """Whether the run is over, however it ended."""
+        """Whether the run has ended, successfully or not."""
         return self._ended.is_set()
 
     def status(self) -> RunStatus:
-        """Where the run stands: its phase, records so far, the newest stable epoch, failures."""
+        """The current status: phase, records so far, the newest stable epoch, failures."""
         return self._seen
 
     def stop(self) -> None:
-        """Have the run stop with a checkpoint, from which the next one goes on; `wait` for it."""
+        """Stop the run with a checkpoint, from which the next run resumes; `wait` for the end."""
         self.request_stop("told to")
 
     def wait(self, timeout: str | float | None = None) -> RunResult:
-        """The result, once the run has ended; what made it fail is raised here.
+        """Wait for the run to end and return its result; raise its error if it failed.
 
-        Ctrl-C, on the main thread, stops the run with a checkpoint, a second one at once.
-        timeout: raise a TimeoutError after so long; the run goes on.
+        Ctrl-C on the main thread stops the run with a checkpoint; a second Ctrl-C stops it at once.
+        timeout: raise a TimeoutError after this long; the run continues.
         """
         with stopping_on_signals(self):
             if not self._ended.wait(None if timeout is None else seconds(timeout)):
-                raise TimeoutError(f"'{self.name}' has not ended after {timeout}; it goes on")
+                raise TimeoutError(f"'{self.name}' has not ended after {timeout}; it continues")
         self._waited_for = True
         atexit.unregister(self._program_ends)
         if self._error is not None:
@@ -120,11 +120,11 @@ class RunHandle:
         return self._result
 
     def checkpoint(self, timeout: str | float | None = None) -> int:
-        """Take a checkpoint now; the number of its epoch, once it is stable.
+        """Take a checkpoint now and return the number of its epoch when it is stable.
 
-        All that `status` has shown until now is in it: it survives whatever fails next, and
-        exactly-once sinks show it.
-        timeout: raise a TimeoutError after so long; the checkpoint is not given up.
+        It includes everything that `status` has shown so far. That work survives any later failure,
+        and exactly-once sinks have made it visible.
+        timeout: raise a TimeoutError after this long; the checkpoint is not cancelled.
         """
         if not self._takes_checkpoints:
             raise UserError(NO_CHECKPOINTS)
@@ -135,16 +135,16 @@ class RunHandle:
             elif self._driver is not None:
                 asked = self._driver.ask_checkpoint()
             else:
-                raise RunFailed("the run has ended, and takes no checkpoints any more")
+                raise RunFailed("the run has ended and takes no more checkpoints")
         try:
             return asked.result(None if timeout is None else seconds(timeout))
         except NotYet:
             raise TimeoutError(f"the checkpoint was not stable after {timeout}") from None
 
     def set_interval(self, every: str | float) -> None:
-        """Change the time between two epochs while the run goes on; the next run has its own again.
+        """Change the checkpoint interval of this run; the next run uses its configured one.
 
-        every: "5s", or seconds. Where each shard has a timer of its own there is nothing to change.
+        every: "5s", or seconds. Refused for protocols in which each shard has its own timer.
         """
         every_s = seconds(every)
         if not every_s > 0:
@@ -154,41 +154,41 @@ class RunHandle:
         self._running().set_interval(every_s).result()
 
     def kill_worker(self, worker: int) -> None:
-        """Kill the process of a worker with SIGKILL, to see the run recover: what `kill=` does, now.
+        """Kill a worker's process with SIGKILL to watch the run recover: `kill=`, but now.
 
         worker: its number, as in `metrics()["workers"]`.
         """
         self._running().kill_worker(worker).result()
 
     def scale(self, shards: Mapping[str, int], timeout: str | float | None = None) -> None:
-        """Change numbers of shards while the run goes on, as `everstream scale` does.
+        """Change the number of shards of operators in this active run, like `everstream scale`.
 
-        shards: {"count": 4}. Comes back when the new shards are at work; the next run has them, too.
-        timeout: raise a TimeoutError after so long; the change is not given up.
+        shards: {"count": 4}. Returns when the new shards are running; later runs keep them.
+        timeout: raise a TimeoutError after this long; the change is not cancelled.
         """
         asked = self._running().scale(shards)
         try:
             asked.result(None if timeout is None else seconds(timeout))
         except NotYet:
-            raise TimeoutError(f"the new shards were not at work after {timeout}") from None
+            raise TimeoutError(f"the new shards were not running after {timeout}") from None
 
     def metrics(self) -> dict[str, Any]:
-        """All that is measured of the run: operators, shards, workers, checkpoints, failures.
+        """All measurements of the run: operators, shards, workers, checkpoints, failures.
 
-        The same as the page of `everstream run --ui` shows and `/api/view` gives; figures that are
-        not known are None. `polars.DataFrame(run.metrics()["shards"])` makes a table of one part.
+        The same data as the page of `everstream run --ui` and its `/api/view`; unknown figures are
+        None. `polars.DataFrame(run.metrics()["shards"])` makes a table of one part.
         """
         return self.live.view()
 
     def savepoint(self, name: str, timeout: str | float | None = None) -> Savepoint:
-        """Take a checkpoint now and keep it under this name, until somebody deletes it.
+        """Take a checkpoint now and keep it under this name until it is deleted.
 
-        A later run goes back to it (`everstream rewind STORE --to NAME`), or begins with it in a store
-        of its own (`start_from="STORE@NAME"`).
+        A later run can roll back to it (`everstream rewind STORE --to NAME`), or start from it in
+        another store (`start_from="STORE@NAME"`).
         """
         checked_name(name)
         if not self._keeps_store:
-            raise UserError("this run keeps nothing when it ends: start it with store='folder'.")
+            raise UserError("this run has no permanent store: start it with store='folder'.")
         epoch = self.checkpoint(timeout)
         assert self._driver is not None
         return take_savepoint(CheckpointStore(self._driver.blobs), name, time.time(), epoch)
@@ -202,15 +202,15 @@ class RunHandle:
         interval: str | float | None = None,
         operator: str | None = None,
     ) -> None:
-        """Change load or batches while the run goes on, as `everstream tune` does.
+        """Change load or batches while the run is active, like `everstream tune`.
 
-        frequency: records a second of sources that are paced (es.Paced).
-        pattern: another es.Load for them, or its text, "wave,10s,100,1000".
-        batch, interval: how many records a batch has at most, how long it waits; "off": no limit.
-        operator: only the operator of this name; default: all that have such a setting.
+        frequency: records per second of paced sources (es.Paced).
+        pattern: another es.Load for paced sources, or its text, "wave,10s,100,1000".
+        batch, interval: the maximum records per batch, and how long a batch waits; "off": no limit.
+        operator: only the operator with this name; default: all that have such a setting.
         """
         if isinstance(pattern, Load) and pattern.text is None:
-            raise UserError("a Load that is a function cannot be sent to a run: give its text.")
+            raise UserError("a Load given as a function cannot be sent to a run: pass its text.")
         said = {
             "frequency": frequency,
             "pattern": pattern.text if isinstance(pattern, Load) else pattern,
@@ -221,11 +221,11 @@ class RunHandle:
         wishes = {
             f"{prefix}{name}": str(value) for name, value in said.items() if value is not None
         }
-        resolved(wishes, tunable_in(self._graph))  # what is wrong is said to whoever asks
+        resolved(wishes, tunable_in(self._graph))  # reports mistakes to the caller
         with self._lock:
             if self.ended:
                 raise UserError(
-                    "the run has ended: what 'everstream tune STORE' sets counts for the next one."
+                    "the run has ended: 'everstream tune STORE' changes the next run's settings."
                 )
             if self._driver is None:
                 self._requests.append(wishes)
@@ -245,28 +245,28 @@ class RunHandle:
         if error is None:
             self.wait()
         else:
-            self._ended.wait()  # what the block raised is what is to be told
+            self._ended.wait()  # the block's own error is raised, not the run's
             self._waited_for = True
 
     def __repr__(self) -> str:
         return f"<run of '{self.name}': {'ended' if self.ended else self._seen.phase.value}>"
 
     def _repr_html_(self) -> str:
-        """How a notebook shows it: as it is now."""
+        """The notebook display: the current status."""
         view = self.metrics()
         return run_html({**view, "pipeline": view["pipeline"] or self.name})
 
     def _running(self) -> "RunControl":
         with self._lock:
             if self._driver is None or self.ended:
-                raise UserError("the run has not begun, or has ended: this needs one that goes on.")
+                raise UserError("the run has not started, or has ended: this needs an active run.")
             return self._driver
 
-    # For those who perform the run.
+    # For the code that performs the run.
 
     @property
     def stop_requested(self) -> bool:
-        """Whether somebody wants the run to stop."""
+        """Whether a stop was requested."""
         return self._stop_reason is not None
 
     def request_stop(self, reason: str) -> None:
@@ -276,20 +276,20 @@ class RunHandle:
             self._driver.request_stop(reason)
 
     def is_driver_of(self, command: str, goes_on: bool) -> None:
-        """A monitor has started this process for that command.
+        """This process was started by a supervisor for that command.
 
-        goes_on: another driver of it, which has died, had the store before.
+        goes_on: an earlier driver of this command, which has died, held the store before.
         """
         self._command, self._goes_on = command, goes_on
 
     def belongs_to(self, turn: "Turn") -> "Turn":
-        """The same, for the command that this is a driver of."""
+        """The same turn, marked with the command that this driver belongs to."""
         if self._command is None:
             return turn
         return replace(turn, command=self._command, goes_on=self._goes_on)
 
     def attach(self, driver: "RunControl") -> None:
-        """The run has a driver now: what was wished until then is told to it."""
+        """The run has a driver now: forward the requests made so far to it."""
         with self._lock:
             self._driver = driver
             for wishes in self._requests:
@@ -312,10 +312,10 @@ class RunHandle:
         return self._result
 
     def start(self) -> Self:
-        """Perform the run on a thread of its own. A program that ends first stops it."""
+        """Perform the run on a separate thread. If the program ends first, the run is stopped."""
         self.in_background = True
         name = f"everstream-{self.name}"
-        # A daemon: the hook below waits for it, and says so.
+        # A daemon: the exit hook below waits for it and prints a message.
         threading.Thread(target=self._in_background, name=name, daemon=True).start()
         atexit.register(self._program_ends)
         return self
@@ -323,7 +323,7 @@ class RunHandle:
     def _in_background(self) -> None:
         try:
             self._result = self._perform(self)
-        except BaseException as error:  # it is raised where somebody waits
+        except BaseException as error:  # raised by `wait`
             self._error = error
         finally:
             self._end()
@@ -336,9 +336,9 @@ class RunHandle:
             asked.set_exception(RunFailed("the run ended before this checkpoint was taken"))
 
     def _program_ends(self) -> None:
-        """Nobody may have waited: what happened to the run is told all the same."""
+        """No caller may have waited for the run: report how it ended in any case."""
         if not self.ended:
-            self._tell("the program ends while it runs: stopping it with a checkpoint")
+            self._tell("the program is ending: stopping the run with a checkpoint")
             self.stop()
             self._ended.wait()
         if self._error is not None and not self._waited_for:

@@ -1,7 +1,7 @@
-"""Writes manifests in a thread of its own: a store may take its time, the driver must not.
+"""Writes manifests in a separate thread, so that a slow store does not block the driver.
 
-Work goes in from the driver's thread, and what became of it is told there, by `deliver`. If the
-thread itself breaks, `deliver` raises that, so that the run ends and says why.
+The driver's thread queues the work and receives the outcomes through `deliver`. If the writer
+thread breaks, `deliver` raises its error, so that the run ends with the cause.
 """
 
 import threading
@@ -20,7 +20,7 @@ from everstream.state.store import CheckpointStore, Lease
 
 
 class ManifestWriter:
-    """Writes one run's manifests, and removes what they made useless."""
+    """Writes one run's manifests, and removes the checkpoints they made obsolete."""
 
     def __init__(
         self,
@@ -31,10 +31,10 @@ class ManifestWriter:
         on_done: Callable[[EpochManifest, EverstreamError | None], None],
         on_trouble: Callable[[str], None],
     ) -> None:
-        """removes_objects: with the manifests go the objects that no other names; otherwise the
-        coordinator says which go.
-        on_done: told of every manifest whether it is written. on_trouble: told what failed but
-        stops nobody."""
+        """removes_objects: removing a manifest also removes the objects that no other manifest
+        names; otherwise the coordinator decides what to remove.
+        on_done: called for every manifest with the outcome of its write. on_trouble: called for
+        failures that stop nothing."""
         self.store = store
         self.lease = lease
         self._removes_objects = removes_objects
@@ -51,18 +51,18 @@ class ManifestWriter:
         self._work.put(work)
 
     def stop(self) -> None:
-        """Ends after the work that was put in before; nobody waits for it."""
+        """Ends after the queued work; does not wait for it."""
         self._work.put(None)
 
     def deliver(self) -> None:
-        """Tell, on the caller's thread, what became of the work."""
+        """Report the outcomes of the work, on the caller's thread."""
         while not self._outcomes.empty():
             self._outcomes.get()()
 
     def _loop(self) -> None:
         try:
             self._work_off()
-        except BaseException:  # nobody would ever write a manifest again: the run must not go on
+        except BaseException:  # no manifest could be written any more: end the run
             text = f"the thread that writes manifests broke: {traceback.format_exc()}"
             self._outcomes.put(partial(_raise, InternalError(text)))
 
@@ -78,7 +78,7 @@ class ManifestWriter:
                 self._remove(partial(self.store.prune, KEPT_MANIFESTS, objects=objects))
 
     def _write(self, manifest: EpochManifest) -> EverstreamError | None:
-        """Returns only when it is known whether the manifest is there."""
+        """Returns only when it is certain whether the manifest is in the store."""
         body = replace(manifest, written_at=time.time()).to_json()
         try:
             self.store.append_manifest(self.lease, body, self._wait_for_store)
@@ -87,7 +87,7 @@ class ManifestWriter:
         return None
 
     def _wait_for_store(self, trouble: Exception) -> None:
-        text = f"nobody knows yet whether the newest manifest is in the store: {said(trouble)}"
+        text = f"not known yet whether the newest manifest is in the store: {said(trouble)}"
         if text != self._said_of_store:
             self._said_of_store = text
             self._outcomes.put(partial(self._on_trouble, text))
@@ -96,7 +96,7 @@ class ManifestWriter:
     def _remove(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except Exception as error:  # whatever it is, manifests are still to be written
+        except Exception as error:  # any error: manifests must still be written
             text = f"older checkpoints could not be removed: {said(error)}"
             self._outcomes.put(partial(self._on_trouble, text))
 

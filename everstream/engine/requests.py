@@ -1,4 +1,4 @@
-"""What others ask a running driver for, from any thread; its own thread does it when it comes by."""
+"""Requests to a running driver, from any thread; the driver's thread performs them in its loop."""
 
 import threading
 from collections.abc import Callable
@@ -6,11 +6,11 @@ from concurrent.futures import Future
 
 from everstream.errors import EverstreamError, RunFailed
 
-ENDED = "the run has ended: it can be asked for nothing any more"
+ENDED = "the run has ended and accepts no more requests"
 
 
 class Requests:
-    """Work that waits for the driver's thread."""
+    """Work queued for the driver's thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -18,7 +18,7 @@ class Requests:
         self._ended = False
 
     def ask(self, work: Callable[[], str]) -> Future[str]:
-        """What was done, in words, once it is."""
+        """Resolves, once the work is done, to a sentence about it."""
         asked: Future[str] = Future()
         with self._lock:
             if not self._ended:
@@ -28,7 +28,7 @@ class Requests:
         return asked
 
     def fulfil(self) -> None:
-        """Do what was asked for. On the driver's thread."""
+        """Perform the requests. On the driver's thread."""
         while self._waiting:
             with self._lock:
                 work, asked = self._waiting.pop(0)

@@ -1,7 +1,7 @@
-"""The numbers of shards that somebody wants: requests from other threads, and what the store records.
+"""Requested numbers of shards: requests from other threads, and what the store records of them.
 
-A request is recorded in the store first, so that the next driver knows of it. When and how a run
-takes another plan is decided in `core/plan_change.py`.
+A request is recorded in the store first, so that the next driver finds it. `core/plan_change.py`
+decides when and how a run switches to another plan.
 """
 
 import threading
@@ -21,7 +21,7 @@ from everstream.state.store import CheckpointStore
 
 
 class ScaleRequests:
-    """What `everstream scale` and `run.scale` ask a driver for, and what they are answered."""
+    """Requests of `everstream scale` and `run.scale` to a driver, and the answers to them."""
 
     def __init__(self, config: RunConfig, plan: Plan, control: Control) -> None:
         self._config = config
@@ -32,10 +32,10 @@ class ScaleRequests:
         self._ended = False
 
     def ask(self, wanted: Mapping[str, int], plan: Plan) -> Future[str]:
-        """Other numbers of shards; what was done, in words, once they are at work. From any thread."""
+        """Request other numbers of shards; resolves when they are running. From any thread."""
         if self._config.checkpoint is None:
             raise UserError(
-                "this run takes no checkpoints, so its shards cannot be changed while it goes on: "
+                "this run takes no checkpoints, so its shards cannot be changed while it is active: "
                 "start it with checkpoint=es.Coordinated()."
             )
         check_wanted(wanted, plan)
@@ -48,18 +48,18 @@ class ScaleRequests:
         return asked
 
     def want(self, wanted: Mapping[str, int]) -> None:
-        """Record other numbers of shards in the store; from then on they are `wanted`."""
+        """Record other numbers of shards in the store; `wanted` returns them from then on."""
         self._control.spread({n: Shards(count, self._written[n]) for n, count in wanted.items()})
 
     @property
     def wanted(self) -> dict[str, int]:
-        """Operator -> number of shards that the store says, where the program does not."""
+        """Operator -> number of shards requested in the store, where it differs from the program."""
         return wanted_counts(self._control.shards, self._written)
 
     def withdraw(self, refused: Plan, plan: Plan, error: EverstreamError) -> None:
-        """What was wanted cannot be had, and this plan stays: the next driver must not try it again.
+        """The request cannot be met and the current plan stays: the next driver must not retry it.
 
-        Whatever somebody has asked for since then stays wanted.
+        Requests made since then are kept.
         """
         tried, counts = shard_counts(refused), shard_counts(plan)
         undone = {name: tried[name] for name in self.wanted if counts.get(name) != tried.get(name)}
@@ -74,7 +74,7 @@ class ScaleRequests:
             asked.set_exception(error)
 
     def answer(self, plan: Plan) -> None:
-        """Answer those who asked for what this plan has."""
+        """Answer the requests that this plan meets."""
         counts = shard_counts(plan)
         with self._lock:
             waiting, self._waiting = self._waiting, []
@@ -99,7 +99,7 @@ class ScaleRequests:
 def check_wanted(
     wanted: Mapping[str, int], plan: Plan, newest: EpochManifest | None = None
 ) -> Plan:
-    """The plan with these numbers; a UserError if it cannot be, or not from this checkpoint."""
+    """The plan with these numbers; a UserError if it is invalid or this checkpoint rules it out."""
     for name, count in wanted.items():
         plan.shard_for(name)
         if count < 1:
@@ -112,23 +112,23 @@ def check_wanted(
 
 
 def as_written(plan: Plan) -> dict[str, int]:
-    """Operator -> shards, as its program says, whatever was asked for since."""
+    """Operator -> shards as the program sets them, without later requests."""
     return shard_counts(rescaled(plan, {}, plan.key_groups))
 
 
 def as_wanted(
     plan: Plan, store: CheckpointStore, newest: EpochManifest | None, key_groups: int | None
 ) -> Plan:
-    """The plan with the numbers of shards that somebody has asked for.
+    """The plan with the requested numbers of shards.
 
-    key_groups: that the user wants; otherwise keys are in the groups that the store has.
+    key_groups: as set by the user; None keeps the store's key groups.
     """
     counts = wanted_counts(read_settings(store.blobs).shards, as_written(plan))
     here = {name: count for name, count in counts.items() if name in plan.chain_of}
     groups = key_groups or (newest.key_groups if newest is not None else None)
     if newest is not None and groups is None:
-        # Stores of the first versions have a group per shard. Other groups would move keys, which an
-        # operator may not be able to do, so these stay until the shards change anyway.
+        # Stores of the first versions have a group per shard. Other groups would move keys, which not
+        # every operator supports, so these groups stay until the number of shards changes anyway.
         as_they_were = rescaled(plan, here, None)
         counts = shard_counts(as_they_were)
         if all(counts.get(name, shards) == shards for name, shards in newest.shard_counts.items()):
@@ -140,7 +140,7 @@ def as_wanted(
 def earlier_requests(
     plan: Plan, store: CheckpointStore
 ) -> Iterator[RequestHonoured | RequestRefused]:
-    """What becomes of the numbers of shards that were requested before the run starts."""
+    """What becomes of requests for shards that were made before the run started."""
     written = as_written(plan)
     for name, request in read_settings(store.blobs).shards.items():
         asked = f"{request.wanted} shard(s) were requested for '{name}'"
@@ -148,14 +148,14 @@ def earlier_requests(
             yield RequestRefused("rescale", f"{asked}, which the pipeline no longer has")
         elif request.written != written[name]:
             now = f"its program now has {written[name]} instead of {request.written}"
-            yield RequestRefused("rescale", f"{asked}, but {now}: the program counts")
+            yield RequestRefused("rescale", f"{asked}, but {now}: the program's number is used")
         elif request.wanted != written[name]:
             had = f"instead of {written[name]}, as requested"
             yield RequestHonoured("rescale", f"'{name}' has {request.wanted} shard(s) {had}")
 
 
 def wanted_counts(recorded: Mapping[str, Shards], written: Mapping[str, int]) -> dict[str, int]:
-    """Operator -> shards that were asked for since its program said how many it has."""
+    """Operator -> shards requested since the program last changed its number."""
     return {
         name: request.wanted
         for name, request in recorded.items()

@@ -1,4 +1,4 @@
-"""What a run gives back: counts, timings, checkpoints, one report per failure, and output."""
+"""The result of a run: counts, timings, checkpoints, one report per failure, and output."""
 
 import json
 from collections import Counter
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SHOWN = 1_000
-"""So much of what a function returns goes into the JSON of a result."""
+"""Maximum characters of a function's return value in the JSON of a result."""
 
 
 @dataclass
 class RunResult:
-    """What a run came to: counts, timings, checkpoints, a report per failure, collected output.
+    """The result of a run: counts, timings, checkpoints, a report per failure, collected output.
 
     >>> result = es.Pipeline("squares").source(es.Range(4)).map(lambda n: n * n).collect().run()
     >>> result.outcome.value, result.records_in, result.records_out
@@ -43,17 +43,17 @@ class RunResult:
 
     pipeline: str
     outcome: Outcome
-    """Finished, or stopped; a run that failed raises instead."""
+    """Finished or stopped; a run that failed raises its error instead."""
     wall_s: float
-    """From the first shard running to the end; Spark's own start is not in it."""
+    """From the start of the first shard to the end; does not include the start of Spark."""
     startup_s: float
-    """From the call to the first shard running, most of it Spark's own start."""
+    """From the call to the start of the first shard, most of it the start of Spark."""
     counts: dict[str, tuple[int, int]]
     """Operator -> records in, records out, over all shards; each record counted once."""
     sources: tuple[str, ...]
     sinks: tuple[str, ...]
     checkpoints: list[EpochManifest] = field(default_factory=list)
-    """The epochs that became stable, in the order they did; the newest 1,000 of them."""
+    """The epochs that became stable, in that order; the newest 1,000."""
     checkpoint_count: int = 0
     """How many epochs became stable."""
     recoveries: list[RecoveryReport] = field(default_factory=list)
@@ -61,26 +61,26 @@ class RunResult:
     recovery_count: int = 0
     """How many failures the run survived."""
     events: list[RunEvent] = field(default_factory=list)
-    """Those that have a sentence, the newest 1,000; `everstream.events` describes them."""
+    """The events that have a sentence, the newest 1,000; `everstream.events` describes them."""
     store: str = ""
     resumed_from: int = 0
-    """The epoch the run went on from; 0 if it started from nothing."""
+    """The epoch the run resumed from; 0 if it started without a checkpoint."""
     skipped: dict[str, int] = field(default_factory=dict)
-    """Operator -> records left out because of an error, of those with on_error= that left any."""
+    """Operator -> records skipped because of an error (on_error=); operators that skipped any."""
     outputs: Mapping[str, list[Batch]] = field(default_factory=dict)
     """Collect sink -> its batches; easier to read with `collected` or `to_polars`."""
     checkpoint_stats: CheckpointStats = field(default_factory=CheckpointStats)
-    """The checkpoints of single shards."""
+    """The checkpoints of individual shards."""
     lost_frames: int = 0
-    """Frames that died with a log in memory."""
+    """Frames lost because their log was only in memory."""
     forfeited: float = 0.0
-    """Records that paced sources without catch_up did not give in time and do not make up for."""
+    """Records that paced sources without catch_up did not emit in time and do not make up for."""
     monitored: pl.DataFrame = field(default_factory=pl.DataFrame)
-    """What the run's monitor saw, a row per sample; no rows without one."""
+    """The samples of the run's sampler, one row each; no rows without a sampler."""
     started_s: float = 0.0
-    """When the first shard ran, on the clock of time.monotonic, as times of recoveries are."""
+    """When the first shard started, on the clock of time.monotonic, like the times of recoveries."""
     returned: Any = None
-    """What an annotated function returns, if the pipeline was made from one and has finished."""
+    """The return value of the annotated function that made the pipeline, if it has finished."""
 
     @property
     def notes(self) -> list[str]:
@@ -89,16 +89,16 @@ class RunResult:
 
     @property
     def records_in(self) -> int:
-        """Records that the sources gave, each counted once."""
+        """Records emitted by the sources, each counted once."""
         return sum(self.counts.get(name, (0, 0))[1] for name in self.sources)
 
     @property
     def records_out(self) -> int:
-        """Records that came to the sinks, each counted once."""
+        """Records that reached the sinks, each counted once."""
         return sum(self.counts.get(name, (0, 0))[0] for name in self.sinks)
 
     def _repr_html_(self) -> str:
-        """How a notebook shows it."""
+        """The notebook display."""
         return result_html(
             self.pipeline,
             self.outcome.value,
@@ -113,14 +113,14 @@ class RunResult:
         )
 
     def batches(self, name: str = "collect") -> list[Batch]:
-        """What a collect sink gathered, as it came: lists of records, or DataFrames."""
+        """The output of a collect sink as it arrived: lists of records, or DataFrames."""
         if name not in self.outputs:
             known = ", ".join(self.outputs) or "none"
             raise UserError(f"there is no collect sink '{name}'; this pipeline has: {known}.")
         return self.outputs[name]
 
     def collected(self, name: str = "collect") -> list[Any]:
-        """What a collect sink gathered, record by record; rows as dicts.
+        """The output of a collect sink, record by record; rows as dicts.
 
         >>> es.Pipeline("rows").source(es.Range(2, column="n")).collect().run().collected()
         [{'n': 0}, {'n': 1}]
@@ -128,10 +128,10 @@ class RunResult:
         return [record for batch in self.batches(name) for record in records_of(batch)]
 
     def to_polars(self, name: str = "collect") -> pl.DataFrame:
-        """What a collect sink gathered, as one Polars DataFrame.
+        """The output of a collect sink as one Polars DataFrame.
 
-        Tuples become the columns `_1`, `_2`, ..., other records that are no dicts `value`. Where a
-        record has no such column, None stands there.
+        Tuples become the columns `_1`, `_2`, ...; dicts become columns by key; other records become
+        the column `value`. A column that a record does not have is None.
 
         >>> es.Pipeline("numbers").source(es.Range(3)).collect().run().to_polars()["value"].sum()
         3
@@ -147,7 +147,7 @@ class RunResult:
             ) from problem
 
     def to_spark(self, spark: "SparkSession", name: str = "collect") -> "DataFrame":
-        """What a collect sink gathered, as a Spark DataFrame.
+        """The output of a collect sink as a Spark DataFrame.
 
         >>> pipeline = es.Pipeline("to-spark").source(es.Range(3, column="n")).collect()
         >>> pipeline.run(spark=spark).to_spark(spark).filter("n > 0").count()
@@ -156,7 +156,7 @@ class RunResult:
         return spark.createDataFrame(self.to_polars(name).to_arrow())
 
     def to_json(self) -> dict[str, Any]:
-        """The result without its output, as plain values: what `everstream run --json` writes."""
+        """The result without its output, as plain values: the content of `everstream run --json`."""
         rate = self.records_in / self.wall_s if self.wall_s > 0 else 0.0
         return {
             "pipeline": self.pipeline,
@@ -182,7 +182,7 @@ class RunResult:
         }
 
     def left_out(self, graph: Graph) -> list[str]:
-        """What a user should know is missing from the output, in words."""
+        """Sentences about records that are missing from the output."""
         texts = []
         if self.lost_frames:
             texts.append(
@@ -191,26 +191,26 @@ class RunResult:
             )
         if self.forfeited >= 1:
             texts.append(
-                f"{self.forfeited:,.0f} record(s) were due while a source could not give them, and "
+                f"{self.forfeited:,.0f} record(s) were due while a source could not emit them, and "
                 "are not made up for: the load was lower than its pattern, and latencies do not "
-                "show that waiting; catch_up=True (--catch-up) counts it"
+                "include that waiting; catch_up=True (--catch-up) includes it"
             )
         for name, count in self.skipped.items():
             kept = graph.nodes[name].dead_letters is not None
             where = f"; they are kept in {self.store}/dead_letters/{name}" if kept else ""
             written_as = graph.nodes[name].written_as
-            texts.append(f"'{written_as}' left out {count} record(s) with errors{where}")
+            texts.append(f"'{written_as}' skipped {count} record(s) with errors{where}")
         return texts
 
     def write_json(self, path: str | Path) -> None:
-        """`to_json` into a file; `everstream.planning.advise(from_run=...)` reads it."""
+        """Write `to_json` to a file; `everstream.planning.advise(from_run=...)` reads it."""
         Path(path).write_text(json.dumps(self.to_json(), indent=2) + "\n")
 
 
 def result_of(
     plan: Plan, store: str, outcome: Outcome, newest: EpochManifest | None, resumed_from: int
 ) -> RunResult:
-    """What the newest checkpoint counts and the sinks hand back; the rest is the driver's to tell."""
+    """Counts from the newest checkpoint and output from the sinks; the driver adds the rest."""
     counts: dict[str, tuple[int, int]] = {}
     skipped: Counter[str] = Counter()
     for record in newest.records.values() if newest is not None else ():
@@ -245,7 +245,7 @@ def _shortened(text: str) -> str:
 
 
 def checkpoint_json(event: EpochStable) -> dict[str, Any]:
-    """One checkpoint in the JSON of a result."""
+    """One checkpoint in the JSON form of a result."""
     return {
         "epoch": event.epoch,
         "final": event.final,

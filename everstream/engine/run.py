@@ -55,9 +55,9 @@ from everstream.state.store_lock import held
 
 
 def launch(pipeline: Pipeline, config: RunConfig) -> RunHandle:
-    """A run of a pipeline on Spark until its sources end or it is stopped, about to begin.
+    """A run of a pipeline on Spark until its sources end or it is stopped, ready to start.
 
-    What is wrong with the pipeline, or with the options for it, is raised here, before Spark starts.
+    Mistakes in the pipeline or its options are raised here, before Spark starts.
     """
     began_s = time.monotonic()
     groups = KEY_GROUPS if config.key_groups is None else config.key_groups
@@ -104,7 +104,7 @@ def launch(pipeline: Pipeline, config: RunConfig) -> RunHandle:
                 ) as grant,
             ):
                 more = config.workers is not None or config.autoscale is not None
-                least = grant.workers if more else 0  # for shards that come later
+                least = grant.workers if more else 0  # for shards added later
                 spread_out = spread(plan, grant.workers, at_least=least)
                 with (
                     served(handle, config.ui, url, config.key_file),
@@ -137,7 +137,7 @@ def launch(pipeline: Pipeline, config: RunConfig) -> RunHandle:
 def run(
     pipeline: Pipeline, options: RunOptions | None = None, **overrides: Unpack[RunOptionsDict]
 ) -> RunResult:
-    """Launch, and wait for the end: on the caller's thread, which Ctrl-C stops."""
+    """Launch, and wait for the end on the caller's thread; Ctrl-C stops the run."""
     return launch(pipeline, RunConfig.of(in_force(options, overrides))).here()
 
 
@@ -160,7 +160,7 @@ class _Run:
     handle: RunHandle
     about: About
     overlooked: list[str] = field(default_factory=list)
-    """Input that is there and not read."""
+    """Input that exists but is not read."""
 
     def to_the_end(self, url: str, taken: Lease | None) -> RunResult:
         opened = open_store(self.config, self.plan, url, taken)
@@ -190,7 +190,7 @@ class _Run:
             EngineJob(self.config, self.plan, self.context, opened, heartbeat.replaced, self._begin)
         )
         if end.outcome in COMPLETE:
-            with suppress(StoreError):  # then the next run shows the last results again
+            with suppress(StoreError):  # the next run then publishes the last results again
                 opened.store.note_shown()
         return self._result(opened, end)
 

@@ -1,9 +1,9 @@
-"""Temporary folders that tell whose they are, so that those of the dead can be removed.
+"""Temporary folders named after the process that made them, so that abandoned ones can be removed.
 
-A process that gets SIGKILL cannot tidy up. Its folder's name says which process made it: the next
-run removes those whose maker is provably gone. A process is told by its number,
-by when it started, and by the namespace its number counts in, so that neither a number that was
-given out again nor another container on the same disk can be mistaken for it.
+A process that gets SIGKILL cannot clean up. Its folder's name identifies the process: the next run
+removes folders whose process is provably gone. A process is identified by its number, its start
+time and the namespace of its number, so that neither a reused number nor another container on the
+same disk can be mistaken for it.
 """
 
 import os
@@ -29,12 +29,12 @@ def make_folder() -> str:
 
 @contextmanager
 def scratch_folder() -> Iterator[str]:
-    """One for workers to keep state in; gone when the run is over."""
+    """A folder for the state of workers; removed when the run ends."""
     folder = make_folder()
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)  # a worker that was told to leave may be at it
+        shutil.rmtree(folder, ignore_errors=True)  # a worker that is shutting down may still use it
 
 
 def _parent() -> Path:
@@ -43,7 +43,7 @@ def _parent() -> Path:
 
 
 def sweep() -> None:
-    """Remove what processes of ours left behind that are gone."""
+    """Remove the folders of Everstream processes that are gone."""
     here = _this_process()
     if here is None:
         return
@@ -53,14 +53,14 @@ def sweep() -> None:
             continue
         try:
             ours = folder.stat().st_uid == os.geteuid()
-        except FileNotFoundError:  # somebody else was faster
+        except FileNotFoundError:  # another process was faster
             continue
         if ours and _start_of(int(found[2])) != int(found[3]):
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def _this_process() -> tuple[int, int, int] | None:
-    """Namespace, number and start; None where the system does not tell."""
+    """Namespace, number and start time; None where the system does not provide them."""
     start = _start_of(os.getpid())
     try:
         namespace = os.stat("/proc/self/ns/pid").st_ino
@@ -70,7 +70,7 @@ def _this_process() -> tuple[int, int, int] | None:
 
 
 def _start_of(pid: int) -> int | None:
-    """When a process started, in ticks since the machine did; None if there is none."""
+    """When a process started, in ticks since boot; None if there is no such process."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

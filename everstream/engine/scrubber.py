@@ -1,8 +1,8 @@
-"""Reads what is kept, slowly, while the run goes on: damage is found while a whole copy is there.
+"""Reads stored objects slowly while a run is active, to find damage while an intact copy exists.
 
-An object that nobody reads for weeks may rot, and then its copy; only then would a recovery miss it.
-So one object after the other is read and compared with its checksum, and one that is damaged is
-written anew from its copy, and said. It costs at most `RATE_BYTES_PER_S` of reading.
+An object that is not read for weeks may rot, and then its copy; a recovery would find out too late.
+So the scrubber reads one object after the other and compares it with its checksum. It rewrites a
+damaged object from its copy and reports that. It reads at most `RATE_BYTES_PER_S`.
 """
 
 import threading
@@ -17,11 +17,11 @@ from everstream.state.store import CheckpointStore
 RATE_BYTES_PER_S = 1_000_000
 SHORTEST_PAUSE_S = 10.0
 LARGEST_BYTES = 256_000_000
-"""Larger objects are left to `everstream checkpoints --verify`: the driver would hold one whole."""
+"""Larger objects are left to `everstream checkpoints --verify`: the driver holds one in memory."""
 
 
 class Scrubber:
-    """A thread that reads one object at a time. What it has to say is fetched with `found`."""
+    """A thread that reads one object at a time. `found` returns its messages."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Scrubber:
         self._stop = threading.Event()
         self._said: SimpleQueue[str] = SimpleQueue()
         self._read: set[ObjectRef] = set()
-        """What was read in this round."""
+        """The objects read in this round."""
 
     def start(self) -> None:
         threading.Thread(target=self._loop, name="everstream-scrub", daemon=True).start()
@@ -44,7 +44,7 @@ class Scrubber:
         self._stop.set()
 
     def found(self) -> list[str]:
-        """What is to be said since last time."""
+        """The messages since the last call."""
         return [self._said.get() for _ in range(self._said.qsize())]
 
     def _loop(self) -> None:
@@ -52,11 +52,11 @@ class Scrubber:
         try:
             while not self._stop.wait(pause_s):
                 pause_s = max(self._shortest_pause_s, 2 * self.read_one() / RATE_BYTES_PER_S)
-        except BaseException:  # the run can do without, but not without a word
+        except BaseException:  # the run can continue without scrubbing, but must report it
             self._said.put(f"kept objects are no longer scrubbed: {traceback.format_exc()}")
 
     def read_one(self) -> int:
-        """Read the next object and its copy, and heal one by the other; its size."""
+        """Read the next object and its copy, and repair one from the other; returns its size."""
         kept = [ref for ref in dict.fromkeys(self._kept()) if ref.size_bytes <= LARGEST_BYTES]
         unread = [ref for ref in kept if ref not in self._read]
         if not unread:
@@ -67,9 +67,9 @@ class Scrubber:
         self._read = {*self._read & set(kept), ref}
         try:
             problem = self._store.weakness_of(ref)
-            if problem is not None and ref in self._kept():  # otherwise it is being removed
+            if problem is not None and ref in self._kept():  # otherwise it is being deleted
                 self._store.heal(ref)
                 self._said.put(f"object '{ref.name}' was healed: {problem}; check the disk")
         except EnvironmentFault:
-            return ref.size_bytes  # a store that cannot be reached is spoken of elsewhere
+            return ref.size_bytes  # an unreachable store is reported elsewhere
         return ref.size_bytes

@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Stoppable(Protocol):
-    """Whoever drives a run."""
+    """The driver of a run, as signal handlers see it."""
 
     @property
     def stop_requested(self) -> bool: ...

@@ -1,4 +1,4 @@
-"""Says that a call has not come back yet: for the few that the driver makes on its own thread."""
+"""Reports calls that have not returned yet: for the few that the driver makes on its own thread."""
 
 import threading
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ LOOK_EVERY_S = 0.25
 
 @contextmanager
 def said_when_slow(listener: Listener, what: str, limit_s: float) -> Iterator[None]:
-    """While the body runs: tell the listener once it takes longer than it should, and again."""
+    """While the body runs: report to the listener when it exceeds the limit, and again later."""
     over = threading.Event()
 
     def watch() -> None:

@@ -1,4 +1,4 @@
-"""A run takes hold of its store: the lease, and the checkpoints to go on from."""
+"""Opens the store for a run: takes the lease and finds the checkpoints to resume from."""
 
 import os
 import shutil
@@ -30,26 +30,26 @@ from everstream.state.store import CheckpointStore, Lease
 
 @dataclass(frozen=True)
 class OpenStore:
-    """A store that is this run's own, for as long as no other run takes it over."""
+    """A store that belongs to this run until another run takes it over."""
 
     url: str
     store: CheckpointStore
     lease: Lease
     earlier: list[EpochManifest]
-    """The checkpoints to go on from, newest first; none if the run starts from nothing."""
+    """The checkpoints to resume from, newest first; none if the run starts without one."""
     plan: Plan
-    """What the run begins with."""
+    """The plan that the run starts with."""
     next_plan: Plan | None = None
-    """What it goes on with once nothing is on its way any more, if that is another one."""
+    """The plan to switch to once nothing is in flight, if it is a different one."""
     unwritten: bool = False
-    """The newest of `earlier` is shared out among other shards, and not in the store yet."""
+    """The newest of `earlier` was redistributed to other shards and is not in the store yet."""
 
     @property
     def newest(self) -> EpochManifest | None:
         return self.earlier[0] if self.earlier else None
 
     def tidy(self, config: RunConfig) -> None:
-        """Remove what an earlier run has begun and not finished."""
+        """Remove what an earlier run started and did not finish."""
         slow_after_s = config.policy.slow_after_s
         with said_when_slow(config.listener, f"tidying the store {self.url}", slow_after_s):
             self.store.sweep(self.lease)
@@ -57,7 +57,7 @@ class OpenStore:
 
 @contextmanager
 def store_folder(url: str | None) -> Iterator[str]:
-    """The URL of the store; a folder that is thrown away if there is none."""
+    """The URL of the store; a temporary folder if there is none."""
     if url is not None:
         yield url
         return
@@ -65,15 +65,15 @@ def store_folder(url: str | None) -> Iterator[str]:
     try:
         yield folder
     finally:
-        # A worker that was told to leave may still be writing: that must not hide how the run
-        # ended, so what cannot be removed now is left to the system's temporary folder.
+        # A worker that is shutting down may still be writing. That must not hide how the run ended,
+        # so files that cannot be removed now stay in the system's temporary folder.
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def open_store(config: RunConfig, plan: Plan, url: str, taken: Lease | None = None) -> OpenStore:
     """Take the lease and find the earlier checkpoints; without any, sinks start fresh as well.
 
-    taken: the lease, if it was taken already.
+    taken: the lease, if it has been taken already.
     """
     store = CheckpointStore.at(url, config.store_key)
     listener, slow_after_s = config.listener, config.policy.slow_after_s
@@ -87,7 +87,7 @@ def open_store(config: RunConfig, plan: Plan, url: str, taken: Lease | None = No
         store.hold(lease)
         if config.fresh:
             store.forget_all(lease)
-            forget_settings(store.blobs, settings)  # but not what was asked of this run
+            forget_settings(store.blobs, settings)  # but keep the requests to this run
         earlier = checkpoints_in(store)
         for skipped in store.skipped:
             listener.on_event(StoreDamaged(skipped.path, skipped.reason))
@@ -119,7 +119,7 @@ def open_store(config: RunConfig, plan: Plan, url: str, taken: Lease | None = No
             put_back(other, savepoint(other, origin.name), store)
         wished = found.wished or (begins[0] if origin is not None else None)
         if wished is not None:
-            # At once, so that what the user wished is done once, whatever happens from here on.
+            # At once, so that the user's request is performed once, even if the run fails after this.
             if wished.is_doubtful:
                 wished = wished.gone_back_to(wished)
             store.append_manifest(lease, replace(wished, rewound=False).to_json())
@@ -139,9 +139,9 @@ def _resumes_from(manifest: EpochManifest, operator: str) -> dict[int, int]:
 
 
 def predecessor(store: CheckpointStore, config: RunConfig) -> int | None:
-    """The lease of the driver whose place we take, if our monitor says that there was one.
+    """The lease of the dead driver that this run replaces, if the supervisor reports one.
 
-    A standby may have been quicker: then the store is no longer this command's.
+    If a standby was faster, the store no longer belongs to this command.
     """
     heartbeat = read_heartbeat(store.blobs) if config.turn.goes_on else None
     if heartbeat is None:
@@ -149,17 +149,16 @@ def predecessor(store: CheckpointStore, config: RunConfig) -> int | None:
     if heartbeat.command != config.turn.command:
         raise LeaseLost(
             f"'{heartbeat.owner}' has taken over this store with lease {heartbeat.lease} while the driver "
-            "was away: the pipeline goes on there, and this run ends."
+            "was away: the pipeline continues there, and this run ends."
         )
     return heartbeat.lease
 
 
 def check_store(config: RunConfig, plan: Plan, url: str) -> Plan:
-    """Raise a UserError if this pipeline cannot go on from what is in the store; only reads.
+    """Raise a UserError if this pipeline cannot resume from the store; only reads.
 
-    The plan with what was asked for in the store.
-
-    Before Spark starts, because that takes longer than to find out that it was for nothing.
+    Returns the plan with the requests recorded in the store. Runs before Spark starts, because
+    starting Spark takes longer than finding out that the run is refused.
     """
     check_names(plan.graph)
     if config.fresh:
@@ -184,7 +183,7 @@ def checkpoints_in(store: CheckpointStore) -> list[EpochManifest]:
     if store.skipped and not found:
         raise StoreError(
             f"no checkpoint in {store.blobs!r} can be read ({store.skipped[-1].path}: "
-            f"{store.skipped[-1].reason}), so nobody knows how far the run had come. Restore the "
+            f"{store.skipped[-1].reason}), so the position of the run is lost. Restore the "
             "store from a backup; or start over with --fresh, which deletes what is left of it and "
             "the output."
         )
@@ -192,12 +191,12 @@ def checkpoints_in(store: CheckpointStore) -> list[EpochManifest]:
 
 
 def owner_of(pipeline: str) -> str:
-    """Who this run is, for other runs that find its store taken."""
+    """The name of this run, for other runs that find its store taken."""
     return f"{pipeline} pid {os.getpid()} on {socket.gethostname()}"
 
 
 def _holder_elsewhere(store: CheckpointStore) -> str | None:
-    """Who used the store last, if that was on another machine: we cannot see whether it lives."""
+    """The last user of the store, if on another machine: its liveness cannot be checked from here."""
     holder = store.survey().holder
     if holder is None or holder.owner.rpartition(" on ")[2] == socket.gethostname():
         return None
@@ -205,7 +204,7 @@ def _holder_elsewhere(store: CheckpointStore) -> str | None:
 
 
 def sinks_of(graph: Graph) -> Iterator[tuple[str, Sink]]:
-    """Every sink with its operator's name, those for dead letters included."""
+    """Every sink with its operator's name, including those for dead letters."""
     for node in graph.nodes.values():
         for sink in (node.what if node.kind is Kind.SINK else None, node.dead_letters):
             if isinstance(sink, Sink):

@@ -1,1 +1,1 @@
-"""What a run shows of itself: its history, metrics, traces, and the page."""
+"""Observing a run: its history, metrics, traces, and the page."""

@@ -66,7 +66,7 @@ def test_a_worker_killed_for_want_of_memory_is_told_of_with_its_operator(
     (report,) = result.recoveries
     assert "killed by SIGKILL" in report.what and "operator 'hungry' (shard 0)" in report.what
     if os.access(KMSG, os.R_OK):
-        assert "by the kernel for want of memory: it had taken" in report.what
+        assert "by the kernel for lack of memory: it had used" in report.what
         assert "its control group has no more" in report.what
     else:
         assert "probably out of memory" in report.what

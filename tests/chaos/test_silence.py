@@ -112,7 +112,7 @@ def leave_by_kill() -> None:
     ("leave", "told"),
     [
         (leave_by_exit, "os._exit(3), in operator 'leave' (shard 0), in File"),
-        (leave_by_kill, "; the last at work there was operator 'leave' (shard 0)"),
+        (leave_by_kill, "; its last operator was operator 'leave' (shard 0)"),
     ],
 )
 def test_a_process_that_just_ends_is_told_of_with_its_operator(

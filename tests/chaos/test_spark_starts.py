@@ -40,12 +40,12 @@ def test_a_spark_that_is_killed_while_it_starts_is_tried_again(tmp_path: Path) -
         cwd=tmp_path,
     )
     kill_starting(command, answers=False)
-    command.wait_for("another driver", lambda: command.says("starting it again (1 of 3)"))
+    command.wait_for("another driver", lambda: command.says("restarting it (1 of 3)"))
     command.wait_for("output", lambda: committed(out).total() >= 10_000)
     command.driver().kill()
-    command.wait_for("another driver", lambda: command.says("starting it again (2 of 3)"))
+    command.wait_for("another driver", lambda: command.says("restarting it (2 of 3)"))
     kill_starting(command, answers=True)
-    command.wait_for("another driver", lambda: command.says("starting it again (3 of 3)"))
+    command.wait_for("another driver", lambda: command.says("restarting it (3 of 3)"))
     open_gate(tmp_path, TOTAL)
     assert command.end() == 0, command.output
     result = json.loads((tmp_path / "result.json").read_text())
@@ -61,7 +61,7 @@ def test_a_spark_that_never_starts_ends_the_run_when_it_was_tried_often_enough(
     prepare(tmp_path, TOTAL)
     command = Command("run", "steady.py", "--max-restarts", "1", cwd=tmp_path)
     kill_starting(command, answers=False)
-    command.wait_for("another driver", lambda: command.says("starting it again (1 of 1)"))
+    command.wait_for("another driver", lambda: command.says("restarting it (1 of 1)"))
     kill_starting(command, answers=False)
     assert command.end() == 1
     assert "the driver died 2 times (Spark went away: Spark's process was killed" in command.output

@@ -78,7 +78,7 @@ def test_a_standby_goes_on_when_everything_of_the_first_is_killed(tmp_path: Path
     stage.open(TOTAL)
     assert third.end() == 0, third.output
     assert fourth.end() == 0, fourth.output
-    assert fourth.says("the run that this one stood by for has finished"), fourth.output
+    assert fourth.says("the run that this standby waited for has finished"), fourth.output
     assert stage.is_exact()
 
 

@@ -59,8 +59,8 @@ GIVEN: dict[str, Callable[[], dict[str, Any]]] = {
 
 REFUSED_IN_EPOCHS = {
     "docs/guides/rescale.md": "numbers of shards are changed between two runs",
-    "docs/guides/measure-a-run.md": "a monitor reads shards while they run",
-    "docs/guides/keep-large-state-on-disk.md": "needs a process that stays there",
+    "docs/guides/measure-a-run.md": "monitor= samples running shards",
+    "docs/guides/keep-large-state-on-disk.md": "needs a permanent process",
 }
 """Documents with a program that engine="microbatch" refuses, and why."""
 

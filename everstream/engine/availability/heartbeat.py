@@ -1,8 +1,8 @@
-"""The heartbeat of a driver: says in the store that it lives, for as long as somebody stands by.
+"""The heartbeat of a driver: writes to the store that the driver is alive, while a standby waits.
 
-A thread of its own, so that a driver that is busy is not taken for dead. It looks now and then whether
-somebody waits, and whether somebody has taken over: a driver that was thought dead and wakes up again
-learns it here, at once, and not only when it next has something to write.
+It has a separate thread, so that a busy driver is not taken for dead. It checks at intervals whether
+a standby waits, and whether another driver has taken over: a driver that was considered dead and
+wakes up again finds out here, before it next writes to the store.
 """
 
 import threading
@@ -21,7 +21,7 @@ from everstream.state.heartbeat import Heartbeat, Life, Waiting, read_heartbeat,
 LOOK_EVERY_S = 2.0
 LAST_WORD_S = 5.0
 FORGET_AFTER_S = 30.0
-"""Whoever waits says so again before that."""
+"""A waiting standby renews its registration before this expires."""
 LIVES = {
     Outcome.FINISHED: Life.FINISHED,
     Outcome.STOPPED: Life.STOPPED,
@@ -31,7 +31,7 @@ LIVES = {
 
 
 class HeartbeatThread:
-    """Beats while somebody listens."""
+    """Sends heartbeats while a standby waits for them."""
 
     def __init__(self, blobs: Blobs, heartbeat: Heartbeat) -> None:
         self._blobs = blobs
@@ -42,28 +42,28 @@ class HeartbeatThread:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="everstream-heartbeat", daemon=True)
         self.outcome = Outcome.FAILED
-        """How the run has ended, once it has."""
+        """How the run ended, when it has."""
 
     def start(self) -> None:
-        with suppress(StoreError):  # whoever stands by may then try too early, which harms nobody
+        with suppress(StoreError):  # a standby may then try too early, which is harmless
             self._heartbeat.write(self._blobs)
         self._thread.start()
 
     def replaced(self) -> LeaseLost | None:
-        """What is known of whoever has taken over."""
+        """The error that describes the driver that has taken over; None until then."""
         return self._replaced
 
     def stop(self) -> None:
-        """The run is over: its last word tells a standby whether to take over.
+        """The run is over: the last heartbeat tells a standby whether to take over.
 
-        A store that hangs does not keep the run from ending.
+        A store that hangs does not delay the end of the run.
         """
         self._stop.set()
         self._thread.join(timeout=LAST_WORD_S)
 
     def _loop(self) -> None:
         self._beat_until_stopped()
-        with suppress(StoreError):  # then it falls silent, and a standby tries
+        with suppress(StoreError):  # then the heartbeats stop, and a standby tries
             self._look(time.monotonic())
             if self._replaced is None:
                 self._beat(LIVES[self.outcome])
@@ -72,7 +72,7 @@ class HeartbeatThread:
         look_s, wait_s = 0.0, 0.0
         while not self._stop.wait(wait_s):
             now_s = time.monotonic()
-            with suppress(StoreError):  # the next beat may get there
+            with suppress(StoreError):  # the next heartbeat may succeed
                 if now_s >= look_s:
                     look_s = now_s + LOOK_EVERY_S
                     self._look(now_s)
@@ -90,7 +90,7 @@ class HeartbeatThread:
         if heartbeat is not None and heartbeat.lease > self._heartbeat.lease:
             self._replaced = LeaseLost(
                 f"lease {self._heartbeat.lease} is lost: '{heartbeat.owner}' has taken over with lease "
-                f"{heartbeat.lease}. This driver must stop; nothing it has not made stable counts."
+                f"{heartbeat.lease}. This driver must stop; its work since the last stable checkpoint is discarded."
             )
 
     def _beat(self, life: Life) -> None:
@@ -100,7 +100,7 @@ class HeartbeatThread:
 
 @contextmanager
 def beating(opened: OpenStore, config: RunConfig, pipeline: str) -> Iterator[HeartbeatThread]:
-    """A heartbeat for a run; whoever runs says how it ended in `outcome`."""
+    """A heartbeat for a run; the caller sets `outcome` when the run ends."""
     heartbeat = Heartbeat(opened.lease.number, config.turn.command, owner_of(pipeline))
     beat = HeartbeatThread(opened.store.blobs, heartbeat)
     beat.start()

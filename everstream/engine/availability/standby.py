@@ -1,7 +1,7 @@
-"""A standby: waits, with Spark warm, until the driver of a store ends badly or falls silent.
+"""A standby: waits, with Spark started, until the driver of a store fails or falls silent.
 
-It asks the driver for signs of life through the store, looks at them by its own clock, and takes the
-lease when they stop: from then on the other one can add nothing. Of several standbys one gets it.
+It asks the driver for heartbeats through the store and times them by its own clock. When they stop,
+it takes the lease, which fences the other driver. Of several standbys, one gets the lease.
 """
 
 import time
@@ -23,7 +23,7 @@ from everstream.state.heartbeat import WAITING, Heartbeat, Waiting, read_heartbe
 from everstream.state.store import CheckpointStore, Lease
 
 BEATS = 5
-"""So many signs of life a silent driver has left out."""
+"""The driver is silent when this many heartbeats are missing."""
 LOOKS = 10
 REMIND_EVERY_S = FORGET_AFTER_S / 3
 
@@ -49,14 +49,14 @@ class StandingBy:
         self._detector = FailureDetector(command, silence_s, LOOK_EVERY_S)
         self._waiting = Waiting(owner, silence_s / BEATS)
         self._unheard = -1
-        """The newest lease, if its holder has given no sign of life when it was first seen."""
+        """The newest lease, if its holder had sent no heartbeat when it was first seen."""
         self._watched = -1
-        """The lease of the driver that was last told that somebody waits."""
+        """The lease of the last driver that was notified of this standby."""
         self._remind_s = 0.0
         self._said = ""
 
     def wait(self) -> Lease | Outcome:
-        """The lease, once it is this one's turn; or how the run ended that it stood by for."""
+        """The lease, when this standby takes over; or how the run ended that it waited for."""
         while not self._is_stopped():
             try:
                 found = self._look(time.monotonic())
@@ -83,19 +83,19 @@ class StandingBy:
                 self._say(f"standing by: {owner} has the store")
                 return None
             case Verdict.FINISHED:
-                self._tell("the run that this one stood by for has finished")
+                self._tell("the run that this standby waited for has finished")
                 return Outcome.FINISHED
             case Verdict.STOPPED:
                 self._tell(
-                    "the run that this one stood by for was stopped on purpose, with a checkpoint: the "
-                    "standby ends as well"
+                    "the run that this standby waited for was stopped on purpose, with a checkpoint: "
+                    "the standby ends as well"
                 )
                 return Outcome.STOPPED
             case Verdict.TAKE_OVER:
                 return self._take_over(heartbeat.lease if heartbeat is not None else None, now_s)
 
     def _take_over(self, lease: int | None, now_s: float) -> Lease | None:
-        """From the holder of this lease, or from whoever had a newer one before and was not heard of."""
+        """From the holder of this lease, or of a newer one that has sent no heartbeat."""
         holder = self._store.survey().holder
         newest = holder.number if holder is not None else 0
         if lease is None:
@@ -104,12 +104,12 @@ class StandingBy:
             lease = max(lease, newest)
         try:
             taken = self._store.acquire_lease(self._owner, after=lease)
-        except LeaseLost as error:  # somebody was quicker, and will be heard of
+        except LeaseLost as error:  # another standby was faster and will send heartbeats
             self._unheard = newest
             self._detector.overtaken(now_s)
             self._say(f"standing by: {error.message.partition('. ')[0]}")
             return None
-        with suppress(StoreError):  # the run says it again
+        with suppress(StoreError):  # the run writes it again
             Heartbeat(taken.number, self._command, self._owner).write(self._store.blobs)
         if holder is not None:
             self._listener.on_event(StoreTaken(holder.owner, standby=True))
@@ -127,7 +127,7 @@ class StandingBy:
 def stood_by(
     config: RunConfig, plan: Plan, keeps_slots: bool, url: str, is_stopped: Callable[[], bool]
 ) -> Lease | Outcome | None:
-    """Wait for this run's turn, if it is to stand by; the lease it has then, or how the other ended."""
+    """Wait to take over, if this run is a standby; returns its lease, or how the other run ended."""
     turn, store = config.turn, CheckpointStore.at(url, config.store_key)
     if turn.silence_s is None:
         predecessor(store, config)

@@ -1,7 +1,7 @@
-"""A database or broker that is away for a moment does not keep a run from starting.
+"""Retries at start-up: a short outage of a database or broker does not prevent a run from starting.
 
-While a run goes on, whatever cannot be reached is tried again. The same holds while it starts: errors
-that may be over soon are tried again with growing pauses, up to a deadline that the messages name.
+An active run retries services that it cannot reach. A starting run does the same: it retries errors
+that may be temporary with growing pauses, up to a deadline that the messages name.
 """
 
 import time
@@ -18,7 +18,7 @@ LONGEST_PAUSE_S = 5.0
 
 
 class Starting:
-    """Tries again what a run needs to start, until its deadline has passed."""
+    """Retries what a run needs to start, until a deadline."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Starting:
         self._said = ""
 
     def reach(self, work: Callable[[], T]) -> T:
-        """What this comes to, once everything that it needs can be reached."""
+        """Return the result of `work` as soon as everything it needs can be reached."""
         pause_s = FIRST_PAUSE_S
         while True:
             try:
@@ -57,7 +57,7 @@ class Starting:
         waited_s = now_s - self._failing_since_s
         if waited_s + pause_s > self._timeout_s:
             raise ConnectionLost(
-                f"{error.message}\nThis was tried again for {waited_s:.0f} s; start_timeout "
+                f"{error.message}\nThis was retried for {waited_s:.0f} s; start_timeout "
                 f"(--start-timeout) is {self._timeout_s:g} s."
             ) from error
         if error.message != self._said:

@@ -1,1 +1,1 @@
-"""Faults that a user asks for: kills and injected errors."""
+"""Faults that a user requests: kills and injected errors."""

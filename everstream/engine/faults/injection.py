@@ -1,4 +1,4 @@
-"""Kills on purpose, as the driver sees them: which are left, which are due, which have happened."""
+"""Injected kills, from the driver's side: which are pending, which are due, which have happened."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from everstream.engine.reporting.listener import Listener
 
 @dataclass(frozen=True)
 class KillAfter:
-    """Worker: kill yourself when this shard has processed so many records."""
+    """Worker: kill yourself when this shard has processed this many records."""
 
     kill: int
     shard: ShardId
@@ -25,7 +25,7 @@ class KillAfter:
 
 @dataclass(frozen=True)
 class KillAt:
-    """Worker: kill yourself when this shard comes to this point for the so-many-th time."""
+    """Worker: kill yourself when this shard reaches this point for the given time."""
 
     kill: int
     shard: ShardId
@@ -41,7 +41,7 @@ class KillNow:
 
 
 class Injector:
-    """Hands each kill to the worker it is meant for; the driver's own it carries out itself."""
+    """Sends each kill to its worker, and performs the driver's kills itself."""
 
     def __init__(self, kills: Sequence[Kill], plan: Plan, listener: Listener) -> None:
         self.kills = list(kills)
@@ -49,12 +49,12 @@ class Injector:
         self.listener = listener
         self._done: set[int] = set()
         self._asked: dict[int, WorkerId] = {}
-        """Workers that were told to die now and have not said that they do."""
+        """Workers that were ordered to die and have not confirmed it."""
         self._times_at: Counter[Point] = Counter()
 
     def for_new_worker(self, worker: WorkerId) -> Iterator[KillAfter | KillAt]:
-        """What a worker that has just started must watch for by itself."""
-        # If the one before it died of something else first, it is this one's turn.
+        """The kills that a new worker must watch for."""
+        # If its predecessor died of another cause, its kills pass to this worker.
         self._asked = {number: asked for number, asked in self._asked.items() if asked != worker}
         for number, kill in self.left():
             shard = kill.target(self.plan)
@@ -66,7 +66,7 @@ class Injector:
                 yield KillAt(number, shard, kill.at, kill.occurrence)
 
     def due(self, running_s: float) -> Iterator[tuple[WorkerId, KillNow]]:
-        """Kills whose time has come, so long after the start."""
+        """Kills that are due at this time after the start."""
         for kill in self.kills:
             if _is_due(kill, running_s) and kill.of_driver(self.plan):
                 self._die(kill)
@@ -75,20 +75,20 @@ class Injector:
                 yield self.plan.worker_of[kill.target(self.plan)], KillNow(number)
 
     def add(self, kill: Kill) -> None:
-        """One more, asked for while the run goes on."""
+        """Add a kill that was requested during the run."""
         self.kills.append(kill)
 
     def asked(self, worker: WorkerId, number: int) -> None:
-        """A worker was told to die now: not again."""
+        """The worker has received the order to die: do not send it again."""
         self._asked[number] = worker
 
     def happening(self, number: int) -> None:
-        """A worker says that it is about to die."""
+        """A worker reports that it is about to die."""
         self._done.add(number)
         self.listener.on_event(killing(self.kills[number], self.plan))
 
     def reached(self, point: Point) -> None:
-        """The run as a whole stands at a point."""
+        """The run as a whole has reached a point."""
         self._times_at[point] += 1
         for kill in self.kills:
             here = kill.at is point and self._times_at[point] == kill.occurrence
@@ -96,7 +96,7 @@ class Injector:
                 self._die(kill)
 
     def left(self) -> list[tuple[int, Kill]]:
-        """The kills of workers that have not happened yet."""
+        """The kills of workers that are still pending."""
         return [
             (number, kill)
             for number, kill in enumerate(self.kills)
@@ -104,7 +104,7 @@ class Injector:
         ]
 
     def _has_target(self, kill: Kill) -> bool:
-        """Shards may be fewer than when it was asked for."""
+        """There may be fewer shards now than when the kill was requested."""
         chain = self.plan.chains[self.plan.chain_of[kill.operator]]
         return kill.shard < chain.shards
 

@@ -1,7 +1,7 @@
-"""Kills a user asks for: a shard's worker or the driver, after a time, so many records, or at a point.
+"""Kills a user requests: of a shard's worker or the driver, after a time, some records, or at a point.
 
-`OPERATOR[:SHARD]@5s`, `@10000` (records of that shard), `@after-prepare` (the first time it comes
-to that point) or `@in-commit#3` (the third). `driver@...` kills the driver itself.
+`OPERATOR[:SHARD]@5s`, `@10000` (records of that shard), `@after-prepare` (the first time it reaches
+that point) or `@in-commit#3` (the third time). `driver@...` kills the driver.
 """
 
 import re
@@ -23,7 +23,7 @@ HELP = (
 
 @dataclass(frozen=True)
 class Kill:
-    """SIGKILL for the worker of a shard, or for the driver: what `run(kill=[...])` takes.
+    """SIGKILL for the worker of a shard or for the driver: the elements of `run(kill=[...])`.
 
     >>> es.Kill("count", shard=1, after_records=10_000) == es.Kill.parse("count:1@10000")
     True
@@ -42,7 +42,7 @@ class Kill:
 
     @classmethod
     def parse(cls, text: str) -> "Kill":
-        """A kill as the command line has it: `OPERATOR[:SHARD]@WHEN`."""
+        """A kill in command-line form: `OPERATOR[:SHARD]@WHEN`."""
         found = re.fullmatch(r"(?P<operator>[^:@]+)(?::(?P<shard>\d+))?@(?P<when>.+)", text)
         if found is None:
             raise UserError(f"--kill {text!r}: {HELP}.")
@@ -58,7 +58,7 @@ class Kill:
             raise UserError(f"--kill {text!r}: {HELP}.") from None
 
     def __str__(self) -> str:
-        """As the command line has it."""
+        """The command-line form."""
         match self:
             case Kill(at=Point() as point, occurrence=occurrence):
                 when = point.value + (f"#{occurrence}" if occurrence != 1 else "")
@@ -69,7 +69,7 @@ class Kill:
         return f"{self.operator}:{self.shard}@{when}"
 
     def of_driver(self, plan: Plan) -> bool:
-        """Whether it is the driver's, and not that of an operator with this name."""
+        """Whether it kills the driver, and not an operator with this name."""
         return self.operator == DRIVER and DRIVER not in plan.chain_of
 
     def check(self, plan: Plan) -> None:

@@ -1,1 +1,1 @@
-"""Engine "microbatch": one epoch of a pipeline is one Spark job, and Spark carries the records."""
+"""Engine "microbatch": each epoch of a pipeline is one Spark job, and Spark moves the records."""

@@ -1,7 +1,7 @@
-"""The shards that live on in a worker process between two epochs.
+"""The shards that a worker process keeps in memory between two epochs.
 
-A shard is taken out when a task begins and put back only when its task has come to a good end: a
-task that is given up half-way leaves nothing behind that anybody could go on from.
+A task takes its shard out of the cache and puts it back only if it succeeds: an abandoned task
+leaves nothing behind that a later one could continue from.
 """
 
 from everstream.core.ids import Epoch, ShardId
@@ -10,14 +10,14 @@ from everstream.engine.microbatch.resident import Resident
 
 
 class Cache:
-    """What one process keeps, of one run and era."""
+    """The shards that one process keeps, of one run and era."""
 
     def __init__(self) -> None:
         self._owner: tuple[str, int] | None = None
         self._residents: dict[ShardId, Resident] = {}
 
     def take(self, order: Order, shard: ShardId) -> Resident | None:
-        """The shard, if it is here as the manifest has it. It is gone from here either way."""
+        """The shard, if it is here in the manifest's version. Removes it from the cache in any case."""
         if self._owner != (order.run, order.era):
             self.clear()
             self._owner = (order.run, order.era)
@@ -26,7 +26,7 @@ class Cache:
         return resident if resident is not None and self._is_current(resident, order) else None
 
     def keep(self, order: Order, resident: Resident) -> None:
-        """It has been through its epoch."""
+        """The shard has completed its epoch."""
         if self._owner == (order.run, order.era):
             self._residents[resident.shard] = resident
 
@@ -37,6 +37,6 @@ class Cache:
         return resident.version == order.version(resident.shard)
 
     def _drop_before(self, epoch: Epoch) -> None:
-        """What has missed an epoch went on elsewhere: it would only take up memory."""
+        """A shard that missed an epoch continued elsewhere: it would only take up memory."""
         for shard in [s for s, kept in self._residents.items() if kept.epoch < epoch]:
             del self._residents[shard]

@@ -1,8 +1,8 @@
-"""Whether the reports of an epoch make one: every shard once, and both ends of each channel agree.
+"""Checks that an epoch's reports are complete: each shard once, both ends of each channel agree.
 
 Spark may run a task twice, or again much later because its output was lost. If a second attempt
-has sent something else, those behind may have seen the one and the manifest would name the other;
-then their counts and checksums differ, and the epoch is run again.
+sent different records, receivers may have read the first while the manifest names the second. The
+counts and checksums then differ, and the epoch is run again.
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ class Complete:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """It is nobody's fault, and has to be run again."""
+    """The reports do not match, through no fault of the pipeline: run the epoch again."""
 
     reason: str
 
@@ -45,7 +45,7 @@ Verdict: TypeAlias = Complete | Failed | Unreadable | Unsaved | Disagreement
 
 
 def examine(layout: Layout, order: Order, reports: Sequence[ShardReport]) -> Verdict:
-    """What an epoch has come to. What went wrong first is what counts: the rest follows from it."""
+    """The verdict on an epoch. The first problem decides: the rest follow from it."""
     problems = [report.problem for report in reports if report.problem is not None]
     for kind in (Failed, Unreadable, Unsaved):
         for problem in problems:
@@ -55,7 +55,7 @@ def examine(layout: Layout, order: Order, reports: Sequence[ShardReport]) -> Ver
     seen = Counter(report.shard for report in reports)
     if seen != Counter(wanted):
         odd = [str(shard) for shard in {*seen, *wanted} if seen[shard] != 1]
-        return Disagreement(f"there is not one report each of {', '.join(sorted(odd))}")
+        return Disagreement(f"there is not exactly one report of each of {', '.join(sorted(odd))}")
     for problem in problems:
         assert isinstance(problem, Incomplete)
         return Disagreement(f"input is missing: {problem.missing}")

@@ -1,9 +1,8 @@
-"""What goes round: one hop per epoch.
+"""Cycles: records go round one hop per epoch.
 
-An edge that leads back leads out of the job. What is sent there is saved beside the sender's
-checkpoint, and the manifest names it with the checkpoint of the one it is for: there it waits, and
-comes in with the next epoch. So it belongs to the epoch it was sent in, and a store with such frames
-can be restored by either engine.
+An edge that leads back leads out of the job. Its frames are saved beside the sender's checkpoint,
+and the manifest names them with the receiver's checkpoint: they wait there and enter with the next
+epoch. So they belong to the epoch they were sent in, and either engine can restore such a store.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,9 +19,9 @@ Records = Mapping[ShardId, CheckpointRecord]
 
 
 def parted(plan: Plan, frames: Iterable[Frame]) -> tuple[list[Frame], list[Frame]]:
-    """Those that go on in this epoch, and those that wait for the next.
+    """The frames to deliver in this epoch, and those that wait for the next.
 
-    Markers end an epoch, and the receiver of the next one knows that it has begun.
+    Markers are dropped: they end an epoch, and in the next one the receiver knows that it has begun.
     """
     on, back = [], []
     for frame in frames:
@@ -43,7 +42,7 @@ def packed(frames: Iterable[Frame]) -> ChannelState:
 def handed_on(
     records: dict[ShardId, CheckpointRecord], reports: Sequence[ShardReport]
 ) -> dict[ShardId, CheckpointRecord]:
-    """The checkpoints of an epoch, each with what was sent back to its shard in that epoch."""
+    """The checkpoints of an epoch, each with the frames sent back to its shard in that epoch."""
     whole = dict(records)
     for report in reports:
         if report.carried is None:
@@ -55,12 +54,12 @@ def handed_on(
 
 
 def carries(records: Records) -> bool:
-    """Whether something is on its way round."""
+    """Whether any frames are going round."""
     return any(record.carried for record in records.values())
 
 
 def ended_cycles(plan: Plan, records: Records) -> tuple[int, ...]:
-    """The cycles that still wait, and to which nothing can come any more."""
+    """The cycles that are still open and can receive nothing more."""
     return tuple(
         number
         for number, cycle in enumerate(plan.cycles)
@@ -70,6 +69,6 @@ def ended_cycles(plan: Plan, records: Records) -> tuple[int, ...]:
 
 
 def _is_dry(plan: Plan, shard: ShardId, cycle: Sequence[ShardId], record: CheckpointRecord) -> bool:
-    """Nothing waits here, and nothing more comes from outside the cycle."""
+    """No frames wait here, and none can come from outside the cycle."""
     outside = [str(channel) for channel in plan.inputs[shard] if channel.sender not in cycle]
     return not record.holds_frames and set(outside) <= set(record.ended)

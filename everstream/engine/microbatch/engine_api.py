@@ -1,4 +1,4 @@
-"""The engine of a shard that lives for one epoch at a time: everything it asks for waits in lists.
+"""The engine API of a shard that runs one epoch at a time: it collects all requests in lists.
 
 Nothing is sent or saved while the runner works. The task turns the frames into rows, saves the
 checkpoint and answers, all on its own thread and before it ends.
@@ -18,7 +18,7 @@ from everstream.state.store import CheckpointStore
 
 
 class TaskEngineApi:
-    """What a runner in a task asks for."""
+    """The requests of a runner in a task."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class TaskEngineApi:
         self.frames.append(frame)
 
     def grant(self, channel: ChannelId, frames: int, most: int) -> None:
-        """Senders of an epoch have sent all they have before its receivers begin."""
+        """Not needed: the senders of an epoch have finished before its receivers start."""
 
     def tell(self, report: Report) -> None:
         self.told.append(report)

@@ -1,8 +1,8 @@
 """Epoch after epoch: order a job, examine its reports, write the manifest, commit the output.
 
-The order of the last three is what exactly-once rests on. Before the manifest is in the store
-nothing of the epoch counts and it can be run again; after that it is never run again, and whoever
-drives the pipeline next commits what this driver did not come to.
+Exactly-once depends on the order of the last three. Before the manifest is in the store, nothing of
+the epoch counts and it can be run again. After that it is never run again, and the next driver
+commits what this one did not.
 """
 
 import time
@@ -58,25 +58,25 @@ from everstream.state.manifest_append import Wait, pause
 from everstream.state.store import CheckpointStore, Lease
 
 PRUNE_EVERY_S = 1.0
-"""To look through the log and delete what is too old takes a while: not in each of many short epochs."""
+"""Pruning the log takes a while: not in every one of many short epochs."""
 
 
 class JobLost(EnvironmentFault):
-    """The job of an epoch could not be run to its end; it can be run again."""
+    """The job of an epoch failed; it can be run again."""
 
 
 class Jobs(Protocol):
-    """Who runs the tasks of an epoch."""
+    """Runs the tasks of an epoch."""
 
     def run(self, order: Order) -> list[ShardReport]:
-        """All reports of one job. Raises JobLost if it came to no end."""
+        """All reports of one job. Raises JobLost if the job failed."""
 
 
 class Watcher:
-    """Told how a run goes; override what you want to hear."""
+    """Callbacks on the progress of a run; override those you need."""
 
     def tell(self, event: RunEvent) -> None:
-        """An event for those who watch the run."""
+        """An event for the run's listeners."""
 
     def killed(self) -> Collection[ShardId]:
         """The shards whose process was killed on purpose in the last job."""
@@ -86,7 +86,7 @@ class Watcher:
         """An epoch is in the store, and its output is committed."""
 
     def reached(self, point: Point) -> None:
-        """The run stands at a named point of an epoch: the place to kill it at."""
+        """The run has reached a named point of an epoch: a place to kill it at."""
 
 
 @dataclass
@@ -100,12 +100,12 @@ class Epochs:
     run: str
     jobs: Jobs
     manifests: list[EpochManifest]
-    """Those one can go on from, newest first."""
+    """The checkpoints to resume from, newest first."""
     sizing: Sizing
     policy: Policy = field(default_factory=Policy)
     watcher: Watcher = field(default_factory=Watcher)
     tuning: Tuning = field(default_factory=Tuning)
-    """The settings that were changed; whoever hears of more changes it between two epochs."""
+    """The changed settings; they are replaced between two epochs when new ones arrive."""
     clock_s: Callable[[], float] = time.monotonic
     wall_s: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
@@ -123,12 +123,12 @@ class Epochs:
         self._jobs_run = 0
         self._era = 0
         self._highest = max((manifest.epoch for manifest in self.manifests), default=NO_EPOCH)
-        """The highest epoch there ever was: no number is used for two."""
+        """The highest epoch ever used: no number is used twice."""
         self._epoch_began_s = self.clock_s()
         self.caught_up = False
-        """The last epoch has read all there was."""
+        """The last epoch has read all available input."""
         self.all_read = False
-        """Sources have given all there was when the run started, in a run that ends then."""
+        """In a run that ends when caught up: the sources have emitted all input present at its start."""
 
     @property
     def newest(self) -> EpochManifest | None:
@@ -143,13 +143,13 @@ class Epochs:
         return self.newest is not None and self.newest.final
 
     def open(self) -> None:
-        """Before the first epoch: sinks show what the newest manifest says."""
+        """Before the first epoch: make the sinks show what the newest manifest contains."""
         while True:
             try:
                 self.output.put_right(self._next_generation(), self.newest)
             except CorruptObject as error:
                 self._fall_back(str(error))
-            except Exception as error:  # sinks raise what they like
+            except Exception as error:  # sinks may raise anything
                 self._spend(_explained(error), pausing=True)
             else:
                 self._era += 1
@@ -157,7 +157,7 @@ class Epochs:
                 return
 
     def step(self) -> bool:
-        """Run one epoch; False if it came to nothing."""
+        """Run one epoch; False if it failed."""
         self._epoch_began_s = self.clock_s()
         self.recoveries.began(self._epoch_began_s)
         self.all_read = False
@@ -172,10 +172,10 @@ class Epochs:
             case Complete():
                 return self._complete(order, verdict)
             case Failed(error=error):
-                # A store that fails twice in the same way is still worth a third try.
+                # A store that fails twice in the same way still gets a third try.
                 recurs = not isinstance(error, StoreError)
                 if recurs and self._repeats.has_seen(error, self.stable):
-                    raise RunFailed(f"epoch {order.epoch} failed twice of the same cause", error)
+                    raise RunFailed(f"epoch {order.epoch} failed twice with the same cause", error)
                 self._spend(error, pausing=True)
             case Unreadable(reason=reason):
                 self._fall_back(reason)
@@ -189,25 +189,25 @@ class Epochs:
         return False
 
     def close(self, *, hooks: bool) -> None:
-        """The run is over: shards hear of the last epoch, and what nobody committed is removed."""
+        """The run is over: notify the shards of the last epoch, and remove uncommitted output."""
         if hooks and self.newest is not None:
             try:
                 self.jobs.run(self._order(closing=True))
             except JobLost as error:
-                text = f"the shards could not be told that the run is over: {error}"
+                text = f"the shards could not be notified that the run is over: {error}"
                 self.watcher.tell(Note("worker", text, True))
         self._prune()
         try:
             self.output.put_right(self._next_generation(), self.newest)
-        except Exception as error:  # nothing is missing: what is left over, the next run removes
+        except Exception as error:  # nothing is lost: the next run removes leftovers
             text = f"uncommitted output could not be removed from the sinks: {said(error)}"
             self.watcher.tell(Note("sink", text, True))
         self.output.close()
 
-    # Inside.
+    # Internals.
 
     def _next_generation(self) -> Generation:
-        """Above all that tasks have had, and enough of them for another job."""
+        """Above all generations that tasks have had, with enough room for another job."""
         self._jobs_run += 1
         return Generation(first_generation(self.lease.number) + self._jobs_run * ATTEMPTS)
 
@@ -275,7 +275,7 @@ class Epochs:
     def _commit(self, reports: Sequence[ShardReport]) -> None:
         try:
             self.output.commit(self.stable, reports, self.watcher.reached)
-        except Exception as error:  # sinks raise what they like; the manifest has what they need
+        except Exception as error:  # sinks may raise anything; the manifest has what they need
             self._spend(_explained(error), pausing=True)
             self.open()
 
@@ -284,12 +284,12 @@ class Epochs:
             self.store.prune(KEPT_MANIFESTS)
         except LeaseLost:
             raise
-        except Exception as error:  # whatever it is, the next epoch can be run
+        except Exception as error:  # any error: the next epoch can be run
             text = f"older checkpoints could not be removed: {said(error)}"
             self.watcher.tell(Note("store", text, True))
 
     def _unsaved(self, epoch: Epoch, cause: str) -> None:
-        """The store has not taken an epoch: it is run again after a while, but not for ever."""
+        """The store has not accepted an epoch: run it again after a pause, a limited number of times."""
         text = f"epoch {epoch} given up: {cause}"
         is_news = self._failures.failed(self._jobs_run, cause)  # the same epoch is run again
         self.watcher.tell(CheckpointAborted(int(epoch), text, not is_news))
@@ -314,9 +314,9 @@ class Epochs:
         self.recoveries.failed(reason, self.layout.plan.shards, self.stable, self.clock_s())
 
     def _spend(self, error: EverstreamError, *, pausing: bool = False) -> None:
-        """A failure: the run goes on from the last epoch, unless there were too many.
+        """A failure: the run resumes from the last epoch, unless there were too many failures.
 
-        pausing: somebody's code raised, and whatever it needs may be back after a while.
+        pausing: user code raised, and what it needs may be available again after a pause.
         """
         self._failed(error.message.splitlines()[0])
         if not self._budget.spend(self.clock_s()):
@@ -331,7 +331,7 @@ class Epochs:
             self.sleep(pause_s)
 
     def _fall_back(self, reason: str) -> None:
-        """The newest checkpoint cannot be read: take the one before it, and say so."""
+        """The newest checkpoint cannot be read: fall back to the previous one, and report it."""
         decision = fall_back(self.manifests, "epoch", reason)
         if isinstance(decision, RunFailed):
             raise decision

@@ -1,7 +1,7 @@
-"""Kills on purpose: which tasks of an epoch die, and where.
+"""Injected kills: which tasks of an epoch die, and where.
 
-The driver knows how often each shard has come to each point: once an epoch. So it says with the
-order of an epoch who dies in it, and the first attempt does; the second one is spared.
+Each shard reaches each point once an epoch, so the driver knows the counts. It sends the kills along
+with the order of an epoch; the first attempt at the task dies, the second one is spared.
 """
 
 import os
@@ -24,45 +24,45 @@ _OF_THE_DRIVER = (Point.IN_COMMIT, Point.AFTER_COMMIT)
 
 @dataclass(frozen=True)
 class Death:
-    """The first attempt at this shard dies when it comes to this point."""
+    """The first attempt at this shard dies when it reaches this point."""
 
     shard: ShardId
     at: Point
     records: int = 0
-    """But only once it has had so many."""
+    """Only after it has processed this many records."""
 
 
 class KillPlan:
-    """What is left of the kills that a user asked for."""
+    """The pending kills that a user requested."""
 
     def __init__(self, kills: Sequence[Kill], plan: Plan, listener: Listener) -> None:
         for kill in kills:
             if kill.at in _OF_THE_DRIVER and not kill.of_driver(plan):
                 raise UserError(
                     f'--kill {kill.operator}@{kill.at.value}: with engine="microbatch" the driver '
-                    f"commits, so there is no such point in a task. Say driver@{kill.at.value}."
+                    f"commits, so there is no such point in a task. Use driver@{kill.at.value}."
                 )
         self._injector = Injector(kills, plan, listener)
         self._plan = plan
         self._epochs = 0
         self._planned: dict[int, Death] = {}
-        """Of the epoch under way, by the number of the kill."""
+        """The kills of the current epoch, by their number."""
         self.killed: set[ShardId] = set()
-        """Whose process was killed in the last job."""
+        """The shards whose process was killed in the last job."""
 
     def reached(self, point: Point) -> None:
-        """The driver stands at this point."""
+        """The driver has reached this point."""
         self._injector.reached(point)
 
     def awaits(self, point: Point) -> bool:
-        """Whether the driver is to die at this point."""
+        """Whether a kill of the driver is pending for this point."""
         kills = self._injector.kills
         return any(kill.at is point and kill.of_driver(self._plan) for kill in kills)
 
     def for_epoch(
         self, running_s: float, newest: dict[ShardId, CheckpointRecord]
     ) -> tuple[Death, ...]:
-        """Who dies in the epoch that begins now, so long after the start."""
+        """The kills for the epoch that starts now, at this time after the start."""
         self._epochs += 1
         self._planned = {}
         due = {order.kill for _, order in self._injector.due(running_s)}
@@ -78,7 +78,7 @@ class KillPlan:
         return tuple(self._planned.values())
 
     def settle(self, reports: Sequence[ShardReport]) -> None:
-        """Whoever had to be tried again did die; those who came to no such point may die later."""
+        """Shards that needed a second attempt have died; kills of the others stay pending."""
         self.killed = set()
         retried = {report.shard for report in reports if report.retry}
         for number, death in self._planned.items():
@@ -94,5 +94,5 @@ def _had(shard: ShardId, newest: dict[ShardId, CheckpointRecord]) -> int:
 
 
 def die() -> None:
-    """As if by `kill -9`."""
+    """Like `kill -9`."""
     os.kill(os.getpid(), signal.SIGKILL)

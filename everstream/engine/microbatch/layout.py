@@ -1,9 +1,9 @@
-"""Chains in levels: how a graph becomes one line of Spark stages.
+"""Chains in levels: how a graph becomes a sequence of Spark stages.
 
-A chain's level is one more than the highest of those it gets records from. All chains of a level
-are one stage, one shard each partition; what an edge sends over several levels passes through the
-tasks between. So nothing runs twice and nothing has to be kept, whatever the graph looks like. An
-edge that leads back is no edge of this line: what it sends comes in with the next epoch.
+A chain's level is one more than the highest level among its senders. All chains of a level form one
+stage, with one shard per partition; an edge across several levels passes through the tasks between.
+So nothing runs twice and nothing has to be kept, whatever the graph. An edge that leads back is not
+part of this sequence: its frames enter with the next epoch.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from everstream.core.plan import Plan
 
 @dataclass(frozen=True)
 class Place:
-    """Where a shard runs: in which stage, and as which of its partitions."""
+    """Where a shard runs: its stage, and its partition in the stage."""
 
     level: int
     index: int
@@ -37,14 +37,14 @@ class Layout:
             for index, shard in enumerate(shards)
         }
         self.positions = {channel: number for number, channel in enumerate(plan.channels)}
-        """A channel travels as its number in the plan."""
+        """Rows carry a channel as its number in the plan."""
 
     def chains_at(self, level: int) -> list[str]:
         """The names of the chains of a level, in order."""
         return list(dict.fromkeys(shard.operator for shard in self.levels[level]))
 
     def next_partition(self, place: Place, channel: ChannelId | None) -> int:
-        """Where a row goes from here: to its receiver, or on its way there; None: to the end."""
+        """The next partition of a row: its receiver's, or one on the way; None: to the last stage."""
         after = place.level + 1
         if channel is not None:
             target = self.places[channel.receiver]

@@ -1,8 +1,8 @@
-"""The lineage of an epoch's job, put together from the parts that `RDD.partitionBy` is made of.
+"""The lineage of an epoch's job, built from the parts of `RDD.partitionBy`.
 
-There is no query to plan and to compile anew for every epoch, rows go into the shuffle as they are,
-and every shard can have a pool of Python workers of its own choice. Each call into the JVM costs up to
-a millisecond, so whatever stays the same from epoch to epoch is made once.
+No query is planned and compiled for every epoch, rows enter the shuffle unchanged, and every shard
+can have its own pool of Python workers. Each call into the JVM costs up to a millisecond, so objects
+that stay the same from epoch to epoch are built once.
 """
 
 from collections.abc import Sequence
@@ -12,17 +12,17 @@ from pyspark import SparkContext
 from pyspark.serializers import CloudPickleSerializer
 
 VARIABLE = "EVERSTREAM_PIN"
-"""Spark has one pool of workers for each set of environment variables, and hands out any idle one."""
+"""Spark has one pool of workers per set of environment variables, and uses any idle one of it."""
 _CALL_SITE = "callSite.short"
 
 
 class LineageMaker:
-    """Makes the stages of jobs. The JVM's own objects have no types in Python."""
+    """Builds the stages of jobs. The JVM's objects have no types in Python."""
 
     def __init__(
         self, context: SparkContext, widths: Sequence[int], pins: int, broadcast: Any
     ) -> None:
-        """widths: how many tasks each stage has. pins: over how many pools they are dealt out."""
+        """widths: the number of tasks of each stage. pins: the number of pools they are spread over."""
         self._context = cast("Any", context)
         self._pickle: Any = cast("Any", CloudPickleSerializer)()
         jvm = self._context._jvm
@@ -38,10 +38,10 @@ class LineageMaker:
         self._includes = _java_list(jvm, self._context._python_includes)
         self._broadcasts = _java_list(jvm, [broadcast._jbroadcast])
         self.start: Any = self._context.parallelize(range(widths[0]), widths[0])._jrdd
-        """What the first stage begins with: as many partitions as it has tasks."""
+        """The input of the first stage: as many partitions as it has tasks."""
 
     def name_stage(self, name: str | None) -> None:
-        """What Spark's pages call the stage that is made next."""
+        """The name of the next stage on Spark's pages."""
         self._context.setLocalProperty(_CALL_SITE, name)
 
     def in_workers(self, before: Any, command: tuple[Any, ...], level: int) -> Any:
@@ -66,7 +66,7 @@ class LineageMaker:
         return self._python_rdd.valueOfPair(pairs.partitionBy(self._partitioners[level]))
 
     def collected(self, rows: Any) -> Any:
-        """Run the job; from where its rows can be read."""
+        """Run the job; returns where to read its rows."""
         return self._python_rdd.collectAndServe(rows.rdd())
 
     def _for_pool(self, pickled: bytearray, environment: Any) -> Any:
@@ -88,7 +88,7 @@ class LineageMaker:
         return variables
 
     def _selection(self, shard: int) -> Any:
-        """A function of Scala that is true of this partition alone: a set is one."""
+        """A Scala function that is true for this partition only: a set is one."""
         jvm = self._context._jvm
         alone = jvm.java.util.Collections.singleton(shard)
         return jvm.scala.jdk.javaapi.CollectionConverters.asScala(alone).toSet()

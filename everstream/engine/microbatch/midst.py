@@ -1,6 +1,6 @@
-"""The middle of an epoch, as the driver can know it: some tasks of the job are done, others are not.
+"""The middle of an epoch, as the driver sees it: some tasks of the job are done, others are not.
 
-Reports come only when a job has ended. Whoever wants to kill the driver before that has to ask Spark.
+Reports arrive only when a job has ended. To kill the driver before that, ask Spark for the progress.
 """
 
 import threading
@@ -16,7 +16,7 @@ _LOOK_EVERY_S = 0.01
 def seeing_the_midst(
     context: SparkContext, group: str, told: Callable[[], None] | None
 ) -> Iterator[None]:
-    """Tell once, while the job of the group is run in here; None: nobody wants to know."""
+    """Call back once in the middle of the group's job, which runs in this block; None: do nothing."""
     if told is None:
         yield
         return
@@ -43,7 +43,7 @@ def _look(
 
 
 def _progress(context: SparkContext, group: str) -> tuple[int, int]:
-    """Of the jobs of the group that run: how many tasks are done, and how many there are."""
+    """Of the group's active jobs: the number of completed tasks, and of all tasks."""
     tracker = context.statusTracker()
     done = tasks = 0
     for number in tracker.getJobIdsForGroup(group):

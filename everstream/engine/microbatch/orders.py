@@ -1,4 +1,4 @@
-"""What the driver orders for one epoch, and what each shard reports. Values only."""
+"""The driver's order for one epoch, and the report of each shard. Values only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,41 +13,41 @@ from everstream.pipeline.tuning import Tuning
 from everstream.state.objects import ObjectRef
 
 ATTEMPTS = 1 << 16
-"""Generations per job: every attempt at a shard that has to build it anew is one of its own."""
+"""Generations per job: every attempt that has to rebuild a shard uses a new one."""
 
 Version: TypeAlias = tuple[tuple[int, tuple[ObjectRef, ...]], ...]
-"""What a shard's state is: the checkpoints it was restored from, or the one it has taken."""
+"""The version of a shard's state: the checkpoints it was restored from, or the one it has taken."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """One epoch, for every task of it."""
+    """One epoch, for all its tasks."""
 
     run: str
-    """Of one driver: what another one has left in a worker is nothing to it."""
+    """Identifies the driver: shards that another driver left in a worker are ignored."""
     era: int
-    """Rises when sinks have been put right: what was built before must not go on."""
+    """Increases when sinks have been repaired: shards built before that must not be used."""
     epoch: Epoch
-    """To be taken."""
+    """The epoch to take."""
     stable: Epoch
-    """The newest that is stable, with these records."""
+    """The newest stable epoch, with these records."""
     generation: Generation
-    """Of the first attempt; others count on from there."""
+    """Generation of the first attempt; later attempts count up from it."""
     records: dict[ShardId, tuple[CheckpointRecord, ...]]
     budget: int
     """How many records a source shard reads."""
     ended_cycles: tuple[int, ...] = ()
     """Cycles of the plan on which nothing moves any more."""
     tuning: Tuning = field(default_factory=Tuning)
-    """The settings that were changed."""
+    """The changed settings."""
     closing: bool = False
-    """The run is over: nothing is read, shards hear what is stable and leave."""
+    """The run is over: shards read nothing, learn the stable epoch and close."""
 
     def version(self, shard: ShardId) -> Version:
         return version_of(self.records[shard])
 
     def finished(self, shard: ShardId) -> bool:
-        """It had ended before this epoch."""
+        """Whether it had ended before this epoch."""
         return any(record.final and record.shard == shard for record in self.records[shard])
 
     def generation_of(self, attempt: int) -> Generation:
@@ -60,7 +60,7 @@ def version_of(records: tuple[CheckpointRecord, ...]) -> Version:
 
 @dataclass(frozen=True)
 class Failed:
-    """User code, a source or a sink raised, or a rule of ours was broken."""
+    """User code, a source or a sink raised, or an internal rule was broken."""
 
     error: EverstreamError
 
@@ -81,7 +81,7 @@ class Unsaved:
 
 @dataclass(frozen=True)
 class Incomplete:
-    """Not all of its input came, so nothing was begun."""
+    """Not all input arrived, so the shard did not start."""
 
     missing: str
 
@@ -91,7 +91,7 @@ Problem: TypeAlias = Failed | Unreadable | Unsaved | Incomplete
 
 @dataclass(frozen=True)
 class ShardReport:
-    """What one attempt at one shard's part of an epoch came to."""
+    """The outcome of one attempt at one shard's part of an epoch."""
 
     shard: ShardId
     record: CheckpointRecord | None = None
@@ -100,26 +100,26 @@ class ShardReport:
     sent: dict[int, Digest] = field(default_factory=dict)
     received: dict[int, Digest] = field(default_factory=dict)
     carried: ObjectRef | None = None
-    """What it has sent back, for the next epoch."""
+    """The frames it sent back, for the next epoch."""
     carried_to: tuple[ShardId, ...] = ()
-    """Whom that is for."""
+    """The receivers of those frames."""
     problem: Problem | None = None
     read: int = 0
     """Records that a source has read."""
     caught_up: bool = True
-    """Not a source that has more to give of what there was when the run started."""
+    """False for a source that has not yet emitted all input present at the start of the run."""
     retry: int = 0
-    """How many attempts before this one were lost."""
+    """The number of earlier attempts that were lost."""
     cached: bool = False
-    """It went on where it was, without a restore."""
+    """It continued from memory, without a restore."""
     processed: int = 0
-    """Records it has had in this epoch; a source: has read."""
+    """Records processed in this epoch; for a source: records read."""
     began_at: float = 0.0
-    """When this attempt began, on the clock on the wall."""
+    """When this attempt started, in wall-clock time."""
     restored_s: float = 0.0
     """How long it took to restore the shard."""
     took_s: float = 0.0
     forfeited: float = 0.0
-    """Records of a load whose time has passed, of a source that does not make up for them."""
+    """Records that were due and not emitted, of a source that does not make up for them."""
     wishes: tuple[Mapping[str, str], ...] = ()
-    """What operators want to be tuned."""
+    """Settings that operators want changed."""

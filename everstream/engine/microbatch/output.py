@@ -1,7 +1,7 @@
-"""What the outside world sees: the driver alone commits, and the driver alone puts sinks right.
+"""Visible output: only the driver commits, and only the driver repairs sinks.
 
-A task that did so could delete what its twin has just prepared. Tasks only prepare and persist;
-their transactions come here with the reports and are committed once the manifest is in the store.
+A task that did so could delete what its duplicate has just prepared. Tasks only prepare and persist;
+their transactions arrive here with the reports and are committed once the manifest is in the store.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +22,7 @@ from everstream.state.store import CheckpointStore
 
 
 class Output:
-    """The driver's hand on every sink of a pipeline."""
+    """The driver's access to every sink of a pipeline."""
 
     def __init__(self, plan: Plan, store: CheckpointStore, store_url: str) -> None:
         self._plan = plan
@@ -32,9 +32,9 @@ class Output:
         """By shard and stage."""
 
     def put_right(self, generation: Generation, manifest: EpochManifest | None) -> None:
-        """Let every sink show exactly what this manifest says, and take over from all before.
+        """Make every sink show exactly the content of this manifest, and fence all earlier writers.
 
-        Raises CorruptObject if it cannot be known what that is.
+        Raises CorruptObject if that content cannot be determined.
         """
         self.close()
         stable = permit(0)
@@ -62,7 +62,7 @@ class Output:
     def commit(
         self, epoch: Epoch, reports: Iterable[ShardReport], reached: Callable[[Point], None]
     ) -> None:
-        """The epoch is stable: show what its shards have prepared."""
+        """The epoch is stable: commit what its shards have prepared."""
         stable = permit(epoch)
         for report in reports:
             for stage, transaction in report.transactions:
@@ -76,7 +76,7 @@ class Output:
         self._writers = {}
 
     def _saved(self, record: CheckpointRecord) -> Iterator[tuple[str, Any]]:
-        """What the checkpoint of a shard keeps besides its state, by stage."""
+        """What a shard's checkpoint contains besides its state, by stage."""
         for newest in record.objects[-1:]:
             for name, extra in extras_in(self._store.get(newest), newest.name).items():
                 owner = record.owner(name)
@@ -86,7 +86,7 @@ class Output:
     def _vanished(
         self, shard: ShardId, stage: str, records: Iterable[CheckpointRecord]
     ) -> Iterator[tuple[int, int]]:
-        """Numbers of earlier shards of a sink whose place this one takes, with how many there were."""
+        """The earlier shards of a sink that this shard replaces, and how many shards there were."""
         operator, now = stage.removesuffix(DEAD_LETTERS), self._plan.chains[shard.operator].shards
         most = max((record.most_shards.get(operator, 0) for record in records), default=0)
         for number in range(most):
@@ -110,6 +110,6 @@ class Output:
 
 
 def _parts(records: Iterable[CheckpointRecord]) -> Iterator[CheckpointRecord]:
-    """The records themselves, or what they are shares of."""
+    """The records themselves, or the records they are shares of."""
     for record in records:
         yield from record.parts or (record,)

@@ -1,8 +1,8 @@
-"""What failures cost a run of micro-batches: one report each, as the other engine gives them.
+"""Recovery reports of micro-batch runs, one per failure, like those of the other engine.
 
-Two things happen. A process dies in the middle of a job: Spark tries its task again, and all that is
-known of it comes with the report of the attempt that worked. Or the whole epoch comes to nothing and
-is run again from the last stable one. Either has caught up when the next epoch is stable.
+There are two kinds. If a process dies in the middle of a job, Spark retries its task, and the report
+of the successful attempt has all that is known of it. If the whole epoch fails, it is run again from
+the last stable one. Either has caught up when the next epoch is stable.
 """
 
 from collections.abc import Collection, Sequence
@@ -25,13 +25,13 @@ class Recoveries:
         return self._book.reports
 
     def began(self, now_s: float) -> None:
-        """A job is ordered: whatever had come to nothing is tried again."""
+        """A job is ordered: it retries what failed before."""
         self._began_s = now_s
         for report in self._book.unfinished:
             report.restarted_s = now_s if report.restarted_s is None else report.restarted_s
 
     def failed(self, what: str, shards: Sequence[ShardId], stable: Epoch, now_s: float) -> None:
-        """An epoch came to nothing."""
+        """An epoch failed."""
         names = tuple(map(str, shards))
         self._book.open(
             RecoveryReport(what, names, False, now_s, from_epoch=stable, went_back=names)
@@ -46,7 +46,7 @@ class Recoveries:
         now_s: float,
         wall_s: float,
     ) -> None:
-        """This epoch is complete and committed; these shards had been killed on purpose in it."""
+        """This epoch is complete and committed; these shards were killed on purpose in it."""
         read = sum(report.read for report in reports)
         slowest_s = max((report.restored_s for report in reports), default=0.0)
         for unfinished in self._book.unfinished:
@@ -67,7 +67,7 @@ class Recoveries:
         now_s: float,
         wall_s: float,
     ) -> RecoveryReport:
-        """When Spark tried it again is when it had noticed; clocks of two machines may differ."""
+        """The retry marks the detection of the failure; the clocks of two machines may differ."""
         again_s = min(now_s, max(self._began_s, now_s - (wall_s - report.began_at)))
         name = str(report.shard)
         times = "once" if report.retry == 1 else f"{report.retry} times"

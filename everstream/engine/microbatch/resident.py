@@ -1,9 +1,9 @@
-"""A shard in a worker process: built once, then given epoch after epoch as long as it stays there.
+"""A shard in a worker process: built once, then given one epoch after another while it stays there.
 
-It is the same runner, with the same aligned protocol, as in long-running tasks: frames come, a
-marker ends each channel's part of the epoch, the checkpoint is taken when all have shown theirs.
-That is why stores of both engines are alike. Where records come round, those that were sent in the
-epoch before are here when an epoch begins, and no more will come: the marker stands behind them.
+It is the same runner with the same aligned protocol as in long-running tasks: frames arrive, a
+marker ends each channel's part of the epoch, and the checkpoint is taken when every channel has
+shown its marker. That is why the stores of both engines are alike. In a cycle, the frames sent in
+the previous epoch are here when an epoch starts, and no more will come: the marker follows them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -48,7 +48,7 @@ from everstream.state.objects import ObjectRef
 
 
 class Allowance(Pace):
-    """A source may read so many records and no more; all others take what comes."""
+    """A source may read this many records; all other operators take what comes."""
 
     def __init__(self) -> None:
         super().__init__(0.0)
@@ -76,11 +76,11 @@ class Resident:
         self.shard = shard
         self.engine = engine
         self.record: CheckpointRecord | None = None
-        """Of the epoch it was last given, once its checkpoint is durable."""
+        """The record of its last epoch, once its checkpoint is durable."""
         self.carried: ObjectRef | None = None
-        """What it has sent back in that epoch."""
+        """The frames it sent back in that epoch."""
         self.carried_to: tuple[ShardId, ...] = ()
-        """Whom that is for."""
+        """The receivers of those frames."""
         self._layout = layout
         self._allowance = Allowance()
         self.runner = ShardRunner(
@@ -88,12 +88,12 @@ class Resident:
         )
         self.version = order.version(shard)
         self.epoch = order.stable
-        """The newest it has been through."""
+        """The newest epoch it has completed."""
         self._arrived = dict.fromkeys(layout.plan.inputs[shard], 0)
         self._tuned = 0
-        """The version of the settings it knows."""
+        """The version of the settings it has."""
         self._granted = 0
-        """Frames that were sent and paid for with new credit."""
+        """Sent frames whose credit has been renewed."""
         records = {shard: order.records[shard]}
         self.runner.on_command(Restore(generation, self.epoch, records))
         self.runner.on_command(Resume(generation, {}))
@@ -104,14 +104,14 @@ class Resident:
         return not self._layout.plan.inputs[self.shard]
 
     def hear(self, stable: Epoch) -> None:
-        """The driver has committed this epoch, and with it what this shard had prepared."""
+        """The driver has committed this epoch, and with it the output that this shard had prepared."""
         if stable:
             self.runner.on_command(Stable(stable))
         while self.engine.commits:
             self.runner.on_commit_done(self.engine.commits.pop(0))
 
     def receive_carried(self, order: Order) -> None:
-        """What came round to it. A shard that was just restored has it already."""
+        """Take the frames that came round to it. A restored shard has them already."""
         for record in order.records[self.shard]:
             for data, ref in zip(self.engine.load(record.carried), record.carried, strict=True):
                 inputs = self._layout.plan.inputs[self.shard]
@@ -122,7 +122,7 @@ class Resident:
                         self.runner.on_frame(replace(frame, sequence=self._arrived[channel]))
 
     def go_through(self, order: Order, frames: Iterable[Arrived]) -> int:
-        """One epoch: its input, then its checkpoint. The records it has had."""
+        """One epoch: its input, then its checkpoint. Returns the number of records processed."""
         before = self.runner.processed
         if order.tuning.version > self._tuned:
             self._tuned = order.tuning.version
@@ -145,26 +145,26 @@ class Resident:
         self.runner.on_command(Shutdown())
 
     def take_frames(self) -> list[Frame]:
-        """What it has sent since the last call."""
+        """The frames sent since the last call."""
         frames, self.engine.frames, self._granted = self.engine.frames, [], 0
         return frames
 
     def prepared(self) -> Iterator[tuple[str, Committable]]:
-        """The output that waits to be committed, with the stage it belongs to."""
+        """The output that is ready to be committed, with its stage."""
         for name, stage in self.runner.chain.stages.items():
             for transaction in stage.pending:
                 yield name, transaction
 
     def problem(self) -> Problem | None:
-        """What has gone wrong, of what it has told since the last call; None if nothing has."""
+        """The first problem reported since the last call; None if there is none."""
         told, self.engine.told = self.engine.told, []
         found = [problem for report in told if (problem := _problem(report)) is not None]
         return found[0] if found else None
 
-    # Inside.
+    # Internals.
 
     def _close_loops(self, order: Order) -> None:
-        """For good, or for this epoch."""
+        """Permanently, or for this epoch."""
         shard = self.runner.shard
         for cycle in order.ended_cycles:
             self.runner.on_command(EndLoop(cycle, shard.generation))
@@ -174,7 +174,7 @@ class Resident:
             self.runner.on_frame(marker)
 
     def _carry(self, upload: Upload) -> None:
-        """Save what goes round, so that it can come in with the next epoch."""
+        """Save the frames of a cycle, so that they can enter with the next epoch."""
         self.engine.frames, back = parted(self._layout.plan, self.engine.frames)
         self._granted = len(self.engine.frames)
         self.carried_to = tuple(sorted({frame.channel.receiver for frame in back}))
@@ -191,7 +191,7 @@ class Resident:
         return frame.as_frame(channel, generation, self._arrived[channel])
 
     def _read(self, budget: int) -> None:
-        """Up to so many records, or what there is just now."""
+        """Up to this many records, or all that are available now."""
         runner, self._allowance.left = self.runner, budget
         start, idle = runner.processed, 0
         while runner.processed - start < budget and idle < 2:  # one step may be a timer's
@@ -206,7 +206,7 @@ class Resident:
             self._replenish()
 
     def _replenish(self) -> None:
-        """Whatever it sends is taken: Spark keeps it until the receivers begin."""
+        """Everything it sends is accepted: Spark keeps it until the receivers start."""
         while self._granted < len(self.engine.frames):
             new = self.engine.frames[self._granted :]
             self._granted = len(self.engine.frames)
@@ -218,9 +218,9 @@ class Resident:
         self.runner.on_grant(channel, self.runner.shard.generation_of(channel), 1)
 
     def _save(self) -> None:
-        """Make the checkpoint durable, with the output that waits for it."""
+        """Make the checkpoint durable, with the output that depends on it."""
         self.record = None
-        while self.runner.saving:  # nothing else is to be done in this epoch
+        while self.runner.saving:  # nothing else is left to do in this epoch
             self.runner.save_slice()
         while self.engine.uploads:
             upload = self.engine.uploads.pop(0)
@@ -228,7 +228,7 @@ class Resident:
             try:
                 self._carry(upload)
                 ref = upload.perform(self.engine.store.put, self.engine.reached)
-            except BaseException as error:  # sinks and libraries of stores raise what they like
+            except BaseException as error:  # sinks and store libraries may raise anything
                 self.runner.on_upload_failed(upload, error)
                 continue
             self.runner.on_uploaded(upload, ref, self.engine.clock_s() - began_s)

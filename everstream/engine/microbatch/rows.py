@@ -1,7 +1,7 @@
-"""Rows: what one stage hands to the next. A frame of some channel, or the report of a shard.
+"""Rows: what one stage passes to the next. Each is a frame of a channel, or the report of a shard.
 
 Spark sees two things: the partition a row goes to, and bytes it never looks into, which are a header
-of fixed size and a payload. Rows arrive in any order; sequence numbers put the frames right again.
+of fixed size and a payload. Rows arrive in any order; sequence numbers restore the order of frames.
 """
 
 import pickle
@@ -22,9 +22,9 @@ _HEADER = struct.Struct("<BIQQIqd")
 _SUMMED = struct.Struct("<BQIq")
 _REPORT = 255
 _WIDTH = 48
-"""Of a header among the bytes of a row: payloads begin where Arrow can read them in place."""
+"""Size of the header in a row: payloads start where Arrow can read them in place."""
 _EMPTY, _FULL = bytes(_WIDTH - _HEADER.size), b"\1".ljust(_WIDTH - _HEADER.size, b"\0")
-"""What stands between the two: whether there is a payload, which may have no bytes."""
+"""Between the two: whether there is a payload, which may be empty."""
 
 
 class Row(NamedTuple):
@@ -44,14 +44,14 @@ def pieces_of(row: Row) -> tuple[bytes, memoryview]:
 
 
 def row_in(data: bytes) -> Row:
-    """The row with these bytes; it has arrived, so the partition does not matter any more."""
+    """The row with these bytes; it has arrived, so its partition no longer matters."""
     seen = memoryview(data)
     header = data[: _HEADER.size]
     return Row(0, header, seen[_WIDTH:] if seen[_HEADER.size] else None)
 
 
 class Digest(NamedTuple):
-    """What went over a channel in one epoch, seen from one of its ends."""
+    """The traffic of a channel in one epoch, seen from one of its ends."""
 
     frames: int
     checksum: int
@@ -62,7 +62,7 @@ NOTHING = Digest(0, 0)
 
 @dataclass(frozen=True)
 class Arrived:
-    """A frame as it came: its header is read, its payload is not."""
+    """A received frame: its header is parsed, its payload is not."""
 
     position: int
     kind: FrameKind
@@ -74,7 +74,7 @@ class Arrived:
     payload: Any
 
     def added_to(self, digest: Digest) -> Digest:
-        """Both ends count this way; sequence numbers are each sender's own."""
+        """Both ends count this way; sequence numbers are per sender."""
         fields = _SUMMED.pack(self.kind, self.number, self.records, self.watermark)
         checksum = zlib.crc32(fields, digest.checksum)
         if self.payload is not None:
@@ -82,7 +82,7 @@ class Arrived:
         return Digest(digest.frames + 1, checksum)
 
     def as_frame(self, channel: ChannelId, generation: Generation, sequence: int) -> Frame:
-        """As the receiver numbers it: both ends count from when they were built."""
+        """With the receiver's numbering: both ends count from when they were built."""
         payload = None if self.payload is None else BatchPayload(encoded=self.payload)
         return Frame(
             channel,
@@ -136,12 +136,12 @@ def parsed(header: Any, payload: Any) -> Arrived:
 
 
 def in_order(frames: Iterable[Arrived]) -> list[Arrived]:
-    """By channel, and on each as they were sent: a marker repeats the number before it."""
+    """By channel, and on each in the order of sending: a marker repeats the number before it."""
     return sorted(frames, key=lambda f: (f.position, f.sequence, f.kind is FrameKind.MARKER))
 
 
 def report_row(partition: int, report: Any) -> Row:
-    """A shard's report; classes of the user's own script go along by value."""
+    """A shard's report; classes from the user's script are pickled by value."""
     return Row(partition, _HEADER.pack(_REPORT, 0, 0, 0, 0, 0, 0.0), cloudpickle.dumps(report))
 
 

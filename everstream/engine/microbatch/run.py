@@ -1,4 +1,4 @@
-"""`pipeline.run(engine="microbatch")`: from a pipeline and some wishes to a result."""
+"""`pipeline.run(engine="microbatch")`: from a pipeline and its options to a result."""
 
 import time
 import uuid
@@ -47,13 +47,13 @@ from everstream.pipeline.tuning import tunable_in
 from everstream.state.blobs import Blobs
 
 DEFAULT_EVERY_S = 1.0
-"""How long an epoch should take if nobody says: it is also how long a result takes to show."""
+"""The default duration of an epoch, which is also how long a result takes to become visible."""
 _LOOK_EVERY_S = 0.05
 SAMPLE_EVERY_S = 0.5
 
 
 class MicroBatchEngine:
-    """One Spark job per epoch; Spark carries the records and runs a lost task again."""
+    """One Spark job per epoch; Spark moves the records and retries lost tasks."""
 
     keeps_slots = False
 
@@ -63,8 +63,8 @@ class MicroBatchEngine:
     def drive(self, job: EngineJob) -> EngineEnd:
         if job.opened.next_plan is not None:
             raise UserError(
-                "records are on their way in this checkpoint, and the numbers of shards have changed: "
-                'run it once with engine="tasks", which brings them home first.'
+                "this checkpoint has records in flight, and the numbers of shards have changed: run it "
+                'once with engine="tasks", which delivers them first.'
             )
         run = MicroBatches(job.config, job.plan, job.context, job.opened)
         job.begin(run)
@@ -83,29 +83,29 @@ class MicroBatchEngine:
 
 
 def _check(config: RunConfig, plan: Plan) -> None:
-    """Raise a UserError for what this engine cannot be asked for."""
+    """Raise a UserError for options that this engine does not support."""
     checkpoint = config.checkpoint
     if not isinstance(checkpoint, Coordinated) or checkpoint.mode != "aligned":
         raise UserError(
-            'engine="microbatch" takes aligned checkpoints only: every epoch ends with one, and '
-            "nothing is on its way then that another protocol could treat otherwise. Say "
+            'engine="microbatch" takes aligned checkpoints only: every epoch ends with one, with '
+            "nothing in flight that another protocol could treat differently. Use "
             'checkpoint=es.Coordinated(every="1s") (--checkpoint aligned), or engine="tasks".'
         )
     if config.worker_memory_bytes is not None:
         raise UserError(
-            'worker_memory= is for engine="tasks"; with engine="microbatch" shards are in whichever '
-            "worker Spark gives them. Leave it out, and set spark.executor.pyspark.memory."
+            'worker_memory= is for engine="tasks"; with engine="microbatch" Spark chooses the worker '
+            "of a shard. Leave it out, and set spark.executor.pyspark.memory."
         )
     kept = any_on_disk(plan.graph)
     if kept is not None:
         raise UserError(
-            f"'{kept}' keeps its state on disk, which needs a process that stays there: with "
+            f"'{kept}' keeps its state on disk, which needs a permanent process: with "
             'engine="microbatch" Spark may run a shard anywhere in each epoch. Leave state="disk" '
             'out, or use engine="tasks".'
         )
     if config.always_tcp:
         raise UserError(
-            'transport="tcp" is for engine="tasks"; with engine="microbatch" Spark carries the '
+            'transport="tcp" is for engine="tasks"; with engine="microbatch" Spark moves the '
             "records. Leave it out."
         )
     if config.workers is not None:
@@ -115,13 +115,13 @@ def _check(config: RunConfig, plan: Plan) -> None:
         )
     if config.spares:
         raise UserError(
-            'spares= is for engine="tasks"; with engine="microbatch" no process stays whose place a '
-            "spare could take: Spark runs a task again that has died. Leave it out."
+            'spares= is for engine="tasks"; engine="microbatch" has no permanent process that a '
+            "spare could replace: Spark retries a task that has died. Leave it out."
         )
     if config.monitor is not None:
         raise UserError(
-            'a monitor reads shards while they run, which engine="microbatch" has only during an '
-            'epoch. Leave monitor= out, or use engine="tasks".'
+            'monitor= samples running shards, which engine="microbatch" has only during an epoch. '
+            'Leave it out, or use engine="tasks".'
         )
     KillPlan(config.kills, plan, config.listener)
 
@@ -184,7 +184,7 @@ class MicroBatches(Watcher):
 
     @property
     def forfeited(self) -> float:
-        """Records of a load whose time has passed."""
+        """Records that were due and were not emitted."""
         return sum(self._forfeited.values())
 
     @property
@@ -192,16 +192,16 @@ class MicroBatches(Watcher):
         return self._stop_reason is not None
 
     def request_stop(self, reason: str) -> None:
-        """Stop after the epoch under way. Safe from a signal handler or another thread."""
+        """Stop after the current epoch. Safe from a signal handler or another thread."""
         self._stop_reason = reason
 
     def ask_checkpoint(self) -> Future[int]:
-        """The epoch that has in it all that was done up to now, once stable. From any thread."""
+        """The first stable epoch that includes all work done so far. From any thread."""
         return self._checkpoint_requests.ask()
 
     @property
     def blobs(self) -> Blobs:
-        """Where the checkpoints are."""
+        """Where the checkpoints are stored."""
         return self.opened.store.blobs
 
     def tune(self, wishes: Mapping[str, str]) -> None:
@@ -212,7 +212,7 @@ class MicroBatches(Watcher):
             self.tell(RequestRefused("tune", NOT_TUNABLE))
 
     def set_interval(self, every_s: float) -> Future[str]:
-        """Epochs are to take so long, from the next one on. From any thread."""
+        """The target duration of epochs, from the next one on. From any thread."""
         self.epochs.sizing.every_s = every_s
         text = f"epochs of {every_s:g} s from the next one on, as requested"
         self.tell(IntervalChanged(every_s, text))
@@ -220,15 +220,15 @@ class MicroBatches(Watcher):
 
     def scale(self, shards: Mapping[str, int]) -> Future[str]:
         raise UserError(
-            'with engine="microbatch" numbers of shards are changed between two runs: stop it, and '
-            "say other shards=... in the program."
+            'with engine="microbatch" numbers of shards are changed between two runs: stop this one, '
+            "and set shards=... in the program."
         )
 
     def kill_worker(self, worker: int) -> Future[str]:
-        """There is none that stays."""
+        """There are no permanent workers."""
         raise UserError(
-            'engine="microbatch" has no workers that stay, whose process could be killed now: use '
-            "kill= (--kill OPERATOR@WHEN)."
+            'engine="microbatch" has no permanent workers to kill: use kill= '
+            "(--kill OPERATOR@WHEN)."
         )
 
     def to_the_end(self) -> Outcome:
@@ -242,7 +242,7 @@ class MicroBatches(Watcher):
                 self._run_epochs()
                 self.epochs.close(hooks=_has_last_words(self.plan))
         except BaseException:
-            with suppress(Exception):  # what went wrong first is what is to be told
+            with suppress(Exception):  # report the first error
                 self._jobs.cancel()
             raise
         finally:
@@ -272,7 +272,7 @@ class MicroBatches(Watcher):
             if self.stop_requested:
                 self.tell(Stopping(self._stop_reason or "", int(self.epochs.stable)))
                 return
-            # With less to read than would fill an epoch, the next one begins when it is due.
+            # With too little input to fill an epoch, the next one starts when it is due.
             if self.epochs.caught_up and not self.epochs.finished:
                 self._rest_until(began_s + (self.epochs.sizing.every_s or 0.0))
 
@@ -280,7 +280,7 @@ class MicroBatches(Watcher):
         self._rest_until(time.monotonic() + time_s)
 
     def _rest_until(self, due_s: float) -> None:
-        """Wait, for what is due then or for a wish to stop or for a checkpoint."""
+        """Wait until this time, or for a request to stop or to take a checkpoint."""
         while time.monotonic() < due_s and not (
             self.stop_requested or self._checkpoint_requests.is_due
         ):
@@ -288,7 +288,7 @@ class MicroBatches(Watcher):
             self._look()
 
     def _look(self) -> None:
-        """How far we are, and whether that is enough."""
+        """Report the progress, and check whether the run is done."""
         self._heed_settings()
         status = self._tell_progress(Phase.RUNNING)
         timeout_s = self.config.timeout_s
@@ -304,7 +304,7 @@ class MicroBatches(Watcher):
             self.tell(SettingsChanged(flattened(news.settings)))
 
     def _tell_progress(self, phase: Phase) -> RunStatus:
-        """Where no worker stays to be measured, checkpoints show how far each shard is."""
+        """Without permanent workers to measure, checkpoints show the progress of each shard."""
         status, now_s = self._status(phase), time.monotonic()
         self.listener.on_event(Progressed(status))
         if phase is not self._phase or now_s >= self._sample_due_s:
@@ -332,7 +332,7 @@ class MicroBatches(Watcher):
         running_s = time.monotonic() - (self.running_s or self.began_s)
         return self._kills.for_epoch(running_s, newest.records if newest is not None else {})
 
-    # What the epochs tell.
+    # Callbacks of the epochs.
 
     def tell(self, event: RunEvent) -> None:
         self.listener.on_event(event)
@@ -361,7 +361,7 @@ def _at_once(text: str) -> Future[str]:
 
 
 def _sizing(config: RunConfig, plan: Plan) -> Sizing:
-    """What the user said of checkpoints is what an epoch is measured by."""
+    """The checkpoint options set the size of an epoch."""
     checkpoint = config.checkpoint
     assert isinstance(checkpoint, Coordinated)
     every_s = checkpoint.every_s
@@ -373,7 +373,7 @@ def _sizing(config: RunConfig, plan: Plan) -> Sizing:
 
 
 def _has_last_words(plan: Plan) -> bool:
-    """Whether an operator wants to hear of the last epoch, or of the end."""
+    """Whether an operator needs to be notified of the last epoch, or of the end."""
     operators = [node.what for node in plan.graph.nodes.values() if isinstance(node.what, Operator)]
     return any(
         getattr(type(operator), hook) is not getattr(Operator, hook)

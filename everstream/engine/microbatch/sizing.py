@@ -1,8 +1,8 @@
-"""How much an epoch reads, so that it takes about as long as was asked for.
+"""How much an epoch reads, so that it takes about the requested time.
 
-An epoch has a part that costs the same however little it reads: starting a job, saving state. Time
-given to the sources themselves would not do, because what is behind them takes time as well. So
-the number of records is adjusted by how long the whole of the last epoch took.
+An epoch has fixed costs, however little it reads: starting a job, saving state. A time limit for
+the sources alone would not work, because the operators behind them take time as well. So the number
+of records is adjusted by how long the whole of the last epoch took.
 """
 
 FIRST = 1 << 14
@@ -11,9 +11,9 @@ MOST = 1 << 40
 _SHRINKING = 4.0
 _GROWTH = 64.0
 _LATE = 1.25
-"""An epoch that takes so many times longer than wanted was too large."""
+"""An epoch that takes this many times longer than wanted was too large."""
 _NOISE = 0.1
-"""So much of the time an epoch took may be chance: records cost that much, for all we know."""
+"""This share of an epoch's duration may be chance, so records may cost that much."""
 
 
 class Sizing:
@@ -26,19 +26,19 @@ class Sizing:
         self._most = fixed if fixed is not None else MOST
         self.budget = self._most if every_s is None else min(FIRST, self._most)
         self._fixed_s = 0.0
-        """What an epoch costs that reads nothing."""
+        """The cost of an epoch that reads nothing."""
         self._before: tuple[int, float] | None = None
         self._started = False
 
     def note(self, read: int, took_s: float) -> None:
-        """The busiest source shard has read so many, and the epoch took so long."""
-        if not self._started:  # processes were started, code was loaded: it tells nothing
+        """The busiest source shard read this many records, and the epoch took this long."""
+        if not self._started:  # includes starting processes and loading code: no information
             self._started = True
             return
         self._learn(read, took_s)
         if self.every_s is None:
             return
-        # The fixed part cannot be had back: at least half of an epoch is to be real work.
+        # Fixed costs cannot be avoided: at least half of an epoch should be real work.
         wanted_s = max(self.every_s, 2 * self._fixed_s)
         if read >= self.budget or took_s > _LATE * wanted_s:
             work_s = max(took_s - self._fixed_s, _NOISE * took_s, 1e-6)
@@ -46,11 +46,11 @@ class Sizing:
             self.budget = min(self._most, max(LEAST, int(self.budget * factor)))
 
     def has_more(self, read: int) -> bool:
-        """Whether the last epoch ended because it was large enough: then the next follows at once."""
+        """Whether the last epoch ended because it was full: then the next follows at once."""
         return read >= self.budget
 
     def _learn(self, read: int, took_s: float) -> None:
-        """Two epochs of different size tell the two parts of the cost apart."""
+        """Two epochs of different size separate fixed costs from costs per record."""
         before, self._before = self._before, (read, took_s)
         if before is None or (not 0.8 * read > before[0] and not 0.8 * before[0] > read):
             return

@@ -62,7 +62,7 @@ class SparkJobs:
                 socket = self._maker.collected(self._lineage(order))
                 with _load_from_socket(socket, Arriving()) as arrived:
                     rows: list[Row] = list(arrived)
-        except Exception as error:  # of as many kinds as PySpark can fail in when Spark is gone
+        except Exception as error:  # PySpark fails in many ways when Spark is gone
             if is_gone(self._context):
                 cause = EnvironmentFault(str(error))
                 raise RunFailed("Spark ended before the pipeline did", cause) from error
@@ -74,7 +74,7 @@ class SparkJobs:
         return reports
 
     def cancel(self) -> None:
-        """End the job under way."""
+        """Cancel the current job."""
         with suppress(*NO_ANSWER):  # Spark is gone, and its job with it
             self._context.cancelJobGroup(self._group)
 
@@ -84,7 +84,7 @@ class SparkJobs:
             self._plan.destroy()
 
     def _lineage(self, order: Order) -> Any:
-        """The last stage, with all before it."""
+        """The last stage, which depends on all others."""
         maker, levels, deaths = self._maker, self._layout.levels, self._deaths()
         coming = maker.start
         for level in range(len(levels)):
@@ -108,7 +108,7 @@ class SparkJobs:
         return coming
 
     def _description(self, order: Order) -> str:
-        """What Spark's own pages show."""
+        """The description on Spark's pages."""
         name = self._layout.plan.graph.name
         if order.closing:
             return f"everstream {name}: the end"
@@ -123,7 +123,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _cause(error: Exception) -> str:
-    """The line that says what happened, of the many that come with it."""
+    """The line with the cause, of the many that come with it."""
     lines = str(error).strip().splitlines() or [repr(error)]
     telling = [line for line in lines if "Exception" in line or "Error" in line]
     return f"the Spark job failed: {(telling or lines)[0]}"

@@ -1,7 +1,7 @@
-"""A stage of an epoch as Spark's Python workers run it: rows in, and rows out.
+"""A stage of an epoch as Spark's Python workers run it: rows in, rows out.
 
-What a worker keeps from one task to the next is in this module: its cache of shards, the plan it
-has unpickled, and its hand on the store.
+This module holds what a worker keeps from one task to the next: its cache of shards, the unpickled
+plan, and its connection to the store.
 """
 
 import gc
@@ -41,21 +41,21 @@ _STORES: dict[tuple[str, str | None], tuple[CheckpointStore, StoreUrl]] = {}
 
 
 class Arriving(FramedSerializer):
-    """Rows, each of them as it was written by a stage before."""
+    """Rows as an earlier stage wrote them."""
 
     def loads(self, obj: bytes) -> Row:
         return row_in(obj)
 
 
 class Starting(FramedSerializer):
-    """What the first stage gets: nothing of interest, it only makes Spark start the tasks."""
+    """The input of the first stage: no data, it only makes Spark start the tasks."""
 
     def loads(self, obj: bytes) -> None:
         return None
 
 
 class Leaving(FramedSerializer):
-    """Rows for Spark's shuffle, as its pairs of a partition and some bytes."""
+    """Rows for Spark's shuffle, as pairs of a partition and bytes."""
 
     def dump_stream(self, iterator: Iterable[Row], stream: BinaryIO) -> None:
         for row in iterator:
@@ -79,11 +79,11 @@ def _write(row: Row, stream: BinaryIO) -> None:
 
 
 def _spare_the_collector() -> None:
-    """Keep Spark from looking for garbage in all that there is in this process.
+    """Keep Spark's garbage collection from traversing everything in this process.
 
-    It does so after every task, which takes a tenth of a second with our libraries alone, and the
-    next task waits for it. When a task begins that has just been done, so that what is there is in
-    use, and can be left out. Now and then nothing is, for what has become garbage since.
+    Spark collects after every task, which takes a tenth of a second with our libraries alone, and
+    the next task waits for it. When a task starts, a collection has just been done, so all objects
+    are in use and can be frozen. Now and then they are not, to find garbage that appeared since.
     """
     if next(_TASKS) % _LOOK_AT_ALL_EVERY:
         gc.freeze()
@@ -104,7 +104,7 @@ class Stage:
     deaths: tuple[Death, ...] = ()
     python_path: list[str] = field(default_factory=list)
     max_retries: int = 3
-    """How often a process may die in one epoch before that is taken for a failure of the run."""
+    """How often a process may die in one epoch before the run fails."""
 
     def __call__(self, split: int, rows: Iterator[Row | None]) -> Iterator[Row]:
         from pyspark import TaskContext
@@ -115,7 +115,7 @@ class Stage:
         retry, index = context.attemptNumber(), context.partitionId()
         try:
             yield from self._perform(rows, index, retry, context.taskAttemptId())
-        except Exception as error:  # reported: Spark would try for ever, and say nothing
+        except Exception as error:  # reported: Spark would retry forever without a message
             who = ShardId(f"stage {self.level}", index)
             broken = InternalError("".join(traceback.format_exception(error)))
             told = error if isinstance(error, EverstreamError) else broken
@@ -126,7 +126,7 @@ class Stage:
     ) -> Iterator[Row]:
         sys.path.extend(path for path in self.python_path if path not in sys.path)
         around = Surroundings(*self._store(), _CACHE)
-        # Not the number of the attempt: if a stage is run again, that counts from nothing.
+        # Not the attempt number, which starts at 0 again when a stage is rerun.
         attempt = task_id % ATTEMPTS
         place = Place(self.level, index)
         task = Task(self._layout(), self.order, place, attempt, around, retry)
@@ -139,8 +139,8 @@ class Stage:
         if deaths:
             around.reached = partial(_die_there, deaths, task)
         if any(death.at is Point.IN_RESTORE for death in deaths):
-            _CACHE.take(self.order, task.shard)  # so that there is a restore to die in
-        # An input that is not read to its end costs the worker its life.
+            _CACHE.take(self.order, task.shard)  # forces a restore, to die in it
+        # Spark kills a worker that does not read its input to the end.
         yield from task.perform(row for row in rows if row is not None)
 
     def _layout(self) -> Layout:

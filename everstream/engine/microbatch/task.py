@@ -1,8 +1,8 @@
-"""A task: one shard's part of one epoch, from the rows that come in to the rows that go out.
+"""A task: one shard's part of one epoch, from incoming rows to outgoing rows.
 
-It takes its shard out of the worker's cache, or restores it; sorts its frames; lets the shard work
-and save; and ends with a report. What goes wrong is reported, too, instead of raised: Spark would
-only try the same again, and the driver knows better what is to be done.
+It takes its shard from the worker's cache or restores it, sorts the frames, lets the shard work and
+save, and ends with a report. Errors are reported too, instead of raised: Spark would only retry the
+same task, and the driver can decide better.
 """
 
 import time
@@ -35,12 +35,12 @@ from everstream.state.store import CheckpointStore
 
 
 def _no_point(shard: ShardId, point: Point) -> None:
-    """Nobody is to be killed."""
+    """There is no kill."""
 
 
 @dataclass
 class Surroundings:
-    """What a worker process gives its tasks; a test gives them other things."""
+    """What a worker process provides to its tasks; tests provide replacements."""
 
     store: CheckpointStore
     store_url: str
@@ -63,7 +63,7 @@ class Task:
     attempt: int
     around: Surroundings
     retry: int = 0
-    """How many attempts before this one were lost, as far as Spark says."""
+    """How many earlier attempts were lost, according to Spark."""
     _sent: dict[int, Digest] = field(default_factory=dict)
     _resident: Resident | None = None
 
@@ -73,13 +73,13 @@ class Task:
 
     @property
     def records(self) -> int:
-        """How many the shard has had so far; a source: has given."""
+        """Records that the shard has processed so far; for a source: has emitted."""
         if self._resident is None:
             return 0
         return max(self._resident.runner.chain.counts.get(self.shard.operator, (0, 0)))
 
     def perform(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """What goes to the next stage; rows for stages behind that pass through."""
+        """The rows for the next stage, including rows that pass through to later stages."""
         mine: list[Arrived] = []
         for row in rows:
             position = position_in(row.header)
@@ -129,7 +129,7 @@ class Task:
         except CorruptObject as error:
             yield self._report(replace(report, problem=Unreadable(str(error))))
             return
-        except Exception as error:  # a rule of the core; user code is guarded by the runner
+        except Exception as error:  # a rule of the core; the runner guards user code
             broken = Failed(resident.runner.chain.explain(error))
             yield self._report(replace(report, problem=broken))
             return
@@ -157,7 +157,7 @@ class Task:
         yield self._report(done)
 
     def _missing(self, frames: list[Arrived]) -> str:
-        """Inputs that have not shown the end of this epoch: a sender has failed, or rows are lost."""
+        """Inputs without the marker of this epoch: a sender has failed, or rows are lost."""
         last = {frame.position: frame.kind for frame in frames}
         ended = {name for record in self.order.records[self.shard] for name in record.ended}
         missing = [
@@ -180,7 +180,7 @@ class Task:
 
 
 def digests(frames: Iterable[Arrived]) -> dict[int, Digest]:
-    """Channel -> what came over it."""
+    """Channel -> its traffic in this epoch."""
     found: dict[int, Digest] = {}
     for frame in frames:
         found[frame.position] = frame.added_to(found.get(frame.position, NOTHING))

@@ -1,1 +1,1 @@
-"""What a run reports: to listeners, logs, its history, the terminal and notebooks."""
+"""A run's reports: to listeners, logs, its history, the terminal and notebooks."""

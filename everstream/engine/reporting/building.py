@@ -1,4 +1,4 @@
-"""Makes events of what engines have: plans, manifests, measures and recovery reports."""
+"""Builds events from what engines have: plans, manifests, measures and recovery reports."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ FOLLOWED = 50
 
 @dataclasses.dataclass(frozen=True)
 class About:
-    """What is known of a run beside its plan."""
+    """Facts about a run besides its plan."""
 
     run: str
     """Identifies this run among all runs of the store."""
@@ -89,7 +89,7 @@ def sampled(measures: Measures, status: RunStatus) -> MetricsSampled:
 
 
 def sampled_from(manifest: EpochManifest | None, status: RunStatus) -> MetricsSampled:
-    """Where no process stays to be measured: how far each shard is, as its checkpoint has it."""
+    """For engines without permanent processes to measure: each shard's progress by its checkpoint."""
     return MetricsSampled(
         phase=status.phase.value,
         epoch=int(status.epoch),
@@ -141,7 +141,7 @@ def recovery_updated(report: RecoveryReport, name: str, at: float) -> RecoveryUp
 
 
 class RecoveryUpdates:
-    """Follows the recovery reports of a run, which fill up as it recovers."""
+    """Follows the recovery reports of a run, which become complete as it recovers."""
 
     def __init__(self, run: str) -> None:
         self._run = run
@@ -150,7 +150,7 @@ class RecoveryUpdates:
     def changed(
         self, reports: Sequence[RecoveryReport], now_s: float, at: float
     ) -> list[RecoveryUpdated]:
-        """Those about which there is something new. `now_s` is the clock of the reports, `at` wall time."""
+        """The reports with news. `now_s` is on the clock of the reports, `at` is wall-clock time."""
         updates = []
         for report in reports[-FOLLOWED:]:
             name = f"{self._run}-{report.detected_s:.6f}"

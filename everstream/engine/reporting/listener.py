@@ -1,4 +1,4 @@
-"""Who hears the events of a run: listeners, the fan-out to several of them, and Python's `logging`."""
+"""Listeners for the events of a run, the fan-out to several of them, and Python's `logging`."""
 
 import json
 import logging
@@ -13,16 +13,18 @@ from everstream.events import MetricsSampled, Progressed, RunEvent, is_warning, 
 from everstream.hiding import hidden
 
 LONGEST = 4_000
-"""Characters of a text that are kept."""
+"""Maximum characters of a text."""
 CUT = "..."
 LOGGER = "everstream"
 FIELDS = ("pipeline", "operator", "shard", "worker")
 
-logging.getLogger(LOGGER).addHandler(logging.NullHandler())  # without a set-up nothing is printed
+logging.getLogger(LOGGER).addHandler(
+    logging.NullHandler()
+)  # print nothing unless logging is configured
 
 
 class Listener:
-    """Hears every event of a run. Called on the driver's thread: be quick.
+    """Receives every event of a run. Called on the driver's thread: return quickly.
 
     >>> class Warnings(es.Listener):
     ...     def on_event(self, event):
@@ -36,7 +38,7 @@ class Listener:
 
 
 AnyListener: TypeAlias = Listener | Callable[[RunEvent], None]
-"""What `listener=` takes."""
+"""The type of `listener=`."""
 
 
 class _Calling(Listener):
@@ -48,7 +50,7 @@ class _Calling(Listener):
 
 
 def listening(given: AnyListener | None) -> Listener:
-    """The listener that a user gave: an object with `on_event`, or a function."""
+    """The listener a user passed: an object with `on_event`, or a function."""
     if given is None:
         return Listener()
     if isinstance(given, Listener):
@@ -56,13 +58,13 @@ def listening(given: AnyListener | None) -> Listener:
     on_event = getattr(given, "on_event", given)
     if not callable(on_event) or isinstance(given, type):
         raise UserError(
-            f"listener={given!r}: give a function that takes an event, or an es.Listener."
+            f"listener={given!r}: pass a function that takes an event, or an es.Listener."
         )
     return _Calling(on_event)
 
 
 class Listeners(Listener):
-    """Sends events to several listeners, with the time and without passwords."""
+    """Sends events to several listeners, with a timestamp and without passwords."""
 
     def __init__(self, *listeners: Listener, clock: Callable[[], float] = time.time) -> None:
         self._listeners = listeners
@@ -75,7 +77,7 @@ class Listeners(Listener):
 
 
 def sent(event: RunEvent, clock: Callable[[], float] = time.time) -> RunEvent:
-    """The event as everybody sees it: with its time, and without passwords."""
+    """The event as all listeners get it: with a timestamp and without passwords."""
     if not event.at:
         event = replace(event, at=clock())
     if isinstance(event, Progressed | MetricsSampled):
@@ -88,7 +90,7 @@ def sent(event: RunEvent, clock: Callable[[], float] = time.time) -> RunEvent:
 
 
 def _clean(text: str) -> str:
-    clean = hidden(text)  # first: what is cut in the middle of a password no longer looks like one
+    clean = hidden(text)  # first: a truncated password is no longer recognized
     return clean if len(clean) <= LONGEST + len(CUT) else f"{clean[:LONGEST]}{CUT}"
 
 
@@ -123,7 +125,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def log_as_json() -> None:
-    """From now on everything that this process logs is printed as lines of JSON on standard error."""
+    """Print all further log records of this process as lines of JSON on standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)

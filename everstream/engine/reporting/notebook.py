@@ -1,6 +1,6 @@
-"""How runs show themselves in a notebook: tables in HTML, without scripts, every name escaped.
+"""The notebook display of runs: tables in HTML, without scripts, every name escaped.
 
-Colours are those of the notebook, so that it can be read in a light one and in a dark one.
+Colours are the notebook's, so that it is readable in a light and in a dark theme.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ def result_html(
     recovery_count: int,
     notes: Sequence[str],
 ) -> str:
-    """What a run came to."""
+    """The display of a finished run."""
     operators = [
         [escape(name), f"{given[0]:,}", f"{given[1]:,}", f"{skipped.get(name, 0):,}"]
         for name, given in counts.items()
@@ -59,7 +59,7 @@ def result_html(
 
 
 def run_html(view: View) -> str:
-    """A run that goes on, as it is at this moment."""
+    """The display of an active run, as of now."""
     ended = view["ended"]
     rows = [
         [

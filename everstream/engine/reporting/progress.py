@@ -1,7 +1,7 @@
-"""What `pipeline.run()` shows of itself in a script: a live line on a terminal, a few lines elsewhere.
+"""The progress of `pipeline.run()` in a script: a live line on a terminal, a few lines elsewhere.
 
-It goes to standard error, because standard output is the program's own. A run with a listener shows
-nothing; `progress=False` or EVERSTREAM_PROGRESS=0 keeps any run quiet.
+It is written to standard error, because standard output belongs to the program. A run with a
+listener shows nothing; `progress=False` or EVERSTREAM_PROGRESS=0 silences any run.
 """
 
 import sys
@@ -39,7 +39,7 @@ class Rate:
 
     def add(self, at_s: float, records: int) -> None:
         if self._seen and records < self._seen[-1][1]:
-            self._seen.clear()  # a rollback: what was read twice would count as negative
+            self._seen.clear()  # a rollback: the rate would be negative
         self._seen.append((at_s, records))
         while at_s - self._seen[0][0] > RATE_OVER_S:
             self._seen.popleft()
@@ -52,9 +52,9 @@ class Rate:
 
 
 class LinePace:
-    """When a line is due: at each new phase, and else only when records have come since the last.
+    """When a line is due: at each new phase, and otherwise only if new records have been read.
 
-    The longer a phase lasts, the rarer: after some minutes there is one a minute.
+    The longer a phase lasts, the fewer lines: after some minutes there is one a minute.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class LinePace:
 
 
 def status(run_status: RunStatus, rate: Rate, total: int | None) -> str:
-    """Where a run stands, in one line."""
+    """The status of a run in one line."""
     words = [run_status.phase.value, f"{run_status.records_read:,} records"]
     if total:
         words.append(f"{run_status.records_read / total:.0%}")
@@ -84,7 +84,7 @@ def status(run_status: RunStatus, rate: Rate, total: int | None) -> str:
 
 
 def started_line(event: RunStarted) -> str:
-    """What runs, in one line."""
+    """What was started, in one line."""
     return (
         f"{len(event.operators)} operators in {len(event.shards)} shard(s) on "
         f"{event.workers} worker(s)"
@@ -92,7 +92,7 @@ def started_line(event: RunStarted) -> str:
 
 
 def stamp(console: Console) -> str:
-    """What a line begins with: the time, and in a file the day as well."""
+    """The start of a line: the time, and in a file also the date."""
     return time.strftime("%H:%M:%S" if console.is_terminal else "%Y-%m-%d %H:%M:%S")
 
 
@@ -127,7 +127,7 @@ class ProgressLines(Listener):
 
 
 class ProgressBar(ProgressLines):
-    """A live line at the bottom; notes, and what the program prints, scroll by above it."""
+    """A live line at the bottom; notes and the program's own output scroll above it."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
@@ -141,7 +141,7 @@ class ProgressBar(ProgressLines):
 
 
 def heard_early(listener: Listener, progress: bool) -> Listener:
-    """The listener for what happens before the run itself begins."""
+    """The listener for events before the run starts."""
     shown = (ProgressLines(Console(file=sys.stderr)),) if progress else ()
     return Listeners(listener, *shown)
 
@@ -155,9 +155,9 @@ def watching(
     *,
     live: bool = True,
 ) -> Iterator[Listener]:
-    """The listener of a run, and with `progress` also what is shown on standard error.
+    """The listener of a run; with `progress`, it also writes to standard error.
 
-    live: it may keep a line of the terminal to itself; several runs at once could not.
+    live: it may reserve a line of the terminal, which only one run at a time can do.
     """
     if not progress:
         yield listener

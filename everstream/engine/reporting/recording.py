@@ -1,4 +1,4 @@
-"""Keeps the history of a run and its traces, and serves the page of a run that this process drives."""
+"""Records the history and the traces of a run, and serves the page of a run in this process."""
 
 import os
 import sys
@@ -26,7 +26,7 @@ from everstream.state.signing import blobs_at
 class Recorder(Listener):
     """Sends the events of one run to its listener, its history and its traces.
 
-    It adds those that follow from others: how recoveries proceed, and that the history cannot be written.
+    It adds derived events: the progress of recoveries, and failures to write the history.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Recorder(Listener):
         writer: HistoryWriter | None,
         troubles: "SimpleQueue[str]",
     ) -> None:
-        """troubles: what the writer has to say."""
+        """troubles: messages of the writer."""
         self._listener = listener
         self._writer = writer
         self._troubles = troubles
@@ -77,7 +77,7 @@ class Recorder(Listener):
 
 @dataclass
 class Recording:
-    """A run that is recorded."""
+    """A recorded run."""
 
     config: RunConfig
     about: About
@@ -89,7 +89,7 @@ class Recording:
 def recording(
     config: RunConfig, engine: EngineName, url: str, context: SparkContext
 ) -> Iterator["Recording"]:
-    """The same run; its events also go to its traces and, if its store is kept, to the history there."""
+    """The same run; its events also go to its traces and, with a permanent store, to its history."""
     described = about(config, engine, url, context.uiWebUrl)
     troubles: SimpleQueue[str] = SimpleQueue()
     writer = None
@@ -115,7 +115,7 @@ def recording(
 
 
 def about(config: RunConfig, engine: EngineName, store: str, spark_ui: str | None) -> About:
-    """What a history holds of the options of this run: nothing that could be secret."""
+    """The options of this run for its history: nothing that could be secret."""
     checkpoint, policy = config.checkpoint, config.policy
     protocol = name_of(checkpoint)
     every_records = checkpoint.every_records if isinstance(checkpoint, Coordinated) else None
@@ -152,7 +152,7 @@ def _text(value: object) -> str:
 
 @contextmanager
 def served(handle: RunHandle, ui: bool | str, store: str, key_file: str | None) -> Iterator[None]:
-    """Serve the page while the run lasts, if it is wanted."""
+    """Serve the page while the run is active, if requested."""
     if ui is False:
         yield
         return
@@ -164,7 +164,7 @@ def served(handle: RunHandle, ui: bool | str, store: str, key_file: str | None) 
     shown.store_key = key_file
     with Serving(shown, None if ui is True else ui) as serving:
         handle.page = serving.link
-        # Not a note: those are kept, and the link has the token in it.
+        # Not a note: notes are stored, and the link contains the token.
         print(f"everstream: '{handle.name}': page: {serving.link}", file=sys.stderr)
         if serving.warning is not None:
             print(f"everstream: '{handle.name}': {serving.warning}", file=sys.stderr)

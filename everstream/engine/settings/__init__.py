@@ -1,1 +1,1 @@
-"""The options of a run, where they come from, and those that change while it runs."""
+"""The options of a run, their origins, and the settings that can change while it is active."""

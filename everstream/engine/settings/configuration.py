@@ -1,9 +1,10 @@
-"""Where options come from: defaults, then a file, the environment, and what the program gives.
+"""Where options come from: defaults, then a file, the environment, and the program's arguments.
 
-The file is `everstream.toml`, or the table `[tool.everstream]` of a `pyproject.toml`, in the folder of
-the program or the nearest folder above it that has one; if there is none, the same from the working
-directory. Its keys are the names of `SETTINGS`. The search does not go up into a folder that every
-user can write to, such as /tmp: a store named there by a stranger could contain a stranger's code.
+The file is `everstream.toml`, or the table `[tool.everstream]` of a `pyproject.toml`, in the folder
+of the program or the nearest folder above it that has one; failing that, the same search starts in
+the working directory. Its keys are the names of `SETTINGS`. The search stops below a folder that
+every user can write to, such as /tmp: a file placed there by another user could name a store that
+contains their code.
 """
 
 import os
@@ -59,7 +60,7 @@ def program_folder() -> Path:
 
 
 def parsed(setting: Setting, given: object, where: str) -> Any:
-    """A value that was written in this place; a UserError names the place."""
+    """A value written at this place; a UserError names the place."""
     try:
         return setting.text.parse(given)
     except UserError as error:
@@ -97,7 +98,7 @@ def _upwards(folder: Path) -> Iterator[Path]:
 
 
 def _table(file: Path) -> dict[str, Any] | None:
-    """What this file says of Everstream; None if there is no such file, or it says nothing."""
+    """The Everstream table of this file; None if there is no such file or table."""
     try:
         text = file.read_text()
     except (FileNotFoundError, NotADirectoryError):
@@ -132,7 +133,7 @@ def _checked(file: Path, table: Mapping[str, Any]) -> dict[str, Configured]:
             raise UserError(f"{where}: there is no option '{key}'.{closest(key, SETTINGS)}")
         if setting.for_one_run:
             raise UserError(
-                f"{where}: '{key}' is for one run only, and a file applies to every run: give it as "
+                f"{where}: '{key}' is for one run only, and a file applies to every run: pass it as "
                 f"{setting.flag} or {key}=."
             )
         value = parsed(setting, given, f"{where}: {key} = {given!r}")
@@ -143,7 +144,7 @@ def _checked(file: Path, table: Mapping[str, Any]) -> dict[str, Configured]:
 
 
 def _line_of(file: Path, key: str) -> str:
-    """ ", line 3", as far as a search for the key can tell."""
+    """ ", line 3", if a search for the key finds it."""
     pattern = re.compile(
         rf"""\s*(?:\[(?:tool\.everstream\.)?)?["']?{re.escape(key)}["']?\s*[=.\]]"""
     )

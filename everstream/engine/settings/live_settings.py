@@ -1,7 +1,7 @@
-"""Watches a run's store for settings that somebody has changed, and writes those that a run changes.
+"""Watches a run's store for changed settings, and records the changes that a run makes.
 
-In a thread of its own: a store may be slow, and a run that is tuned must not wait for it. What it
-finds waits in a queue until the driver's loop comes by.
+It has a separate thread, because a store may be slow and the run must not wait for it. Changes wait
+in a queue until the driver's loop collects them.
 """
 
 import threading
@@ -44,7 +44,7 @@ class Control:
     def __init__(
         self, blobs: Blobs, remote: bool, tunable: Settings, on_trouble: Callable[[str], None]
     ) -> None:
-        """Reads what was tuned before, at once: workers that start are told of it."""
+        """Reads earlier settings at once, so that new workers get them."""
         self._blobs = blobs
         self._every_s = REMOTE_EVERY_S if remote else LOOK_EVERY_S
         self._tunable = {name: dict(settings) for name, settings in tunable.items()}
@@ -52,7 +52,7 @@ class Control:
         self._requests: SimpleQueue[Mapping[str, str] | Spread] = SimpleQueue()
         self._news: SimpleQueue[Tuning | str] = SimpleQueue()
         self.shards: dict[str, Shards] = {}
-        """Who is to have another number of shards, as far as the store was looked at."""
+        """The requested numbers of shards, as of the last look at the store."""
         self._known = 0
         self._said = ""
         self._wake = threading.Event()
@@ -64,29 +64,29 @@ class Control:
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more; a look that takes long is left to itself."""
+        """Stop watching; does not wait for a slow look at the store."""
         self._stopped = True
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join(timeout=LEAVE_PATIENCE_S)
 
     def tune(self, wishes: Mapping[str, str]) -> None:
-        """Record these, then have them take effect. Safe from any thread."""
+        """Record these settings, then apply them. Safe from any thread."""
         self._requests.put(wishes)
         self._wake.set()
 
     def spread(
         self, shards: dict[str, Shards], instead_of: Mapping[str, int] | None = None
     ) -> None:
-        """Record these, then let them be known. Safe from any thread.
+        """Record these numbers of shards, then publish them. Safe from any thread.
 
-        instead_of: only where this is what the store says that somebody wants.
+        instead_of: only where the store still has this request.
         """
         self._requests.put(Spread(shards, instead_of))
         self._wake.set()
 
     def news(self) -> Tuning | None:
-        """The newest settings, if they have changed since the last call; troubles are told."""
+        """The newest settings if they changed since the last call; troubles go to the listener."""
         newest = None
         while True:
             try:
@@ -110,7 +110,7 @@ class Control:
         try:
             work()
         except EverstreamError as error:
-            if str(error) != self._said:  # once: the next look finds the same
+            if str(error) != self._said:  # once: the next look finds the same error
                 self._said = str(error)
                 self._news.put(self._said)
 
@@ -136,7 +136,7 @@ class Control:
             here = {n: said for n, said in recorded.settings.items() if n in self._tunable}
             self._news.put(Tuning(recorded.version, here))
             if gone := sorted(recorded.settings.keys() - here.keys()):
-                self._news.put(f"tuned, but not in this pipeline any more: {', '.join(gone)}")
+                self._news.put(f"tuned, but no longer in this pipeline: {', '.join(gone)}")
 
 
 def flattened(settings: Settings) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The options of a run in the engine's own terms: made once from `RunOptions`, then only read."""
+"""The options of a run in the engine's terms: built once from `RunOptions`, then read-only."""
 
 import os
 import uuid
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Origin:
-    """A savepoint in another store, which a run begins with."""
+    """A savepoint in another store, from which a run starts."""
 
     store: str
     name: str
@@ -43,20 +43,20 @@ class Origin:
 
     @classmethod
     def parse(cls, text: str | None, store: str | None) -> "Origin | None":
-        """`STORE@NAME` as a user gives it, for a run in this store."""
+        """Parses `STORE@NAME`, for a run in this store."""
         if text is None:
             return None
         folder, at, name = text.rpartition("@")
         if not at or not folder:
             raise UserError(f"'{text}' names no savepoint: write STORE@NAME.")
         if store is None:
-            raise UserError("a run that begins with a savepoint needs a store of its own: store=.")
+            raise UserError("a run that starts from a savepoint needs its own store: set store=.")
         url = store_url(folder)
         assert url is not None
         if url.rstrip("/") == store.rstrip("/"):
             raise UserError(
-                f"savepoint '{name}' is in this run's own store: 'everstream rewind {folder} --to "
-                f"{name}' goes back to it; a fork needs a store and output of its own."
+                f"savepoint '{name}' is in this run's store: 'everstream rewind {folder} --to {name}' "
+                "rolls back to it; a fork needs a separate store and output."
             )
         return cls(url, checked_name(name))
 
@@ -67,19 +67,19 @@ SILENCE_S = 1.5
 
 @dataclass(frozen=True)
 class Turn:
-    """When a run may have its store."""
+    """When a run may take its store."""
 
     command: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """All drivers that a monitor starts one after the other have the same."""
+    """The same for all drivers that a supervisor starts one after the other."""
     goes_on: bool = False
-    """It takes the place of a driver of its command that has died."""
+    """The run replaces a driver of its command that has died."""
     silence_s: float | None = None
-    """It stands by until the store's driver ends badly, or is silent for so long."""
+    """Wait as a standby until the store's driver fails, or is silent for this long."""
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """`RunOptions` in the engine's own terms: checked, parsed, and with its units in its names."""
+    """`RunOptions` in the engine's terms: checked, parsed, and with units in the names."""
 
     engine: EngineName
     checkpoint: Checkpointing | None
@@ -94,7 +94,7 @@ class RunConfig:
     workers: int | None
     timeout_s: float | None
     until: Callable[[RunStatus], bool] | None
-    """None also for a run that ends when it has caught up: the policy has that."""
+    """Also None for a run that ends when it has caught up: the policy covers that."""
     kills: tuple[Kill, ...]
     listener: Listener
     progress: bool
@@ -106,25 +106,25 @@ class RunConfig:
     store_key: StoreKey | None
     monitor: Monitor | None
     start_timeout_s: float
-    """How long to retry what cannot be reached while the run starts."""
+    """How long to retry unreachable services while the run starts."""
     key_file: str | None
-    """Where the key of the store is, for processes that read it themselves."""
+    """The file with the key of the store, for processes that read it themselves."""
     worker_memory_bytes: int | None
-    """What a worker may use; None: as much as the system gives."""
+    """Memory that a worker may use; None: no limit."""
     history: bool
     """Whether the events of the run are kept in the store."""
     turn: Turn
     autoscale: AutoScale | None
     pack_after_s: float
-    """How long a worker may be gone before its shards move to the others."""
+    """How long a worker may be missing before its shards move to the others."""
     key_groups: int | None
-    """The number of key groups; None: as the store has it."""
+    """The number of key groups; None: the store's."""
     spares: int
-    """Processes beyond those of the workers, which wait to replace one."""
+    """Processes in addition to the workers, ready to replace one."""
 
     @classmethod
     def of(cls, options: RunOptions) -> "RunConfig":
-        """These options, parsed; a UserError for what is wrong with them whatever the pipeline is."""
+        """These options, parsed; a UserError for mistakes that do not depend on the pipeline."""
         resources, recovery, upgrade = options.resources, options.recovery, options.upgrade
         store, monitor, autoscale = store_url(options.store), options.monitor, resources.autoscale
         memory = resources.memory
@@ -169,39 +169,39 @@ class RunConfig:
         return scheme_of(self.checkpoint)
 
     def check(self, plan: Plan) -> None:
-        """Raise a UserError for what this pipeline cannot be asked for."""
+        """Raise a UserError for options that do not fit this pipeline."""
         for kill in self.kills:
             kill.check(plan)
         if self.key_groups is not None and not 1 <= self.key_groups <= 32_768:
-            raise UserError(f"max_shards={self.key_groups}: say 1 to 32768.")
+            raise UserError(f"max_shards={self.key_groups}: use 1 to 32768.")
         if self.policy.until_caught_up and self.checkpoint is None:
             raise UserError(
-                "a run that ends when it has caught up ends with a checkpoint, from which the next "
-                "one goes on: say checkpoint=es.Coordinated()."
+                "a run with until='caught-up' ends with a checkpoint, from which the next run "
+                "resumes: use checkpoint=es.Coordinated()."
             )
         if self.autoscale is not None and self.checkpoint is None:
-            raise UserError("autoscale= needs checkpoints: say checkpoint=es.Coordinated().")
+            raise UserError("autoscale= needs checkpoints: use checkpoint=es.Coordinated().")
         if self.spares < 0:
-            raise UserError(f"spares={self.spares}: say how many stand by, 0 or more.")
+            raise UserError(f"spares={self.spares}: the number of spares must be 0 or more.")
 
     def pace(self) -> AutoPace | None:
-        """What adjusts the interval of this run, if it is to be adjusted."""
+        """Adjusts the interval of this run; None if the interval is fixed."""
         if isinstance(self.checkpoint, Coordinated) and self.checkpoint.automatic:
             return AutoPace(self.checkpoint)
         return None
 
 
 def _policy(options: RunOptions) -> Policy:
-    """What the coordinator goes by."""
+    """The coordinator's policy."""
     checkpoint, until, recovery = options.checkpoint, options.until, options.recovery
     if isinstance(until, str) and until != CAUGHT_UP:
         raise UserError(
-            f"until={until!r}: say until='{CAUGHT_UP}', or a function of the run's RunStatus."
+            f"until={until!r}: use until='{CAUGHT_UP}', or a function of the run's RunStatus."
         )
     if recovery.tolerable_checkpoint_failures < 0:
         raise UserError(
-            f"tolerable_checkpoint_failures={recovery.tolerable_checkpoint_failures}: say how many "
-            "checkpoints in a row may fail, 0 or more."
+            f"tolerable_checkpoint_failures={recovery.tolerable_checkpoint_failures}: the number of "
+            "checkpoints in a row that may fail must be 0 or more."
         )
     return Policy(
         checkpoints=checkpoint is not None,
@@ -217,7 +217,7 @@ def _policy(options: RunOptions) -> Policy:
 
 
 def _positive(name: str, time: str | float) -> float:
-    """A duration that means nothing unless some time passes."""
+    """A duration that must be positive."""
     time_s = seconds(time)
     if not time_s > 0:
         raise UserError(f"{name}={time!r}: the time must be positive, as in {name}='10s'.")
@@ -231,12 +231,12 @@ def _one_of(name: str, given: T, known: tuple[str, ...]) -> T:
 
 
 def _turn(options: RunOptions) -> Turn:
-    """When a run may have its store."""
+    """When a run may take its store."""
     standby = options.standby
     if standby is False:
         return Turn()
     if options.store is None:
-        raise UserError("a standby needs the store of the run it stands by for: say store=.")
+        raise UserError("a standby needs the store of the run it waits for: set store=.")
     if options.fresh:
         raise UserError(
             "a standby resumes from the checkpoints of the store, and --fresh deletes them: leave it "
@@ -246,7 +246,7 @@ def _turn(options: RunOptions) -> Turn:
 
 
 def store_url(store: str | os.PathLike[str] | None) -> str | None:
-    """A URL as it is; a folder by its full name, which means the same in every process."""
+    """A URL unchanged; a folder as an absolute path, which means the same in every process."""
     if store is None:
         return None
     url = os.fspath(store)
@@ -254,14 +254,14 @@ def store_url(store: str | os.PathLike[str] | None) -> str | None:
 
 
 def _key_file(options: RunOptions) -> str | None:
-    """Where the key of this store is; None if it has none."""
+    """The file with the key of this store; None if it has none."""
     key = options.store_key
     named = key if key is not None else os.environ.get(KEY_FILE) or None
     return None if options.store is None or named is None else str(Path(named).absolute())
 
 
 def _overrides(upgrade: Upgrade) -> UpgradeOverrides:
-    """What becomes of state of a pipeline that has changed."""
+    """What to do with the state of a pipeline that has changed."""
     dropped = upgrade.drop_state
     if isinstance(dropped, str):
         raise UserError(f"drop_state={dropped!r}: give a list of names, ['{dropped}'].")

@@ -1,1 +1,1 @@
-"""Spark, as all engines need it: a context that suits a run, and its slots."""
+"""Spark, as all engines need it: a context configured for a run, and its slots."""

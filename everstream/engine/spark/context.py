@@ -1,4 +1,4 @@
-"""Spark: starting one that suits us, and checking one a user brings along."""
+"""Spark: starting a context that suits a run, and checking one that the user provides."""
 
 import os
 import re
@@ -17,18 +17,18 @@ from everstream.engine.spark.slot_sharing import Share, refuse_other_master
 from everstream.errors import EnvironmentFault, SparkGone, UserError
 
 OURS = "spark.everstream.made"
-"""Set where we made the context ourselves, and so may replace it."""
+"""Set if Everstream made the context, and so may replace it."""
 SETTLED_S = 2.0
-"""A cluster has its executors when for so long no further one has come."""
+"""A cluster has all its executors when no further one has registered for this long."""
 TASK_RETRIES = 1_000_000
-"""Spark counts failures over the whole life of a job; our own budget counts over a window."""
+"""Spark counts failures over the whole life of a job; Everstream's limit counts over a window."""
 AUTHENTICATE = "spark.authenticate"
 ENCRYPTING = (
     "spark.network.crypto.enabled",
     "spark.authenticate.enableSaslEncryption",
     "spark.ssl.rpc.enabled",
 )
-"""Each of them encrypts what Spark sends between its processes."""
+"""Either of these encrypts what Spark sends between its processes."""
 
 
 MASTERS = (
@@ -40,9 +40,9 @@ MASTERS = (
 
 
 def make_context(master: str, app_name: str, others: tuple[Share, ...] = ()) -> SparkContext:
-    """A quiet Spark in which a lost task is always started again; made once, then reused.
+    """A quiet Spark that always retries a lost task; made once, then reused.
 
-    others: the runs of this process that use the one there is.
+    others: the runs of this process that use the existing one.
     """
     wanted = with_retries(master)
     active = SparkContext._active_spark_context
@@ -85,7 +85,7 @@ def make_context(master: str, app_name: str, others: tuple[Share, ...] = ()) -> 
         if ended_by is not None:
             raise SparkGone(
                 f"Spark's process was killed ({ended_by}) while it started on master '{master}'. If "
-                "nobody did it on purpose, the machine may have too little memory."
+                "you did not do this on purpose, the machine may have too little memory."
             ) from error
         raise EnvironmentFault(
             f"Spark could not start on master '{master}': {error}. Check that it is running there."
@@ -93,11 +93,12 @@ def make_context(master: str, app_name: str, others: tuple[Share, ...] = ()) -> 
 
 
 def _keep_others_out(conf: SparkConf, master: str) -> None:
-    """Let only those talk to Spark's ports who know a secret; other users of the machine reach them.
+    """Require a secret on Spark's ports, because other users of the machine can reach them.
 
-    Spark draws the secret itself where driver and executor are one process. Elsewhere it is ours to
-    draw, and is set once Spark's process runs: what is set before stands on its command line, where
-    everybody can read it. What the user has set up (spark-defaults.conf) stays as it is.
+    Where driver and executor are one process, Spark generates the secret. Elsewhere Everstream
+    generates it and sets it after Spark's process has started: a value set earlier would be on its
+    command line, where every user can read it. The user's configuration (spark-defaults.conf) is
+    left unchanged.
     """
     SparkContext._ensure_initialized(conf=conf)
     if SparkConf(_jvm=SparkContext._jvm).contains(AUTHENTICATE):
@@ -108,16 +109,16 @@ def _keep_others_out(conf: SparkConf, master: str) -> None:
 
 
 def check_master(master: str) -> None:
-    """Raise a UserError if Spark knows no such kind of master."""
+    """Raise a UserError if Spark does not support this kind of master."""
     if not any(re.fullmatch(known, master) for known in MASTERS):
         raise UserError(
-            f"there is no Spark master '{master}': say local[2] (so many cores of this machine; "
+            f"there is no Spark master '{master}': use local[2] (two cores of this machine; "
             "local[*] for all), spark://HOST:PORT, yarn, or k8s://HOST:PORT."
         )
 
 
 def with_retries(master: str) -> str:
-    """local[N] allows no task to fail even once; local[N,F] does."""
+    """local[N] lets no task fail even once; local[N,F] does."""
     if master == "local":
         return f"local[1,{TASK_RETRIES}]"
     found = re.fullmatch(r"local\[(\*|\d+)\]", master)
@@ -130,13 +131,13 @@ def is_local(master: str) -> bool:
 
 
 def slots(context: SparkContext) -> int:
-    """How many tasks can run at once, once the executors of a cluster have come up."""
+    """How many tasks can run at once, after the executors of a cluster have started."""
     master = str(context.master)
     promised = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,.*\]", master)
     if promised:
         return int(promised[1]) * int(promised[2])
     if not is_local(master):
-        context.parallelize([0], 1).count()  # returns when the first executor is there
+        context.parallelize([0], 1).count()  # returns when the first executor has started
         known, since_s = context.defaultParallelism, time.monotonic()
         while time.monotonic() - since_s < SETTLED_S:
             time.sleep(0.1)
@@ -146,7 +147,7 @@ def slots(context: SparkContext) -> int:
 
 
 def slots_of_an_executor(context: SparkContext) -> int:
-    """How many tasks one executor runs at once, as far as that is known."""
+    """How many tasks one executor runs at once, if known."""
     master = str(context.master)
     cluster = re.fullmatch(r"local-cluster\[\s*\d+\s*,\s*(\d+)\s*,.*\]", master)
     if cluster:
@@ -157,7 +158,7 @@ def slots_of_an_executor(context: SparkContext) -> int:
 
 
 def check_context(context: SparkContext) -> list[str]:
-    """What stands in our way in a Spark a user brought along; each line says the fix."""
+    """Problems with a Spark that the user provides; each line has the fix."""
     conf = context.getConf()
     warnings = []
     master = str(context.master)
@@ -170,23 +171,23 @@ def check_context(context: SparkContext) -> list[str]:
         )
     if int(conf.get("spark.task.maxFailures", "4") or 4) < 100:
         warnings.append(
-            "this Spark session gives a task up after "
+            "this Spark session gives up on a task after "
             f"{conf.get('spark.task.maxFailures', '4')} failures; set spark.task.maxFailures to "
-            "1000000 to leave that to Everstream's own limit"
+            "1000000 to leave this decision to Everstream's limit"
         )
     for setting in ("spark.speculation", "spark.dynamicAllocation.enabled"):
         if conf.get(setting, "false") == "true":
             warnings.append(
-                f"{setting} is on in this Spark session and may start workers twice or take them "
-                "away; turn it off for streaming jobs"
+                f"{setting} is on in this Spark session and may start workers twice or remove "
+                "them; turn it off for streaming jobs"
             )
     return warnings
 
 
 def exposure(context: SparkContext) -> str | None:
-    """What others can do to a run on this cluster, because Spark does not keep them out; None if it does.
+    """How others could attack a run on this cluster for lack of Spark's protection; None if they cannot.
 
-    On one machine nothing of Spark can be reached from outside, but by other users of it.
+    On one machine, only other users of that machine can reach Spark.
     """
     conf = context.getConf()
 
@@ -197,19 +198,19 @@ def exposure(context: SparkContext) -> str | None:
         return (
             None
             if on(AUTHENTICATE)
-            else "spark.authenticate is off in this Spark session: other users of this machine can end "
+            else "spark.authenticate is off in this Spark session: other users of this machine can kill "
             "its tasks and run code in it. Set it to true where the session is made, or let Everstream "
             "make the session (see SECURITY.md)"
         )
     if not on(AUTHENTICATE):
         return (
-            "spark.authenticate is off: whoever reaches Spark's ports can run code in this cluster. "
-            "Turn it and spark.network.crypto.enabled on (see SECURITY.md)"
+            "spark.authenticate is off: anyone who reaches Spark's ports can run code in this cluster. "
+            "Turn on spark.authenticate and spark.network.crypto.enabled (see SECURITY.md)"
         )
     if not on(*ENCRYPTING):
         return (
-            "Spark's traffic is not encrypted: whoever reads it sees your program and its results, "
-            "and could come before a worker that is just starting. Turn spark.network.crypto.enabled on "
+            "Spark's traffic is not encrypted: anyone who reads it sees your program and its results, "
+            "and could impersonate a worker that is just starting. Turn spark.network.crypto.enabled on "
             "(see SECURITY.md)"
         )
     return None

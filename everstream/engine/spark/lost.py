@@ -1,4 +1,4 @@
-"""Spark's own process can end at any moment: how that looks to whoever asks it something then."""
+"""Spark's process can end at any moment: how callers of Spark recognize that."""
 
 import signal
 import subprocess
@@ -12,9 +12,9 @@ from pyspark import SparkContext
 from everstream.errors import SparkGone
 
 NO_ANSWER = (Py4JError, OSError, EOFError)
-"""A connection that broke is py4j's error; a new one that is refused, or ends at once, is not."""
+"""A broken connection is py4j's error; a new one that is refused, or ends at once, is not."""
 BY_SIGNAL = 128
-"""A shell that started a process which was killed ends with this and the number of the signal."""
+"""The exit code of a shell whose process was killed is this plus the number of the signal."""
 LAST_BREATH_S = 1.0
 """A connection can break a moment before its process has ended."""
 
@@ -29,7 +29,7 @@ def is_gone(context: SparkContext) -> bool:
 
 @contextmanager
 def noticing_the_end(context: SparkContext) -> Iterator[None]:
-    """Whoever asks Spark something in here learns that it has ended, if that is why none answered."""
+    """Raise SparkGone in this block if a call to Spark fails because Spark has ended."""
     try:
         yield
     except NO_ANSWER as error:
@@ -39,10 +39,10 @@ def noticing_the_end(context: SparkContext) -> Iterator[None]:
 
 
 def killed_while_starting(error: BaseException) -> str | None:
-    """The signal that ended Spark's process before it could be used, if that is what went wrong.
+    """The signal that killed Spark's process before it could be used, if that is the cause.
 
-    PySpark tells only that the process is gone. How it ended is known to the process object, which
-    PySpark keeps to itself until all is well: it is found where the error came from.
+    PySpark reports only that the process is gone. The process object knows how it ended, but
+    PySpark does not expose it until the start succeeds: it is taken from the error's traceback.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     known = [frame.f_locals.get("proc") for frame in frames]

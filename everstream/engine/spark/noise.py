@@ -1,8 +1,8 @@
-"""Keeps the lines Java prints at its start off the user's screen, and nothing else.
+"""Filters the lines that Java prints at its start from the user's screen, and nothing else.
 
-Spark's Java process writes to our standard error for as long as it lives: also what users print
-in their own functions on this machine. So it gets a pipe instead, and a thread that passes
-everything on but the few lines nobody can do anything about.
+Spark's Java process writes to our standard error as long as it runs, including what users print
+in their functions on this machine. So it gets a pipe, and a thread forwards everything except the
+few lines that users can do nothing about.
 """
 
 import os
@@ -21,7 +21,7 @@ _NOISE = (
 
 @contextmanager
 def quiet_start() -> Iterator[None]:
-    """A process started in here has its standard error filtered."""
+    """The standard error of a process started in this block is filtered."""
     read_end, write_end = os.pipe()
     screen = os.dup(2)
     os.dup2(write_end, 2)

@@ -1,7 +1,7 @@
-"""The runs of one process share its Spark: each has slots of its own for as long as it goes on.
+"""The runs of one process share its Spark: each has its own slots until it ends.
 
-Spark would let a second run wait in silence for slots that the first keeps to its end, and a run on
-another master would stop the Spark of the others. Both are refused instead, with what to do.
+Spark would let a second run wait silently for slots that the first keeps to its end, and a run on
+another master would stop the Spark of the others. Both are refused instead, with the fix.
 """
 
 import threading
@@ -17,7 +17,7 @@ from everstream.pipeline.graph import Graph
 
 @dataclass(frozen=True)
 class Share:
-    """What one run has of Spark."""
+    """One run's share of Spark."""
 
     pipeline: str
     slots: int
@@ -26,7 +26,7 @@ class Share:
 
 @dataclass(frozen=True)
 class SlotGrant:
-    """Where a run takes place: a Spark, workers on it, and the slots that it keeps to its end."""
+    """Where a run executes: a Spark, workers on it, and the slots that it keeps to its end."""
 
     context: SparkContext
     workers: int
@@ -34,7 +34,7 @@ class SlotGrant:
 
 
 class Shares:
-    """Who runs in this process, and on how many slots."""
+    """The runs of this process, and their slots."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -44,16 +44,16 @@ class Shares:
     def taking(
         self, graph: Graph, find: Callable[[tuple[Share, ...]], SlotGrant]
     ) -> Iterator[SlotGrant]:
-        """Slots for this run, set aside until it has ended; `find` is told what others have.
+        """Slots for this run, reserved until it ends; `find` gets the shares of the other runs.
 
-        One run after the other, so that two which start at once do not count on the same slots.
+        One run at a time, so that two runs that start together do not claim the same slots.
         """
         with self._lock:
             others = tuple(self._shares)
             if any(share.graph is graph for share in others):
                 raise UserError(
-                    f"'{graph.name}' is running already in this process: wait for that run, or "
-                    "build the pipeline once more, with sinks of its own."
+                    f"'{graph.name}' is already running in this process: wait for that run, or "
+                    "build the pipeline again, with separate sinks."
                 )
             grant = find(others)
             share = Share(graph.name, grant.slots, graph)
@@ -62,12 +62,12 @@ class Shares:
             yield grant
         finally:
             with self._lock:
-                # By identity: two runs may be equal.
+                # By identity: two runs may compare equal.
                 self._shares = [one for one in self._shares if one is not share]
 
 
 SHARES = Shares()
-"""Those of this process."""
+"""The shares of this process."""
 
 
 def refuse_other_master(running: str, wanted: str, others: tuple[Share, ...]) -> None:
@@ -75,16 +75,16 @@ def refuse_other_master(running: str, wanted: str, others: tuple[Share, ...]) ->
     if others:
         raise UserError(
             f"{named(others)} running in this process on master '{running}', and a process has one "
-            f"Spark: start this one on the same master, or wait for them before using '{wanted}'."
+            f"Spark: start this run on the same master, or wait for them before using '{wanted}'."
         )
 
 
 def no_slots_left(there_are: int, others: tuple[Share, ...]) -> UserError:
-    """Others have them all."""
+    """Other runs have all slots."""
     used = ", ".join(sorted(f"'{one.pipeline}' {one.slots}" for one in others))
     return UserError(
-        f"Spark has {there_are} slot(s), and other runs of this process have them all ({used}). "
-        "Start those with workers=..., so that some are left, or all on a master with more, as in "
+        f"Spark has {there_are} slot(s), and other runs of this process use them all ({used}). "
+        "Start those with workers=..., so that some are left, or use a master with more, such as "
         f"master='local[{there_are + 1}]'."
     )
 

@@ -1,4 +1,4 @@
-"""Where a run takes place: a Spark that suits it, and as many slots as it may have."""
+"""Where a run executes: a Spark that suits it, and as many slots as it may use."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ from everstream.pipeline.source import Source
 def find_slots(
     config: RunConfig, plan: Plan, keeps_slots: bool, others: tuple[Share, ...]
 ) -> SlotGrant:
-    """A Spark, and as many of its slots as this run may have.
+    """A Spark, and as many of its slots as this run may use.
 
     keeps_slots: whether a worker occupies its slot as long as the run lasts (`Engine.keeps_slots`).
     """
@@ -27,12 +27,12 @@ def find_slots(
     with noticing_the_end(context):
         workers = workers_for(config, context, plan, keeps_slots, others)
     if not keeps_slots:
-        return SlotGrant(context, workers, 1)  # its jobs take turns, on whatever is free
+        return SlotGrant(context, workers, 1)  # its jobs take turns on free slots
     return SlotGrant(context, workers, workers + config.spares + _own_slots(plan))
 
 
 def warm(config: RunConfig, plan: Plan, keeps_slots: bool) -> None:
-    """Have Spark and its Python ready before they are needed; nothing is said of it yet."""
+    """Start Spark and its Python before they are needed, without any messages."""
     quiet = replace(config, listener=Listener())
     context = _context(quiet, plan.graph.name, keeps_slots, ())
     with noticing_the_end(context):
@@ -44,7 +44,7 @@ def _context(
 ) -> SparkContext:
     if config.spark is None:
         context = make_context(config.master, f"everstream {pipeline}", others)
-    elif not keeps_slots:  # whatever Spark does with its tasks, a job stays exact
+    elif not keeps_slots:  # a job stays exact whatever Spark does with its tasks
         context = config.spark.sparkContext
     else:
         context = config.spark.sparkContext
@@ -58,7 +58,7 @@ def _context(
 
 
 def _own_slots(plan: Plan) -> int:
-    """Those that sources need for work of their own."""
+    """Slots that sources need for their own Spark jobs."""
     sources = [node.what for node in plan.graph.of_kind(Kind.SOURCE)]
     return sum(source.own_slots for source in sources if isinstance(source, Source))
 
@@ -74,10 +74,9 @@ def workers_for(
     keeps_slots: bool,
     others: tuple[Share, ...] = (),
 ) -> int:
-    """As many workers as there are slots: more would wait for each other for ever.
+    """As many workers as there are slots: with more, workers would wait for each other forever.
 
-    Where sources have work of their own for Spark, and other runs their shards, those keep theirs.
-    Each spare has one, too.
+    The sources' own Spark jobs, other runs and each spare keep their slots.
     """
     # Jobs that do not keep their slots take turns with those of sources.
     taken = _own_slots(plan) + config.spares if keeps_slots else 0
@@ -87,7 +86,9 @@ def workers_for(
         raise no_slots_left(there_are, others)
     workers, available = config.workers, free - taken
     if available < 1:
-        sources = f", its sources {taken - config.spares} of their own" if _own_slots(plan) else ""
+        sources = (
+            f", its sources {taken - config.spares} for themselves" if _own_slots(plan) else ""
+        )
         spares = f", and its spares {config.spares}" if config.spares else ""
         raise UserError(
             f"Spark has {available + taken} slot(s), the pipeline needs one{sources}{spares}: run it "

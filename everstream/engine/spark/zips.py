@@ -1,6 +1,6 @@
-"""Spark hands its Python to workers as zip files, which are slow: no compiled code is kept in them.
+"""Spark gives its Python code to workers as zip files, which are slow: they hold no compiled code.
 
-Where the same version is installed beside them, as it is with pip, a worker takes that.
+If the same version is also installed, as it is with pip, a worker uses the installed one.
 """
 
 import sys
@@ -19,11 +19,11 @@ def use_installed(*packages: str) -> None:
 
 
 def forget_zips() -> None:
-    """Let go of what Python knows of the zip files it has imported from.
+    """Clear Python's cached knowledge of the zip files it has imported from.
 
-    Each worker of Spark lets Python look for modules anew, and it would read the table of contents
-    of Spark's own zip file again, for a third of a second. Whoever imports from a zip file after
-    this has it looked up once, as ever.
+    Each worker of Spark makes Python look for modules again, which would read the table of contents
+    of Spark's zip file again, for a third of a second. A later import from a zip file looks it up
+    once, as usual.
     """
     for path, finder in list(sys.path_importer_cache.items()):
         if isinstance(finder, zipimporter):
@@ -31,7 +31,7 @@ def forget_zips() -> None:
 
 
 def _in_zip(path: str, package: str) -> bytes | None:
-    """The text of the module that tells the package's version."""
+    """The text of the module with the package's version."""
     try:
         return zipimporter(path).get_data(f"{package}/version.py")
     except (ZipImportError, OSError):

@@ -1,4 +1,4 @@
-"""The engine "tasks": a worker is a Spark task that runs as long as the run, and workers exchange frames."""
+"""The engine "tasks": workers are Spark tasks that last as long as the run and exchange frames."""
 
 import math
 import os
@@ -28,7 +28,7 @@ from everstream.state.local_recovery import LocalCopies, helps
 
 
 class TasksEngine:
-    """Long-running Spark tasks; Spark starts one again when its process is killed."""
+    """Long-running Spark tasks; Spark restarts one when its process is killed."""
 
     keeps_slots = True
 
@@ -56,13 +56,13 @@ class TasksEngine:
 
 @dataclass
 class _TasksRun:
-    """One run: the driver, its sockets, and what each worker is told."""
+    """One run: the driver, its sockets, and the task of each worker."""
 
     job: EngineJob
     scratch: str
 
     def to_the_end(self) -> tuple[Driver, Outcome]:
-        """The driver when the work is done, and how that ended."""
+        """The driver when the work is done, and the outcome."""
         job, opened, config = self.job, self.job.opened, self.job.config
         coordinator = config.scheme.coordinator(
             job.plan,
@@ -91,7 +91,7 @@ class _TasksRun:
         finally:
             sockets.close()
         if (copies := self._local_copies()) is not None:
-            LocalCopies(copies).remove()  # a driver that was killed leaves them to the next one
+            LocalCopies(copies).remove()  # a killed driver leaves them for the next one
         if end.outcome is Outcome.FAILED:
             raise end.error or RunFailed("the run failed")
         return driver, end.outcome
@@ -109,14 +109,14 @@ class _TasksRun:
         )
 
     def _address_for_executors(self) -> str:
-        """The address at which Spark's executors reach this process is good for our workers, too."""
+        """The address at which Spark's executors reach this process also works for our workers."""
         name = self.job.context.getConf().get("spark.driver.host", socket.gethostname())
         address = address_of(str(name)) or address_of(socket.gethostname())
         if address is None:
             raise EnvironmentFault(
                 f"this machine has no address for the name '{name}', under which Spark's executors "
                 "reach it. Set spark.driver.host (SPARK_LOCAL_IP) to an address of this machine "
-                "that the workers reach."
+                "that the workers can reach."
             )
         return address
 
@@ -142,6 +142,6 @@ class _TasksRun:
         )
 
     def _local_copies(self) -> str | None:
-        """The name under which drivers of one command find the copies on the machines of workers."""
+        """The name under which drivers of one command find the copies on the workers' machines."""
         url = self.job.opened.url
         return f"{self.job.config.turn.command} {url}" if helps(url) else None

@@ -1,1 +1,1 @@
-"""The events of a run: kept in its store as plain entries, and made into a view and traces."""
+"""The events of a run: stored as plain entries, and turned into a view and traces."""

@@ -1,8 +1,8 @@
-"""What samples show: how fast each shard, operator and worker goes, and what each of them has now.
+"""From samples to rates: how fast each shard, operator and worker is, and its current values.
 
-Rates are differences of sums. A process that is restarted counts from 0, and one that rolls back counts
-from its checkpoint; a rate, here or in Prometheus, must show what was done in between. So `Rising` makes
-sums that never fall of counts that start again.
+Rates are differences of sums. A restarted process counts from 0, and after a rollback it counts from
+its checkpoint; but a rate, here or in Prometheus, must include what was done in between. So `Rising`
+turns counts that start again into sums that never fall.
 """
 
 from collections import deque
@@ -16,12 +16,12 @@ RISING = (
     *("busy_s", "waiting_s", "blocked_s", "bytes_in", "bytes_out", "commits"),
     *("replayed", "suppressed", "batches"),
 )
-"""What shards sum up since their process began."""
+"""Sums of a shard since its process started."""
 LOST = ("late", "skipped", "dead_letters")
-"""What operators count; the second one as checkpoints do."""
+"""Counts of an operator; the second one as in checkpoints."""
 RISING_OF_WORKERS = ("cpu_s", "collecting_s")
 WINDOW_S = 2.5
-"""Rates are over this time, or between the last two samples if those are further apart."""
+"""Rates cover this time, or the time between the last two samples if that is longer."""
 QUANTILES = {"p50_ms": 0.5, "p95_ms": 0.95, "p99_ms": 0.99}
 
 
@@ -36,10 +36,10 @@ class Rising:
     def sample(
         self, at: float, counts: Mapping[Hashable, float], anew: Mapping[Hashable, float]
     ) -> None:
-        """What is counted now.
+        """The current counts.
 
-        counts: go back with a checkpoint: where one falls, nothing was done.
-        anew: of a process: where one falls, a new process has done so much.
+        counts: roll back with a checkpoint: a lower value means that nothing was done.
+        anew: belong to a process: a lower value means that a new process has done that much.
         """
         for name, value in counts.items():
             self._rise(name, value, self._last.get(name, 0.0), 0.0)
@@ -51,11 +51,11 @@ class Rising:
             self._window.popleft()
 
     def interrupted(self) -> None:
-        """What comes next says nothing about the time in between."""
+        """The next sample does not cover the time in between."""
         self._window.clear()
 
     def per_s(self, name: Hashable) -> float | None:
-        """How fast it rises; None if that is not known."""
+        """How fast it rises; None if unknown."""
         if not self._window:
             return None
         to_s, now = self._window[-1]
@@ -82,14 +82,14 @@ class Rising:
 
 
 class Flow:
-    """The samples of a run, each laid on those before it."""
+    """The samples of a run, combined."""
 
     def __init__(self) -> None:
         self.rising = Rising()
         self.shards: dict[str, dict[str, Any]] = {}
-        """Shard -> what it last said."""
+        """Shard -> its last report."""
         self.workers: dict[str, dict[str, Any]] = {}
-        """Worker -> what was last known of it."""
+        """Worker -> its last known values."""
         self.alive: set[str] = set()
         self.latency: dict[str, set[tuple[str, int]]] = {}
         """Sink -> the shards and buckets in which it has counted."""
@@ -128,12 +128,12 @@ class Flow:
         self.rising.sample(self.at, counts, anew)
 
     def interrupted(self) -> None:
-        """A driver has gone, or come: nothing is known of the time between."""
+        """A driver has ended or started: nothing is known of the time between."""
         self.rising.interrupted()
         self.alive = set()
 
     def per_s(self, names: Iterable[Hashable]) -> float | None:
-        """The rates of all of these together; None unless one is known."""
+        """The sum of these rates; None unless one is known."""
         known = [rate for name in names if (rate := self.rising.per_s(name)) is not None]
         return sum(known) if known else None
 
@@ -143,7 +143,7 @@ class Flow:
         return None if rate is None else round(min(1.0, max(0.0, rate)), 4)
 
     def now(self, shard: str, name: str) -> Any:
-        """What a shard has said of itself last."""
+        """The last reported value of a shard."""
         return self.shards.get(shard, {}).get(name)
 
     def counted(self, operator: str) -> tuple[int, int] | None:
@@ -156,7 +156,7 @@ class Flow:
         return (sum(p[0] for p in pairs), sum(p[1] for p in pairs)) if pairs else None
 
     def lost(self, name: str, operator: str, shards: Iterable[str]) -> int | None:
-        """Over all processes these shards have had; `skipped` as the checkpoints have it."""
+        """Over all processes of these shards; `skipped` as in the checkpoints."""
         if name == "skipped":
             meters = [self.shards[shard] for shard in shards if shard in self.shards]
             losses = [meter["losses"].get(operator, {}) for meter in meters if "losses" in meter]
@@ -175,7 +175,7 @@ class Flow:
         return {name: _ms(recent.quantile(q)) for name, q in QUANTILES.items()}
 
     def latency_sums(self, sink: str) -> Histogram:
-        """Since the beginning."""
+        """Since the start."""
         histogram = Histogram([0] * BUCKETS)
         for shard, bucket in self.latency.get(sink, ()):
             histogram.counts[bucket] += int(self.rising.sums["latency", shard, sink, bucket])

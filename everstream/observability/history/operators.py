@@ -16,7 +16,7 @@ def operators_of(run: RunStarted, flow: Flow) -> list[Row]:
 
 
 def edges_of(run: RunStarted, flow: Flow) -> list[Row]:
-    """A rate where it can be told: at an operator with one edge on that side."""
+    """With a rate where it is unambiguous: at an operator with one edge on that side."""
     chains = {operator.name: operator.chain for operator in run.operators}
     shards = _by_chain(run)
     rows = []

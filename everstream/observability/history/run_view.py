@@ -1,9 +1,9 @@
-"""The view of a run: takes its events, keeps what is worth showing, and gives one JSON object.
+"""The view of a run: takes its events, keeps what is worth showing, and returns one JSON object.
 
-`RunView` performs nothing and its memory is bounded, however long a run lasts. It outlives drivers: a new
-driver begins with `RunStarted`, and what was known of failures, checkpoints and sums before stays. The
-view holds everything a page shows; `schema.py` describes it. `Live` lets one thread write a view and others
-read it.
+`RunView` performs no I/O, and its memory is bounded however long a run lasts. It outlives drivers: a
+new driver starts with `RunStarted`, and earlier failures, checkpoints and sums are kept. The view
+holds everything a page shows; `schema.py` describes it. `Live` lets one thread write a view while
+others read it.
 """
 
 import math
@@ -43,7 +43,7 @@ CHECKPOINTS = 100
 FAILURES = 200
 NOTES = 200
 STALE_S = 15.0
-"""Rates older than this are not rates any more."""
+"""Older rates are no longer shown."""
 URGENT = (
     RunStarted,
     PlanChanged,
@@ -67,7 +67,7 @@ SERIES = (
 )
 CURVE_POINTS = 41
 SPREAD = 30.0
-"""The curve of the advice reaches from the best interval by this factor up and down."""
+"""The advice curve extends by this factor beyond the best and the present interval."""
 
 View = dict[str, Any]
 
@@ -85,7 +85,7 @@ class Series:
         for name, column in self._columns.items():
             column.append(figures.get(name))
         if len(self._at) > self._points:
-            # Every second one of the older half goes; what has been thinned before gets thinner.
+            # Drop every second point of the older half; thinned points are thinned further.
             older = slice(1, self._points // 2, 2)
             del self._at[older]
             for column in self._columns.values():
@@ -96,7 +96,7 @@ class Series:
 
 
 class IntervalCosts:
-    """What checkpoints and failures have cost, and where the interval lies on the curve of costs."""
+    """The costs of checkpoints and failures, and the interval's place on the cost curve."""
 
     def __init__(self) -> None:
         self._planner: AutoInterval | None = None
@@ -108,7 +108,7 @@ class IntervalCosts:
         self._at(at).see(CheckpointSeen(at, pause_s, event.duration_s))
 
     def failure(self, event: RecoveryUpdated) -> None:
-        """A failure that was not heard of before."""
+        """A new failure."""
         at = self._in_order(event.at)
         self._at(at).see(FailureSeen(at))
 
@@ -126,7 +126,7 @@ class IntervalCosts:
         return {"curve": curve, "present_s": present_s, "best_s": round(best_s, 3)}
 
     def _in_order(self, at: float) -> float:
-        """Clocks are set, and a failure is known after it has happened."""
+        """Clocks may be set back, and a failure becomes known after it has happened."""
         self._latest = max(self._latest, at)
         return self._latest
 
@@ -141,9 +141,9 @@ class RunView:
 
     def __init__(self) -> None:
         self.taken = 0
-        """How many events there were."""
+        """The number of events."""
         self.urgent = 0
-        """How many of them should be shown at once."""
+        """The number of events to show at once."""
         self.run: RunStarted | None = None
         self.flow = Flow()
         self.completed = 0
@@ -164,7 +164,7 @@ class RunView:
         self._line: dict[str, View] = {}
 
     def take(self, event: RunEvent) -> None:
-        """What has happened next."""
+        """The next event."""
         self.taken += 1
         self.urgent += isinstance(event, URGENT)
         text = sentence(event)
@@ -202,7 +202,7 @@ class RunView:
         return self._ended
 
     def view(self, now: float) -> View:
-        """Everything there is to see."""
+        """The complete view."""
         run, flow = self.run, self.flow
         if self._is_stale(now):
             flow.rising.interrupted()
@@ -237,7 +237,7 @@ class RunView:
 
     def _begin(self, run: RunStarted) -> None:
         if self.run is not None and self.run.run == run.run:
-            return  # every blob of a history repeats it
+            return  # every blob of a history repeats the event
         self.interval_s = run.interval_s
         self._started_at = run.at
         self._take_plan(run)
@@ -354,7 +354,7 @@ def _rounded_cost(cost: float) -> float:
 
 
 class Live:
-    """What is known of a run at any moment, from any thread."""
+    """The current view of a run, for any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self.run_view = RunView()
@@ -363,7 +363,7 @@ class Live:
         self._broken: InternalError | None = None
 
     def take(self, event: RunEvent) -> None:
-        """Never fails: a view must not end a run. An error is raised where the view is read."""
+        """Never fails: a view must not end a run. Errors are raised when the view is read."""
         with self._lock:
             if self._broken is not None:
                 return
@@ -373,7 +373,7 @@ class Live:
                 self._broken = InternalError(f"the view of the run broke: {traceback.format_exc()}")
 
     def take_all(self, events: Iterable[RunEvent]) -> int:
-        """How many there were."""
+        """Returns how many there were."""
         count = 0
         for event in events:
             self.take(event)
@@ -384,7 +384,7 @@ class Live:
         return self.reading(lambda run_view: run_view.view(self._clock()))
 
     def reading(self, read: Callable[[RunView], T]) -> T:
-        """What `read` takes from the view while no event changes it."""
+        """The result of `read` on the view, while no event changes it."""
         with self._lock:
             if self._broken is not None:
                 raise self._broken
@@ -392,5 +392,5 @@ class Live:
 
     @property
     def news(self) -> tuple[int, int]:
-        """How many events there were, and how many of them urgent."""
+        """The number of events, and how many of them were urgent."""
         return self.run_view.taken, self.run_view.urgent

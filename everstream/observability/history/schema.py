@@ -1,4 +1,4 @@
-"""The JSON schema of the view: what `/api/schema` gives, and a test holds real views against."""
+"""The JSON schema of the view: the answer of `/api/schema`, which tests check real views against."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def _flag(says: str = "") -> Schema:
 
 
 def _object(**properties: Schema) -> Schema:
-    """All of these and no others."""
+    """Exactly these properties."""
     return {
         "type": "object",
         "properties": properties,
@@ -55,19 +55,19 @@ _MS = _or_null("number", "milliseconds after the failure; null: not yet")
 _OPERATOR = _object(
     name=_text(),
     kind={"enum": ["source", "operator", "sink"]},
-    chain=_text("the first of the operators that share its shards"),
+    chain=_text("the first operator of those that share its shards"),
     shards=_count(),
-    records_in=_or_null("integer", "each record once"),
+    records_in=_or_null("integer", "each record counted once"),
     records_out=_or_null("integer"),
     in_per_s=_RATE,
     out_per_s=_RATE,
-    busy={**_SHARE, "description": "of the time, on average over its shards"},
-    waiting={**_SHARE, "description": "with nothing to do"},
-    blocked={**_SHARE, "description": "back-pressured: no room at those behind"},
-    busiest={**_SHARE, "description": "busy of the busiest shard"},
-    skipped=_or_null("integer", "records left out because of an error"),
-    late=_or_null("integer", "records that came after their window was closed"),
-    dead_letters=_or_null("integer", "of those left out, kept as dead letters"),
+    busy={**_SHARE, "description": "share of the time, on average over its shards"},
+    waiting={**_SHARE, "description": "share of the time with nothing to do"},
+    blocked={**_SHARE, "description": "back-pressured: downstream operators have no room"},
+    busiest={**_SHARE, "description": "the busy share of the busiest shard"},
+    skipped=_or_null("integer", "records skipped because of an error"),
+    late=_or_null("integer", "records that arrived after their window had closed"),
+    dead_letters=_or_null("integer", "skipped records that were kept as dead letters"),
 )
 _EDGE = {
     "type": "object",
@@ -76,7 +76,7 @@ _EDGE = {
         "to": _text(),
         "routing": {"enum": ["fused", "on demand", "by key", "broadcast"]},
         "per_s": _RATE,
-        "feedback": _flag("leads back to where its records came from"),
+        "feedback": _flag("closes a cycle"),
     },
     "required": ["from", "to", "routing", "per_s", "feedback"],
     "additionalProperties": False,
@@ -86,7 +86,7 @@ _SHARD = _object(
     chain=_text(),
     number=_count(),
     worker=_count(),
-    phase=_text("that of the run, or 'lost' while its worker is not there"),
+    phase=_text("the run's phase, or 'lost' while its worker is gone"),
     in_per_s=_RATE,
     out_per_s=_RATE,
     bytes_in_per_s=_RATE,
@@ -117,32 +117,32 @@ _CHECKPOINT = _object(
     started_at=_or_null("number", _WALL),
     duration_s=_or_null("number"),
     bytes=_or_null("integer"),
-    failed=_or_null("string", "why it could not be had; null if it is stable"),
-    forced=_count("shards that were forced to it"),
+    failed=_or_null("string", "why it failed; null if it is stable"),
+    forced=_count("shards that the protocol forced to take it"),
     slowest=_or_null("string", "the shard that took longest"),
     shards=_many(
         _object(
             shard=_text(),
             number=_count(),
-            aligned_s=_number("inputs were held for those whose marker had not come"),
-            capture_s=_number("the shard stood still"),
+            aligned_s=_number("how long inputs were blocked until all markers had arrived"),
+            capture_s=_number("how long the shard was paused"),
             upload_s=_number(),
             bytes=_count(),
             forced=_flag(),
         )
     ),
-    at=_number(f"when it was stable, or given up; {_WALL}"),
+    at=_number(f"when it became stable or was given up; {_WALL}"),
 )
 _FAILURE = _object(
     id=_text(),
     what=_text(),
     shards=_many(_text()),
-    injected=_flag("it was asked for"),
+    injected=_flag("it was requested"),
     at=_number(_WALL),
-    from_epoch=_count("where the run went back to"),
+    from_epoch=_count("the epoch that the run rolled back to"),
     records_replayed=_count(),
     duplicates_suppressed=_count(),
-    went_back=_many(_text(), says="shards that went back to a checkpoint"),
+    went_back=_many(_text(), says="shards that rolled back to a checkpoint"),
     checkpoints_back=_count(),
     rollback_s=_number(),
     detected_ms=_MS,
@@ -168,12 +168,12 @@ VIEW: Schema = {
     **_object(
         version={"const": VERSION},
         pipeline=_or_null("string"),
-        store=_or_null("string", "without what could be secret"),
+        store=_or_null("string", "without secrets"),
         engine=_or_null("string"),
         protocol=_or_null("string"),
         interval_s=_or_null("number", "between two checkpoints; null: not by time"),
         phase=_text(),
-        epoch=_count("the newest that is stable"),
+        epoch=_count("the newest stable epoch"),
         started_at=_or_null("number", _WALL),
         now=_number(_WALL),
         ended={
@@ -184,7 +184,7 @@ VIEW: Schema = {
         },
         drivers_lost=_count(),
         spark_ui=_or_null("string"),
-        actions=_flag("somebody is there who does what /api/actions asks for"),
+        actions=_flag("whether /api/actions is available"),
         configuration=_by_name(_text()),
         operators=_many(_OPERATOR),
         edges=_many(_EDGE),

@@ -1,11 +1,11 @@
 """A history in a store: bounded blobs of events, written during the run and read later.
 
-One blob grows until it is full, then the next one begins; the oldest are deleted when there are too many,
-or when they are too old. Each begins with the event of its run, so that it can be understood alone. A blob
-that cannot be read is skipped with a note: no run ever depends on one.
+A blob grows until it is full, then the next one starts; the oldest are deleted when there are too
+many or they are too old. Each starts with the event of its run, so that it can be read on its own. A
+blob that cannot be read is skipped with a note: no run depends on one.
 
-In a blob each event is an entry: a line of JSON with its fields and its `kind`. Kinds and keys are saved, so
-they never change; entries of earlier versions are translated when they are read.
+In a blob each event is an entry: a line of JSON with its fields and its `kind`. Kinds and keys are
+saved, so they never change; entries of earlier versions are translated when they are read.
 """
 
 import gzip
@@ -34,17 +34,17 @@ Entry: TypeAlias = dict[str, Any]
 """{"kind": ..., "at": seconds since 1970, ...}"""
 
 FORMAT: Final = 1
-"""Of entries. Each blob begins with the entry of its run, which holds it."""
+"""Version of the entries. Each blob starts with the entry of its run, which has it."""
 
 FOLDER = "history/"
 ENDING = ".jsonl.gz"
 BLOB_BYTES = 256 * 1024
-"""A blob that has more than this is full."""
+"""A larger blob is full."""
 KEPT_BLOBS = 64
 KEPT_S = 14 * 86_400.0
-"""With the two above: what a store keeps of the past is at most 16 MB, and at most two weeks old."""
+"""With the two above: a store keeps at most 16 MB of history, at most two weeks old."""
 SHARDS_KEPT = 16
-"""Of each checkpoint the shards that took longest are kept; a live view has all."""
+"""For each checkpoint, the slowest shards are kept; a live view has all."""
 
 LIVE_ONLY: Final = (Progressed, CheckpointStarted)
 """Events that are not kept."""
@@ -61,7 +61,7 @@ _SAVED_NAMES: Final = {
 
 
 def _kind_of(name: str) -> str:
-    """WorkerLost -> worker_lost, unless it has been saved under another name since the first version."""
+    """WorkerLost -> worker_lost, unless it is saved under another name since the first version."""
     parts = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
     return _SAVED_NAMES.get(name, parts.removeprefix("_"))
 
@@ -71,11 +71,11 @@ KINDS: Final = {_kind_of(kind.__name__): kind for kind in get_args(RunEvent)}
 KIND_OF: Final = {event: kind for kind, event in KINDS.items()}
 _NAMES_IN_EDGES: Final = {"sender": "from", "receiver": "to"}
 _EARLIER_NAMES: Final = {"hosts": "workers"}
-"""What entries of earlier versions call it."""
+"""The names in entries of earlier versions."""
 
 
 def to_entry(event: RunEvent) -> Entry:
-    """The event as it is saved."""
+    """The event in its saved form."""
     entry = {"kind": KIND_OF[type(event)], **msgspec.to_builtins(event)}
     if isinstance(event, RunStarted):
         entry["format"] = FORMAT
@@ -88,7 +88,7 @@ def to_entry(event: RunEvent) -> Entry:
 
 
 def from_entry(entry: Entry) -> RunEvent | None:
-    """The event that was saved, by this version or an earlier one; None: a kind of a later one."""
+    """The saved event, of this version or an earlier one; None for a kind of a later version."""
     kind = KINDS.get(entry["kind"])
     if kind is None or kind in LIVE_ONLY:
         return None
@@ -100,7 +100,7 @@ def from_entry(entry: Entry) -> RunEvent | None:
             for edge in fields["edges"]
         ]
     if fields["kind"] == "checkpoint_failed":
-        # The first version kept the sentence as a note, in another entry.
+        # Earlier versions saved the sentence in a separate entry.
         fields.setdefault("repeated", True)
     if fields["kind"] == "note":
         fields.setdefault("topic", "")
@@ -113,14 +113,14 @@ def encoded(events: list[RunEvent]) -> bytes:
 
 
 def decoded(data: bytes) -> list[RunEvent | None]:
-    """The events of a blob, None for those of later versions; a StoreError explains what is wrong."""
+    """The events of a blob, None for those of later versions; a StoreError explains the damage."""
     try:
         lines = gzip.decompress(data).decode().splitlines()
         entries = [json.loads(line) for line in lines]
     except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
         raise StoreError(f"it is damaged: {error}") from None
     if not entries:
-        raise StoreError("it is damaged: there is nothing in it")
+        raise StoreError("it is damaged: it is empty")
     if not all(isinstance(e, dict) and "kind" in e and "at" in e for e in entries):
         raise StoreError("it is damaged: not all its lines are entries")
     check_format("it", entries[0].get("format", 1), FORMAT)
@@ -131,7 +131,7 @@ def decoded(data: bytes) -> list[RunEvent | None]:
 
 
 def shortened(event: RunEvent) -> RunEvent:
-    """An event as it is kept."""
+    """The stored form of an event."""
     if not isinstance(event, EpochStable) or len(event.shards) <= SHARDS_KEPT:
         return event
     longest = sorted(event.shards, key=lambda shard: shard.capture_s + shard.upload_s)
@@ -139,7 +139,7 @@ def shortened(event: RunEvent) -> RunEvent:
 
 
 def with_plan(run: RunStarted, change: PlanChanged) -> RunStarted:
-    """The event of a run as if it had begun with this plan."""
+    """The event of a run as if it had started with this plan."""
     return replace(
         run,
         operators=change.operators,
@@ -155,13 +155,13 @@ def blob_name(began_at: float, run: str, number: int) -> str:
 
 
 def began_at(name: str) -> float | None:
-    """When the run of a blob began, by its name."""
+    """When the run of a blob started, from its name."""
     stamp = name.removeprefix(FOLDER).partition("-")[0]
     return int(stamp) / 1000 if stamp.isdigit() else None
 
 
 def prune(blobs: Blobs, now: float, keep_blobs: int = KEPT_BLOBS) -> None:
-    """Delete what is too much or too old; of a run that has gone on for long, only what is too much."""
+    """Delete blobs beyond the limit or too old; those of a long active run only beyond the limit."""
     names = blobs.list(FOLDER)
     too_many = names[: max(0, len(names) - keep_blobs)]
     newest = names[-1:]
@@ -172,24 +172,24 @@ def prune(blobs: Blobs, now: float, keep_blobs: int = KEPT_BLOBS) -> None:
 
 
 class StoredHistory:
-    """Reads a history, and what is added to it between one call and the next."""
+    """Reads a history, and the additions between one call and the next."""
 
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
         self._read: dict[str, int] = {}
-        """Blob -> how many of its events were given already."""
+        """Blob -> how many of its events have been returned."""
         self._full: set[str] = set()
         self._damaged: set[str] = set()
 
     def news(self) -> Iterator[RunEvent]:
-        """Events that were not given before, oldest first."""
+        """New events, oldest first."""
         names = self._blobs.list(FOLDER)
         for position, name in enumerate(names):
             if name in self._full:
                 continue
             yield from self._of(name)
             if position < len(names) - 1 and _same_run(name, names[position + 1]):
-                self._full.add(name)  # the next one has begun: nothing is added here any more
+                self._full.add(name)  # the next one has started: this one is complete
         self._read = {name: count for name, count in self._read.items() if name in names}
         self._full &= set(names)
 

@@ -1,7 +1,8 @@
-"""Recoveries and checkpoints as OpenTelemetry spans, for programs that have set up tracing.
+"""Recoveries and checkpoints as OpenTelemetry spans, for programs that use tracing.
 
-The extra `otel` installs OpenTelemetry; your program sets a tracer provider, which sends the spans. Without
-either, this costs nothing. A span is made when its recovery or checkpoint is over, with the times it had.
+The extra `otel` installs OpenTelemetry; your program sets a tracer provider, which sends the spans.
+Without either, this costs nothing. A span is made when its recovery or checkpoint is over, with the
+original times.
 """
 
 from collections.abc import Callable
@@ -21,7 +22,7 @@ NAMES = ("detect", "restart", "restore", "replay", "catch up")
 
 
 def tracing() -> Callable[[RunEvent], None] | None:
-    """What makes spans of events; None if OpenTelemetry is not installed."""
+    """Turns events into spans; None if OpenTelemetry is not installed."""
     try:
         from opentelemetry import trace
     except ModuleNotFoundError:
@@ -30,7 +31,7 @@ def tracing() -> Callable[[RunEvent], None] | None:
 
 
 class Tracing:
-    """Spans of one run."""
+    """The spans of one run."""
 
     def __init__(self, tracer: Any) -> None:
         self._tracer = tracer

@@ -1,7 +1,7 @@
-"""Writes a run's history to its store from a thread of its own: the run never waits for it.
+"""Writes a run's history to its store from a separate thread: the run never waits for it.
 
-When the store is slow, samples that are not written yet are dropped first. When it takes nothing, there
-is one warning, and the run continues.
+If the store is slow, unwritten samples are dropped first. If it accepts nothing, there is one
+warning, and the run continues.
 """
 
 import threading
@@ -35,7 +35,7 @@ SAMPLE_EVERY_S = 5.0
 SHARDS_PER_S = 10.0
 """With many shards samples are further apart, so that a history reaches as far back."""
 WAITING = 5_000
-"""How many events may wait for a slow store."""
+"""The maximum number of events that wait for a slow store."""
 LEAVE_PATIENCE_S = 5.0
 
 
@@ -60,13 +60,13 @@ class HistoryWriter:
         self._lock = threading.Lock()
         self._waiting: list[RunEvent] = []
         self._run: RunStarted | None = None
-        """The newest: one writer may outlive several drivers."""
+        """The newest one: a writer may outlive several drivers."""
         self._first: RunStarted | None = None
         self._blob: list[RunEvent] = []
         self._number = 0
         self._sampled_at = 0.0
         self._passed_over: MetricsSampled | None = None
-        """The newest sample, if it came too soon after the one before it."""
+        """The newest sample, if it came too soon after the previous one."""
         self._troubled = False
         self._wake = threading.Event()
         self._stopped = False
@@ -76,7 +76,7 @@ class HistoryWriter:
         self._thread.start()
 
     def take(self, event: RunEvent) -> None:
-        """An event to be kept. Returns at once."""
+        """Queue an event. Returns at once."""
         if isinstance(event, LIVE_ONLY):
             return
         if isinstance(event, MetricsSampled):
@@ -103,14 +103,14 @@ class HistoryWriter:
             self._wake.set()
 
     def stop(self) -> None:
-        """Write what there is; a store that takes long is left to itself."""
+        """Write the rest; does not wait long for a slow store."""
         self._stopped = True
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join(timeout=LEAVE_PATIENCE_S)
 
     def flush(self) -> None:
-        """Write all that was taken so far."""
+        """Write everything queued so far."""
         with self._lock:
             first = self._first
             if self._run is None or first is None:
@@ -122,7 +122,7 @@ class HistoryWriter:
             begins = any(isinstance(event, RunStarted) for event in news)
             self._blob = [] if begins else [self._run]
         self._blob += news
-        if len(self._blob) > WAITING:  # the store has taken nothing for long
+        if len(self._blob) > WAITING:  # the store has accepted nothing for a long time
             self._blob = [self._run, *self._blob[-WAITING // 2 :]]
         data = encoded(self._blob)
         self._blobs.write(blob_name(first.at, first.run, self._number), data)
@@ -141,7 +141,7 @@ class HistoryWriter:
         self._try(lambda: prune(self._blobs, self._clock()))
         while not self._stopped:
             if self._wake.wait(WRITE_EVERY_S) and not self._stopped:
-                time.sleep(URGENT_AFTER_S)  # what belongs together is written together
+                time.sleep(URGENT_AFTER_S)  # write related events together
             self._wake.clear()
             self._try(self.flush)
         self._try(self.flush)
@@ -150,7 +150,7 @@ class HistoryWriter:
         try:
             work()
             self._troubled = False
-        except (EverstreamError, TypeError, ValueError) as error:  # or no JSON can hold it
+        except (EverstreamError, TypeError, ValueError) as error:  # or not representable in JSON
             if not self._troubled:
                 self._troubled = True
                 self._on_trouble(

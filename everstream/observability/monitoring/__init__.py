@@ -1,1 +1,1 @@
-"""Measures what goes on while it goes on: a thread that looks at the machine and at the work done."""
+"""Sampling while a program runs: a thread that measures the machine and the work done."""

@@ -1,6 +1,6 @@
-"""What the machine and a tree of processes use: CPU and memory, as the kernel counts them.
+"""CPU and memory use of the machine and of a tree of processes, as the kernel counts them.
 
-The kernel counts CPU time in steps of 10 ms, so over 50 ms a share is good to a fifth of a core.
+The kernel counts CPU time in steps of 10 ms, so over 50 ms a share is accurate to a fifth of a core.
 """
 
 import os
@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from everstream.extras import extra
 
 LOOK_FOR_PROCESSES_EVERY_S = 1.0
-"""Looking through all processes takes milliseconds: those we know are asked, others found later."""
+"""Scanning all processes takes milliseconds: known ones are read each time, new ones found later."""
 KB = 1024
 
 Cells: TypeAlias = dict[str, float | int | str | None]
@@ -31,10 +31,10 @@ class Machine:
         self._used_s: dict[int, float] = {}
         self._looked_s = float("-inf")
         self._read_s: float | None = None
-        psutil.cpu_percent(percpu=True)  # the first call has nothing to compare with
+        psutil.cpu_percent(percpu=True)  # the first call only sets the baseline
 
     def read(self, now_s: float) -> Cells:
-        """The present values; shares of CPU are over the time since the last call."""
+        """The current values; shares of CPU cover the time since the last call."""
         memory = self._psutil.virtual_memory()
         cores = self._psutil.cpu_percent(percpu=True)
         return {
@@ -75,7 +75,7 @@ class Machine:
             found = [self._root, *self._root.children(recursive=True)]
         except self._psutil.NoSuchProcess:
             found = []
-        # The same number may be another process by now, which psutil's equality knows.
+        # The number may belong to another process by now; psutil's equality checks that.
         known = self._family
         self._family = {
             process.pid: known[process.pid] if known.get(process.pid) == process else process

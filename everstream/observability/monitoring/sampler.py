@@ -1,8 +1,8 @@
-"""`Monitor`: throughput, latency, CPU and memory, sampled at a steady beat in a thread of its own.
+"""`Monitor`: throughput, latency, CPU and memory, sampled at regular intervals in a separate thread.
 
-Those who work only add to sums; the thread takes differences, so that watching costs the same
-however much there is to see. A run reports its shards' sums to the monitor by itself; any other
-program says `monitor.done(...)` for what it has done.
+Workers only add to sums and the thread takes differences, so sampling costs the same however much
+work is done. A run reports its shards' sums to the monitor automatically; any other program calls
+`monitor.done(...)` for its work.
 """
 
 import os
@@ -28,7 +28,7 @@ SHORTEST_S = 0.05
 SHORTEST_WINDOW_S = 0.25
 QUANTILES = (50, 95, 99)
 KEPT_ROWS = 100_000
-"""The newest that stay in memory; a file has all."""
+"""The newest rows stay in memory; a file has all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +42,16 @@ class _Sums:
 
 
 class Monitor:
-    """Samples a run, or any program, every so often: from 50 ms on.
+    """Samples a run, or any program, at a fixed interval of at least 50 ms.
 
-    Each row has the time, the machine's CPU and memory, those of this process and all it has
-    started, and of the work that is done: records per second and latency, on average since the
-    first record and just now (over the last `window`, at least 250 ms), the median, 95th and 99th
-    percentile of the latencies just now, the rate that paced sources are to give, how many records they are behind, and the mean size of the batches at the sinks.
-    `file` is a `.csv`, written as it goes, or a `.parquet`.
+    Each row has the time; CPU and memory of the machine, and of this process with all processes it
+    has started; and the work: records per second and latency, on average since the first record
+    and currently (over the last `window`, at least 250 ms), the current median, 95th and 99th
+    percentile of the latencies, the target rate of paced sources, how many records they are
+    behind, and the mean batch size at the sinks.
+    `file` is a `.csv`, written row by row, or a `.parquet`.
 
-    Give it to a run, `pipeline.run(monitor=es.Monitor("100ms", file="run.csv"))`, and read it from
+    Pass it to a run, `pipeline.run(monitor=es.Monitor("100ms", file="run.csv"))`, and read it from
     `result.monitored`; or use it around a program of your own:
 
     >>> with es.Monitor("50ms") as monitor:
@@ -81,7 +82,7 @@ class Monitor:
         self._own = Meter()
         self._parts: dict[Hashable, Meter] = {}
         self._gone = Meter()
-        """What parts had counted that began anew."""
+        """The counts of parts that have restarted."""
         self._lock = threading.Lock()
         self._window: deque[_Sums] = deque()
         self._rows: deque[Cells] = deque(maxlen=KEPT_ROWS)
@@ -90,10 +91,10 @@ class Monitor:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    # What was done.
+    # Input.
 
     def done(self, records: int = 1, latency_s: float | None = None) -> None:
-        """So many records have come out, each so long after it came in. Safe from any thread."""
+        """This many records came out, each this long after it came in. Safe from any thread."""
         with self._lock:
             self._own.batches += 1
             self._own.records += records
@@ -103,16 +104,16 @@ class Monitor:
                 self._own.latency.setdefault("", Histogram()).add(latency_s, records)
 
     def aim(self, frequency: float, behind: float = 0.0) -> None:
-        """What the program is to give per second just now, and how many records it is behind."""
+        """The program's current target rate per second, and how many records it is behind."""
         with self._lock:
             self._own.target_per_s = frequency
             self._own.behind = behind
 
     def heard(self, part: Hashable, sums: Meter) -> None:
-        """A part of a run has counted so much so far. For engines."""
+        """The sums of a part of a run so far. For engines."""
         with self._lock:
             before = self._parts.get(part)
-            if before is not None and sums.records < before.records:  # a new process counts anew
+            if before is not None and sums.records < before.records:  # a new process starts at 0
                 for name in ("batches", "records", "timed", "waited_s"):
                     setattr(self._gone, name, getattr(self._gone, name) + getattr(before, name))
                 for sink, histogram in before.latency.items():
@@ -122,9 +123,9 @@ class Monitor:
     # The thread.
 
     def start(self) -> None:
-        """Begin to sample."""
+        """Start sampling."""
         if self._thread is not None:
-            raise UserError("this monitor has been used; make a new one for each run.")
+            raise UserError("this monitor was already used; make a new one for each run.")
         self._began_s = self._clock()
         self._window.append(_Sums(self._began_s, 0, 0, 0, 0.0, Histogram()))
         self._thread = threading.Thread(target=self._run, name="everstream-monitor", daemon=True)
@@ -142,7 +143,7 @@ class Monitor:
 
     @property
     def began_s(self) -> float:
-        """When it began to watch, on its clock (that of time.monotonic)."""
+        """When it started, on its clock (that of time.monotonic)."""
         return self._began_s
 
     def __enter__(self) -> Self:
@@ -162,14 +163,14 @@ class Monitor:
         while True:
             due_s += self.every_s
             now_s = self._clock()
-            if due_s < now_s:  # beats that were missed are left out, not made up for
+            if due_s < now_s:  # missed samples are skipped, not made up for
                 due_s += self.every_s * -(-(now_s - due_s) // self.every_s)
             if self._stop.wait(max(0.0, due_s - now_s)):
                 return
             self.sample()
 
     def sample(self) -> None:
-        """Take a row now. For engines and tests that keep time themselves."""
+        """Take a row now. For engines and tests with their own clock."""
         now_s = self._clock()
         used = self._machine.read(now_s)
         row = {**self._moment(now_s), **used, **self._work(now_s)}
@@ -177,7 +178,7 @@ class Monitor:
         if self._sheet is not None:
             self._sheet.write(row)
 
-    # What it saw.
+    # Output.
 
     def table(self) -> pl.DataFrame:
         """The rows so far; the newest 100,000 of them."""
@@ -207,7 +208,7 @@ class Monitor:
             forfeited = sum(meter.forfeited for meter in meters)
         if self._first_s is None and sums.records:
             self._first_s = self._window[-1].at_s if self._window else self._began_s
-        # The newest that is a whole window old, so that a window is never shorter than asked for.
+        # The newest one that is at least a window old, so that a window is never too short.
         while len(self._window) > 1 and self._window[1].at_s <= now_s - self.window_s:
             self._window.popleft()
         before = self._window[0] if self._window else sums

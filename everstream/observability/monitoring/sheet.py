@@ -1,7 +1,7 @@
-"""The file a monitor fills: CSV as it goes, so that a killed program leaves all but its last row.
+"""The file of a monitor: CSV, row by row, so that a killed program loses at most its last row.
 
-For Parquet, which cannot be written bit by bit, the rows are spooled beside the file and turned
-into it at the end; a program that was killed leaves the spool, and its successor goes on with it.
+Parquet cannot be written row by row, so the rows are spooled beside the file and converted at the
+end; a killed program leaves the spool, and its successor continues it.
 """
 
 import csv
@@ -34,7 +34,7 @@ class Sheet:
         self._rows: Any = None
 
     def write(self, row: Cells) -> None:
-        """Add a row; it is in the kernel's hands when this returns."""
+        """Add a row; the kernel has it when this returns."""
         if self._file is None:
             self._open(list(row))
         assert self._file is not None
@@ -63,7 +63,7 @@ class Sheet:
 
 
 def read_sheet(path: str | os.PathLike[str]) -> pl.DataFrame:
-    """What a monitor wrote."""
+    """The rows that a monitor wrote."""
     path = Path(path)
     if path.suffix == PARQUET:
         return pl.read_parquet(path)

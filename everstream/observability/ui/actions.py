@@ -1,4 +1,4 @@
-"""Carries out what a page asks for on a run that is driven in this process."""
+"""Performs the actions of a page on a run that is driven in this process."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -6,11 +6,11 @@ from typing import Any, Protocol
 from everstream.errors import UserError
 
 PATIENCE_S = 60.0
-"""So long a page waits for a checkpoint before it is told that it is still on its way."""
+"""How long a page waits for a checkpoint before it gets the answer that it is still in progress."""
 
 
 class Steerable(Protocol):
-    """A run as its handle has it."""
+    """A run, as its handle provides it."""
 
     def checkpoint(self, timeout: str | float | None = None) -> int: ...
 
@@ -50,7 +50,7 @@ class Actions:
             case "kill":
                 worker = _wished(wishes, "worker", int, '{"worker": 0}')
                 self._run.kill_worker(worker)
-                return f"worker {worker} is killed"
+                return f"worker {worker} is being killed"
             case "scale":
                 example = '{"operator": "count", "shards": 4}'
                 operator = _wished(wishes, "operator", str, example)
@@ -64,5 +64,5 @@ class Actions:
 def _wished(wishes: Mapping[str, Any], name: str, kind: Any, example: str) -> Any:
     value = wishes.get(name)
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise UserError(f"say what you want as JSON, as in {example}.")
+        raise UserError(f"send the parameters as JSON, as in {example}.")
     return value

@@ -1,10 +1,10 @@
-"""Who may ask what: names this server answers to, and the token that everything but the page needs.
+"""Access control: the names this server answers to, and the token that protects all but the page.
 
-A page of another site can make a browser send requests to loopback, and can have its own name point
-there (DNS rebinding). So a request must name us as this server does, one from a page must come from
-our own page. Other users of the machine reach loopback as well: so whoever wants to see or change
-something must know the token, which was printed once. A browser shows it once and is given a cookie,
-with which it can look; to change something takes the token each time.
+A page of another site can make a browser send requests to loopback, and can point its own name there
+(DNS rebinding). So a request must use this server's name, and a request from a page must come from
+our own page. Other users of the machine also reach loopback, so reading or changing anything needs
+the token, which is printed once. A browser presents it once and gets a cookie for reading; changes
+need the token each time.
 """
 
 import hmac
@@ -23,19 +23,19 @@ from starlette.datastructures import Headers
 from everstream.errors import UserError
 
 TOKEN_FILE: Final = "EVERSTREAM_UI_TOKEN_FILE"
-"""The environment variable that names a file with the token, for those who ask again and again."""
+"""The environment variable that names a file with the token, for repeated use."""
 SHORTEST: Final = 20
 
 
 def new_token() -> str:
-    """From the file that the environment names, else drawn."""
+    """From the file that the environment names; otherwise random."""
     named = os.environ.get(TOKEN_FILE)
     if not named:
         return secrets.token_urlsafe(24)
     try:
         mode, token = stat.S_IMODE(os.stat(named).st_mode), Path(named).read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is no text"
+        why = getattr(error, "strerror", None) or "it is not text"
         raise UserError(f"{TOKEN_FILE}: '{named}' cannot be read: {why}.") from None
     if mode & 0o026:
         raise UserError(
@@ -43,8 +43,8 @@ def new_token() -> str:
         )
     if len(token) < SHORTEST or not (token.isascii() and token.isprintable()) or " " in token:
         raise UserError(
-            f"{TOKEN_FILE}: '{named}' must hold one word of at least {SHORTEST} characters. Make one "
-            "with: (umask 077; openssl rand -hex 24 > FILE)"
+            f"{TOKEN_FILE}: '{named}' must contain one word of at least {SHORTEST} characters. Make "
+            "one with: (umask 077; openssl rand -hex 24 > FILE)"
         )
     return token
 
@@ -59,7 +59,7 @@ def is_loopback(host: str) -> bool:
 
 
 class Guard:
-    """Looks at the headers of a request; what it says is why the request is refused."""
+    """Checks the headers of a request; returns why the request is refused, or None."""
 
     def __init__(
         self,
@@ -69,8 +69,8 @@ class Guard:
         acts: bool = True,
         cookie: str = "everstream",
     ) -> None:
-        """names: what this server is called beside its addresses. acts: whether it can be told to do
-        something. cookie: what the cookie is called; browsers do not tell ports of a host apart.
+        """names: the server's names besides its addresses. acts: whether actions are available.
+        cookie: the cookie's name; browsers do not separate the ports of a host.
         """
         self._token = token
         self._acts = acts
@@ -80,7 +80,7 @@ class Guard:
 
     @property
     def session(self) -> str:
-        """What the cookie holds: good for looking, and of no use to who wants the token."""
+        """The cookie's content: good for reading, and useless for finding the token."""
         return hmac.digest(self._token.encode(), b"everstream page session", "sha256").hex()
 
     def why_not(self, headers: Headers) -> str | None:
@@ -90,25 +90,25 @@ class Guard:
             return f"this server is not called '{_name_in(host)}'"
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
-            return "a page of another site asks"
+            return "the request comes from a page of another site"
         return None
 
     def why_no_look(self, headers: Headers, cookies: Mapping[str, str]) -> str | None:
-        """For those that only look; None if they may."""
+        """For read requests; None if allowed."""
         if self._knows_token(headers) or _same(cookies.get(self.cookie, ""), self.session):
             return None
         return (
-            "open the link that was printed when the page was opened, with its token, or send "
+            "open the link with the token that was printed when the page was started, or send "
             "'Authorization: Bearer TOKEN'"
         )
 
     def why_no_action(self, headers: Headers) -> str | None:
-        """For those that change something; None if it may be done."""
+        """For actions; None if allowed."""
         if not self._acts:
-            return "this page only shows: it belongs to no running command that could be told"
+            return "this page is read-only: it belongs to no running command"
         if not self._knows_token(headers):
             return (
-                "actions need the token that was printed when the page was opened, as "
+                "actions need the token that was printed when the page was started, as "
                 "'Authorization: Bearer TOKEN'"
             )
         return None

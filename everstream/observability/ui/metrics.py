@@ -1,7 +1,7 @@
-"""The run_view as Prometheus reads it. Names follow Flink's where the meaning is the same.
+"""The view of a run as Prometheus metrics. Names follow Flink's where the meaning is the same.
 
-Counters never fall, though processes start again and go back to checkpoints: they count what was done,
-what was done twice included. Gauges that are not known are left out.
+Counters never fall, although processes restart and roll back to checkpoints: they count the work
+done, including repeated work. Unknown gauges are left out.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,28 +28,31 @@ EVERY_BUCKETS = 8
 """The histogram has a bound at each doubling, not at each of its finer buckets."""
 
 OPERATOR_COUNTERS = {
-    "in": ("num_records_in", "Records an operator has taken, those that came again included."),
-    "out": ("num_records_out", "Records an operator has given, those given again included."),
-    "late": ("num_late_records_dropped", "Records that came after their window was closed."),
-    "skipped": ("num_records_skipped", "Records left out because of an error."),
-    "dead_letters": ("num_dead_letters", "Of the records left out, those kept as dead letters."),
+    "in": ("num_records_in", "Records an operator has received, including replayed ones."),
+    "out": ("num_records_out", "Records an operator has emitted, including repeated ones."),
+    "late": ("num_late_records_dropped", "Records that arrived after their window had closed."),
+    "skipped": ("num_records_skipped", "Records skipped because of an error."),
+    "dead_letters": ("num_dead_letters", "Skipped records that were kept as dead letters."),
 }
 SHARD_COUNTERS = {
     "bytes_in": ("num_bytes_in", "Bytes from other processes."),
     "bytes_out": ("num_bytes_out", "Bytes to other processes."),
     "busy_s": ("busy_time_seconds", "Time spent working."),
     "waiting_s": ("idle_time_seconds", "Time with nothing to do."),
-    "blocked_s": ("back_pressured_time_seconds", "Time without room at those behind."),
+    "blocked_s": (
+        "back_pressured_time_seconds",
+        "Time blocked because downstream operators had no room.",
+    ),
     "replayed": ("num_records_replayed", "Records delivered again from senders' logs."),
-    "suppressed": ("num_duplicates_suppressed", "Records that came again and were recognised."),
+    "suppressed": ("num_duplicates_suppressed", "Records that arrived again and were recognised."),
     "commits": ("num_commits", "Transactions of sinks that were committed."),
 }
 SHARD_GAUGES = {
-    "frames_waiting": ("input_queue_length", "Frames that wait at the inputs."),
-    "state_bytes": ("state_size_bytes", "What a checkpoint of the whole state would take."),
+    "frames_waiting": ("input_queue_length", "Frames waiting at the inputs."),
+    "state_bytes": ("state_size_bytes", "Size of a checkpoint of the whole state."),
     "state_keys": ("state_keys", "Keys in the state."),
-    "log_bytes": ("log_size_bytes", "Messages that were sent and may be asked for again."),
-    "behind": ("records_behind", "Records that a paced source should have given by now."),
+    "log_bytes": ("log_size_bytes", "Sent messages that are kept for replay."),
+    "behind": ("records_behind", "Records that a paced source should have emitted by now."),
 }
 WORKER_COUNTERS = {
     "cpu_s": ("worker_cpu_seconds", "CPU time of the worker's process."),
@@ -57,19 +60,19 @@ WORKER_COUNTERS = {
 }
 WORKER_GAUGES = {
     "memory_bytes": ("worker_memory_bytes", "Resident memory of the worker's process."),
-    "peak_bytes": ("worker_memory_peak_bytes", "The most it ever had."),
+    "peak_bytes": ("worker_memory_peak_bytes", "Peak resident memory of the worker's process."),
 }
 
 
 def exposition(run_view: RunView) -> tuple[bytes, str]:
-    """The text, and the type it is sent as."""
+    """The text, and its content type."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(list(families(run_view))))
     return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
 def families(run_view: RunView) -> Iterator[Metric]:
-    """All there is to tell."""
+    """All metrics."""
     if run_view.run is None:
         return
     yield from _of_the_run(run_view)
@@ -92,18 +95,21 @@ def _of_the_run(run_view: RunView) -> Iterator[Metric]:
     newest = next((c for c in reversed(run_view.checkpoints) if c["failed"] is None), {})
     up = run_view.ended is None and bool(run_view.flow.alive)
     gauges: dict[str, tuple[str, float | None]] = {
-        "up": ("1 while workers are at work, else 0.", float(up)),
-        "last_checkpoint_epoch": ("The newest epoch that is stable.", run_view.epoch),
+        "up": ("1 while workers are running, else 0.", float(up)),
+        "last_checkpoint_epoch": ("The newest stable epoch.", run_view.epoch),
         "last_checkpoint_duration_seconds": (
-            "From its start until it was stable.",
+            "Duration of the newest checkpoint, from its start until it was stable.",
             newest.get("duration_s"),
         ),
-        "last_checkpoint_size_bytes": ("What it has written.", newest.get("bytes")),
+        "last_checkpoint_size_bytes": (
+            "Bytes written by the newest checkpoint.",
+            newest.get("bytes"),
+        ),
         "last_checkpoint_timestamp_seconds": (
-            "When the newest checkpoint was stable, since 1970.",
+            "When the newest checkpoint became stable, in seconds since 1970.",
             run_view.last_stable_at,
         ),
-        "checkpoint_interval_seconds": ("Between two checkpoints.", run_view.interval_s),
+        "checkpoint_interval_seconds": ("Time between two checkpoints.", run_view.interval_s),
     }
     for metric, (says, value) in gauges.items():
         if value is not None:
@@ -113,7 +119,7 @@ def _of_the_run(run_view: RunView) -> Iterator[Metric]:
     counters = {
         "number_of_completed_checkpoints": ("Epochs that became stable.", run_view.completed),
         "number_of_failed_checkpoints": (
-            "Checkpoints that were given up.",
+            "Checkpoints that failed.",
             run_view.failed_checkpoints,
         ),
         "num_restarts": ("Failures of workers and drivers.", run_view.failures_seen),
@@ -154,7 +160,7 @@ def _of_shards(run_view: RunView) -> Iterator[Metric]:
     for field, (metric, says) in SHARD_GAUGES.items():
         yield _gauge(metric, says, [(labels, flow.now(shard, field)) for shard, labels in placed])
     marks = [(labels, flow.now(shard, "watermark")) for shard, labels in placed]
-    says = "The time up to which all is known, in seconds since 1970."
+    says = "The watermark, in seconds since 1970."
     yield _gauge(
         "current_input_watermark_seconds",
         says,
@@ -174,7 +180,7 @@ def _of_workers(run_view: RunView) -> Iterator[Metric]:
         yield counter
     yield _gauge(
         "worker_up",
-        "1 while the worker's process is there.",
+        "1 while the worker's process is alive.",
         [([name, worker], float(worker in flow.alive)) for worker in workers],
         WORKER_LABELS,
     )
@@ -187,7 +193,7 @@ def _of_workers(run_view: RunView) -> Iterator[Metric]:
 def _latency(run_view: RunView) -> Metric:
     family = HistogramMetricFamily(
         f"{PREFIX}latency_seconds",
-        "From source to sink.",
+        "Latency from source to sink.",
         labels=["pipeline", "operator"],
     )
     for sink in sorted(run_view.flow.latency):
@@ -207,7 +213,7 @@ def _cumulated(histogram: Histogram) -> list[tuple[str, float]]:
 
 
 def _sum_s(histogram: Histogram) -> float:
-    """As far as buckets can tell."""
+    """As precise as the buckets are."""
     return sum(count * lower_s(b + 0.5) for b, count in enumerate(histogram.counts) if count)
 
 

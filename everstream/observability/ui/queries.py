@@ -1,7 +1,7 @@
-"""What a page looks up in the store of a run: the state of an operator, and its dead letters.
+"""What a page reads from the store of a run: the state of an operator, and its dead letters.
 
-Both are read when somebody asks, one at a time, and never more than fits on a page: what is larger is
-left to `everstream state`.
+Both are read on request, one at a time, and never more than fits on a page: use `everstream state`
+for larger state.
 """
 
 import json
@@ -21,7 +21,7 @@ LARGEST_STATE = 64 * 1024 * 1024
 MOST_ROWS = 1_000
 LONGEST_TEXT = 500
 PART_BYTES = 1024 * 1024
-"""So much of a file with dead letters is read."""
+"""The maximum number of bytes read of a file with dead letters."""
 
 _one_at_a_time = threading.Lock()
 
@@ -39,7 +39,7 @@ def state(
     )
     if size > LARGEST_STATE:
         raise UserError(
-            f"the checkpoint of '{operator}' has {size:,} bytes, too much for a page: look at it with "
+            f"the checkpoint of '{operator}' has {size:,} bytes, too much for a page: use "
             f"everstream state STORE {operator}."
         )
     with _one_at_a_time:
@@ -47,7 +47,7 @@ def state(
             rows = rows_of(opened, operator, manifest.epoch)
         except EverstreamError:
             raise
-        except Exception as error:  # whatever a user's class does when it is loaded
+        except Exception as error:  # a user's class may do anything when it is loaded
             raise EnvironmentFault(
                 f"the state of '{operator}' cannot be read here: {type(error).__name__}: {said(error)}"
             ) from error
@@ -74,7 +74,7 @@ def state(
 
 
 def dead_letters(store: str, operator: str, most: int) -> dict[str, Any]:
-    """The newest records that an operator has left out, newest first."""
+    """The newest records that an operator has skipped, newest first."""
     folder = folder_of(store, operator)
     names = [PartName.parse(text, folder.ending) for text in names_in(folder.fs, folder.path)]
     found = [name for name in names if name is not None]
@@ -91,7 +91,7 @@ def dead_letters(store: str, operator: str, most: int) -> dict[str, Any]:
 def size_of(value: Any) -> int:
     try:
         return len(pickle.dumps(value, protocol=5))
-    except Exception:  # of any class at all
+    except Exception:  # it may be of any class
         return len(repr(value))
 
 

@@ -29,7 +29,7 @@ with extra("ui"):
 
 Answer: TypeAlias = "Callable[[Request], Awaitable[Response]]"
 PAGE = Path(__file__).parent / "page"
-"""Files that are the same for every run: whoever reaches the server may have them."""
+"""Files that are the same for every run: any client may have them."""
 LARGEST_BODY = 10_000
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; "
@@ -41,7 +41,7 @@ HEADERS = {
 
 
 class Guarded:
-    """Refuses requests that do not name this server, or that pages of other sites send."""
+    """Refuses requests that do not name this server, or that come from pages of other sites."""
 
     def __init__(self, app: ASGIApp, guard: Guard) -> None:
         self._app = app
@@ -57,11 +57,11 @@ class Guarded:
 
 
 class BadRequest(UserError):
-    """What was asked cannot be understood."""
+    """The request is malformed."""
 
 
 class Routes:
-    """What is answered to what."""
+    """The answers to requests."""
 
     def __init__(self, shown: Shown, guard: Guard) -> None:
         self._shown = shown
@@ -69,13 +69,13 @@ class Routes:
         self.ending = asyncio.Event()
 
     async def session(self, request: Request) -> Response:
-        """Whoever shows the token is given a cookie that is good for queries."""
+        """A client that presents the token gets a cookie for reading."""
         answer = JSONResponse({"acts": self._guard.why_no_action(request.headers) is None})
         answer.set_cookie(self._guard.cookie, self._guard.session, httponly=True, samesite="strict")
         return answer
 
     def for_those_who_may(self, answer: Answer) -> Answer:
-        """The same answer, for whoever knows the token or has the cookie."""
+        """The same answer, for clients with the token or the cookie."""
 
         async def answered(request: Request) -> Response:
             why_not = self._guard.why_no_look(request.headers, request.cookies)
@@ -111,7 +111,7 @@ class Routes:
     async def _looked_up(self, look: Callable[[str], dict[str, Any]]) -> Response:
         store = self._shown.store
         if store is None:
-            return refusal(409, "the run has not begun: its store is not known yet")
+            return refusal(409, "the run has not started: its store is not known yet")
         try:
             return JSONResponse(await run_in_threadpool(look, store))
         except UserError as error:
@@ -122,14 +122,16 @@ class Routes:
     async def action(self, request: Request) -> Response:
         name = request.path_params["action"]
         if request.method != "POST":
-            return refusal(405, "what changes something is asked for with POST")
+            return refusal(405, "actions need POST")
         why_not = self._guard.why_no_action(request.headers)
         if why_not is not None:
             return refusal(401, why_not)
         if name not in ACTIONS:
-            return refusal(404, f"there is no action '{name}'; there are: {', '.join(ACTIONS)}")
+            return refusal(
+                404, f"there is no action '{name}'; available actions: {', '.join(ACTIONS)}"
+            )
         if self._shown.actor is None:
-            return refusal(409, "nobody is there who could do that")
+            return refusal(409, "this page has no running command that could do that")
         try:
             wishes = await _wishes(request)
             done = await run_in_threadpool(self._shown.actor.act, name, wishes)
@@ -177,7 +179,7 @@ def refusal(status: int, text: str) -> JSONResponse:
 
 def _named(asked: QueryParams, name: str) -> str:
     if not asked.get(name):
-        raise BadRequest(f"say which, as in ?{name}=count.")
+        raise BadRequest(f"name one, as in ?{name}=count.")
     return asked[name]
 
 
@@ -193,15 +195,15 @@ async def _wishes(request: Request) -> dict[str, Any]:
     async for piece in request.stream():
         body += piece
         if len(body) > LARGEST_BODY:
-            raise UserError(f"more than {LARGEST_BODY} bytes cannot be wished for.")
+            raise UserError(f"the body must not be larger than {LARGEST_BODY} bytes.")
     if not body:
         return {}
     try:
         said = json.loads(body)
     except (ValueError, RecursionError):
-        raise UserError("what is wished for must be a JSON object.") from None
+        raise UserError("the body must be a JSON object.") from None
     if not isinstance(said, dict):
-        raise UserError("what is wished for must be a JSON object.")
+        raise UserError("the body must be a JSON object.")
     return said
 
 

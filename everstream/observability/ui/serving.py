@@ -1,4 +1,4 @@
-"""Serves a run's page from a thread of its own, for as long as the program or the command wants it."""
+"""Serves a run's page from a separate thread, as long as the program or the command needs it."""
 
 import asyncio
 import socket
@@ -17,15 +17,15 @@ with extra("ui"):
 
 HOST = "127.0.0.1"
 PORT = 4120
-"""Tried first; if somebody has it, any free one."""
+"""Tried first; if it is taken, any free port."""
 LEAVE_PATIENCE_S = 2.0
 
 
 class Serving:
-    """A server that is there while the block lasts."""
+    """A server that runs during the block."""
 
     def __init__(self, shown: Shown, where: str | None = None, *, actions: bool = True) -> None:
-        """where: HOST, :PORT or HOST:PORT; port 0 is a free one."""
+        """where: HOST, :PORT or HOST:PORT; port 0 chooses a free one."""
         host, port = address_of(where)
         self.token = new_token()
         self._socket = _listening(host, port)
@@ -46,18 +46,18 @@ class Serving:
 
     @property
     def link(self) -> str:
-        """With the token: after the #, where no server and no log gets it."""
+        """With the token after the #, where no server or log gets it."""
         return f"{self.url}#token={self.token}"
 
     @property
     def warning(self) -> str | None:
-        """What to say where others can reach the page, too."""
+        """A warning if other machines can reach the page."""
         if is_loopback(self.host):
             return None
         return (
             f"the page on {self.host}:{self.port} can be reached from other machines, and nothing is "
-            "encrypted: whoever reads the traffic learns the token, and with it sees state and dead "
-            "letters and can act. Serve it on 127.0.0.1, and reach it through ssh -L or a proxy with TLS"
+            "encrypted: anyone who reads the traffic learns the token, can read state and dead letters, "
+            "and can act. Serve it on 127.0.0.1, and reach it through ssh -L or a proxy with TLS"
         )
 
     def __enter__(self) -> Self:
@@ -85,7 +85,7 @@ class Serving:
 
 
 def address_of(where: str | None) -> tuple[str, int | None]:
-    """Host and port; None is the usual port, or a free one if that is taken."""
+    """Host and port; None is the default port, or a free one if that is taken."""
     if not where:
         return HOST, None
     host, colon, port = where.rpartition(":")

@@ -1,7 +1,7 @@
-"""Server-sent events: the whole view once, then whatever of it has changed.
+"""Server-sent events: the whole view once, then its changes.
 
-A patch has the top-level names of the view that differ, each with its whole new value. Twice a second
-is often enough for figures; failures are told at once.
+A patch has the top-level names of the view that differ, each with its whole new value. Figures are
+sent twice a second, failures at once.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ ALIVE_EVERY_S = 10.0
 
 
 async def events(shown: Shown, ending: asyncio.Event) -> AsyncIterator[bytes]:
-    """Until whoever listens has gone, or the server ends."""
+    """Until the client has disconnected, or the server ends."""
     view = shown.view()
     seen = shown.live.news
     yield encoded("view", view)
@@ -37,7 +37,7 @@ async def events(shown: Shown, ending: asyncio.Event) -> AsyncIterator[bytes]:
 
 
 def patch(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """What to put over the one to have the other."""
+    """What to change in `before` to get `after`."""
     return {name: value for name, value in after.items() if before.get(name) != value}
 
 

@@ -1,4 +1,4 @@
-"""What a server shows: a live run, or what the store of one knows; and what it can be asked to do."""
+"""What a server shows: a live run, or the stored history of one; and the actions it offers."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -9,14 +9,14 @@ ACTIONS = ("checkpoint", "savepoint", "stop", "interval", "kill", "scale")
 
 
 class Actor(Protocol):
-    """Carries out what a page asks for. Each blocks until it is known what became of it."""
+    """Performs the actions of a page. Each call blocks until its outcome is known."""
 
     def act(self, action: str, wishes: Mapping[str, Any]) -> str:
-        """What was done, in words; a UserError says why it cannot be."""
+        """What was done, in words; a UserError if it cannot be done."""
 
 
 class Shown:
-    """A run and who acts for it."""
+    """A run, and the actor for it."""
 
     def __init__(self, live: Live, actor: Actor | None = None, store: str | None = None) -> None:
         self.live = live
@@ -26,7 +26,7 @@ class Shown:
 
     @property
     def store(self) -> str | None:
-        """Where state and dead letters can be looked up; None before that is known."""
+        """The store with state and dead letters; None until it is known."""
         return self._store
 
     def is_at(self, store: str) -> None:

@@ -32,7 +32,7 @@ def test_other_protocols_are_refused(checkpoint: Checkpointing | None) -> None:
 @pytest.mark.parametrize(
     ("option", "reason"),
     [
-        ({"transport": "tcp"}, "Spark carries the records"),
+        ({"transport": "tcp"}, "Spark moves the records"),
         ({"monitor": "100ms"}, "only during an epoch"),
         ({"kill": ["numbers@in-commit"]}, "driver@in-commit"),
         ({"workers": 2}, "as many tasks as"),

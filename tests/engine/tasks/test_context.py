@@ -58,7 +58,7 @@ class Cluster:
         (Cluster("local-cluster[2,2,1024]", "spark.authenticate"), None),
         (Cluster("local[4,1000000]"), "other users of this machine"),
         (Cluster("local-cluster[2,2,1024]"), "other users of this machine"),
-        (Cluster("spark://far:7077"), "whoever reaches Spark's ports can run code"),
+        (Cluster("spark://far:7077"), "anyone who reaches Spark's ports can run code"),
         (Cluster("yarn", "spark.network.crypto.enabled"), "spark.authenticate is off"),
         (Cluster("k8s://far", "spark.authenticate"), "traffic is not encrypted"),
         (Cluster("yarn", "spark.authenticate", "spark.network.crypto.enabled"), None),

@@ -127,5 +127,5 @@ def test_what_cannot_be_on_disk_is_refused_with_the_reason_and_what_to_do(tmp_pa
         aggregating().run(state="disk")
     with pytest.raises(UserError, match="say 'memory' or 'disk'"):
         aggregating().run(state="tape")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="needs a process that stays there"):
+    with pytest.raises(UserError, match="needs a permanent process"):
         counting(tmp_path).run(engine="microbatch", checkpoint=es.Coordinated(every="1s"))

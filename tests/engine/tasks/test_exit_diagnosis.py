@@ -55,22 +55,22 @@ OPERATOR = "operator 'map' (shard 1)"
         ),
         (
             ExitDiagnosis(status=3 << 8, operator=OPERATOR),
-            f"its process ended with exit code 3; the last at work there was {OPERATOR}",
+            f"its process ended with exit code 3; its last operator was {OPERATOR}",
         ),
         (ExitDiagnosis(status=signal.SIGTERM), "its process was killed by SIGTERM"),
         (
             ExitDiagnosis(status=signal.SIGKILL, memory_kills=0),
-            "its process was killed by SIGKILL, and not by the kernel for want of memory",
+            "its process was killed by SIGKILL, and not by the kernel for lack of memory",
         ),
         (
             ExitDiagnosis("", OPERATOR, signal.SIGKILL, 3_100_000_000, 1, 4_000_000_000),
-            "its process was killed by SIGKILL, probably out of memory (it had taken 3.1 GB, there "
-            f"are 4 GB for all); the last at work there was {OPERATOR}",
+            "its process was killed by SIGKILL, probably out of memory (it had used 3.1 GB, 4 GB "
+            f"in total); its last operator was {OPERATOR}",
         ),
         (
             ExitDiagnosis("", OPERATOR, None, 10, 1, 9, Starved(64_000_000, True)),
-            "its process was killed by SIGKILL, by the kernel for want of memory: it had taken 64 MB, "
-            f"and its control group has no more; the last at work there was {OPERATOR}",
+            "its process was killed by SIGKILL, by the kernel for lack of memory: it had used 64 MB, "
+            f"and its control group has no more; its last operator was {OPERATOR}",
         ),
         (
             ExitDiagnosis(status=signal.SIGKILL, memory_kills=None),

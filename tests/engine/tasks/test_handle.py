@@ -103,7 +103,7 @@ def test_a_run_is_looked_at_tuned_checkpointed_and_stopped(tmp_path: Path) -> No
         heard.told(SettingsChanged({"numbers.pattern": "200000"}))
         with pytest.raises(es.UserError, match="no setting 'batch'"):
             run.tune(batch=3)
-        with pytest.raises(TimeoutError, match="it goes on"):
+        with pytest.raises(TimeoutError, match="it continues"):
             run.wait(timeout=0.01)
         assert not run.ended
     result = run.wait()
@@ -112,7 +112,7 @@ def test_a_run_is_looked_at_tuned_checkpointed_and_stopped(tmp_path: Path) -> No
     assert result.checkpoints[0].epoch == 1
     (first,) = (r for r in result.checkpoints[0].records.values() if "numbers" in r.counts)
     assert first.counts["numbers"][1] >= seen, "what was seen before is in the checkpoint"
-    with pytest.raises(es.RunFailed, match="takes no checkpoints any more"):
+    with pytest.raises(es.RunFailed, match="takes no more checkpoints"):
         run.checkpoint()
     with pytest.raises(es.UserError, match="the run has ended"):
         run.tune(frequency=1)
@@ -148,7 +148,7 @@ def test_two_pipelines_run_at_once_and_each_has_slots_of_its_own() -> None:
         heard[0].read(1)
         heard[1].read(1)
         assert not first.ended and not second.ended
-        with pytest.raises(es.UserError, match="'one' is running already in this process"):
+        with pytest.raises(es.UserError, match="'one' is already running in this process"):
             started(one, Notes()).wait()
         with pytest.raises(es.UserError, match=r"'one', 'other' are running .* 'local\[6,"):
             endless("third").run(master="local[7]")
@@ -176,14 +176,14 @@ def test_what_makes_a_run_fail_is_raised_where_somebody_waits() -> None:
     run = pipeline.start(master=MASTER, workers=1, listener=Notes())
     with pytest.raises(es.RunFailed, match="of no use"):
         run.wait()
-    with pytest.raises(es.RunFailed, match="takes no checkpoints any more"):
+    with pytest.raises(es.RunFailed, match="takes no more checkpoints"):
         run.checkpoint()
 
 
 def test_a_wrong_pipeline_fails_at_the_start() -> None:
     with pytest.raises(es.UserError):
         es.Pipeline("empty").start()
-    with pytest.raises(es.UserError, match="keeps nothing when it ends"):
+    with pytest.raises(es.UserError, match="has no permanent store"):
         RunHandle(endless("without").graph, True, lambda run: pytest.fail("run")).savepoint("kept")
     with pytest.raises(es.UserError, match="takes no checkpoints"):
         RunHandle(endless("without").graph, False, lambda run: pytest.fail("run")).checkpoint()
@@ -211,7 +211,7 @@ def test_everybody_who_asks_is_answered_by_the_second_checkpoint() -> None:
     for left in (second, third):
         with pytest.raises(es.RunFailed, match="before this checkpoint"):
             left.result(0)
-    with pytest.raises(es.RunFailed, match="any more"):
+    with pytest.raises(es.RunFailed, match="no more checkpoints"):
         asking.ask().result(0)
 
 
@@ -255,5 +255,5 @@ def test_a_program_that_ends_stops_its_runs_and_says_what_nobody_has_heard() -> 
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.stdout == "goes-on was stopped\n", done.stderr
-    assert "'goes-on': the program ends while it runs: stopping it" in done.stderr
+    assert "'goes-on': the program is ending: stopping the run" in done.stderr
     assert "'fails': it broke" in done.stderr

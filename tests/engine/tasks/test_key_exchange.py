@@ -81,9 +81,9 @@ def test_a_ticket_is_good_for_one_knock_of_each_task(kept: Kept) -> None:
     assert kept.request(captured).keys == kept.sockets.keys
     assert kept.request(captured, worker=1, task=8).keys == kept.sockets.keys
     for task in (7, 7, 8):
-        with pytest.raises(EnvironmentFault, match=f"task {task} of Spark was used before"):
+        with pytest.raises(EnvironmentFault, match=f"Spark task {task} was already used"):
             kept.request(captured, task=task)
-    told = [text for text in kept.news() if "Somebody may have read" in text]
+    told = [text for text in kept.news() if "Someone may have read" in text]
     assert len(told) == 2, "one for each ticket that came again, however often it comes"
 
 
@@ -101,9 +101,9 @@ def test_a_worker_whose_answer_was_lost_is_let_in_when_it_knocks_again(
     monkeypatch.setattr(key_exchange, "_answer_to", loses_the_first)
     assert kept.request(kept.key_exchange.ticket).keys == kept.sockets.keys
     assert len(lost) == 2
-    with pytest.raises(EnvironmentFault, match="used before"):
+    with pytest.raises(EnvironmentFault, match="already used"):
         kept.request(kept.key_exchange.ticket)
-    assert ["used before" in text for text in kept.news()] == [True], "none of the second request"
+    assert ["already used" in text for text in kept.news()] == [True], "none of the second request"
     kept.close()
 
 
@@ -120,7 +120,7 @@ def test_nobody_comes_in_for_a_task_that_spark_does_not_run(kept: Kept) -> None:
 def test_who_does_not_know_the_word_is_refused_and_told_of_once(kept: Kept) -> None:
     real = kept.key_exchange.ticket
     for word in (b"", b"guess", real.word[:-1], real.word + b"x"):
-        with pytest.raises(EnvironmentFault, match="not of this run"):
+        with pytest.raises(EnvironmentFault, match="does not belong to this run"):
             kept.request(Ticket(real.key_exchange, real.gate_key, word))
     assert kept.request(real).keys == kept.sockets.keys
     assert len(kept.news()) == 1
@@ -166,7 +166,7 @@ def test_a_proof_is_good_only_on_the_connection_it_was_made_for() -> None:
 
 
 def _refused(kept: Kept, ticket: Ticket) -> None:
-    with pytest.raises(EnvironmentFault, match="did not let worker 0 in"):
+    with pytest.raises(EnvironmentFault, match="did not admit worker 0"):
         kept.request(ticket)
 
 
@@ -238,7 +238,7 @@ def test_a_captured_task_holds_no_key_and_cannot_join_the_run(
     assert len(refusals) == 2 * len(started) > 0
     assert len(secrets) >= 2 and not any(secret in captured[0] for secret in secrets)
     warnings = [note.text for note in notes.of(es.events.Note) if note.topic == "network"]
-    assert any("used before" in text for text in warnings), "and the user is told"
+    assert any("already used" in text for text in warnings), "and the user is told"
     assert stranger.recoveries == []
 
 

@@ -30,7 +30,7 @@ def test_a_store_whose_manifests_are_all_damaged_is_refused_before_spark_starts(
     store = damaged(tmp_path / "store")
     pipeline = es.Pipeline("numbers")
     pipeline.source(es.Range(3)).sink(es.JsonLines(str(tmp_path / "out")))
-    with pytest.raises(StoreError, match="nobody knows how far") as caught:
+    with pytest.raises(StoreError, match="position of the run is lost") as caught:
         pipeline.run(store=store, master="spark://nowhere.invalid:1")
     assert "backup" in str(caught.value) and "which deletes" in str(caught.value)
     assert not (tmp_path / "out").exists()

@@ -155,7 +155,7 @@ def test_what_cannot_be_begun_with_is_refused_before_spark_starts(tmp_path: Path
     }.items():
         with pytest.raises(es.UserError, match=why):
             pipeline.run(store=store, start_from=text)
-    with pytest.raises(es.UserError, match="needs a store of its own"):
+    with pytest.raises(es.UserError, match="needs its own store"):
         pipeline.run(start_from=f"{store}@half")
 
 

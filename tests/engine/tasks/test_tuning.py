@@ -81,7 +81,7 @@ def test_a_run_hears_of_what_others_set_and_records_what_it_sets_itself(tmp_path
     said: list[str] = []
     control = Control(blobs, False, TUNABLE, said.append)
     assert control.news() == Tuning(1, {"batch": {"batch": "4"}}), "before any worker starts"
-    assert said == ["tuned, but not in this pipeline any more: gone"]
+    assert said == ["tuned, but no longer in this pipeline: gone"]
     control.start()
     try:
         record_settings(blobs, {"numbers": {"pattern": "70"}})

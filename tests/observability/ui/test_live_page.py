@@ -47,7 +47,7 @@ def watch(run: Command, folder: Path, browser: Chrome) -> None:
     # A worker is killed from the page, and that is seen.
     page.click("[data-table='workers'] button.danger")
     page.press("Kill it")
-    page.shows("is killed", "#message")
+    page.shows("is being killed", "#message")
     page.part("failures")
     page.shows("killed", "[data-failure]")
     page.shows("caught up after", "[data-failure] .pill")

@@ -100,7 +100,7 @@ def test_what_is_not_known_is_a_dash_and_not_a_nought(browser: Chrome) -> None:
 def test_an_idle_pipeline_says_what_it_waits_for(browser: Chrome) -> None:
     with serving(MadeLive(VIEWS["idle"]())) as server:
         page = Page(browser, server.link)
-        page.shows("Idle: everything runs, and waits for records from orders.")
+        page.shows("Idle: all shards are running and wait for records from orders.")
 
 
 def test_news_are_shown_and_what_was_opened_stays_open(browser: Chrome) -> None:
@@ -194,7 +194,7 @@ def test_a_stream_that_breaks_is_said_and_taken_up_again(
     with serving(live) as server:
         page = Page(browser, server.link)
         port = server.port
-    page.shows("No news for", "#stale")
+    page.shows("No update for", "#stale")
     assert "82.3 k/s" in page.text(".graph"), "what was known is still there"
     live.becomes(failing())
     with serving(live, port=port):

@@ -100,7 +100,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
             "interval": {"every": True},
             "kill": {"worker": "0"},
         }.items():
-            with pytest.raises(es.UserError, match="say what you want as JSON"):
+            with pytest.raises(es.UserError, match="send the parameters as JSON"):
                 doing.act(action, wrong)
         with pytest.raises(es.UserError, match="there is no worker 7"):
             doing.act("kill", {"worker": 7})
@@ -192,7 +192,7 @@ def test_state_and_dead_letters_are_looked_up_in_the_store(told: Told) -> None:
     assert int(letters["letters"][0]["record"]) % 100 == 99
     nothing = page.get("/api/dead_letters", params={"operator": "total"}).json()
     assert nothing["letters"] == []
-    asked = {"": (400, "say which"), "?operator=x": (404, "there is no operator 'x'")}
+    asked = {"": (400, "name one"), "?operator=x": (404, "there is no operator 'x'")}
     for query, (status, says) in asked.items():
         refused = page.get(f"/api/state{query}")
         assert refused.status_code == status and says in refused.json()["error"]

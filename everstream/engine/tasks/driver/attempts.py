@@ -1,8 +1,9 @@
-"""The workers' processes as the driver knows them, and what it can tell of those that end or fall silent.
+"""The workers' processes as the driver sees them, and diagnosis of those that end or fall silent.
 
-Spark starts a task again when its process is gone, so a task has one attempt after the other; the
-newest that said hello counts. The coordinator says which of them has the place of which worker. Where it shares our machine we hold a handle of its process, which
-becomes readable when it ends, and can look at it when nothing is heard of it.
+Spark restarts a task when its process is gone, so a task has one attempt after the other; the newest
+that said hello counts. The coordinator decides which process takes the place of which worker. If a
+process is on our machine, we hold a handle of it, which becomes readable when the process ends, and
+we can inspect the process when it falls silent.
 """
 
 import os
@@ -21,28 +22,28 @@ from everstream.engine.tasks.worker.process_use import Used
 from everstream.events import RunEvent, WorkerSilent
 
 STACK_AFTER_S = 1.0
-"""So long after a worker was asked for its stacks they are read."""
+"""The stacks are read this long after they were requested from a worker."""
 
 
 @dataclass
 class Attempt:
-    """A process as we know it."""
+    """A worker process as the driver sees it."""
 
     hello: Hello
     identity: bytes
     heard_s: float
     worker: WorkerId | None = None
-    """Its place; None while it stands by."""
+    """Its place; None while it is a spare."""
     pidfd: int | None = None
     used: Used = field(default_factory=Used)
-    """What it has said to have used."""
+    """The resource use that it last reported."""
     told_to_die: bool = False
     asked_again_s: float = 0.0
-    """When a worker that lives and says nothing is asked for its stacks again."""
+    """When a worker that is alive but silent is asked for its stacks again."""
 
 
 class Attempts:
-    """The newest attempt of each task that is there."""
+    """The newest attempt of each present task."""
 
     def __init__(
         self,
@@ -52,9 +53,9 @@ class Attempts:
         poller: zmq.Poller,
         tell: Callable[[RunEvent], None],
     ) -> None:
-        """machine: ours; the poller gets the handles of the processes that run on it."""
+        """machine: ours; the poller gets the handles of the processes on it."""
         self.newest: dict[TaskNumber, int] = {}
-        """The newest attempt of each task that has said anything, even if it is gone."""
+        """The newest attempt of each task that has sent anything, even if it is gone."""
         self._plan = plan
         self._spares = spares
         self._machine = machine
@@ -71,28 +72,28 @@ class Attempts:
 
     @property
     def all_here(self) -> bool:
-        """Every worker has a process, and every spare is there."""
+        """Whether every worker has a process and every spare is present."""
         return len(self._current) == len(self._plan.workers) + self._spares
 
     def identities(self) -> Iterator[bytes]:
         return (attempt.identity for attempt in self._current.values())
 
     def of(self, worker: WorkerId) -> Attempt | None:
-        """The process that has this place."""
+        """The process in this place."""
         return self._placed.get(worker)
 
     def process(self, number: TaskNumber) -> Attempt | None:
         return self._current.get(number)
 
     def place(self, number: TaskNumber, worker: WorkerId) -> Attempt:
-        """This process has this place from now on."""
+        """This process takes this place."""
         attempt = self._current[number]
         attempt.worker = worker
         self._placed[worker] = attempt
         return attempt
 
     def replan(self, plan: Plan) -> None:
-        """Nobody has a place any more: all say hello again, with this plan."""
+        """Places are vacated: every process says hello again, with this plan."""
         self._plan = plan
         self._examiner = ExitExaminer(plan)
         for attempt in self._placed.values():
@@ -100,19 +101,19 @@ class Attempts:
         self._placed = {}
 
     def is_placed(self, identity: bytes) -> bool:
-        """Whether whoever speaks has a place in the plan of now; earlier plans count no more."""
+        """Whether the sender has a place in the current plan; earlier plans do not count."""
         return any(attempt.identity == identity for attempt in self._placed.values())
 
     @property
     def present(self) -> int:
-        """Processes that are there, with a place or without."""
+        """Processes that are present, with or without a place."""
         return len(self._current)
 
     def is_current(self, identity: bytes, number: TaskNumber) -> bool:
         return number in self._current and self._current[number].identity == identity
 
     def measures(self) -> dict[WorkerId, WorkerMeasures]:
-        """What is known of their processes."""
+        """The measures of their processes."""
         return {
             worker: WorkerMeasures(
                 attempt.hello.machine,
@@ -126,14 +127,14 @@ class Attempts:
             for worker, attempt in self._placed.items()
         }
 
-    # What they say.
+    # Messages from workers.
 
     def heard(self, number: TaskNumber, attempt: int) -> None:
-        """This attempt of this task has been there."""
+        """This attempt of this task has been present."""
         self.newest[number] = max(attempt, self.newest.get(number, 0))
 
     def welcome(self, identity: bytes, hello: Hello, now_s: float) -> None:
-        """This attempt comes after any earlier one of its task; it has no place yet."""
+        """This attempt replaces any earlier one of its task; it has no place yet."""
         if hello.number in self._current:
             self.forget(hello.number)
         attempt = Attempt(hello, identity, now_s)
@@ -142,7 +143,7 @@ class Attempts:
                 attempt.pidfd = os.pidfd_open(hello.pid)
                 self._poller.register(attempt.pidfd, zmq.POLLIN)
             except OSError:
-                attempt.pidfd = None  # gone already, or not allowed: heartbeats will tell
+                attempt.pidfd = None  # gone already, or not permitted: heartbeats will show
         self._current[hello.number] = attempt
         self.heard(hello.number, hello.attempt)
 
@@ -153,10 +154,10 @@ class Attempts:
             attempt.used = beat.used
             attempt.asked_again_s = 0.0
 
-    # How they end.
+    # The end of workers.
 
     def ended(self, pidfd: int) -> list[tuple[TaskNumber, str]]:
-        """Which process has ended, when its handle has become readable, and how."""
+        """The process whose handle has become readable, and how it ended."""
         return [
             (number, self._how_it_ended(attempt, pidfd))
             for number, attempt in self._current.items()
@@ -174,7 +175,7 @@ class Attempts:
         return str(words)
 
     def silent(self, limit_s: float, now_s: float) -> list[tuple[TaskNumber, int]]:
-        """Processes of which nothing is heard or seen any more, with Spark's ids of their tasks."""
+        """Processes without any sign of life, with Spark's ids of their tasks."""
         found = []
         for number, attempt in self._current.items():
             if now_s - attempt.heard_s <= limit_s:
@@ -186,7 +187,7 @@ class Attempts:
         return found
 
     def _say_what_keeps_it(self, attempt: Attempt, now_s: float) -> None:
-        """Its process lives and says nothing: something holds Python's interpreter lock."""
+        """Its process is alive but silent: something holds Python's interpreter lock."""
         if now_s < attempt.asked_again_s:
             return
         if attempt.asked_again_s:
@@ -197,7 +198,7 @@ class Attempts:
         attempt.asked_again_s = now_s + STACK_AFTER_S * (1 if not attempt.asked_again_s else 30)
 
     def forget(self, number: TaskNumber) -> None:
-        """This process is lost: its task is not there until a new attempt says hello."""
+        """This process is lost: its task is absent until a new attempt says hello."""
         attempt = self._current.pop(number)
         if attempt.worker is not None and self._placed.get(attempt.worker) is attempt:
             del self._placed[attempt.worker]

@@ -1,9 +1,9 @@
 """The driver: carries the coordinator's orders to the workers and the workers' reports to it.
 
-One loop on the caller's thread does everything but two things that block, which have threads of
-their own: the Spark job and the writing of manifests. Whoever wants to stop the run sets a flag.
-A worker's death is noticed at once where it shares our machine (its process handle becomes
-readable), when Spark's next attempt says hello, or when it has been silent for too long.
+One loop on the caller's thread does everything except two things that block and have separate
+threads: the Spark job and the writing of manifests. To stop the run, set a flag. The driver detects
+a worker's death at once on its own machine (the process handle becomes readable); otherwise when
+Spark's next attempt says hello, or when the worker has been silent for too long.
 """
 
 import time
@@ -117,13 +117,13 @@ from everstream.state.store import CheckpointStore, Lease
 
 POLL_MS = 10
 CALM_POLL_MS = 50
-"""While everybody works and no checkpoint is under way: less would only cost processor time."""
+"""While all workers are active and no checkpoint is in progress; shorter only costs CPU time."""
 CALM_FROM_S = 0.5
-"""Checkpoints that come more often than this are to come in time."""
+"""Checkpoints that are more frequent than this must be on time."""
 SNAPSHOT_EVERY_S = 0.1
 MEASURES_EVERY_S = 0.5
 START_PATIENCE_S = 30.0
-"""How long workers may take to start before we say what is missing."""
+"""How long workers may take to start before the driver reports what is missing."""
 
 
 _REPORTED_AT: dict[type, Point] = {
@@ -131,7 +131,7 @@ _REPORTED_AT: dict[type, Point] = {
     Committed: Point.IN_COMMIT,
     Restored: Point.IN_RESTORE,
 }
-"""Where the run stands when such a report comes in."""
+"""The fault point that the run has reached when such a report arrives."""
 
 
 @dataclass
@@ -145,12 +145,12 @@ class Driver:
     lease: Lease
     sockets: SocketFactory
     task: Callable[[Address, Ticket], WorkerTask]
-    """Makes the worker task once it is known where we listen."""
+    """Makes the worker task once the driver's address is known."""
     store_url: str = ""
     replaced: Callable[[], LeaseLost | None] = lambda: None
-    """What is known of another driver that has taken over."""
+    """The error that describes another driver that has taken over; None until then."""
     next_plan: Plan | None = None
-    """What the run goes on with as soon as nothing is on its way any more."""
+    """The plan to switch to as soon as nothing is in flight."""
 
     def __post_init__(self) -> None:
         self.poller = zmq.Poller()
@@ -182,11 +182,11 @@ class Driver:
             ],
         )
         self.meters: dict[ShardId, Meter] = {}
-        """What each shard has measured of itself, as it last said."""
+        """The newest measures that each shard has reported."""
         self.counts: dict[ShardId, dict[str, tuple[int, int]]] = {}
         self._measures_due_s = 0.0
         self.tuning = Tuning()
-        """The settings that were changed, as all workers know them."""
+        """The changed settings, as all workers know them."""
         self.settings = control_of(plan.graph, self.store, self.store_url, self._warn)
         self.scale_requests = ScaleRequests(self.config, plan, self.settings)
         self.plan_change = PlanChange(
@@ -200,7 +200,7 @@ class Driver:
         autoscale = self.config.autoscale
         self.scaler = None if autoscale is None else Scaler(autoscale)
         self.plan_number = 0
-        """How many plans came before this one."""
+        """How many plans there were before this one."""
         self._pickled_plan = b""
         self._heed_settings()
         self._said_of_peer_s: dict[WorkerId, float] = {}
@@ -218,40 +218,40 @@ class Driver:
         self._stop_reason = reason
 
     def ask_checkpoint(self) -> Future[int]:
-        """The epoch that has in it all that was done up to now, once stable. From any thread."""
+        """The first stable epoch that includes all work done so far. From any thread."""
         return self._checkpoint_requests.ask()
 
     @property
     def blobs(self) -> Blobs:
-        """Where the checkpoints are."""
+        """Where the checkpoints are stored."""
         return self.store.blobs
 
     def tune(self, wishes: Mapping[str, str]) -> None:
-        """Change settings while the run goes on, `batch` or `NAME.batch` -> value. From any thread."""
+        """Change settings during the run, `batch` or `NAME.batch` -> value. From any thread."""
         if tunable_in(self.coordinator.plan.graph):
             self.settings.tune(wishes)
         else:
             self._tell(RequestRefused("tune", NOT_TUNABLE))
 
     def scale(self, shards: Mapping[str, int]) -> Future[str]:
-        """Other numbers of shards while the run goes on: what was done, once it is. From any thread."""
+        """Change the numbers of shards during the run; resolves when done. From any thread."""
         return self.scale_requests.ask(shards, self.coordinator.plan)
 
     def set_interval(self, every_s: float) -> Future[str]:
-        """Another time between two epochs, from now on. From any thread."""
+        """Change the checkpoint interval. From any thread."""
         return self._requests.ask(lambda: self._set_interval(every_s))
 
     def kill_worker(self, worker: int) -> Future[str]:
-        """SIGKILL for the process of a worker, as `kill=` asks for one. From any thread."""
+        """SIGKILL for the process of a worker, like `kill=`. From any thread."""
         return self._requests.ask(lambda: self._kill_worker(WorkerId(worker)))
 
     def _set_interval(self, every_s: float) -> str:
         if not isinstance(self.config.checkpoint, Coordinated):
             raise UserError(
-                "the interval cannot be changed while this runs: under this protocol each shard has "
-                "a timer of its own. Stop, and run again with another --every."
+                "the interval cannot be changed during this run: under this protocol each shard has "
+                "its own timer. Stop, and run again with another --every."
             )
-        self.pace = None  # whoever sets it by hand wants just that
+        self.pace = None  # an interval set by hand ends the automatic one
         self.coordinator.set_interval(every_s)
         text = f"checkpoints every {every_s:g} s from now on, as requested"
         self._tell(IntervalChanged(every_s, text))
@@ -262,9 +262,11 @@ class Driver:
         if not 0 <= worker < len(plan.workers):
             raise UserError(f"there is no worker {worker}; there are 0 to {len(plan.workers) - 1}.")
         if self.attempts.of(worker) is None or self.running_s is None:
-            raise UserError(f"worker {worker} is not there just now: it cannot be killed.")
+            raise UserError(
+                f"worker {worker} has no process at the moment, so it cannot be killed."
+            )
         if not plan.workers[worker]:
-            raise UserError(f"worker {worker} has no shards: nothing would be seen of its death.")
+            raise UserError(f"worker {worker} has no shards: killing it would show nothing.")
         shard = plan.workers[worker][0]
         self.injector.add(Kill(shard.operator, shard.number, after_s=0.0))
         return f"worker {worker} is about to be killed"
@@ -287,7 +289,7 @@ class Driver:
             lambda number, task: self.job.is_running(number, task),
         )
         self.poller.register(self.key_exchange.socket, zmq.POLLIN)
-        group = f"everstream-{uuid.uuid4().hex}"  # no other run of this process has it
+        group = f"everstream-{uuid.uuid4().hex}"  # unique among the runs of this process
         self.births = StartupWatch(self.context, group)
         self.job = WorkersJob(
             self.context,
@@ -359,18 +361,18 @@ class Driver:
         self.listener.on_event(Progressed(self._status()))
 
     def _say_what_is_left_over(self) -> None:
-        """No request is dropped silently."""
+        """Report requests that were not performed: none is dropped silently."""
         plan = self.coordinator.plan
         target = self.plan_change.unfulfilled(plan, self.scale_requests.wanted)
         if target is not None and self.end is not None and self.end.outcome is not Outcome.FAILED:
             finished = self.end.outcome is Outcome.FINISHED
-            then = "and the pipeline has finished" if finished else "the next one begins with it"
+            then = "and the pipeline has finished" if finished else "the next run starts with it"
             change = f"a change of shards ({difference(plan, target)})"
             reason = f"{change} was requested too late for this run: {then}"
             self._tell(RequestRefused("rescale", reason))
 
     def _poll_ms(self) -> int:
-        """Messages of workers wake us; how long to wait for all else."""
+        """Messages of workers wake the driver; this is how long to wait for everything else."""
         calm = self.coordinator.is_calm(CALM_FROM_S) and not self.config.kills
         return CALM_POLL_MS if calm else POLL_MS
 
@@ -378,7 +380,7 @@ class Driver:
         return self.config.timeout_s is not None and passed_s > self.config.timeout_s
 
     def _look_around(self, now_s: float) -> None:
-        """What is done now and then: tell how far we are, and see whether that is enough."""
+        """Periodic work: report the progress, and check whether the run is done."""
         self._heed_settings()
         self._look_at_plan(now_s)
         status = self._status()
@@ -400,7 +402,7 @@ class Driver:
             self._handle(*heard, now_s)
 
     def _hear_last_logs(self) -> None:
-        """What operators logged while the run ended; nothing else that is said now matters."""
+        """What operators logged while the run ended; other messages no longer matter."""
         while (heard := self.control_channel.next()) is not None:
             if isinstance(heard[1], Logged):
                 pass_on(heard[1], self.coordinator.plan.graph.name)
@@ -469,14 +471,14 @@ class Driver:
         if self.tuning.version:
             self.control_channel.tell(identity, Tune(self.tuning))
 
-    # Workers that die.
+    # Worker failures.
 
     def _watch_workers(self, now_s: float) -> None:
         limit_s = self.config.heartbeat_timeout_s
         for number, task in self.attempts.silent(limit_s, now_s):
             self._lose(number, f"silent for {limit_s:g} s", now_s)
-            # Spark does not know; it starts the task again once it was told to kill it.
-            with suppress(*NO_ANSWER):  # then it is gone, which ends the job
+            # Spark does not know; it restarts the task once it has been asked to kill it.
+            with suppress(*NO_ANSWER):  # Spark is gone, which ends the job
                 self.context._jsc.sc().killTaskAttempt(task, True, "silent")
         missing = self.attempts.missing
         if not self.attempts.all_here:
@@ -540,7 +542,7 @@ class Driver:
     # Plans.
 
     def _look_at_plan(self, now_s: float) -> None:
-        """See whether the run is to have another plan."""
+        """Check whether the run needs another plan."""
         plan = self.coordinator.plan
         if self.coordinator.phase is Phase.RUNNING:
             self.scale_requests.answer(plan)
@@ -571,9 +573,9 @@ class Driver:
                     assert_never(decision)
 
     def _take_plan(self, successor: Coordinator, *, explained: bool) -> None:
-        """All processes forget what they had, and say hello again with the plan of this coordinator.
+        """All processes drop their state and say hello again with the plan of this coordinator.
 
-        A process that starts meanwhile is given this plan when it says hello.
+        A process that starts meanwhile gets this plan when it says hello.
         """
         before = self.coordinator.plan
         self.coordinator, plan = successor, successor.plan
@@ -595,7 +597,7 @@ class Driver:
         self.listener.on_event(event)
 
     def _warn(self, text: str) -> None:
-        """Trouble with the store that does not end the run."""
+        """A problem with the store that does not end the run."""
         self._tell(Note("store", text, True))
 
     def _status(self) -> RunStatus:

@@ -1,4 +1,4 @@
-"""The Spark job that the workers are the tasks of, in a thread of its own: it blocks to the end."""
+"""The Spark job whose tasks are the workers, in a separate thread: it blocks until the end."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +17,7 @@ GROUP = "spark.jobGroup.id"
 
 
 class WorkersJob:
-    """Runs one task for each worker, and for each spare."""
+    """Runs one task for each worker and for each spare."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class WorkersJob:
         self._processes = processes
         self._task = task
         self._scheduled: Any = None
-        """Spark's own map of the tasks that run; asking the way to it takes longer than looking."""
+        """Spark's map of running tasks, kept because finding it takes longer than a lookup in it."""
         self._error: BaseException | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="everstream-job", daemon=True)
@@ -46,10 +46,10 @@ class WorkersJob:
         return self._ended.is_set()
 
     def is_running(self, number: TaskNumber, task: int) -> bool:
-        """Whether Spark has started this task as the one with this number; known before the task itself runs.
+        """Whether Spark has started this task under this number; known before the task itself runs.
 
-        Spark's scheduler has no public face. One that cannot be asked keeps nobody out: then a ticket
-        is still good for one request of each task only.
+        Spark's scheduler has no public interface. If it cannot be asked, no task is rejected: a ticket
+        is then still good for only one request of each task.
         """
         try:
             return self._is_ours(number, task)
@@ -70,7 +70,7 @@ class WorkersJob:
         return False
 
     def failure(self) -> RunFailed:
-        """What it means that the job has ended before the pipeline did."""
+        """The error for a job that has ended before the pipeline."""
         if self._error is None:
             return RunFailed("the Spark job ended before the pipeline did")
         text = str(self._error).strip().splitlines() or [repr(self._error)]
@@ -78,7 +78,7 @@ class WorkersJob:
         return RunFailed(f"the Spark job failed: {cause}", EnvironmentFault(str(self._error)))
 
     def leave(self, told: bool) -> None:
-        """Workers that were told that it is over leave by themselves; what does not is cancelled."""
+        """Workers that know that the run is over leave on their own; the others are cancelled."""
         if told:
             self._thread.join(timeout=LEAVE_PATIENCE_S)
         if self._thread.is_alive():
@@ -92,7 +92,7 @@ class WorkersJob:
             context.setJobGroup(self._group, self._description, True)
             tasks = context.parallelize(range(processes), processes)
             tasks.mapPartitionsWithIndex(self._task).collect()
-        except BaseException as error:  # py4j raises many kinds; the driver decides what it means
+        except BaseException as error:  # py4j raises many kinds; the driver interprets them
             self._error = error
         finally:
             self._ended.set()

@@ -1,1 +1,1 @@
-"""How the driver learns that a worker is alive, and why one ended."""
+"""How the driver finds out that a worker is alive, and why one ended."""

@@ -1,8 +1,8 @@
-"""Which operator a worker is at, noted where it can still be read when the worker is gone.
+"""Records a worker's current operator where it can still be read after the worker's death.
 
-A process that gets SIGKILL says nothing more. So its shards note the number of the operator at
-work in a file that is mapped into memory: that is one store for each batch and no system call, and
-the file stays when the process is gone. The driver, on the same machine, reads it there.
+A process that gets SIGKILL sends no last message. So its shards write the number of the current
+operator to a memory-mapped file: one memory write per batch and no system call. The file outlives
+the process, and the driver reads it if it is on the same machine.
 """
 
 import mmap
@@ -21,7 +21,7 @@ KIND: Final = "H"
 
 
 class CrashBreadcrumb:
-    """The first number is the shard at work, then one for each shard: its operator at work."""
+    """The first number is the active shard; then one number per shard: its current operator."""
 
     def __init__(self, folder: str, plan: Plan, shards: Sequence[ShardId]) -> None:
         self._plan = plan
@@ -34,21 +34,21 @@ class CrashBreadcrumb:
         self._numbers = memoryview(mapped).cast(KIND)
 
     def of(self, shard: ShardId) -> "memoryview[int]":
-        """Where this shard's chain notes its operator."""
+        """Where this shard's chain records its operator."""
         position = 1 + self._shards.index(shard)
         return self._numbers[position : position + 1]
 
     def enter(self, position: int) -> None:
-        """The shard at this position among the worker's has the word."""
+        """The shard at this position in the worker is active."""
         self._numbers[0] = position
 
     def now(self) -> tuple[ShardId, str] | None:
-        """The shard and the operator that were last at work."""
+        """The shard and the operator that were active last."""
         return _found(self._numbers.tolist(), self._plan, self._shards)
 
 
 def last_at_work(folder: Path, plan: Plan, shards: Sequence[ShardId]) -> str | None:
-    """What a worker that is gone was last at, in words; None if nobody can tell."""
+    """What a dead worker last worked on, in words; None if it is unknown."""
     numbers = array(KIND)
     try:
         numbers.frombytes((folder / FILE).read_bytes())

@@ -1,8 +1,8 @@
-"""How a worker's process ended, as far as it can be found out from the driver on the same machine.
+"""How a worker's process ended, as far as the driver can find out on the same machine.
 
-We are not its parent, so nobody reports its end to us. What there is: what Python's fault handler
-wrote when the process died of a fault, what we wrote when something in it called `os._exit`, the
-operator it was last at, and, since Linux 6.15, its exit status by way of its process handle.
+The driver is not its parent, so the kernel does not report its end. The evidence is: what Python's
+fault handler wrote when the process crashed, what Everstream wrote when code called `os._exit`, the
+last operator, and, since Linux 6.15, the exit status through the process handle.
 """
 
 import fcntl
@@ -29,26 +29,26 @@ GET_INFO = (3 << 30) | (64 << 16) | (0xFF << 8) | 11
 """PIDFD_GET_INFO with the first version of its structure, 64 bytes."""
 WITH_EXIT = 1 << 3
 REAPED_WITHIN_S = 0.05
-"""A handle is readable a moment before the kernel has put the exit status there."""
+"""A handle becomes readable a moment before the kernel has stored the exit status."""
 
 
 @dataclass(frozen=True)
 class ExitDiagnosis:
-    """What is known of the end of a process."""
+    """What is known about the end of a process."""
 
     stacks: str = ""
     operator: str | None = None
-    """The last that was at work there."""
+    """The operator that was active last."""
     status: int | None = None
     """As waitpid gives it."""
     peak_bytes: int = 0
-    """The most memory it is known to have had."""
+    """The highest memory use known."""
     memory_kills: int | None = None
-    """How many processes the kernel has killed for want of memory during this run."""
+    """How many processes the kernel has killed for lack of memory during this run."""
     memory_bytes: int | None = None
-    """What there is in all."""
+    """The total memory."""
     starved: Starved | None = None
-    """The kernel's own word that it killed this process for want of memory."""
+    """The kernel's record that it killed this process for lack of memory."""
 
     def __str__(self) -> str:
         _, fatal, rest = self.stacks.rpartition("Fatal Python error: ")
@@ -72,22 +72,22 @@ class ExitDiagnosis:
         return "".join(f", in {where}" for where in (self.operator, line) if where)
 
     def _last(self) -> str:
-        return f"; the last at work there was {self.operator}" if self.operator else ""
+        return f"; its last operator was {self.operator}" if self.operator else ""
 
     def _memory(self) -> str:
         if self.starved is not None:
             limit = "its control group" if self.starved.in_group else "the machine"
             taken = in_words(max(self.starved.taken_bytes, self.peak_bytes))
             return (
-                f", by the kernel for want of memory: it had taken {taken}, and {limit} has no more"
+                f", by the kernel for lack of memory: it had used {taken}, and {limit} has no more"
             )
         if self.memory_kills == 0:
-            return ", and not by the kernel for want of memory"
+            return ", and not by the kernel for lack of memory"
         sizes = []
         if self.peak_bytes:
-            sizes.append(f"it had taken {in_words(self.peak_bytes)}")
+            sizes.append(f"it had used {in_words(self.peak_bytes)}")
         if self.memory_bytes:
-            sizes.append(f"there are {in_words(self.memory_bytes)} for all")
+            sizes.append(f"{in_words(self.memory_bytes)} in total")
         return ", probably out of memory" + (f" ({', '.join(sizes)})" if sizes else "")
 
 
@@ -115,7 +115,7 @@ class ExitExaminer:
 
 
 def exit_status(pidfd: int) -> int | None:
-    """Of a process that has ended, as waitpid gives it; None where the kernel does not tell."""
+    """The status of an ended process, as from waitpid; None if the kernel does not provide it."""
     give_up_s = time.monotonic() + REAPED_WITHIN_S
     while True:
         info = bytearray(64)

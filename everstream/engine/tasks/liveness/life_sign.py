@@ -1,12 +1,12 @@
-"""Life signs of a worker: it tells the driver that it lives, and leaves a trace of what it is at.
+"""Life signs of a worker: heartbeats to the driver, and a trace of its current work.
 
-A thread of its own beats whatever the worker is busy with, unless that holds Python's interpreter
-lock: then nothing is heard of the process although it lives. Python's fault handler needs no lock.
-It writes the stack of every thread to a file when the driver sends a signal, and when the process
-dies of one; who leaves by `os._exit` is noted there, too. The driver, on the same machine, reads it.
+A separate thread sends heartbeats whatever the worker does, unless something holds Python's
+interpreter lock: then the process is silent although it is alive. Python's fault handler needs no
+lock. It writes the stack of every thread to a file when the driver sends a signal, and when the
+process crashes; calls of `os._exit` are recorded there, too. A driver on the same machine reads it.
 
-The file begins with the folders of code that no user wrote, as this process has them: the driver
-may have imported Everstream from elsewhere, and a user's project may have any name, ours included.
+The file starts with the folders of code that is not the user's, as this process sees them: the
+driver may have imported Everstream from elsewhere, and a user's project may have any name, even ours.
 """
 
 import faulthandler
@@ -34,18 +34,18 @@ from everstream.engine.tasks.worker.process_use import ProcessUse, Used, peak_by
 BEAT_EVERY_S = 0.25
 STACKS = "stacks"
 EXIT = "Everstream: os._exit "
-"""Begins the line that is left when something in a worker calls `os._exit`."""
+"""Prefix of the line that is written when something in a worker calls `os._exit`."""
 ASK = signal.SIGUSR1
 PACKAGE = str(Path(os.path.abspath(__file__)).parents[3])
-"""The folder of our own code, in a checkout, an installation or an archive."""
+"""The folder of Everstream's code, in a checkout, an installation or an archive."""
 OURS = "Everstream: package in "
-"""Begins the first line of the file, which ends with the folder of the package."""
+"""Prefix of the first line of the file, which ends with the folder of the package."""
 INSTALLED = "Everstream: installed code in "
-"""Begins a line for each folder of Python's own and installed packages' code."""
+"""Prefix of a line for each folder of Python's code and of installed packages."""
 
 
 class LifeSign:
-    """Tells the driver that this process lives; ends it if driver or parent are gone."""
+    """Tells the driver that this process is alive; ends it if driver or parent are gone."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class LifeSign:
         *,
         measures: bool = True,
     ) -> None:
-        """measures: what the process uses goes along."""
+        """measures: whether heartbeats include the resource use of the process."""
         self.heard_s = time.monotonic()
         self._parent = os.getppid()
         self._timeout_s = timeout_s
@@ -89,7 +89,7 @@ class LifeSign:
         self._stacks.close()
 
     def _say_and_leave(self, status: int) -> NoReturn:
-        """In place of `os._exit`, which tells nobody. Children of this process just leave."""
+        """Replaces `os._exit`, which leaves no trace. Children of this process just exit."""
         if os.getpid() == self._pid:
             print(f"\n{EXIT}{status}", file=self._stacks, flush=True)
             faulthandler.dump_traceback(self._stacks, all_threads=False)
@@ -98,7 +98,7 @@ class LifeSign:
     def _loop(self, beating: "zmq.Socket[bytes]", beat: Callable[[Used], Beat]) -> None:
         try:
             self._beat_until_stopped(beating, beat)
-        except BaseException:  # a worker that cannot say that it lives is taken for dead: be it
+        except BaseException:  # a worker without heartbeats is taken for dead: exit
             traceback.print_exc()
             self._leave(1)
 
@@ -112,7 +112,7 @@ class LifeSign:
             while beating.poll(0):
                 beating.recv()
                 self.heard_s = time.monotonic()
-            # While this thread could not run, it could not have heard anything either.
+            # While this thread could not run, it could not have received anything either.
             now_s = time.monotonic()
             self.heard_s += max(0.0, now_s - beaten_s - 2 * BEAT_EVERY_S)
             beaten_s = now_s
@@ -128,7 +128,7 @@ class LifeSign:
 
 
 def is_awake(pid: int) -> bool:
-    """Whether a process of this machine lives and is not stopped; False where nobody can tell."""
+    """Whether a process of this machine is alive and not stopped; False if it is unknown."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -137,12 +137,12 @@ def is_awake(pid: int) -> bool:
 
 
 def folder_of(address: Address) -> Path:
-    """Where the worker that listens at this address, on this machine, keeps its files."""
+    """The folder of the worker that listens at this address, on this machine."""
     return Path(address.ipc.removeprefix("ipc://")).parent
 
 
 def read_stacks(address: Address) -> str:
-    """What the worker that listens at this address, on this machine, has left of its stacks."""
+    """The stacks written by the worker that listens at this address, on this machine."""
     try:
         return (folder_of(address) / STACKS).read_text(errors="replace")
     except OSError:
@@ -150,8 +150,8 @@ def read_stacks(address: Address) -> str:
 
 
 def code_folders() -> str:
-    """The lines that tell a reader of this process's stacks which frames are not a user's."""
-    import pyspark  # our daemon settles first which of those on the path is taken
+    """The lines that tell a reader of this process's stacks which frames are not the user's."""
+    import pyspark  # our daemon decides first which one on the path is used
 
     installed = {
         *(path for name, path in sysconfig.get_paths().items() if name.endswith(("stdlib", "lib"))),
@@ -172,7 +172,7 @@ class _Frame(NamedTuple):
 
 
 def at_work(text: str) -> str | None:
-    """What a user wrote that a worker was in the middle of, from the newest stacks in `text`."""
+    """The user's code that a worker was executing, from the newest stacks in `text`."""
     lines = text.splitlines()
     ours = _folders(lines, OURS)
     not_theirs = (*ours, *_folders(lines, INSTALLED), "<frozen ")
@@ -191,6 +191,6 @@ def _folders(lines: list[str], mark: str) -> tuple[str, ...]:
 
 
 def _frames(stack: str) -> Iterator[_Frame]:
-    """The innermost first."""
+    """Innermost first."""
     for found in re.finditer(r'^ *(File "(.*)", line .*)$', stack, re.MULTILINE):
         yield _Frame(found[2], found[1])

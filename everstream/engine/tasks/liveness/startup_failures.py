@@ -1,8 +1,8 @@
-"""Workers that die before they can say a word, as Spark tells of them.
+"""Workers that die before their first message, as Spark reports them.
 
-A worker whose Python lacks a module, or is not there at all, ends before any code of ours runs in
-it, and Spark starts the task again, for ever and without a word. Only Spark knows why: its list of
-the tasks of our job has the error of each.
+If a worker's Python lacks a module, or does not exist, the worker ends before any of our code runs,
+and Spark restarts the task forever without a message. Only Spark knows the cause: its list of the
+tasks of our job has the error of each.
 """
 
 import re
@@ -39,14 +39,14 @@ class StartupWatch:
         self._due_s = 0.0
 
     def failed(self, heard: Mapping[TaskNumber, int], now_s: float) -> list[StartupFailure]:
-        """Those that have failed; `heard` is the newest attempt of each worker that we know of."""
+        """The startup failures; `heard` is the newest known attempt of each worker."""
         if now_s < self._due_s:
             return []
         self._due_s = now_s + LOOK_EVERY_S
         try:
             return [lost for lost in self._failures() if lost.attempt > heard.get(lost.number, -1)]
         except NO_ANSWER:
-            return []  # Spark is on its way out: the end of its job says more
+            return []  # Spark is shutting down: the end of its job tells more
 
     def _failures(self) -> list[StartupFailure]:
         tracker = self._context.statusTracker()
@@ -79,7 +79,7 @@ class StartupWatch:
 
 
 def reason(text: str, machine: str, python: str) -> str:
-    """Why a task could not start, and what to do about it, from what Spark says of it."""
+    """Why a task could not start, with the fix, from Spark's error text."""
     chosen = "set PYSPARK_PYTHON (or spark.pyspark.python) to one that has it"
     missing = MISSING.search(text)
     if missing:
@@ -98,7 +98,7 @@ def reason(text: str, machine: str, python: str) -> str:
 
 
 def _cause(text: str) -> str:
-    """The lines of Spark's long story that tell what happened."""
+    """The lines of Spark's long error text that contain the cause."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if "Error from python worker:" in lines:
         begin = lines.index("Error from python worker:") + 1

@@ -1,9 +1,9 @@
-"""A turnstile before the key_exchange: of each connection from the network it passes on so many bytes.
+"""A guard before the key exchange: limits how many bytes each network connection may send.
 
-ZeroMQ bounds the parts of a message, not how many there are, and keeps all of them until the last has
-come. Everybody may connect to the key_exchange, so the count must come before ZeroMQ: a turnstile takes the
-connections, passes on what they send to a unix socket, and hangs up on those that send more than a
-request takes, that take too long, or that are too many at once.
+ZeroMQ limits the size of a message's parts, not their number, and keeps all of them until the last
+has arrived. Anyone may connect to the key exchange, so the limit must apply before ZeroMQ. The
+turnstile accepts the connections, forwards their bytes to a unix socket, and closes connections
+that send more than a request needs, take too long, or are too many at once.
 """
 
 import asyncio
@@ -13,17 +13,17 @@ from contextlib import suppress
 from typing import Final
 
 MOST_CONNECTIONS: Final = 256
-"""At once. When more come, the oldest is hung up on: its worker requests again."""
+"""At once. When more come, the oldest is closed: its worker sends its request again."""
 READ_BYTES: Final = 1 << 16
 
 
 class Turnstile:
-    """Listens on a TCP port of an interface for as long as it is not closed."""
+    """Listens on a TCP port of an interface until it is closed."""
 
     def __init__(
         self, interface: str, target: str, *, largest_bytes: int, longest_s: float
     ) -> None:
-        """target: the path of a unix socket. largest_bytes: what one connection may send in all."""
+        """target: the path of a unix socket. largest_bytes: limit per connection, in total."""
         self._target = target
         self._largest_bytes = largest_bytes
         self._longest_s = longest_s

@@ -1,7 +1,7 @@
-"""The socket where all workers talk to the driver: what they say comes in, what they are told goes out.
+"""The control channel: the driver's socket for messages from and to all workers.
 
-Nothing is unpickled here that did not come from a worker of this run: who has no key of the run gets
-no connection.
+It unpickles only messages from workers of this run: without a key of the run there is no
+connection.
 """
 
 import pickle
@@ -13,14 +13,14 @@ from everstream.engine.tasks.transport.endpoints import SocketFactory
 
 
 class ControlChannel:
-    """The driver's end of every worker's line."""
+    """The driver's end of the connections to all workers."""
 
     def __init__(self, sockets: SocketFactory) -> None:
         self.socket, self.address = sockets.listen(zmq.ROUTER, "driver")
-        self.socket.router_handover = True  # a worker that connects again is the same worker
+        self.socket.router_handover = True  # a worker that reconnects is the same worker
 
     def next(self) -> tuple[bytes, ToDriver] | None:
-        """Who speaks, and what is said; None if nobody does."""
+        """The sender and its message; None if there is no message."""
         try:
             identity, *parts = self.socket.recv_multipart(zmq.DONTWAIT)
         except zmq.Again:

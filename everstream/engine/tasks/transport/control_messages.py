@@ -1,4 +1,4 @@
-"""What the driver and a worker say to each other besides what the core says."""
+"""Messages between the driver and a worker, besides those of the core."""
 
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -15,32 +15,32 @@ from everstream.pipeline.tuning import Tuning
 
 @dataclass(frozen=True)
 class Hello:
-    """A process has started, which takes the place of a worker or stands by."""
+    """A process has started, to take the place of a worker or to wait as a spare."""
 
     number: TaskNumber
     attempt: int
     task: int
-    """Spark's id of this task attempt: the handle to have it killed."""
+    """Spark's id of this task attempt, needed to have it killed."""
     pid: int
     machine: str
     address: Any
     plan: int = 0
-    """The number of the plan it has."""
+    """The number of its plan."""
 
 
 @dataclass(frozen=True)
 class Beat:
-    """I am alive. Sent by a thread of its own, whatever the worker is busy with."""
+    """A heartbeat: the worker is alive. Sent by a separate thread, whatever the worker does."""
 
     number: TaskNumber
     attempt: int
     used: Used = field(default_factory=Used)
-    """What this process has used."""
+    """The resource use of this process."""
 
 
 @dataclass(frozen=True)
 class WorkerBroke:
-    """Something in the worker itself went wrong; it will exit and be started again."""
+    """The worker itself failed; it will exit and be restarted."""
 
     number: TaskNumber
     attempt: int
@@ -49,7 +49,7 @@ class WorkerBroke:
 
 @dataclass(frozen=True)
 class Unreachable:
-    """A worker cannot connect to another one. It keeps trying; the user should know."""
+    """A worker cannot connect to another one. It keeps retrying; the user should know."""
 
     worker: WorkerId
     peer: WorkerId
@@ -58,7 +58,7 @@ class Unreachable:
 
 @dataclass(frozen=True)
 class Noticed:
-    """Something that does not stop the worker, but that the user should know."""
+    """A problem that does not stop the worker, but that the user should know."""
 
     event: RunEvent
 
@@ -72,7 +72,7 @@ class TakePlace:
 
 @dataclass(frozen=True)
 class KillFired:
-    """I am about to kill myself as I was told; nod, and I do."""
+    """The worker is about to kill itself as ordered, and does so on a nod."""
 
     kill: int
     worker: WorkerId
@@ -80,7 +80,7 @@ class KillFired:
 
 @dataclass(frozen=True)
 class NewPlan:
-    """Process: forget the plan you have, whatever your place in it was, and say hello with this one."""
+    """Process: drop your plan and your place in it, and say hello with this plan."""
 
     number: int
     pickled: bytes = field(repr=False)
@@ -88,27 +88,27 @@ class NewPlan:
 
 @dataclass(frozen=True)
 class Nod:
-    """Heard. Also the driver's own heartbeat."""
+    """An acknowledgement. Also the driver's heartbeat."""
 
 
 @dataclass(frozen=True)
 class Tune:
-    """Worker: these settings hold from now on."""
+    """Worker: use these settings from now on."""
 
     tuning: Tuning
 
 
 @dataclass(frozen=True)
 class WantsTuning:
-    """An operator here wants settings to be changed: `batch` or `NAME.batch` -> value."""
+    """An operator requests changed settings: `batch` or `NAME.batch` -> value."""
 
     wishes: dict[str, str]
 
 
 ToWorker: TypeAlias = Command | TakePlace | KillAfter | KillAt | KillNow | Nod | Tune | NewPlan
-"""Everything a worker hears from the driver."""
+"""All messages from the driver to a worker."""
 
 ToDriver: TypeAlias = (
     Report | Hello | Beat | WorkerBroke | Unreachable | Noticed | Logged | KillFired | WantsTuning
 )
-"""Everything the driver hears from a worker."""
+"""All messages from a worker to the driver."""

@@ -1,13 +1,13 @@
-"""Credit on its way to the senders: how much more than was used up, and in how few messages.
+"""Credit for senders: how much to grant beyond what was used up, and in how few messages.
 
-A frame waits for several threads to wake up on its way to another process, so a sender with little
-credit spends its time waiting for more. Where frames are small and done in no time the receiver
-therefore gives a second one for each it has taken, up to a bound; as soon as they take long it keeps
-what comes back, until there is as little on its way as there was at first. Slow work is thus never
-piled up in front of one shard while another could have it, and markers do not wait long.
+On its way to another process a frame waits for several threads to wake up, so a sender with little
+credit spends its time waiting. Where frames are small and quick to process, the receiver therefore
+grants a second one for each that it has taken, up to a limit. As soon as frames take long, it
+withholds returned credit until as little is in flight as at the start. So slow work does not pile up
+in front of one shard while another could take it, and markers do not wait long.
 
-A message costs as much as a small frame does: what is granted goes when it is half of what may be on
-its way, so that the sender has the other half to go on with, or at the end of the worker's turn.
+A message costs as much as a small frame. So a grant is sent when it reaches half of what may be in
+flight, which leaves the sender the other half to continue with, or at the end of the worker's turn.
 """
 
 from collections.abc import Callable
@@ -18,25 +18,25 @@ from everstream.engine.tasks.transport.wire import Credit
 from everstream.runtime.outlets import CREDIT_ON_DEMAND
 
 MOST_MORE = 60
-"""Frames that may be on their way beyond those a sender begins with."""
+"""Frames that may be in flight beyond a sender's initial credit."""
 QUICK_S = 0.0001
 SLOW_S = 0.001
 
 
 @dataclass(slots=True)
 class _Line:
-    """One channel's credit, under one generation: whoever goes back begins with the first credit."""
+    """One channel's credit in one generation: after a rollback it starts with the initial credit."""
 
     generation: Generation
     more: int = 0
-    """Granted beyond what a sender begins with."""
+    """Granted beyond a sender's initial credit."""
     waiting: int = 0
     """Granted and not yet sent."""
     most: int = 0
 
 
 class CreditGrants:
-    """What one worker grants to other workers, channel by channel."""
+    """The credit that one worker grants to other workers, by channel."""
 
     def __init__(self, send: Callable[[Credit], None]) -> None:
         self._send = send
@@ -45,11 +45,11 @@ class CreditGrants:
         self._small: dict[ChannelId, bool] = {}
 
     def saw(self, channel: ChannelId, small: bool) -> None:
-        """A frame came, in one part with its header or larger."""
+        """A frame arrived, either in one part with its header or larger."""
         self._small[channel] = small
 
     def add(self, credit: Credit, took_s: float) -> None:
-        """Frames have been taken, which took so long: grant as many, or more, or fewer."""
+        """Frames were taken, which took this long: grant as many, or more, or fewer."""
         channel, generation, frames, most = credit
         line = self._lines.get(channel)
         if line is None or line.generation != generation:
@@ -68,7 +68,7 @@ class CreditGrants:
             self._unsent.add(channel)
 
     def flush(self) -> None:
-        """The turn is over: nobody waits for more."""
+        """The turn is over: send all pending grants."""
         while self._unsent:
             channel = self._unsent.pop()
             self._send_line(channel, self._lines[channel])

@@ -1,9 +1,10 @@
-"""Who listens where: unix sockets on one machine, TCP with CURVE keys between machines.
+"""Endpoints: unix sockets on one machine, TCP with CURVE keys between machines.
 
-Each run has one key pair. Servers use it, clients must show it, and nobody else knows it, so
-nothing that comes in over TCP is looked at unless its sender belongs to this run; hosts are given it
-at the `key_exchange`. What somebody sends before he has shown his key can be no larger than one part of a
-message, and to the key_exchange, where everybody may go, no more than a request takes. Unix sockets live in folders only we can enter.
+Each run has one key pair. Servers use it and clients must present it; workers get it through the
+key exchange, and no other process has it. So data that arrives over TCP is only processed if its
+sender belongs to this run. Before a client has presented its key, it can send at most one message
+part, and to the key exchange, which is open to anyone, no more than a request needs. Unix sockets
+are in folders that only the user's processes can enter.
 """
 
 import os
@@ -20,15 +21,15 @@ from everstream.engine.tasks.transport.connection_guard import Turnstile
 
 HEARTBEAT_S = 1.0
 PART_BYTES = 4 << 20
-"""Over a network nothing larger is sent in one part, so nobody has to take in anything larger."""
+"""Over a network no part is larger than this, so no receiver has to accept a larger one."""
 SLACK_BYTES = 4096
 """What encryption and headers add to a part."""
 CONNECTION_BYTES = 4096
-"""What somebody without the run's keys may send over one connection, in all: several requests."""
+"""The total that a client without the run's keys may send over one connection: several requests."""
 STRANGER_S = 30.0
-"""How long a connection of such a one lives at most, if not as long as silence is borne."""
+"""The maximum lifetime of such a connection, if the limit of silence is not longer."""
 GATE = "key_exchange"
-"""The domain, as the authenticator calls it, of sockets that everybody may talk to."""
+"""The authenticator's domain for sockets that are open to anyone."""
 WATCHED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 
 
@@ -46,7 +47,7 @@ class RunKeys:
 
 @dataclass(frozen=True)
 class Address:
-    """Where a socket can be reached."""
+    """The address of a socket."""
 
     machine: str
     ipc: str
@@ -65,7 +66,7 @@ class Address:
 
 
 def this_machine() -> str:
-    """Equal for two processes exactly if they can meet at a unix socket in /tmp."""
+    """Equal for two processes exactly if they can connect through a unix socket in /tmp."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     identity = boot.read_text().strip() if boot.exists() else ""
     mounts = Path("/proc/self/ns/mnt")
@@ -74,7 +75,7 @@ def this_machine() -> str:
 
 
 class SocketFactory:
-    """Makes the sockets of one process: binds, connects, and keeps the keys out of sight."""
+    """Makes the sockets of one process: binds, connects, and keeps the keys private."""
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class SocketFactory:
         self.interface = interface
         """Where TCP listens; None for unix sockets only."""
         self.silence_s = silence_s
-        """A connection over TCP on which nothing was heard for so long is cut."""
+        """A TCP connection without any traffic for this long is closed."""
         self.machine = os.urandom(8).hex() if always_tcp else this_machine()
         self.context = zmq.Context()
         self.folder = make_folder()
@@ -113,11 +114,11 @@ class SocketFactory:
         anyone: bool = False,
         largest_bytes: int = PART_BYTES + SLACK_BYTES,
     ) -> "tuple[zmq.Socket[bytes], Address]":
-        """A bound socket and the address others reach it at.
+        """A bound socket and the address at which others reach it.
 
-        keys: other keys than the run's. anyone: also for those who do not have the run's keys; each
-        of their connections may send CONNECTION_BYTES in all. largest_bytes: who sends a larger part over the network, before or after he has shown his
-        key, is hung up on.
+        keys: use these instead of the run's keys. anyone: accept clients without the run's keys; each
+        of their connections may send CONNECTION_BYTES in total. largest_bytes: a client that sends a
+        larger part over the network, before or after it has presented its key, is disconnected.
         """
         listening: zmq.Socket[bytes] = self._socket(kind)
         ipc = f"ipc://{self.folder}/{name}"
@@ -152,7 +153,7 @@ class SocketFactory:
     ) -> "zmq.Socket[bytes]":
         """A socket connected to an address, with heartbeats over TCP.
 
-        watched: its monitor socket tells when the connection is up and when it went down.
+        watched: its monitor socket reports when the connection comes up and goes down.
         """
         connected: zmq.Socket[bytes] = self._socket(kind)
         if identity:
@@ -169,11 +170,11 @@ class SocketFactory:
         return connected
 
     def over_network(self, address: Address) -> bool:
-        """Whether a connection to this address leaves the machine, as far as we can tell."""
+        """Whether a connection to this address leaves the machine, as far as we know."""
         return address.seen_from(self.machine).startswith("tcp")
 
     def close(self) -> None:
-        """All sockets must have been closed before: otherwise ZeroMQ waits for ever."""
+        """All sockets must have been closed before: otherwise ZeroMQ waits forever."""
         for turnstile in self._turnstiles:
             turnstile.close()
         if self._authenticator is not None:
@@ -186,14 +187,14 @@ class SocketFactory:
     def _socket(self, kind: int) -> "zmq.Socket[bytes]":
         made = self.context.socket(kind)
         made.linger = 0
-        made.set_hwm(0)  # credit limits what is on its way, not ZeroMQ
+        made.set_hwm(0)  # credit limits what is in flight, not ZeroMQ
         return made
 
 
 def connected_to(
     socket: "zmq.Socket[bytes]", target: str, *, server: bytes, own: RunKeys | None
 ) -> None:
-    """Connect; with keys of our own, encrypted for who has the server's secret key."""
+    """Connect; with our own keys, encrypted for the owner of the server's secret key."""
     if own is not None:
         socket.curve_serverkey = server
         socket.curve_publickey, socket.curve_secretkey = own.public, own.secret
@@ -201,7 +202,7 @@ def connected_to(
 
 
 def in_parts(data: Any) -> list[Any]:
-    """These bytes in parts that every socket takes; large ones are not copied."""
+    """These bytes in parts that every socket accepts; large ones are not copied."""
     if len(data) <= PART_BYTES:
         return [data]
     whole = memoryview(data)
@@ -209,14 +210,14 @@ def in_parts(data: Any) -> list[Any]:
 
 
 class _Anyone:
-    """Lets in everybody: what they say is looked at with care."""
+    """Accepts any client: its messages are validated."""
 
     def callback(self, domain: str, key: bytes) -> bool:
         return True
 
 
 class _OnlyThisRun:
-    """Lets in whoever shows the run's own key."""
+    """Accepts clients that present the run's key."""
 
     def __init__(self, public: bytes) -> None:
         self.public = public
@@ -228,7 +229,7 @@ class _OnlyThisRun:
 def address_towards(host: str) -> str:
     """The address of this machine that `host` can answer to. Nothing is sent.
 
-    A machine's own name often stands for 127.0.0.1, which others cannot reach.
+    A machine's own name often resolves to 127.0.0.1, which others cannot reach.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))
@@ -237,7 +238,7 @@ def address_towards(host: str) -> str:
 
 
 def address_of(name: str) -> str | None:
-    """The address a name stands for, if it is one of this machine's own."""
+    """The address a name resolves to, if it belongs to this machine."""
     try:
         address = socket.gethostbyname(name)
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:

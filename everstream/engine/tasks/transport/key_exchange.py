@@ -1,10 +1,10 @@
-"""The key_exchange: how a worker gets the keys of its run, and nobody else does.
+"""The key exchange: how a worker, and no other process, gets the keys of its run.
 
-Whatever a Spark task carries can be read by whoever reads Spark's traffic. So a task carries no key,
-only a ticket: where the key_exchange is, the key_exchange's public key, and a word that is good for one request of each
-task that Spark has just started. A worker requests over a connection that is encrypted for the key_exchange alone,
-shows that it knows the word, and is given the keys over that same connection. Who listens learns
-nothing; who requests with a ticket that he has read is too late, and the user is told.
+Anyone who reads Spark's traffic can read what a Spark task carries. So a task carries no key, only a
+ticket: the address of the key exchange, its public key, and a secret that is good for one request of
+each task that Spark has just started. A worker sends its request over a connection that only the key
+exchange can decrypt, proves that it knows the secret, and gets the keys over that connection. An
+eavesdropper learns nothing. A request with a stolen ticket comes too late, and the user is warned.
 """
 
 import hmac
@@ -31,21 +31,21 @@ from everstream.errors import EnvironmentFault
 from everstream.state.signing import StoreKey
 
 KNOCK_BYTES = 1024
-"""More than a request and all that the handshake needs; nobody may send more before he is let in."""
+"""More than a request and its handshake need; the limit for clients that are not admitted yet."""
 PATIENCE_S = 30.0
-"""How long a worker waits at least to be let in."""
+"""The minimum time that a worker waits to be admitted."""
 AGAIN_AFTER_S = 3.0
 _KNOCK = struct.Struct(">IQ32s")
 _MEANING = b"everstream request 1"
 _READ = (
-    "Somebody may have read what Spark sends to the workers: encrypt Spark's traffic "
+    "Someone may have read what Spark sends to the workers: encrypt Spark's traffic "
     "(spark.network.crypto.enabled)"
 )
 
 
 @dataclass(frozen=True)
 class Ticket:
-    """What a task carries: enough to request once."""
+    """The contents of a task: enough for one request."""
 
     key_exchange: Address
     gate_key: bytes
@@ -55,11 +55,11 @@ class Ticket:
 
 @dataclass(frozen=True)
 class Admission:
-    """What a worker is given at the key_exchange."""
+    """What a worker gets from the key exchange."""
 
     keys: RunKeys
     store_key: StoreKey | None = None
-    """Workers verify what they read from the store, and sign what they write."""
+    """For workers to verify what they read from the store, and to sign what they write."""
 
     def to_bytes(self) -> bytes:
         keys = [self.keys.public.decode(), self.keys.secret.decode()]
@@ -75,7 +75,7 @@ class Admission:
 
 
 class KeyExchange:
-    """The driver's side: lets each task in once."""
+    """The driver's side: admits each task once."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class KeyExchange:
         admission: Admission,
         is_running: Callable[[TaskNumber, int], bool],
     ) -> None:
-        """is_running: whether Spark has started this task as the one with this number, and it has not ended."""
+        """is_running: whether Spark has started this task under this number and it has not ended."""
         self._keys = RunKeys.make()
         self._is_running = is_running
         self._admission = admission
@@ -95,7 +95,7 @@ class KeyExchange:
         self.ticket = Ticket(address, self._keys.public, secrets.token_bytes(32))
 
     def answer(self) -> list[str]:
-        """Let in who may, and give what the user should know of the others."""
+        """Admit workers, and return warnings for the user about refused requests."""
         news: list[str] = []
         while True:
             try:
@@ -109,23 +109,23 @@ class KeyExchange:
             self.socket.send_multipart([who, b"0" + trouble.encode()])
             if trouble not in self._told:
                 self._told.add(trouble)
-                news.append(f"somebody was kept out of this run: {trouble}")
+                news.append(f"a connection to this run was refused: {trouble}")
 
     def close(self) -> None:
         self.socket.close()
 
     def _trouble_with(self, parts: list[zmq.Frame]) -> str | None:
-        """Why this request is refused; if it is not, the ticket of its task is used up."""
+        """Why this request is refused; None uses up the ticket of its task."""
         if len(parts) != 1 or len(parts[0]) != _KNOCK.size:
-            return "what came is no request"
+            return "the message is not a valid request"
         number, task, proof = _KNOCK.unpack(parts[0].bytes)
         key = _key_of(parts[0])
         if not hmac.compare_digest(proof, _proof(self.ticket, number, task, key)):
-            return "the ticket is not of this run"
+            return "the ticket does not belong to this run"
         if key and self._used.get(task) == key:
-            return None  # a worker that has not got our answer; nobody else has its keys
+            return None  # a worker that missed our answer: no one else has its keys
         if task in self._used:
-            return f"the ticket of task {task} of Spark was used before. {_READ}"
+            return f"the ticket of Spark task {task} was already used. {_READ}"
         if not self._is_running(TaskNumber(number), task):
             return f"Spark runs no task {task} for worker {number}. {_READ}"
         self._used[task] = key
@@ -141,21 +141,21 @@ def let_in(
     request = _KNOCK.pack(number, task, _proof(ticket, number, task, own.public if own else b""))
     answer, parent = None, os.getppid()
     until_s = time.monotonic() + max(patience_s, PATIENCE_S)
-    # A unix socket loses nothing. A network can: request again, over a connection of its own.
+    # A unix socket loses nothing. A network can: send the request again, over a new connection.
     while answer is None and time.monotonic() < until_s and os.getppid() == parent:
         answer = _answer_to(request, target, ticket.gate_key, own)
     if answer is None:
         raise EnvironmentFault(
-            f"worker {number} requested at {target} and the driver did not answer: check that the "
-            "machines of the workers can reach the driver's machine at every port"
+            f"worker {number} sent a request to {target} and the driver did not answer: check that "
+            "the machines of the workers can reach the driver's machine at every port"
         )
     if answer[:1] != b"1":
-        raise EnvironmentFault(f"the driver did not let worker {number} in: {answer[1:].decode()}")
+        raise EnvironmentFault(f"the driver did not admit worker {number}: {answer[1:].decode()}")
     return Admission.from_bytes(answer[1:])
 
 
 def _answer_to(request: bytes, target: str, gate_key: bytes, own: RunKeys | None) -> bytes | None:
-    """What the key_exchange says to one request; None if nothing comes."""
+    """The answer of the key exchange to one request; None if there is none."""
     context: zmq.Context[Any] = zmq.Context()
     socket = context.socket(zmq.DEALER)
     try:
@@ -169,13 +169,13 @@ def _answer_to(request: bytes, target: str, gate_key: bytes, own: RunKeys | None
 
 
 def _proof(ticket: Ticket, number: int, task: int, key: bytes) -> bytes:
-    """Shows that whoever has the key that this connection is encrypted with knows the word."""
+    """Proves that the owner of this connection's key knows the secret."""
     said = b"|".join([_MEANING, str(number).encode(), str(task).encode(), key, ticket.gate_key])
     return hmac.digest(ticket.word, said, "sha256")
 
 
 def _key_of(frame: zmq.Frame) -> bytes:
-    """The public key of the other end, as the handshake has shown it; none on a unix socket."""
+    """The public key of the other end, from the handshake; empty on a unix socket."""
     try:
         return str(frame.get("User-Id")).encode()
     except zmq.ZMQError:

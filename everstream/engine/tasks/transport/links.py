@@ -1,10 +1,10 @@
-"""Connections between workers, and how we know that one was cut.
+"""Connections between workers, and how to detect that one was cut.
 
-ZeroMQ connects again by itself, and what was on its way when a connection broke is gone without a
-word. So over a network every connection is watched: it says when it is up and when it went down,
-and sends heartbeats, because a peer whose packets are swallowed never hangs up. A connection that
-went down while both its ends live has lost frames or credit for all we know: everybody goes back
-to the last checkpoint and connects anew. Between processes of one machine nothing can get lost.
+ZeroMQ reconnects automatically, and messages in flight when a connection breaks are lost silently.
+So over a network every connection is watched: it reports when it comes up and goes down, and sends
+heartbeats, because a peer whose packets are dropped never disconnects. A connection that went down
+while both ends are alive may have lost frames or credit: all workers roll back to the last
+checkpoint and reconnect. Between processes of one machine nothing can get lost.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,11 +21,11 @@ from everstream.engine.tasks.transport.control_messages import Unreachable
 from everstream.engine.tasks.transport.endpoints import Address, SocketFactory
 
 GRACE_S = 2.0
-"""A connection that went down and stays down has this long to be explained by its peer's death."""
+"""How long a connection may stay down before its peer's death no longer explains it."""
 
 
 class Watch:
-    """Follows the fate of one connection; on a unix socket there is nothing to follow."""
+    """Follows the state of one connection; on a unix socket there is nothing to follow."""
 
     def __init__(
         self, sockets: SocketFactory, kind: int, address: Address, identity: bytes = b""
@@ -39,7 +39,7 @@ class Watch:
         self._events = self.socket.get_monitor_socket() if self.over_network else None
 
     def look(self, now_s: float) -> None:
-        """Take in what has happened since."""
+        """Process what has happened since the last call."""
         while self._events is not None:
             try:
                 message = self._events.recv_multipart(zmq.DONTWAIT)
@@ -54,7 +54,7 @@ class Watch:
                 self.is_up = False
 
     def is_cut(self, now_s: float, grace_s: float = 0.0) -> bool:
-        """It went down; and its peer lives, or has had time to be found dead."""
+        """It went down, and its peer is alive or there was enough time to detect its death."""
         if self.went_down_s is None:
             return False
         return self.came_back or now_s - self.went_down_s >= grace_s
@@ -83,7 +83,7 @@ class Peers:
         return self._watches[worker].socket
 
     def post(self, worker: WorkerId, parts: list[Any], copy: bool) -> None:
-        """Hand a message over."""
+        """Send a message."""
         socket = self[worker]
         if len(parts) == 1:
             socket.send(parts[0], copy=copy)
@@ -93,9 +93,9 @@ class Peers:
     def meet(
         self, addresses: Mapping[WorkerId, Address], generation: Generation, now_s: float
     ) -> None:
-        """Connect to workers that are new and where a connection was cut; the others keep theirs.
+        """Connect to new workers and where a connection was cut; other connections stay.
 
-        What waited for those who are gone is dropped.
+        Messages that wait for workers that are gone are dropped.
         """
         self._generation = generation
         self._told.clear()
@@ -112,7 +112,7 @@ class Peers:
             self._stall_warning[worker] = StallWarning(self._slow_after_s)
 
     def news(self, now_s: float) -> Iterator[LinkCut | Unreachable]:
-        """What the driver should hear of: cuts, and peers that cannot be reached."""
+        """Reports for the driver: cuts, and peers that cannot be reached."""
         for worker, watch in self._watches.items():
             watch.look(now_s)
             if watch.is_cut(now_s, GRACE_S):
@@ -126,7 +126,7 @@ class Peers:
         return worker != self._id and self._watches[worker].over_network
 
     def frames_lost(self, sender: WorkerId) -> Iterator[LinkCut]:
-        """What to tell the driver when frames from that worker are missing: once."""
+        """The report to the driver when frames from that worker are missing: once."""
         yield from self._cut(sender, self._id, "frames are missing")
 
     def _cut(self, sender: WorkerId, receiver: WorkerId, how: str) -> Iterator[LinkCut]:

@@ -1,11 +1,12 @@
-"""How long a worker sleeps when its runners had nothing to do, and how it is woken up.
+"""How long a worker sleeps when its runners have nothing to do, and how it is woken up.
 
-Time goes on between asking the runners and going to sleep. Whoever was not ready when it was asked is
-waited for, even if it has become ready since: otherwise nobody would, until something else happens.
+Time passes between asking the runners and going to sleep. A runner that was not ready when asked is
+included in the sleep's length, even if it has become ready since: otherwise the worker would sleep
+until something else happens.
 
-ZeroMQ's own poll counts in milliseconds, which is as long as a record takes from one end of a pipeline
-to the other. `select` sleeps to the microsecond; what it says of ZeroMQ's sockets is only that it is
-time to look at them, and they must have been looked at before.
+ZeroMQ's poll counts in milliseconds, which is as long as a record takes through a whole pipeline.
+`select` sleeps to the microsecond. For ZeroMQ's sockets it only reports that it is time to check
+them, and they must have been checked before.
 """
 
 import math
@@ -16,11 +17,11 @@ from typing import Any, Protocol
 import zmq
 
 SELECTABLE = 1024
-"""From here on `select` does not take file descriptors."""
+"""`select` accepts only file descriptors below this."""
 
 
 class Waits(Protocol):
-    """Of a runner, what can happen by itself."""
+    """The events of a runner that need no message."""
 
     ready_at_s: float
 
@@ -28,7 +29,7 @@ class Waits(Protocol):
 
 
 def sleep_s(runners: Iterable[Waits], asked_s: float, now_s: float, at_most_s: float) -> float:
-    """Until a source or a timer is ready; asked_s: for which time the runners were asked."""
+    """Until a source or a timer is ready; asked_s: the time for which the runners were asked."""
     wait_s = at_most_s
     for runner in runners:
         if runner.ready_at_s > asked_s:
@@ -49,7 +50,7 @@ class Poller:
         self._fine = max(self._fds) < SELECTABLE
 
     def wait(self, at_most_s: float) -> dict[Any, int]:
-        """What has come, as soon as anything has; nothing if the time is over."""
+        """The sockets and descriptors that are ready, as soon as one is; none after the timeout."""
         if not self._fine:
             return dict(self._poller.poll(math.ceil(at_most_s * 1000)))
         ready = self._poller.poll(0)

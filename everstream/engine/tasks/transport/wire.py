@@ -1,10 +1,10 @@
-"""How frames and credit look on the wire between two workers.
+"""The wire format of frames and credit between two workers.
 
-A message is a fixed header, what the protocol sends along, and for data the payload. A small payload
-is in the same part, because parts cost more than copying it does, and behind it there may be further
-messages; any other has a part of its own, so that large batches are neither copied nor touched on their
-way; very large ones cross a network in several parts. Both sides know the plan: a channel is its position
-in it.
+A message is a fixed header, the protocol's data and, for data frames, the payload. A small payload
+is in the same part, because a part costs more than copying it, and further messages may follow it.
+A larger payload has a separate part, so that large batches are neither copied nor touched on their
+way; very large ones cross a network in several parts. Both sides know the plan: a channel is its
+position in it.
 """
 
 import struct
@@ -23,13 +23,13 @@ SMALL_BYTES = 1 << 12
 
 
 class Credit(NamedTuple):
-    """What a receiver grants the sender of a channel."""
+    """A receiver's grant to the sender of a channel."""
 
     channel: ChannelId
     generation: Generation
     frames: int
     most: int
-    """Records that a frame should have; 0: as they come."""
+    """Records that a frame should have; 0: any number."""
 
 
 class Wire:
@@ -40,7 +40,7 @@ class Wire:
         self.position = {channel: index for index, channel in enumerate(channels)}
 
     def frame_to_parts(self, frame: Frame) -> list[Any]:
-        """One part that others may stand beside, or a header and a payload that ends the message."""
+        """One part that others may follow, or a header and a payload that ends the message."""
         encoded = None if frame.payload is None else frame.payload.encoded
         inside = 0 if encoded is None or len(encoded) > SMALL_BYTES else len(encoded)
         header = _HEADER.pack(
@@ -68,9 +68,9 @@ class Wire:
         )
 
     def parse(self, parts: list[Any]) -> list[Frame | Credit]:
-        """Frames and grants of credit, in the order in which they were sent; the first part as bytes.
+        """Frames and grants of credit, in the order of sending; the first part as bytes.
 
-        Only the last frame's payload can be in parts of its own.
+        Only the last frame's payload can be in separate parts.
         """
         first, end = parts[0], 0
         parsed: list[Frame | Credit] = []
@@ -80,12 +80,14 @@ class Wire:
         if len(parts) > 1:
             last = parsed[-1]
             if not isinstance(last, Frame) or last.payload is not None:
-                raise InternalError("a message goes on behind what has no payload of its own")
+                raise InternalError(
+                    "a message has more parts, but its last frame has no separate payload"
+                )
             last.payload = BatchPayload(encoded=_joined(parts[1:]))
         return parsed
 
     def _parse_at(self, first: bytes, start: int) -> tuple[Frame | Credit, int]:
-        """What begins at this byte, and where it ends."""
+        """The item that starts at this byte, and where it ends."""
         if len(first) - start < _HEADER.size:
             raise InternalError(f"a message has a header of {len(first) - start} bytes")
         header = _HEADER.unpack_from(first, start)
@@ -95,7 +97,7 @@ class Wire:
         inner = start + _HEADER.size + extra
         end = inner + inside
         if end > len(first) or extra > MAX_PIGGYBACK_BYTES or inside > SMALL_BYTES:
-            raise InternalError(f"a message has {len(first)} bytes where {end} are said")
+            raise InternalError(f"a message has {len(first)} bytes instead of {end}")
         if position >= len(self.channels):
             raise InternalError(f"a message names channel {position} of {len(self.channels)}")
         channel = self.channels[position]

@@ -1,8 +1,8 @@
-"""The threads of a worker that write checkpoints and commit output while the shards go on.
+"""The threads of a worker that write checkpoints and commit output while the shards work.
 
 Jobs of one kind keep their order. Outcomes are collected for the main thread, which is woken up
-through a pipe that stands in its poll. A thread that breaks is such an outcome, too: the main thread
-raises what broke it, and the worker ends.
+through a pipe in its poll. A broken thread is such an outcome, too: the main thread raises its
+error, and the worker ends.
 """
 
 import os
@@ -24,7 +24,7 @@ from everstream.runtime.message_log import Segment
 from everstream.state.store import CheckpointStore
 
 UPLOAD_NICENESS = 5
-"""Added to the niceness of the thread that uploads: on a busy machine the shards go first."""
+"""Added to the niceness of the upload thread: on a busy machine the shards go first."""
 
 
 class Background:
@@ -51,7 +51,7 @@ class Background:
             began_s = time.monotonic()
             try:
                 ref = job.perform(self.store.put, self.reached)
-            except BaseException as error:  # whatever it is, the main thread must hear of it
+            except BaseException as error:  # any error must reach the main thread
                 self.post(lambda error=error: failed(job, error))  # type: ignore[misc]
             else:
                 took_s = time.monotonic() - began_s
@@ -60,7 +60,7 @@ class Background:
         self._uploads.put(work)
 
     def save_segment(self, segment: Segment) -> None:
-        """Write a part of a message log; if that fails, the next checkpoint tries again."""
+        """Write a part of a message log; if that fails, the next checkpoint retries it."""
 
         def work() -> None:
             with suppress(EnvironmentFault):
@@ -89,7 +89,7 @@ class Background:
         self._commits.put(work)
 
     def deliver_outcomes(self) -> None:
-        """Call back what has been done since last time; on the main thread."""
+        """Call back the outcomes since the last call; on the main thread."""
         with suppress(BlockingIOError):
             os.read(self.wake_fd, 4096)
         while self._done:
@@ -102,7 +102,7 @@ class Background:
         os.close(self.wake_fd)
 
     def post(self, callback: Callable[[], None]) -> None:
-        """Have something called on the main thread."""
+        """Call something on the main thread."""
         self._done.append(callback)
         with suppress(OSError):  # awake already, or closing
             os.write(self._write_fd, b"!")
@@ -111,7 +111,7 @@ class Background:
         queue: SimpleQueue[Any] = SimpleQueue()
 
         def loop() -> None:
-            if niceness and sys.platform == "linux":  # elsewhere it would be the whole process
+            if niceness and sys.platform == "linux":  # elsewhere it would affect the whole process
                 thread = threading.get_native_id()
                 before = os.getpriority(os.PRIO_PROCESS, thread)
                 os.setpriority(os.PRIO_PROCESS, thread, before + niceness)
@@ -121,7 +121,7 @@ class Background:
         def watched() -> None:
             try:
                 loop()
-            except BaseException:  # whoever waits for this thread would wait for ever
+            except BaseException:  # the main thread would wait forever
                 broken = InternalError(f"the thread {name} broke: {traceback.format_exc()}")
                 self.post(lambda: _raise(broken))
 

@@ -1,8 +1,8 @@
-"""The process Spark forks its Python workers from, with our imports already done.
+"""The process from which Spark forks its Python workers, with our imports already done.
 
-A worker that replaces a killed one then starts with everything loaded: restarting a worker takes
-the time of a fork, not of importing Polars, PyArrow and NumPy. Nothing is used here, only
-imported: thread pools and ZeroMQ contexts do not survive a fork.
+A worker that replaces a killed one starts with everything loaded: restarting a worker takes the
+time of a fork, not of importing Polars, PyArrow and NumPy. This process only imports the modules
+and does not use them: thread pools and ZeroMQ contexts do not survive a fork.
 """
 
 import os
@@ -23,9 +23,9 @@ PRELOADED = everstream.engine.tasks.worker.worker
 
 
 def leaving_quietly(worker: Callable[..., int]) -> Callable[..., int]:
-    """A worker that Spark no longer listens to ends without a traceback: nobody lost anything.
+    """A worker whose connection to Spark is gone ends without a traceback: nothing is lost.
 
-    What goes wrong in a task, Spark is told in another way.
+    Errors in a task reach Spark in another way.
     """
 
     def work(*args: Any) -> int:

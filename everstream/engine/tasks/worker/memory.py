@@ -1,4 +1,4 @@
-"""What the kernel tells of memory on this machine: how much there is, and whom it killed for it."""
+"""The kernel's view of memory on this machine: how much there is, and which processes it killed."""
 
 import os
 import re
@@ -11,7 +11,7 @@ ROOT = Path("/")
 KILLS = "oom_kill"
 KMSG = Path("/dev/kmsg")
 CLOCKS_APART_S = 2.0
-"""The clock of the kernel's log and ours differ by less."""
+"""The maximum difference between the clock of the kernel's log and ours."""
 _KILLED = re.compile(
     r"^\d+,\d+,(?P<at_us>\d+),[^;]*;(?P<group>Memory cgroup )?[Oo]ut of memory.*: "
     r"Killed process (?P<pid>\d+) .*anon-rss:(?P<kb>\d+)kB"
@@ -19,14 +19,14 @@ _KILLED = re.compile(
 
 
 class MemoryKills:
-    """How often the kernel has killed a process for want of memory since we began to look."""
+    """How often the kernel has killed a process for lack of memory since this was created."""
 
     def __init__(self, root: Path = ROOT) -> None:
         self._root = root
         self._before = self._count()
 
     def since(self) -> int | None:
-        """None where the kernel does not tell."""
+        """None if the kernel does not provide it."""
         now = self._count()
         return None if now is None or self._before is None else now - self._before
 
@@ -36,22 +36,22 @@ class MemoryKills:
 
 @dataclass(frozen=True)
 class Starved:
-    """What the kernel wrote of a process that it killed for want of memory."""
+    """The kernel's record of a process that it killed for lack of memory."""
 
     taken_bytes: int
     in_group: bool
-    """Its control group (a container, say) had no more, whatever the machine has."""
+    """Whether its control group (such as a container) was full, whatever the machine has left."""
 
 
 class KernelWords:
-    """What the kernel has written since we began to look, where we may read it."""
+    """The kernel's messages since this was created, if we may read them."""
 
     def __init__(self, path: Path = KMSG) -> None:
         self._path = path
         self._since_s = time.monotonic() - CLOCKS_APART_S
 
     def of(self, pid: int) -> Starved | None:
-        """What it wrote when it killed this process, newest word last."""
+        """The kernel's record of killing this process; the newest if there are several."""
         found = None
         for said in self._lines():
             match = _KILLED.search(said)
@@ -72,18 +72,18 @@ class KernelWords:
 
 
 def _read(source: int) -> str:
-    """One record, or as much as there is; "" when there is no more."""
+    """One record, or as much as there is; "" at the end."""
     while True:
         try:
             return os.read(source, 1 << 16).decode(errors="replace")
-        except BrokenPipeError:  # what came next was overwritten meanwhile
+        except BrokenPipeError:  # the next record has been overwritten
             continue
         except OSError:
             return ""
 
 
 def memory_bytes(root: Path = ROOT) -> int | None:
-    """What processes of this machine, or of this container, can have in all."""
+    """The total memory for processes of this machine or container."""
     total_kb = _value(root / "proc/meminfo", "MemTotal:")
     limits = [*_limits(root), *([] if total_kb is None else [total_kb * 1024])]
     return min(limits, default=None)
@@ -99,7 +99,7 @@ def in_words(size_bytes: float) -> str:
 
 
 def _limits(root: Path) -> list[int]:
-    """Of the control groups we are in, of either version."""
+    """The limits of our control groups, of either version."""
     found = []
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, group = line.split(":", 2)

@@ -1,4 +1,4 @@
-"""Keeps a worker within the memory it may have: looks, tells, and says at the limit who has it."""
+"""Keeps a worker within its memory limit: measures, warns, and at the limit names the operator."""
 
 import os
 from collections.abc import Callable, Collection
@@ -14,7 +14,7 @@ _STATM: Final = Path("/proc/self/statm")
 
 
 class MemoryWatch:
-    """Of one worker."""
+    """The memory watch of one worker."""
 
     def __init__(
         self,
@@ -23,8 +23,8 @@ class MemoryWatch:
         takes_in: Callable[[ShardRunner], bool],
         warn: Callable[[int, int], None],
     ) -> None:
-        """takes_in: whether something comes to a shard from outside this worker.
-        warn: called once with the bytes that are used and the limit.
+        """takes_in: whether a shard has input from outside this worker.
+        warn: called once with the used bytes and the limit.
         """
         self._guard = MemoryGuard(limit_bytes)
         self._runners = runners
@@ -33,7 +33,7 @@ class MemoryWatch:
         self._warned = False
 
     def holds(self, runner: ShardRunner) -> bool:
-        """Whether this shard is to take nothing in for now."""
+        """Whether this shard should take no input for now."""
         return self._guard.strain is Strain.HELD and self._takes_in(runner)
 
     def look(self, now_s: float) -> None:
@@ -56,7 +56,7 @@ class MemoryWatch:
                 operator, keys, about_bytes = most
                 runner.fail(
                     EnvironmentFault(
-                        f"a worker has all of the {limit} it may have (worker_memory). Most of it is the "
+                        f"a worker has used all of the {limit} it may use (worker_memory). Most of it is the "
                         f"state of '{operator}' in shard {runner.shard.id.number}: about "
                         f"{_about(keys):,} keys, {in_words(_about(about_bytes))}. Keep that on disk with state='disk', give "
                         "the operator more shards on more workers, or raise worker_memory."
@@ -67,7 +67,7 @@ class MemoryWatch:
 
 
 def own_memory_bytes() -> int | None:
-    """What this process has that is no page of a file; None where the system does not tell."""
+    """The memory of this process without pages of files; None if the system does not provide it."""
     try:
         fields = _STATM.read_text().split()
     except OSError:
@@ -76,12 +76,12 @@ def own_memory_bytes() -> int | None:
 
 
 def _about(number: int) -> int:
-    """One digit of it: the same end is to be told in the same words when it comes again."""
+    """Rounded to one digit, so that the same failure gives the same message when it happens again."""
     return round(number, 1 - len(str(number)))
 
 
 def _largest(runner: ShardRunner) -> tuple[str, int, int]:
-    """The operator with the largest state, its keys, and about how many bytes they are."""
+    """The operator with the largest state, its keys, and their approximate size in bytes."""
     sizes = runner.chain.state.sizes()
     if not sizes:
         return (runner.shard.id.operator, 0, 0)

@@ -1,9 +1,9 @@
 """What operators log, on its way from the workers to the driver.
 
-Python's `logging` ends at the process it is called in, and on a cluster nobody reads a worker's
-standard error. So a worker gathers the lines, with the operator and the shard that wrote them, and the
-driver gives them to its own loggers of the same names: they come out as the user has set up logging
-there. More lines than anybody can read are counted and left out.
+Python's `logging` is per process, and on a cluster a worker's standard error usually goes unread.
+So a worker collects the lines, with the operator and the shard that wrote them, and the driver
+passes them to its loggers of the same names: they appear as the user has configured logging there.
+Lines beyond a limit are counted and dropped.
 """
 
 import logging
@@ -18,12 +18,12 @@ from everstream.engine.tasks.liveness.crash_breadcrumb import CrashBreadcrumb
 
 LINES_PER_S = 100
 LONGEST = 10_000
-"""Characters of one line."""
+"""Maximum characters of one line."""
 
 
 @dataclass(frozen=True)
 class LogLine:
-    """A line as it was logged."""
+    """A logged line."""
 
     logger: str
     level: int
@@ -32,12 +32,12 @@ class LogLine:
     path: str
     number: int
     shard: str | None
-    """Operator and shard, "count:1"; None if a thread of its own logged it."""
+    """Operator and shard, "count:1"; None if a user's thread logged it."""
 
 
 @dataclass(frozen=True)
 class Logged:
-    """What was logged on a worker since it last said so."""
+    """What was logged on a worker since its last report."""
 
     worker: WorkerId
     lines: tuple[LogLine, ...]
@@ -45,7 +45,7 @@ class Logged:
 
 
 class LogCollector(logging.Handler):
-    """Takes every line that is logged in this process, until it is closed."""
+    """Collects every line that is logged in this process, until it is closed."""
 
     def __init__(
         self, worker: WorkerId, breadcrumb: CrashBreadcrumb, levels: dict[str, int]
@@ -84,7 +84,7 @@ class LogCollector(logging.Handler):
         self._lines.append(line)
 
     def take(self) -> Logged | None:
-        """What has come since the last time."""
+        """The lines since the last call."""
         if not self._lines and not self._dropped:
             return None
         with self.lock or threading.RLock():
@@ -105,7 +105,7 @@ class LogCollector(logging.Handler):
 
 
 def levels() -> dict[str, int]:
-    """The levels that were chosen in this process; the one of the root logger under ""."""
+    """The levels set in this process; the root logger's under ""."""
     named = logging.root.manager.loggerDict
     chosen = {
         name: logger.level
@@ -121,7 +121,7 @@ def _set(levels: dict[str, int]) -> None:
 
 
 def pass_on(logged: Logged, pipeline: str = "") -> None:
-    """Log here what was logged on a worker; where nobody has set up logging, on standard error.
+    """Log here what was logged on a worker; if logging is not configured, on standard error.
 
     Each record has `pipeline`, `operator`, `shard` ("count:1") and `worker` as attributes.
     """

@@ -1,8 +1,8 @@
-"""The process of a worker: what it has whatever its place, and how it waits for one.
+"""The process of a worker: what it needs in any place, and how it waits for one.
 
-Everything that takes time and is the same for all places is done before it says hello: it is let in,
-has loaded the plan with the user's modules, and listens. Then it takes the place it is given, which
-costs next to nothing; until then it stands by.
+It does everything slow that is the same for all places before it says hello: it is admitted, loads
+the plan with the user's modules, and listens. Taking a place then costs almost nothing; until it
+gets one, the process waits as a spare.
 """
 
 import os
@@ -96,7 +96,7 @@ class WorkerProcess:
         )
 
     def replan(self, new: NewPlan) -> None:
-        """Begin anew with another plan. What is still sent to the old address finds nobody."""
+        """Start again with another plan. Messages to the old address are lost."""
         if new.number <= self.plan_number:
             return
         self.plan, self.plan_number = self._load_plan(new.pickled), new.number
@@ -105,7 +105,7 @@ class WorkerProcess:
         self._say_hello()
 
     def wait_for_place(self) -> WorkerId | None:
-        """The place it is given; None if the run is over before it was needed."""
+        """The place it gets; None if the run ends before it was needed."""
         while True:
             if self.control.poll(int(LOOK_EVERY_S * 1000)):
                 match self.hear():
@@ -136,16 +136,16 @@ class WorkerProcess:
             )
 
     def note_damage(self, worker: WorkerId) -> None:
-        """What is read from a copy is told under this name."""
+        """Reads from a copy are reported under this name."""
         self.store.on_damage = lambda text: self.say(
             Noticed(Note("store", f"worker {worker}: {text}", True))
         )
 
     def _load_plan(self, pickled: bytes) -> Plan:
-        """The pipeline; what it needs may be missing on this machine."""
+        """The pipeline; modules it needs may be missing on this machine."""
         try:
             plan: Plan = cloudpickle.loads(pickled)
-        except Exception as error:  # unpickling runs whatever the user's modules do
+        except Exception as error:  # unpickling runs code of the user's modules
             problem = UserError(
                 f"the pipeline cannot be loaded on {socket.gethostname()}: {error!r}. Modules it "
                 "uses must be installed there, or be sent along with Spark's --py-files."
@@ -157,7 +157,7 @@ class WorkerProcess:
         return plan
 
     def forget_copies(self) -> None:
-        """The run is over: nobody on this machine will come back to its snapshots."""
+        """The run is over: its snapshots on this machine are no longer needed."""
         if self.near is not None:
             self.near.remove()
 

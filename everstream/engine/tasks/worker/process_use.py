@@ -1,6 +1,6 @@
-"""What a worker's process uses: processor, memory, and the time that Python collects garbage.
+"""The resource use of a worker's process: CPU, memory, and time spent in garbage collection.
 
-Read by the thread that says that the worker lives, a few times a second.
+The heartbeat thread reads it a few times a second.
 """
 
 import gc
@@ -17,20 +17,20 @@ _STATM = Path("/proc/self/statm")
 
 @dataclass(frozen=True)
 class Used:
-    """Sums since the process began, unless said otherwise."""
+    """Totals since the process started, unless noted otherwise."""
 
     cpu_s: float = 0.0
     """Of all its threads, in user and kernel mode."""
     memory_bytes: int | None = None
-    """Resident now; None where the system does not tell."""
+    """Currently resident; None if the system does not provide it."""
     peak_bytes: int = 0
-    """The most that was ever resident."""
+    """The highest resident size so far."""
     collecting_s: float = 0.0
-    """Spent in Python's garbage collection, since somebody looks."""
+    """Spent in Python's garbage collection, since measuring started."""
 
 
 class ProcessUse:
-    """Looks at the process it is made in, until it is closed."""
+    """Measures the process it is created in, until it is closed."""
 
     def __init__(self) -> None:
         self._collecting_s = 0.0
@@ -42,7 +42,7 @@ class ProcessUse:
 
     def read(self) -> Used:
         resident = _resident_bytes()
-        # The kernel brings its own peak up to date only now and then.
+        # The kernel updates its peak only now and then.
         peak = max(peak_bytes(), resident or 0)
         return Used(time.process_time(), resident, peak, self._collecting_s)
 
@@ -55,7 +55,7 @@ class ProcessUse:
 
 
 def peak_bytes() -> int:
-    """The most memory that this process has had."""
+    """The highest memory use of this process."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 

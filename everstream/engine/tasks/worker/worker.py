@@ -1,8 +1,8 @@
 """A worker: a Spark task that runs one or more shards in one Python process.
 
-One thread does all the work: it takes in frames and commands, lets the runners step, and sends
-what they produce. Shards on the same worker hand frames over in memory. A second thread keeps
-telling the driver that we live, and ends the process if the driver or our parent is gone.
+One thread does all the work: it receives frames and commands, lets the runners step, and sends
+their output. Shards on the same worker exchange frames in memory. A second thread sends heartbeats
+to the driver, and ends the process if the driver or our parent is gone.
 """
 
 import os
@@ -71,22 +71,22 @@ from everstream.runtime.runner import ShardRunner
 from everstream.state.store import ObjectRef
 
 PROGRESS_EVERY_S = 0.1
-"""Or more often, if a monitor samples more often."""
+"""Or more often, if a sampler needs it."""
 IDLE_PROGRESS_EVERY_S = 0.5
-"""Of a shard with nothing to do; often enough for those who take differences twice a second."""
+"""For an idle shard; often enough for readers that take differences twice a second."""
 LARGE_BYTES = 65_536
 """From this size on ZeroMQ sends a payload without copying it."""
 
 
 @dataclass
 class WorkerTask:
-    """What a worker must know before it can say hello; pickled into the Spark task."""
+    """What a worker needs before it can say hello; pickled into the Spark task."""
 
     pickled_plan: bytes
     scheme: Scheme
     driver: Address
     ticket: Ticket
-    """To get the keys of the run with; they are not in here, because others may read it."""
+    """To get the keys of the run with; the keys are not in here, because others may read it."""
     store_url: str
     over_tcp: bool
     always_tcp: bool
@@ -94,13 +94,13 @@ class WorkerTask:
     slow_after_s: float
     progress_every_s: float = PROGRESS_EVERY_S
     measures: bool = True
-    """Whether shards and workers say what they have measured of themselves."""
+    """Whether shards and workers report their measures."""
     near: str | None = None
-    """Names the folder on each machine where copies of snapshots are; None: there is none."""
+    """The name of the folder with copies of snapshots on each machine; None: no copies."""
     worker_memory_bytes: int | None = None
-    """What a worker may have of its own; None: as much as the system gives."""
+    """Memory that a worker may use; None: no limit."""
     scratch: str = ""
-    """Where state, and records that wait, are kept on the local disk of each machine."""
+    """Where state and waiting records are kept on the local disk of each machine."""
     python_path: list[str] = field(default_factory=list)
     log_levels: dict[str, int] = field(default_factory=dict)
 
@@ -110,7 +110,7 @@ class WorkerTask:
 
         context = TaskContext.get()
         assert context is not None
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's business
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles Ctrl-C
         sys.path.extend(path for path in self.python_path if path not in sys.path)
         be_quick()
         process = WorkerProcess(
@@ -133,7 +133,7 @@ class WorkerTask:
 
 
 class Worker:
-    """Performs for its runners."""
+    """Performs the requests of its runners."""
 
     def __init__(self, task: WorkerTask, process: WorkerProcess, id: WorkerId) -> None:
         self.id = id
@@ -154,7 +154,7 @@ class Worker:
         self.coalescing = SendCoalescing(self.peers.post)
         self.grants = CreditGrants(self._send_credit)
         self.asked_s = 0.0
-        """When the runners were last asked to step."""
+        """When the runners last stepped."""
         self.local_work: deque[Any] = deque()
         self.runners = {
             shard: ShardRunner(self.plan, shard, task.scheme, self, measures=task.measures)
@@ -179,13 +179,13 @@ class Worker:
         self.times_at: Counter[tuple[ShardId, Point]] = Counter()
         self.running = True
         self.next_plan: NewPlan | None = None
-        """What this process goes on with, as another worker."""
+        """The plan with which this process continues, as another worker."""
         self.progress_every_s = task.progress_every_s
         self.progress_due_s = 0.0
         self._told: dict[ShardId, tuple[Any, float]] = {}
-        """What was last told of each shard's progress, and when."""
+        """The last report of each shard's progress, and its time."""
 
-    # What the runners need.
+    # Interface for the runners.
 
     def clock_s(self) -> float:
         return time.monotonic()
@@ -225,7 +225,7 @@ class Worker:
 
     def tell(self, report: Report) -> None:
         if isinstance(report, CheckpointTaken | Committed):
-            # The run may end with this: what the shard has measured is to be heard before.
+            # The run may end with this: the shard's measures must arrive before it.
             self._say(self.runners[report.shard].progress())
         self._say(report)
 
@@ -246,7 +246,7 @@ class Worker:
     # The loop.
 
     def run(self) -> None:
-        """Until the driver says that it is over."""
+        """Until the driver ends the run."""
         try:
             self._loop()
             self._say_what_was_logged()
@@ -367,7 +367,7 @@ class Worker:
                 self._command(Shutdown())
                 self.next_plan = message
             case TakePlace(worker=worker):
-                raise InternalError(f"worker {self.id} was told to be worker {worker}")
+                raise InternalError(f"worker {self.id} was ordered to be worker {worker}")
             case Tune(tuning=tuning):
                 for runner in self.runners.values():
                     runner.on_tune(tuning)
@@ -399,7 +399,7 @@ class Worker:
                 self.memory.look(now_s)
 
     def _has_news(self, runner: ShardRunner, now_s: float) -> bool:
-        """Whether a shard has done anything since it was last told of; if not, not so often."""
+        """Whether a shard has done anything since its last report; idle shards report less often."""
         shard = runner.shard
         now = (runner.processed, shard.status, shard.generation, shard.last_number)
         before, told_s = self._told.get(shard.id, (None, 0.0))
@@ -425,7 +425,7 @@ class Worker:
     def _say(self, message: ToDriver) -> None:
         self.process.say(message)
 
-    # Kills we were asked for.
+    # Injected kills.
 
     def _kill_when_due(self, shard: ShardId, runner: ShardRunner) -> None:
         for kill in self.kills:
@@ -433,7 +433,7 @@ class Worker:
                 self._die(kill.kill)
 
     def reached(self, shard: ShardId, point: Point) -> None:
-        """A shard stands at a point; also called from the background threads."""
+        """A shard has reached a point; also called from the background threads."""
         self.times_at[shard, point] += 1
         for kill in self.kills_at:
             here = (kill.shard, kill.point) == (shard, point)
@@ -441,14 +441,14 @@ class Worker:
                 self._die_here(kill.kill)
 
     def _die_here(self, kill: int) -> None:
-        """The main thread does it, because the socket is its own; nobody else goes on."""
+        """The main thread does it, because it owns the socket; this thread stops here."""
         if threading.current_thread() is threading.main_thread():
             self._die(kill)
         self.background.post(lambda: self._die(kill))
         threading.Event().wait()
 
     def _die(self, kill: int) -> None:
-        """The driver must know first, so that it does not ask for the same kill again."""
+        """The driver must know first, so that it does not order the same kill again."""
         self._say_what_was_logged()
         self._say(KillFired(kill, self.id))
         while not isinstance(pickle.loads(self.control.recv()), Nod):
@@ -456,7 +456,7 @@ class Worker:
         os.kill(os.getpid(), signal.SIGKILL)
 
     def close(self) -> None:
-        if not self.running:  # whoever comes after a failure has a use for what is on disk
+        if not self.running:  # after a failure, the next process can use the files on disk
             for runner in self.runners.values():
                 runner.chain.state.close()
         self.logs.close()

@@ -1,6 +1,6 @@
-// What can be done to a run from here, by whoever has the token that was printed at its start. It comes
-// in the part of the address that browsers do not send, is taken out of it at once, and goes with
-// each action as a header.
+// Actions on a run, for readers with the token that was printed at its start. The token comes in the
+// part of the address that browsers do not send, is removed from it at once, and goes with each
+// action as a header.
 
 import { h } from "./dom.js";
 import { chosen } from "./format.js";
@@ -16,7 +16,7 @@ export function takeToken() {
     if (given) sessionStorage.setItem(KEY, given);
     return given ?? sessionStorage.getItem(KEY);
   } catch {
-    return given; // A browser that keeps nothing for us: the token holds until the page is closed.
+    return given; // No storage in this browser: the token lasts until the page is closed.
   }
 }
 
@@ -31,7 +31,7 @@ export async function act(name, values, token) {
 
 export function actionBar(view, page) {
   if (view.ended || !view.actions) return null;
-  if (!page.token) return h("p", { class: "hint read-only", title: "Open the address with the token, which the run has printed at its start, to act from here." }, "Read-only");
+  if (!page.token) return h("p", { class: "hint read-only", title: "To act from here, open the link with the token that the run printed at its start." }, "Read-only");
   return h("div", { class: "actions", role: "group", "aria-label": "Actions" },
     h("button", { type: "button", onclick: () => page.act("checkpoint", {}, "A checkpoint is being taken.") }, "Checkpoint now"),
     h("button", { type: "button", onclick: () => page.ask(savepoint(page)) }, "Savepoint …"),
@@ -50,21 +50,21 @@ const interval = (view, page) => ({
 });
 
 const stop = (page) => ({
-  title: "Stop the run?", text: "It takes a checkpoint and ends. The same command goes on from there.", field: null, verb: "Stop it", danger: true,
-  done: () => page.act("stop", {}, "It stops, with a checkpoint."),
+  title: "Stop the run?", text: "It takes a checkpoint and ends. The same command resumes from there.", field: null, verb: "Stop it", danger: true,
+  done: () => page.act("stop", {}, "Stopping, with a checkpoint."),
 });
 
 export const killing = (worker, page) => ({
-  title: `Kill worker ${worker.id}?`, text: `Process ${worker.pid} on ${worker.machine} is ended with SIGKILL. The run recovers from it: watch.`, field: null, verb: "Kill it", danger: true,
+  title: `Kill worker ${worker.id}?`, text: `Process ${worker.pid} on ${worker.machine} gets SIGKILL. Watch how the run recovers.`, field: null, verb: "Kill it", danger: true,
   done: () => page.act("kill", { worker: worker.id }, `Worker ${worker.id} is killed.`),
 });
 
 export const scaling = (operator, page) => ({
-  title: `How many shards for ${operator.name}?`, text: `It has ${operator.shards} now. What is on its way arrives first; then the same processes go on with the new shards.`, field: { name: "Shards", type: "number", value: operator.shards }, verb: "Change it",
-  done: (value) => page.act("scale", { operator: operator.name, shards: Math.max(1, Math.round(Number(value))) }, `${operator.name} gets other shards.`),
+  title: `How many shards for ${operator.name}?`, text: `It has ${operator.shards} now. Records in flight arrive first; then the same processes continue with the new shards.`, field: { name: "Shards", type: "number", value: operator.shards }, verb: "Change it",
+  done: (value) => page.act("scale", { operator: operator.name, shards: Math.max(1, Math.round(Number(value))) }, `${operator.name} is being rescaled.`),
 });
 
-/** The question that is open, if any. */
+/** The open dialog, if any. */
 export function dialog(question, close) {
   if (!question) return null;
   const answer = (event) => {

@@ -1,4 +1,4 @@
-// The adviser's curve: what checkpoints and failures cost together at each interval.
+// The advice curve: the total cost of checkpoints and failures at each interval.
 
 import { rounded } from "./chart.js";
 import { h } from "./dom.js";
@@ -18,7 +18,7 @@ export function adviceCard(view, page) {
   const x = (interval) => LEFT + ((Math.min(last, Math.max(first, Math.log(interval))) - first) / (last - first || 1)) * (width - LEFT - RIGHT);
   const y = (share) => TOP + (1 - share / ticks.at(-1)) * (HEIGHT - TOP - BOTTOM);
   return h("section", { class: "card", key: "advice" },
-    h("header", { class: "card-head" }, h("h2", {}, "How often?", h("small", {}, "what checkpoints and failures cost together, by interval"))),
+    h("header", { class: "card-head" }, h("h2", {}, "How often?", h("small", {}, "total cost of checkpoints and failures, by interval"))),
     h("p", { class: "hint" }, words(advice, curve)),
     h("div", { class: "chart", "data-measure": "advice" },
       h("svg", { width, height: HEIGHT, role: "img", "aria-label": words(advice, curve) },
@@ -35,7 +35,7 @@ function pin(kind, word, interval, curve, x, y, above) {
   return h("g", { class: `pin ${kind}` }, h("circle", { cx: px, cy: py, r: 5 }), h("text", { x: px, y: py + above, "text-anchor": "middle" }, `${word}: ${chosen(interval)}`));
 }
 
-/** The cost at an interval that is none of the curve's own. */
+/** The cost at an interval between the points of the curve. */
 function between(curve, interval) {
   const after = curve.findIndex(([one]) => one >= interval);
   if (after === 0) return curve[0][1];
@@ -44,7 +44,7 @@ function between(curve, interval) {
   return low + (high - low) * ((interval - from) / (to - from));
 }
 
-/** As many labels as have room. */
+/** As many labels as fit. */
 function spread(curve, x) {
   const kept = [];
   for (const point of curve) if (!kept.length || x(point[0]) - x(kept.at(-1)[0]) > 58) kept.push(point);
@@ -52,9 +52,9 @@ function spread(curve, x) {
 }
 
 function words(advice, curve) {
-  if (!advice.best_s) return "Which interval is best is not known yet.";
+  if (!advice.best_s) return "The best interval is not known yet.";
   const best = cost(between(curve, advice.best_s));
-  if (!advice.present_s) return `Best would be ${chosen(advice.best_s)}, at ${best} of the time.`;
+  if (!advice.present_s) return `The best interval is ${chosen(advice.best_s)}, at ${best} of the time.`;
   const present = cost(between(curve, advice.present_s));
   return `Every ${chosen(advice.present_s)} costs ${present} of the time; best is ${chosen(advice.best_s)}, at ${best}.`;
 }

@@ -1,5 +1,5 @@
-// What lies in the store: the largest keys of an operator's state, one key, and its dead letters.
-// Asked for when a reader wants to see it, not with every news.
+// Contents of the store: the largest keys of an operator's state, one key, and its dead letters.
+// Loaded when a reader asks for it, not with every update.
 
 import { h } from "./dom.js";
 import { ask } from "./feed.js";
@@ -32,7 +32,7 @@ export function stateBrowser(view, page) {
     look(key ? `key=${encodeURIComponent(key)}` : `top=${TOP}`);
   };
   return h("section", { class: "card", key: "state" },
-    h("header", { class: "card-head" }, h("h2", {}, "State", h("small", {}, "as the newest checkpoint has it"))),
+    h("header", { class: "card-head" }, h("h2", {}, "State", h("small", {}, "in the newest checkpoint"))),
     h("form", { class: "asking", onsubmit: search },
       chooser("Operator", operators, chosen, (name) => { page.open("state operator", name); kept.delete("state"); }),
       h("label", {}, "Key", h("input", { name: "key", type: "search", placeholder: "empty: the largest ones", autocomplete: "off", spellcheck: "false" })),
@@ -58,7 +58,7 @@ export function deadLetters(view, page) {
   };
   return h("section", { class: "card", key: "letters" },
     h("header", { class: "card-head" }, h("h2", {}, "Dead letters", h("small", {}, troubled.length ? troubled.map((o) => `${o.name}: ${o.dead_letters}`).join(", ") : "none"))),
-    h("p", { class: "hint" }, "Records that an operator could not take, kept by on_error=\"dead_letter\" with the reason."),
+    h("p", { class: "hint" }, "Records that an operator could not process, kept by on_error=\"dead_letter\" with the reason."),
     h("form", { class: "asking", onsubmit: look },
       chooser("Operator", operators, chosen, (name) => { page.open("letters operator", name); kept.delete("letters"); }),
       h("button", { type: "submit", class: "main" }, "Look")),

@@ -73,13 +73,13 @@ function drawn(at, values, x, y) {
   values.forEach((value, index) => {
     if (value === null) { down = false; return; }
     path += `${down ? "L" : "M"}${x(at[index]).toFixed(1)},${y(value).toFixed(1)}`;
-    if (!down && (values[index + 1] ?? null) === null) path += "h.1"; // alone: a dot
+    if (!down && (values[index + 1] ?? null) === null) path += "h.1"; // a single point: a dot
     down = true;
   });
   return path;
 }
 
-/** Round values from 0 to just above the greatest. */
+/** Round values from 0 to just above the maximum. */
 export function rounded(greatest) {
   if (!(greatest > 0)) return [0, 1];
   const rough = greatest / 4;

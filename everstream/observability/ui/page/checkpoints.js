@@ -40,7 +40,7 @@ function entry(row, longest, open, page) {
 const total = (shard) => PHASES.reduce((sum, [name]) => sum + (shard[name] ?? 0), 0);
 
 function phases(row, page) {
-  if (!row.shards.length) return h("div", { class: "phases" }, h("p", { class: "hint" }, row.failed ? `Failed: ${row.failed}. The one before it still counts.` : "No shard has told its part."));
+  if (!row.shards.length) return h("div", { class: "phases" }, h("p", { class: "hint" }, row.failed ? `Failed: ${row.failed}. The previous checkpoint is still valid.` : "No shard has reported yet."));
   const sorted = [...row.shards].sort((one, other) => total(other) - total(one));
   const slowest = sorted[0];
   const span = Math.max(0.000001, total(slowest), row.duration_s ?? 0);
@@ -65,7 +65,7 @@ function verdict(shard, row) {
 
 const told = (shard) => `${shard.shard}: ${PHASES.map(([name, , words]) => `${duration(shard[name])} ${words}`).join(", ")}; ${bytes(shard.bytes)}${shard.forced ? "; forced" : ""}`;
 
-/** Where each shard would go back to, and what is kept to be sent again. */
+/** Where each shard would roll back to, and the logs kept for replay. */
 function lineCard(view, page) {
   if (!view.recovery_line) return null;
   const shards = view.shards.filter((shard) => view.recovery_line[shard.id]);
@@ -75,7 +75,7 @@ function lineCard(view, page) {
   const most = Math.max(1, ...shards.map((shard) => shard.log_bytes ?? 0));
   const since = (at) => Math.max(0, 1 - (page.now() - at.at) / span);
   return h("section", { class: "card", key: "line" },
-    h("header", { class: "card-head" }, h("h2", {}, "Recovery line", h("small", {}, "the newest checkpoints that agree, and the logs of what was sent since"))),
+    h("header", { class: "card-head" }, h("h2", {}, "Recovery line", h("small", {}, "the newest consistent checkpoints, and the logs of messages sent since"))),
     h("div", { class: "axis line-axis", "aria-hidden": "true" }, [0, 0.5, 1].map((share) => h("span", { style: { left: `${share * 100}%` } }, share === 1 ? "now" : `${duration(span * (1 - share))} ago`))),
     h("ul", { class: "recovery-line" }, shards.map((shard) => {
       const at = view.recovery_line[shard.id];

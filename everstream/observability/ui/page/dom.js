@@ -1,6 +1,6 @@
-// Says what the page should be, and changes only what is different: focus, scrolling and what a
-// reader has selected stay where they are while figures change twice a second.
-// Everything becomes text or an attribute, never markup: names are a user's and may hold anything.
+// Describes the page and changes only what differs: focus, scrolling and the reader's selection
+// stay where they are while figures change twice a second.
+// Everything becomes text or an attribute, never markup: names come from users and may hold anything.
 
 const SVG = "http://www.w3.org/2000/svg";
 const SHAPES = new Set(["svg", "g", "path", "rect", "line", "circle", "polyline", "polygon", "text",
@@ -13,7 +13,7 @@ export function h(tag, properties, ...children) {
   return { tag, key, properties: rest, children: shown };
 }
 
-/** Make what is in `parent` look as described. */
+/** Make the content of `parent` match the description. */
 export function show(parent, ...children) {
   showChildren(parent, children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
 }
@@ -70,7 +70,7 @@ function fill(node, description) {
 function set(node, name, value, before) {
   if (name.startsWith("on")) node[name] = value;
   else if (name === "style") {
-    // Through the object model: a page that forbids inline styles allows this.
+    // Through the object model, which is allowed where inline styles are forbidden.
     for (const rule of Object.keys(before ?? {})) if (!(rule in (value ?? {}))) node.style.removeProperty(rule);
     for (const [rule, text] of Object.entries(value ?? {})) {
       if (before?.[rule] !== text) node.style.setProperty(rule, text);

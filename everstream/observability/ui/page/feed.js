@@ -1,12 +1,12 @@
-// What the run says, as it says it. A stream that breaks is taken up again, for as long as the page is
-// open; until then the page keeps what it knows and says how old it is. Before the stream comes the
+// The stream of the run's view. A broken stream is reopened as long as the page is open; until then
+// the page keeps what it has and shows how old it is. Before the stream opens, the page gets the
 // cookie that it needs, for which the server wants to see the token once.
 
 const FIRST_MS = 500;
 const LONGEST_MS = 5000;
 
-/** told(view) with each news, of which a part may be new; broken(refused) when the stream breaks:
- * refused is true if the server wants a token that it is not given. */
+/** told(view) with each update, which may be partial; broken(refused) when the stream breaks:
+ * refused is true if the server wants a token that it did not get. */
 export class Feed {
   constructor(token, told, broken) {
     this.token = token;
@@ -29,7 +29,7 @@ export class Feed {
     this.stream.addEventListener("view", (event) => heard(JSON.parse(event.data)));
     this.stream.addEventListener("patch", (event) => heard({ ...this.view, ...JSON.parse(event.data) }));
     this.stream.onerror = () => {
-      // The browser's own new attempts end for good at some errors: ours do not.
+      // The browser stops reconnecting after some errors: we do not.
       this.stream.close();
       this.later(false);
     };
@@ -42,7 +42,7 @@ export class Feed {
   }
 }
 
-/** Be known to the server from here on: the status of its answer, 0 if it gives none. */
+/** Start a session with the server: the status of its answer, 0 if there is none. */
 async function enter(token) {
   const headers = token ? { Authorization: `Bearer ${token}` } : {};
   try {
@@ -52,7 +52,7 @@ async function enter(token) {
   }
 }
 
-/** GET some JSON of the server; what it says against it is the error's text. */
+/** GET JSON from the server; a refusal is thrown as an error with its text. */
 export async function ask(path) {
   return answered(await fetch(path, { headers: { Accept: "application/json" } }));
 }

@@ -1,9 +1,9 @@
-// Figures as people read them. What is not known is a dash, never a nought.
+// Figures in readable form. An unknown value is a dash, never a zero.
 
 export const UNKNOWN = "–";
 const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
 
-/** 82,310 → "82.3 k": three figures and a unit, so that columns stay narrow. */
+/** 82,310 → "82.3 k": three digits and a unit, so that columns stay narrow. */
 export function short(value) {
   if (!known(value)) return UNKNOWN;
   const units = ["", " k", " M", " G", " T"];
@@ -49,7 +49,7 @@ export function duration(seconds) {
   return joined(Math.floor(whole / 86400), "d", Math.floor((whole % 86400) / 3600), "h");
 }
 
-/** A duration that somebody chose: "5 s", not "5.00 s". */
+/** A configured duration: "5 s", not "5.00 s". */
 export const chosen = (seconds) => duration(seconds).replace(/\.0+(?= )|(\.\d*?)0+(?= )/, "$1");
 
 const joined = (large, unit, small, smaller) => `${large} ${unit}${small ? ` ${small} ${smaller}` : ""}`;

@@ -10,7 +10,7 @@ const NARROW = 180;
 const ROW = 30;
 const REST = 92;
 
-/** view → description of the graph; `width`: the room there is; `choose`: told the chosen operator. */
+/** view → description of the graph; `width`: the available width; `choose`: called with the chosen operator. */
 export function graph(view, { width, chosen, choose }) {
   const chains = chainsOf(view);
   if (!chains.length) return h("p", { class: "empty" }, "The plan is not known yet.");
@@ -28,7 +28,7 @@ export function graph(view, { width, chosen, choose }) {
       chains.map((chain) => box(chain, plan, chosen, choose))));
 }
 
-/** From left to right if there is room for it, else downwards; as wide boxes as fit. */
+/** From left to right if it fits, else downwards; boxes as wide as possible. */
 function fitted(chains, edges, width) {
   let plan = null;
   for (const upright of [false, true]) {
@@ -118,7 +118,7 @@ function label(edge, route) {
   const middle = Math.floor((route.length - 1) / 2);
   const [x0, y0] = route[middle];
   const [x1, y1] = route[middle + 1];
-  const how = edge.feedback ? `${edge.routing}, back into the loop` : edge.routing;
+  const how = edge.feedback ? `${edge.routing}, closes a cycle` : edge.routing;
   return h("span", {
     class: "on-edge", title: `${edge.out} → ${edge.into}: ${how}`, "data-edge": `${edge.out} → ${edge.into}`,
     style: { left: `${(x0 + x1) / 2}px`, top: `${(y0 + y1) / 2}px` },

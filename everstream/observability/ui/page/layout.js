@@ -1,5 +1,5 @@
 // Where the boxes of the graph go: layers from sources to sinks, few crossings, and for an edge that
-// skips layers a free lane through them. Knows nothing of the page: boxes and edges in, places out.
+// skips layers a free lane through them. Independent of the page: boxes and edges in, positions out.
 
 const LANE = 22;
 
@@ -15,7 +15,7 @@ export function laidOut(boxes, edges, { upright = false, between = 96, apart = 2
   return place(boxes, edges, rows, paths, forward, upright, between, apart);
 }
 
-/** The edges that point onwards: all but feedback, and what else would close a circle. */
+/** The forward edges: all except feedback and others that would close a cycle. */
 function withoutCycles(boxes, edges) {
   const after = new Map(boxes.map((box) => [box.id, []]));
   const reaches = (from, to) => {
@@ -49,7 +49,7 @@ function layered(boxes, edges, forward) {
   return layer;
 }
 
-/** Rows of what stands in each layer: boxes, and lanes of edges that pass by. */
+/** The rows of each layer: boxes, and lanes of edges that pass by. */
 function withLanes(boxes, edges, forward, layer) {
   const rows = Array.from({ length: Math.max(0, ...layer.values()) + 1 }, () => []);
   for (const box of boxes) rows[layer.get(box.id)].push({ id: box.id, box, rank: 0 });
@@ -68,7 +68,7 @@ function withLanes(boxes, edges, forward, layer) {
   return { rows, paths };
 }
 
-/** Sorts each row by where its neighbours stand, to and fro: few crossings, cheaply. */
+/** Sorts each row by the positions of its neighbours, back and forth: few crossings, cheaply. */
 function order(rows, paths) {
   const before = new Map();
   const after = new Map();
@@ -95,7 +95,7 @@ function order(rows, paths) {
   }
 }
 
-/** From rows to pixels; `along` is the way records go, `across` the other one. */
+/** From rows to pixels; `along` is the direction of records, `across` the other one. */
 function place(boxes, edges, rows, paths, forward, upright, between, apart) {
   const along = (entry) => (entry.box === null ? 0 : upright ? entry.box.height : entry.box.width);
   const across = (entry) => (entry.box === null ? LANE : upright ? entry.box.width : entry.box.height);

@@ -1,4 +1,4 @@
-// Puts the page together: news come in, parts are drawn, and what the reader chose is kept in between.
+// Assembles the page: updates come in, parts are drawn, and the reader's choices are kept in between.
 
 import { act, actionBar, dialog, killing, scaling, takeToken } from "./actions.js";
 import { deadLetters, stateBrowser } from "./browse.js";
@@ -56,7 +56,7 @@ const page = {
       const answer = await act(name, values, page.token);
       said(answer?.text ?? done, "calm");
     } catch (error) {
-      said(`That was refused: ${error.message}`, "lost");
+      said(`Refused: ${error.message}`, "lost");
     }
   },
 };
@@ -72,8 +72,8 @@ const tab = () => (location.hash.slice(1) in TABS ? location.hash.slice(1) : "ov
 
 function draw() {
   if (view === null) {
-    if (refused) show(root, h("p", { class: "first", id: "refused" }, "Open the link that the run printed when it started: the address alone does not show the page, only with its token."));
-    else if (!connected) show(root, h("p", { class: "first" }, `No answer from the server for ${silence()}; asking again …`));
+    if (refused) show(root, h("p", { class: "first", id: "refused" }, "Open the link that the run printed when it started: the page needs the token in it."));
+    else if (!connected) show(root, h("p", { class: "first" }, `No answer from the server for ${silence()}; trying again …`));
     return;
   }
   document.title = `${view.pipeline ?? "Everstream"} · ${view.ended ? view.ended.outcome : view.phase}`;
@@ -110,18 +110,18 @@ function header(active) {
     alerts());
 }
 
-/** What nobody should miss, wherever on the page they are. */
+/** Alerts that are shown on every part of the page. */
 function alerts() {
   const shown = [];
-  if (stale()) shown.push(h("p", { class: "banner lost", key: "stale", role: "alert", id: "stale" }, `No news for ${silence()}${refused ? "; the server has another token now: open the newest link" : connected ? "" : "; asking again"}. What is shown is what was last known.`));
+  if (stale()) shown.push(h("p", { class: "banner lost", key: "stale", role: "alert", id: "stale" }, `No update for ${silence()}${refused ? "; the server has another token now: open the newest link" : connected ? "" : "; trying again"}. The page shows the last known state.`));
   if (view.ended?.error) shown.push(h("pre", { class: "banner lost", key: "error", role: "alert" }, view.ended.error));
-  if (view.phase === "the driver is gone" && !view.ended) shown.push(h("p", { class: "banner lost", key: "driver", role: "alert", id: "driver-lost" }, "The driver's process is gone. A new one is started, and goes on from the last checkpoint."));
+  if (view.phase === "the driver is gone" && !view.ended) shown.push(h("p", { class: "banner lost", key: "driver", role: "alert", id: "driver-lost" }, "The driver's process is gone. A new one is started and resumes from the last checkpoint."));
   const open = view.ended ? [] : view.failures.filter((failure) => failure.caught_up_ms === null);
-  if (open.length) shown.push(h("p", { class: "banner lost", key: "open", role: "alert", id: "recovering" }, h("span", {}, `Recovering: ${newestFirst(open)[0].what}. `, h("a", { href: "#failures" }, "See how it goes"))));
+  if (open.length) shown.push(h("p", { class: "banner lost", key: "open", role: "alert", id: "recovering" }, h("span", {}, `Recovering: ${newestFirst(open)[0].what}. `, h("a", { href: "#failures" }, "See the progress"))));
   return shown.length ? h("div", { class: "alerts" }, shown) : null;
 }
 
-/** What became of an action, until it is dismissed or another one is done. */
+/** The outcome of an action, until it is dismissed or replaced. */
 const toast = () => message && h("p", { class: `banner toast ${message.tone}`, key: "message", role: "status", id: "message" }, h("span", {}, message.text),
   h("button", { type: "button", class: "quiet", "aria-label": "Dismiss", onclick: () => { message = null; page.again(); } }, "✕"));
 
@@ -133,7 +133,7 @@ function footer() {
     h("a", { href: "api/view" }, "JSON"), " · ", h("a", { href: "metrics" }, "metrics"));
 }
 
-/** Drawings are as wide as the room they have. */
+/** Drawings are as wide as their space. */
 const sized = new ResizeObserver((changes) => {
   for (const { target, contentRect } of changes) {
     const width = Math.floor(contentRect.width);

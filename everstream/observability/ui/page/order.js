@@ -1,3 +1,3 @@
-// Lists by time, whatever order they come in.
+// Lists sorted by time.
 
 export const newestFirst = (rows) => [...rows].sort((one, other) => other.at - one.at);

@@ -1,4 +1,4 @@
-// What a reader sees first: how it goes, the graph, and how it went over the last minutes.
+// The first part of the page: current figures, the graph, and charts of the last minutes.
 
 import { chart } from "./chart.js";
 import { h } from "./dom.js";
@@ -38,16 +38,16 @@ function tiles(view, page) {
   return h("section", { class: "tiles", key: "tiles", "aria-label": "At a glance" },
     tile("Records in", rate(last("in_per_s")), `${count(sum(view.operators.filter((o) => o.kind === "source"), "records_out"))} so far`),
     tile("Records out", rate(last("out_per_s")), `${count(sum(view.operators.filter((o) => o.kind === "sink"), "records_in"))} so far`),
-    tile("Latency, p99", milliseconds(last("p99_ms")), last("p99_ms") === null ? "not measured just now" : `half of all within ${milliseconds(last("p50_ms"))}`),
+    tile("Latency, p99", milliseconds(last("p99_ms")), last("p99_ms") === null ? "not measured at the moment" : `half of all within ${milliseconds(last("p50_ms"))}`),
     tile("Last checkpoint", stable ? ago(page.now() - ends) : "none yet", stable ? `epoch ${stable.epoch}, took ${duration(stable.duration_s)}` : every(view)),
     tile("Failures", count(failures), open ? (view.ended ? "one not recovered" : "recovering now") : failures ? `last ${ago(page.now() - newestFirst(view.failures)[0].at)}` : "none", open ? "lost" : null),
     tile("State", bytes(state), keys === null ? "not measured yet" : `${count(keys)} keys`));
 }
 
 const tile = (name, value, more, tone = null) => h("div", { class: `tile ${tone ?? ""}` }, h("h3", {}, name), h("p", { class: "value" }, value), h("p", { class: "more-of-it" }, more));
-const every = (view) => (view.interval_s ? `one every ${chosen(view.interval_s)}` : "no interval is set");
+const every = (view) => (view.interval_s ? `one every ${chosen(view.interval_s)}` : "no interval set");
 
-/** An idle pipeline says what it waits for. */
+/** What an idle pipeline waits for. */
 function waitingFor(view) {
   if (view.ended) return null;
   let text = null;
@@ -55,7 +55,7 @@ function waitingFor(view) {
   if (view.phase === "waiting for workers") text = "Waiting for Spark to start the workers.";
   else if (view.phase === "running" && sources.length && sources.every((source) => flow(source) === 0)) {
     const names = sources.map((source) => source.name).join(", ");
-    text = `Idle: everything runs, and waits for records from ${names}.`;
+    text = `Idle: all shards are running and wait for records from ${names}.`;
   }
   return text && h("p", { class: "banner calm", key: "waiting", role: "status" }, text);
 }
@@ -68,11 +68,11 @@ function charts(view, page) {
     lines: lines.map(([name, label], index) => ({ name: label, values: series[name] ?? [], tone: index + 1 })),
   });
   return [
-    one("throughput", "Throughput", "records a second", rate, [["in_per_s", "in"], ["out_per_s", "out"]]),
+    one("throughput", "Throughput", "records per second", rate, [["in_per_s", "in"], ["out_per_s", "out"]]),
     one("latency", "Latency", "from source to sink", milliseconds, [["p50_ms", "p50"], ["p95_ms", "p95"], ["p99_ms", "p99"]]),
     one("cpu", "CPU", "of all workers; 100 % is one core", percent, [["cpu", "CPU"]]),
     one("memory", "Memory", "of all workers", bytes, [["memory_bytes", "memory"]]),
-    (series.behind ?? []).some((value) => value) ? one("behind", "Behind", "records that are due and not given yet", short, [["behind", "behind"]]) : null,
+    (series.behind ?? []).some((value) => value) ? one("behind", "Behind", "records that are due and not emitted yet", short, [["behind", "behind"]]) : null,
   ];
 }
 
@@ -90,7 +90,7 @@ function sinkLatency(view) {
 function notes(view) {
   if (!view.notes.length) return null;
   return h("section", { class: "card", key: "notes" },
-    h("header", { class: "card-head" }, h("h2", {}, "What it said")),
+    h("header", { class: "card-head" }, h("h2", {}, "Messages")),
     h("ol", { class: "notes" }, newestFirst(view.notes).slice(0, 50).map((note) => h("li", { class: note.warning ? "warning" : null },
       h("time", {}, clock(note.at)), h("span", { class: "sign", "aria-label": note.warning ? "warning" : "note" }, note.warning ? "!" : "·"), h("span", {}, note.text)))));
 }

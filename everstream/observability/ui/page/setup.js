@@ -1,4 +1,4 @@
-// What was asked for, and what was made of it: configuration and plan.
+// The configuration of the run, and its plan.
 
 import { h } from "./dom.js";
 import { chosen, moment, plural } from "./format.js";
@@ -16,7 +16,7 @@ export function setup(view) {
       h("header", { class: "card-head" }, h("h2", {}, "Configuration")),
       h("dl", { class: "settings" }, [...shown].map(([name, value]) => h("div", { key: name }, h("dt", {}, name), h("dd", {}, String(value)))))),
     h("section", { class: "card", key: "plan" },
-      h("header", { class: "card-head" }, h("h2", {}, "Plan", h("small", {}, "what is fused shares shards, and has no channel in between"))),
+      h("header", { class: "card-head" }, h("h2", {}, "Plan", h("small", {}, "fused operators share shards, without a channel in between"))),
       h("div", { class: "table-scroll" }, h("table", {},
         h("thead", {}, h("tr", {}, ["chain", "operators", "fed by"].map((name) => h("th", { class: "left", scope: "col" }, name)), h("th", { scope: "col" }, "shards"))),
         h("tbody", {}, chainsOf(view).map((chain) => h("tr", { key: chain.name },

@@ -1,4 +1,4 @@
-// The shards of an operator that was clicked, and the workers that they live in.
+// The shards of the chosen operator, and the workers.
 
 import { h } from "./dom.js";
 import { bytes, count, duration, percent, plural, rate } from "./format.js";
@@ -20,7 +20,7 @@ export function operatorDetail(view, name, { again, close, scale }) {
       h("h2", {}, name, h("small", {}, `${operator.kind}, ${plural(operator.shards, "shard")}`)),
       scale && h("button", { type: "button", onclick: () => scale(operator) }, "Shards …"),
       h("button", { type: "button", class: "quiet", onclick: close, "aria-label": "Close" }, "✕")),
-    fused.length ? h("p", { class: "hint" }, `Fused with ${fused.join(", ")}: they share shards, and these figures are of all of them together.`) : null,
+    fused.length ? h("p", { class: "hint" }, `Fused with ${fused.join(", ")}: they share shards, and the figures include all of them.`) : null,
     h("dl", { class: "facts" },
       fact("records in", count(operator.records_in)), fact("records out", count(operator.records_out)),
       fact("late", count(operator.late)), fact("skipped", count(operator.skipped)),
@@ -60,7 +60,7 @@ export function workersCard(view, { again, kill }) {
     { name: "shards", value: (x) => homes.get(x.id) ?? 0, text: (x) => count(homes.get(x.id) ?? 0) },
     { name: "CPU", value: (x) => x.cpu, text: (x) => percent(x.cpu) },
     { name: "memory", value: (x) => x.memory_bytes, text: (x) => bytes(x.memory_bytes) },
-    { name: "at most", value: (x) => x.peak_bytes, text: (x) => bytes(x.peak_bytes) },
+    { name: "peak memory", value: (x) => x.peak_bytes, text: (x) => bytes(x.peak_bytes) },
     { name: "garbage collection", value: (x) => x.collecting, text: (x) => percent(x.collecting) },
   ];
   if (kill) columns.push({ name: "", text: (x) => x.alive && h("button", { type: "button", class: "small danger", onclick: () => kill(x) }, "Kill") });

@@ -1,4 +1,4 @@
-// Tables that can be sorted by a click on a heading, and that show the first rows of very many.
+// Tables that are sorted by a click on a heading; long ones show their first rows only.
 
 import { h } from "./dom.js";
 import { plural } from "./format.js";
@@ -8,7 +8,7 @@ const kept = new Map();
 
 /**
  * columns: [{name, value: row → what to sort by, text: row → what to show, left}], rows, key: row → its name.
- * id: under which the choice of the reader is kept; sort: [column's name, -1 | 1] before there is one.
+ * id: the key of the reader's choice; sort: the default, [column's name, -1 | 1].
  */
 export function table({ id, columns, rows, key, sort = null, caption, again, chosen = null, choose = null }) {
   const state = kept.get(id) ?? { sort, all: false };
@@ -34,7 +34,7 @@ export function table({ id, columns, rows, key, sort = null, caption, again, cho
       state.all ? "Show fewer" : `Show all ${plural(rows.length, "row")}`));
 }
 
-/** What is not known comes last, whatever the direction of the others. */
+/** Unknown values come last in both directions. */
 function compare(one, other) {
   if (one === null || one === undefined) return other === null || other === undefined ? 0 : -1;
   if (other === null || other === undefined) return 1;

@@ -1,4 +1,4 @@
-// Light, dark, or what the reader's system says.
+// Light, dark, or the system's choice.
 
 const KEY = "everstream-theme";
 const ORDER = ["auto", "light", "dark"];
@@ -9,7 +9,7 @@ export function theme() {
     const kept = localStorage.getItem(KEY);
     return ORDER.includes(kept) ? kept : "auto";
   } catch {
-    return "auto"; // A browser that keeps nothing for us: the system's choice is as good.
+    return "auto"; // No storage in this browser: use the system's choice.
   }
 }
 
@@ -18,7 +18,7 @@ export function wear(chosen) {
   try {
     localStorage.setItem(KEY, chosen);
   } catch {
-    // It holds until the page is closed.
+    // It lasts until the page is closed.
   }
 }
 

@@ -19,7 +19,7 @@ export function condition(work, phases = []) {
   return { word: "flowing", tone: "flowing" };
 }
 
-/** A bar of three parts, and the words for who cannot tell its colours. */
+/** A bar of three parts, and words for readers who cannot tell the colours apart. */
 export function workBar(work, { words = true, brief = false } = {}) {
   if (work.busy === null || work.busy === undefined) {
     return h("div", { class: "work" }, h("div", { class: "bar unknown" }), words && h("p", {}, "not measured yet"));
