@@ -82,7 +82,7 @@ class Coordinated:
 
 @dataclass(frozen=True)
 class Uncoordinated:
-    """Each shard checkpoints on its own timer, `every` this long, give or take a share `jitter`.
+    """Each shard checkpoints on its own timer: every `every`, plus or minus a share `jitter`.
 
     Senders log what they send, so after a failure only the shards that need to roll back do. With
     log="durable", results are exactly-once. With log="memory", a log is lost with its process,

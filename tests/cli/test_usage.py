@@ -33,19 +33,19 @@ def test_help_teaches_with_an_example(command: list[str]) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--every", "banana"], "'banana' is no duration: write it like 500ms, 5s, 2m or 1h"),
+        (["--every", "banana"], "'banana' is not a duration: write it like 500ms, 5s, 2m or 1h"),
         (["--every", "0s"], "--every 0s: the time must be positive"),
         (["--timeout", "soon"], "'soon' is no duration"),
         (["--heartbeat-timeout", "0s"], "--heartbeat-timeout 0s: the time must be positive"),
         (["--checkpoint-timeout", "0s"], "--checkpoint-timeout 0s: the time must be positive"),
         (
             ["--checkpoint", "none", "--every", "1s"],
-            "need checkpoints, and the protocol is none",
+            "need checkpoints, but the protocol is none",
         ),
         (["--checkpoint", "none", "--log", "memory"], "need checkpoints"),
         (
             ["--checkpoint", "unaligned", "--log", "durable"],
-            "unaligned keeps no log: leave log out",
+            "unaligned keeps no log: remove log",
         ),
         (["--checkpoint", "hmnr", "--every-records", "100"], "hmnr each shard has its own timer"),
         (["--checkpoint", "uncoordinated", "--every", "auto"], "give a time with every"),

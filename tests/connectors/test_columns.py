@@ -377,8 +377,8 @@ def test_rows_that_do_not_fit_the_first_ones_are_refused_with_the_fix(
     for batch, problem in (
         ([{"n": 1, "more": 2}], "with more where the output has n, t"),
         (pl.DataFrame({"n": [1]}), "without t where"),
-        ([{"n": "text", "t": "x"}], "column 'n': 'text' is no exact Int64.*schema="),
-        ([{"n": True}], "column 'n': True is no exact Int64"),
+        ([{"n": "text", "t": "x"}], "column 'n': 'text' is not an exact Int64.*schema="),
+        ([{"n": True}], "column 'n': True is not an exact Int64"),
         ([5], "dict"),
         ([(1, 2, 3)], "has 3 values, not 2"),
         ([{"n": 1, "t": object()}], "column 't': <object object .* is a Python object"),
