@@ -35,7 +35,7 @@ def test_help_teaches_with_an_example(command: list[str]) -> None:
     [
         (["--every", "banana"], "'banana' is not a duration: write it like 500ms, 5s, 2m or 1h"),
         (["--every", "0s"], "--every 0s: the time must be positive"),
-        (["--timeout", "soon"], "'soon' is no duration"),
+        (["--timeout", "soon"], "'soon' is not a duration"),
         (["--heartbeat-timeout", "0s"], "--heartbeat-timeout 0s: the time must be positive"),
         (["--checkpoint-timeout", "0s"], "--checkpoint-timeout 0s: the time must be positive"),
         (
@@ -52,10 +52,10 @@ def test_help_teaches_with_an_example(command: list[str]) -> None:
         (["--checkpoint", "bcs", "--log", "tape"], "tape"),
         (
             ["--checkpoint", "sometimes"],
-            "'sometimes' is no checkpoint protocol: say one of aligned",
+            "'sometimes' is not a checkpoint protocol: use one of aligned",
         ),
         (["--workers", "0"], "--workers 0: give a whole number from 1 up"),
-        (["--engine", "steam"], "--engine steam: say one of tasks, microbatch"),
+        (["--engine", "steam"], "--engine steam: use one of tasks, microbatch"),
         (["--renamed", "a"], "--renamed a: write OLD=NEW"),
         (["--worker-memory", "much"], "--worker-memory much: "),
         (["--monitor", "1ms"], "the shortest period is 50ms"),

@@ -306,9 +306,9 @@ def test_a_changed_schema_a_torn_file_and_a_vanished_one_are_named(tmp_path: Pat
         read_all(reader)
     whole = (tmp_path / "a.parquet").read_bytes()
     (tmp_path / "a.parquet").write_bytes(whole[:-3])
-    with pytest.raises(UserError, match=r"a\.parquet' is not a whole Parquet file"):
+    with pytest.raises(UserError, match=r"a\.parquet' is not a complete Parquet file"):
         Parquet(tmp_path).check()
-    with pytest.raises(ConnectorError, match=r"a\.parquet' has \d+ bytes where it had \d+"):
+    with pytest.raises(ConnectorError, match=r"a\.parquet' has \d+ bytes; it had \d+"):
         source.open(0, 1).read()
     (tmp_path / "a.parquet").unlink()
     with pytest.raises(ConnectorError, match=r"cannot read '.*a\.parquet'"):
