@@ -40,7 +40,7 @@ def made(kind: type[EverstreamError]) -> EverstreamError:
     elif kind is OperatorError:
         error = OperatorError("count", 2, "{'a': 1}", "Traceback\n  line\nKeyError: 'b'\n")
     elif kind is RefusedRecords:
-        error = RefusedRecords({3: "column 'a': True is no exact Int64", 7: "another"})
+        error = RefusedRecords({3: "column 'a': True is not an exact Int64", 7: "another"})
     elif kind is ShareRefused:
         error = ShareRefused("count", 1, 2, "its keys cannot be spread")
     elif kind is RunFailed:

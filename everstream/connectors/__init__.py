@@ -1,4 +1,4 @@
-"""Sources and sinks: where a pipeline's records come from and where they go, and what yours are made of."""
+"""Sources and sinks: where a pipeline's records come from and go to, and how to write your own."""
 
 from everstream.connectors.collect import Collect
 from everstream.connectors.files.binary import Binary

@@ -1,10 +1,10 @@
 """The columns that all shards of a sink have agreed on, kept in the store of the run.
 
 Shards are processes that do not know each other. The first one that has rows proposes their columns:
-it creates version 1, which exactly one can, and the others take what they find. A later version only
-adds to the one before it: a column, a type for a column that had nothing but None, or a wider type
-where the format allows it. So whatever was written with an earlier version fits into the newest, and
-neither a restart, nor a rewind, nor another number of shards changes a type. A fresh start forgets all.
+it creates version 1, which exactly one shard can, and the others adopt what they find. A later version
+only adds to the one before: a column, a type for a column that had nothing but None, or a wider type
+where the format allows it. So everything written with an earlier version fits into the newest, and
+neither a restart, nor a rewind, nor another number of shards changes a type. --fresh deletes them all.
 """
 
 import json
@@ -25,7 +25,7 @@ FOLDER = "columns"
 
 @dataclass(frozen=True)
 class Settled:
-    """Columns with their types, and the how-manieth agreement this is."""
+    """Columns with their types, and the version of the agreement."""
 
     version: int
     schema: pl.Schema
@@ -41,11 +41,11 @@ class Settled:
 
 
 class Agreement:
-    """What the shards of one sink have agreed on."""
+    """The columns that the shards of one sink have agreed on."""
 
     def __init__(self, pipeline: str, operator: str, store: str) -> None:
         self._folder = f"{FOLDER}/{owner_of(pipeline, operator)}"
-        # Without a store there is nobody to agree with.
+        # Without a store there is no other shard to agree with.
         self._blobs = blobs_at(store, key_of(store)) if store else None
         self._alone: Settled | None = None
 
@@ -54,14 +54,14 @@ class Agreement:
         return Agreement(who.pipeline, who.operator, who.store)
 
     def newest(self) -> Settled | None:
-        """What holds now; None if nothing has been agreed on."""
+        """The newest version; None if nothing has been agreed on."""
         if self._blobs is None:
             return self._alone
         paths = self._blobs.list(f"{self._folder}/")
         return self._read(paths[-1]) if paths else None
 
     def propose(self, before: Settled | None, schema: pl.Schema) -> Settled:
-        """What holds after these columns were proposed to follow; it may be somebody else's."""
+        """Propose these columns as the next version; returns the one that won."""
         proposed = Settled(before.version + 1 if before is not None else 1, schema)
         if self._blobs is None:
             self._alone = proposed
@@ -76,7 +76,7 @@ class Agreement:
         return proposed
 
     def forget(self) -> None:
-        """The next rows are the first again."""
+        """Start over: the next rows decide the columns."""
         self._alone = None
         if self._blobs is not None:
             for path in self._blobs.list(f"{self._folder}/"):
@@ -125,7 +125,7 @@ def kind_to_json(kind: Kind) -> Any:
 
 
 def kind_from_json(saved: Any) -> Kind:
-    """The type again; a ValueError if it is none."""
+    """The type again; a ValueError if it is not one."""
     if isinstance(saved, str) and saved in _SIMPLE:
         simple: Kind = _SIMPLE[saved]()
         return simple
@@ -144,4 +144,4 @@ def kind_from_json(saved: Any) -> Kind:
             return pl.Array(kind_from_json(inner), size)
         case {"Struct": fields}:
             return pl.Struct({name: kind_from_json(kind) for name, kind in fields})
-    raise ValueError(f"{saved!r} is no type of a column")
+    raise ValueError(f"{saved!r} is not the type of a column")

@@ -1,6 +1,6 @@
-"""`Collect`: a bounded pipeline's output goes back to the caller, exactly once.
+"""`Collect`: returns a bounded pipeline's output to the caller, exactly once.
 
-Batches wait as part files in the run's store and are read back in order of (checkpoint, shard).
+Batches are kept as part files in the run's store and read back in order of (checkpoint, shard).
 """
 
 from everstream.connectors.encoding import UNSEALED, decode, encode, sum_of
@@ -13,13 +13,13 @@ from everstream.state.signing import HEAD_BYTES, Forged, StoreKey
 FOLDER = "outputs"
 ENDING = ".batches"
 SEAL, SEAL_BYTES = b"$", 17
-"""A part ends with this and the checksum of all before it; in a signed store with a signature."""
+"""Ends a part, followed by the checksum of all bytes before it; in a signed store, a signature."""
 
 
 class Collect(Sink):
-    """Keeps the output in the run's store and hands it back when the run is done.
+    """Keeps the output in the run's store and returns it when the run has ended.
 
-    `stream.collect()` is short for it.
+    `stream.collect()` is a shortcut for it.
 
     >>> pipeline = es.Pipeline("three").source(es.Range(3)).sink(es.Collect(), name="numbers")
     >>> pipeline.run().collected("numbers")
@@ -48,7 +48,7 @@ def folder_of(store: str, operator: str) -> PartFolder:
 
 
 def batches_in(folder: PartFolder, part: PartName) -> list[Batch]:
-    """What one committed part holds; a ConnectorError if it is not whole, or not signed."""
+    """The batches of one committed part; a ConnectorError if it is incomplete, or not signed."""
     path = folder.path_of(part)
     try:
         data: bytes = folder.fs.cat_file(path)
@@ -57,9 +57,9 @@ def batches_in(folder: PartFolder, part: PartName) -> list[Batch]:
         return decode(_verified(folder.key, folder.signed_as(part), data))
     except Forged as error:
         raise ConnectorError(
-            f"the output '{path}' is not read: {error.message}. An earlier version wrote it, which "
-            "did not sign output, or somebody who does not have the key of the store. Put the file "
-            "back from a copy, or start over with --fresh, which deletes the output."
+            f"the output '{path}' is not trusted: {error.message}. It was written by an earlier "
+            "version, which did not sign output, or without the key of the store. Restore the file "
+            "from a copy, or start over with --fresh, which deletes the output."
         ) from error
     except (OSError, ValueError) as error:
         raise ConnectorError(f"cannot read the output '{path}': {error}") from error
@@ -77,14 +77,14 @@ class _CollectWriter(PartWriter):
 
 
 def _verified(key: StoreKey, name: str, data: bytes) -> bytes:
-    """The batches of a part that was signed under this name; Forged if it was not."""
+    """The batches of a part that was signed under this name; otherwise raises Forged."""
     batches, signature = data[:-HEAD_BYTES], data[-HEAD_BYTES:]
     key.opened(name, signature + sum_of(batches, strong=True).encode())
     return batches
 
 
 def _unsealed(data: bytes) -> bytes:
-    """The batches of a part that is whole to its end; earlier versions wrote no seal."""
+    """The batches of a part that is complete; earlier versions wrote no seal."""
     batches, seal = data[:-SEAL_BYTES], data[-SEAL_BYTES:]
     if seal == SEAL + sum_of(batches).encode():
         return batches

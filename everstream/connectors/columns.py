@@ -1,9 +1,9 @@
 """Records as rows: what sinks with columns (CSV, Parquet, databases, lakes) have in common.
 
-DataFrames pass as they are. Dicts become rows by their keys, tuples and lists by position, with
-the names the sink was given or Spark's `_1`, `_2`, ... All shards of a sink agree on its columns
+DataFrames pass unchanged. Dicts become rows by their keys, tuples and lists by position, with
+the sink's column names or Spark's `_1`, `_2`, ... All shards of a sink agree on its columns
 and their types (`settled`). Every later value is stored exactly in these types, or its record is
-refused with the column and the value named (`exact` decides which).
+refused with an error that names the column and the value (`exact` decides which).
 """
 
 import json
@@ -33,7 +33,7 @@ from everstream.pipeline.sink import SinkShard, Writer
 
 
 def as_frame(batch: Batch, operator: str, names: Sequence[str] | None = None) -> pl.DataFrame:
-    """The batch as a DataFrame with every value as it is; RefusedRecords names those that cannot be."""
+    """The batch as a DataFrame, all values unchanged; RefusedRecords names those that do not fit."""
     if isinstance(batch, pl.DataFrame):
         return batch
     rows = _Rows.of(batch, operator, names)
@@ -104,7 +104,7 @@ def _name(column: Column) -> str:
 
 def _others(batch: Sequence[Any], wanted: Any, operator: str) -> Misfits:
     return {
-        row: f"operator '{operator}' writes rows but got a record of type {type(record).__name__}: "
+        row: f"operator '{operator}' writes rows, but got a record of type {type(record).__name__}: "
         f"{shown(record)}. Turn it into a dict first, for example .map(lambda r: {{'value': r}})."
         for row, record in enumerate(batch)
         if not isinstance(record, wanted)
@@ -112,7 +112,7 @@ def _others(batch: Sequence[Any], wanted: Any, operator: str) -> Misfits:
 
 
 def all_but(*refused: Any) -> Callable[[Kind], Kind | None]:
-    """Every type as it is, but none that is made of these, nor of Python objects."""
+    """Accepts every type unchanged, except types made of these or of Python objects."""
 
     def stored_as(kind: Kind) -> Kind | None:
         unfit = any(part.base_type() in (*refused, pl.Object) for part in parts_of(kind))
@@ -131,27 +131,27 @@ def nothing_lost(_: pl.Series) -> pl.Series | None:
 
 @dataclass(frozen=True)
 class Format:
-    """What the columns of an output can hold."""
+    """What the columns of an output format can hold."""
 
     name: str
     stored_as: Callable[[Kind], Kind | None] = field(default_factory=all_but)
-    """The type in which it keeps values of this one; None if it cannot."""
+    """The type in which it keeps values of a type; None if it cannot."""
     widens: bool = False
-    """Rows that were written stay what they are when a column gets a wider type."""
+    """Whether written rows stay valid when a column gets a wider type."""
     keeps: Callable[[Kind, Kind], bool] = lambda before, after: True
-    """Whether a column that was made for the first type keeps values of the second, a wider one."""
+    """Whether a column made for the first type also holds values of the second, wider type."""
     adds: bool = False
-    """Columns may be added."""
+    """Whether columns may be added."""
     more_columns: str = ""
-    """How to let it have further columns."""
+    """How to allow more columns."""
     needs_type: Callable[[Kind], bool] = is_open
-    """Whether rows cannot be written while a column's type is known no better than this."""
+    """Whether rows cannot be written while no more than this is known of a column's type."""
     lost: Callable[[pl.Series], pl.Series | None] = nothing_lost
-    """True for the values of a column that it cannot hold though it holds their type; None for none."""
+    """True for values of a column that it cannot hold although it holds their type; None for none."""
 
 
 class Columns:
-    """The columns a sink's output has: given, or those of the first batch of all shards."""
+    """The columns of a sink's output: given, or those of the first batch of all shards."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class Columns:
         format: Format,
         existing: Callable[[], Mapping[str, Callable[[Kind], Kind | None]]] = dict,
     ) -> None:
-        """existing: the columns of a table that is there, with the type in which each keeps another."""
+        """existing: the columns of an existing table, each with the types it can hold."""
         self._operator = who.operator
         self._given = given
         self._format = format
@@ -177,22 +177,22 @@ class Columns:
 
     @property
     def schema(self) -> pl.Schema | None:
-        """What is settled, as far as this writer knows."""
+        """The agreed columns, as far as this writer knows."""
         return None if self._settled is None else self._settled.schema
 
     def saved(self) -> dict[str, Any] | None:
-        """What a checkpoint keeps of it."""
+        """What a checkpoint saves of it."""
         known = self._settled or self._restored
         return None if known is None else known.as_json()
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """These were the columns at the checkpoint; needed in a store that knows of none."""
+        """The columns at the checkpoint; needed if the store has no agreement."""
         self._restored = Settled.from_json(saved)
 
     def settle(self, batch: Batch) -> pl.DataFrame:
-        """The batch with exactly the settled columns, in their order; nothing in it is changed.
+        """The batch with exactly the agreed columns, in their order; no value is changed.
 
-        RefusedRecords names the records for which that cannot be.
+        RefusedRecords names the records for which that is impossible.
         """
         if isinstance(batch, pl.DataFrame) and batch.schema == self.schema and not self._open:
             return self._whole(_Rows(batch, {}, self._operator), batch)
@@ -205,7 +205,7 @@ class Columns:
         return self._whole(rows, pl.DataFrame(columns))
 
     def require_types(self) -> None:
-        """Raise a UserError if rows cannot be written yet, for want of a column's type."""
+        """Raise a UserError if rows cannot be written yet because a column has no type."""
         if not self._open:
             return
         newest = self._agreement.newest()
@@ -218,23 +218,23 @@ class Columns:
             names = ", ".join(f"'{name}'" for name in unknown)
             raise UserError(
                 f"operator '{self._operator}': the column {names} has had no value yet, only None "
-                f"or empty lists, so its type is not known, and {self._format.name} needs one. Name "
+                f"or empty lists, so its type is unknown, and {self._format.name} needs one. Give "
                 f"the types: schema={{'{unknown[0]}': pl.Int64, ...}}; or leave the column out."
             )
 
     def settled(self, frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
-        """Frames that `settle` gave, as one, with the types that are known by now."""
+        """Frames from `settle` as one, with the types that are known by now."""
         assert self._settled is not None
         return exact.together([pl.DataFrame(schema=self._settled.schema), *frames])
 
     @property
     def _open(self) -> bool:
         schema = self.schema
-        named = self._given is not None  # also a type that holds nothing but None
+        named = self._given is not None  # also a type that holds only None
         return schema is not None and not named and any(map(is_open, schema.values()))
 
     def _agreed(self, rows: _Rows) -> pl.Schema:
-        """The settled columns, after what these rows may add to them."""
+        """The agreed columns, after these rows may have added to them."""
         if self._settled is None:
             self._there = self._existing()
             self._settled = self._first(rows)
@@ -273,12 +273,12 @@ class Columns:
         )
 
     def _stored_as(self, name: str, kind: Kind) -> Kind | None:
-        """The type in which the output keeps values of this one in a column."""
+        """The type in which the output keeps values of this type in a column."""
         stored = self._format.stored_as(kind)
         return stored if stored is None or name not in self._there else self._there[name](stored)
 
     def _refuse_others(self, found: pl.Schema, given: pl.Schema) -> None:
-        """Raise unless what is given only adds to what was found."""
+        """Raise unless the given columns only add to the existing ones."""
         changed = [
             f"'{name}' is {found.get(name, 'missing')} there and {given.get(name, 'missing')} here"
             for name in dict.fromkeys((*found, *given))
@@ -286,9 +286,9 @@ class Columns:
         ]
         if changed or [name for name in given if name in found] != list(found):
             raise UserError(
-                f"operator '{self._operator}': schema= does not fit the output that is there: "
-                f"{', '.join(changed) or 'the columns have another order'}. Keep the types it was "
-                "begun with, write to another place, or start over with --fresh, which deletes the "
+                f"operator '{self._operator}': schema= does not fit the existing output: "
+                f"{', '.join(changed) or 'the columns have another order'}. Keep the types the "
+                "output has, write to another place, or start over with --fresh, which deletes the "
                 "output."
             )
 
@@ -316,7 +316,7 @@ class Columns:
         return added
 
     def _loses_none(self, name: str, kind: Kind) -> bool:
-        """Whether rows before a column had this type, where it was None, would read as another value."""
+        """Whether the None of rows from before a column had this type would read as another value."""
         lost = self._format.lost(nulls(name, 1, kind))
         return lost is not None and bool(lost.any())
 
@@ -334,7 +334,7 @@ class Columns:
                 if name in record:
                     rows.refuse_row(row, reason)
         for name in missing:
-            # A dict may leave a key out: None.
+            # A dict may omit a key: that is None.
             rows.columns[name] = SeriesColumn(nulls(name, len(rows.batch), pl.Null()))
 
     def _other_columns(self, missing: list[str], surplus: list[str], schema: pl.Schema) -> str:
@@ -363,7 +363,7 @@ class Columns:
         return values
 
     def _whole(self, rows: _Rows, frame: pl.DataFrame) -> pl.DataFrame:
-        """The frame, if the format holds every value in it."""
+        """The frame, if the format can hold every value in it."""
         for values in frame.iter_columns():
             lost = self._format.lost(values)
             if lost is not None and lost.any():
@@ -389,35 +389,35 @@ class ColumnsWriter(Writer):
 
 
 def _spelled(kind: Kind) -> str:
-    """A type as a program writes it."""
+    """A type as it is written in a program."""
     return str(kind).replace("precision=", "").replace("scale=", "")
 
 
 def in_kinds(frame: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
-    """The rows with the columns and types of a table; None where they have no such column.
+    """The rows with the columns and types of a table; None where a column is missing.
 
-    A UserError if a value would not be the same any more: they were settled in other types.
+    A UserError if a value would change, because the rows were agreed on in other types.
     """
     try:
         return exact.in_kinds(frame, schema)
     except exact.Unfit as problem:
         raise UserError(
-            f"{problem}, the type of the table's column, which somebody has changed. Give it back the "
-            "type it had, or use another table."
+            f"{problem}, the type of the table's column, which has been changed. Restore the type it "
+            "had, or use another table."
         ) from problem
 
 
 Takes: TypeAlias = Callable[[Kind], Kind | None]
-"""What a column of a table makes of values of a type: the type it keeps them in, or None."""
+"""The type in which a table's column keeps values of a given type, or None."""
 
 
 def fixed(kind: Kind) -> Takes:
-    """A column that has its type, whatever comes."""
+    """A column with a fixed type."""
     return lambda _: kind
 
 
 def in_microseconds(kind: Kind) -> Kind:
-    """The type as a database has it whose times are exact to the microsecond."""
+    """The type in a database whose times are exact to the microsecond."""
     if isinstance(kind, pl.Datetime):
         return pl.Datetime("us", kind.time_zone)
     return pl.Duration("us") if isinstance(kind, pl.Duration) else kind
@@ -428,12 +428,12 @@ def is_made_of(kind: Kind, *parts: Any) -> bool:
 
 
 def nanoseconds(values: pl.Series) -> pl.Series | None:
-    """Times of day that are more exact than a microsecond."""
+    """Times of day that are more precise than a microsecond."""
     return values.cast(pl.Int64) % 1000 != 0 if values.dtype == pl.Time else None
 
 
 def without_json(values: pl.Series) -> pl.Series | None:
-    """Nested values that JSON cannot express: numbers that are none, and characters that are none."""
+    """Nested values that JSON cannot express: NaN, infinities, and half surrogate pairs."""
     if not values.dtype.is_nested() or not is_made_of(
         values.dtype, pl.Float32, pl.Float64, pl.String
     ):

@@ -1,7 +1,7 @@
-"""Dead letters: records that were left out, kept in the run's store beside the checkpoints.
+"""Dead letters: rejected records, kept in the run's store beside the checkpoints.
 
-They are part files like any exactly-once output: after a failure a record that is read again is
-not kept twice. One line of JSON per record says what it was, why it was left out and by whom.
+They are part files like any exactly-once output: after a failure, a replayed record is not kept
+twice. One line of JSON per record contains the record, the error and the operator.
 """
 
 import json
@@ -15,7 +15,7 @@ from everstream.pipeline.sink import Delivery, Sink, SinkShard, Writer
 FOLDER = "dead_letters"
 ENDING = ".jsonl"
 LONGEST_SHOWN = 100_000
-"""Characters of a record that are kept if JSON cannot hold it."""
+"""How many characters of a record are kept if JSON cannot hold it."""
 
 
 class DeadLetters(Sink):
@@ -49,7 +49,7 @@ class _DeadLetterWriter(PartWriter):
 
 
 def _shown(record: Any) -> dict[str, Any]:
-    """The record as JSON if that gives the same value back, else as Python shows it."""
+    """The record as JSON if that restores the same value, otherwise its repr."""
     try:
         if json.loads(json.dumps(record, allow_nan=False)) == record:
             return {"record": record}

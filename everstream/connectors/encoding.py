@@ -1,8 +1,8 @@
-"""Batches as bytes, of either kind: what output that waits, and journals, are made of.
+"""Batches of either kind as bytes: the format of pending output and of journals.
 
-Each batch is a kind, a length and a payload, so that batches can follow each other in one file.
-Whoever keeps the file has a checksum of all of it. Output that waits is columns only, and is read
-with `decode_frames`; records as they are, in pickles, are in collected output and in journals.
+Each batch is a kind, a length and a payload, so batches can follow each other in one file. The
+owner of the file keeps a checksum of all of it. Pending output has columns only, and is read with
+`decode_frames`. Collected output and journals also contain records, as pickles.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from everstream.pipeline.batch import Batch
 
 COLUMNS, RECORDS = b"#", b"="
 UNSEALED = {b"C": COLUMNS, b"R": RECORDS}
-"""The same kinds in files of earlier versions, which kept no checksum of them."""
+"""The same kinds in files of earlier versions, which had no checksum."""
 LENGTH_BYTES = 8
 
 
@@ -39,21 +39,21 @@ def _pickled(records: list[Any]) -> bytes:
     try:
         return pickle.dumps(records, protocol=5)
     except (pickle.PicklingError, AttributeError, TypeError):
-        pass  # Classes and functions of the user's main program travel by value.
+        pass  # Classes and functions of the user's main program are pickled by value.
     try:
         data: bytes = cloudpickle.dumps(records)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise UserError(
-            f"these records must pickle to be kept, and they do not: {error}. "
+            f"these records must pickle to be saved, but they do not: {error}. "
             "Turn them into plain values with a map first."
         ) from error
     return data
 
 
 def decode_frames(file: IO[bytes]) -> Iterator[pl.DataFrame]:
-    """The batches in a file that holds columns only; a ValueError for anything else.
+    """The batches in a file that contains columns only; a ValueError for anything else.
 
-    Nothing is unpickled here, whatever the file says that it holds.
+    Nothing is unpickled here, whatever the file claims to contain.
     """
     position = 0
     while head := file.read(1 + LENGTH_BYTES):
@@ -68,9 +68,9 @@ def decode_frames(file: IO[bytes]) -> Iterator[pl.DataFrame]:
 
 
 def decode(data: bytes) -> list[Batch]:
-    """The batches that these bytes are made of; a ValueError if one is torn or damaged.
+    """The batches in these bytes; a ValueError if one is torn or damaged.
 
-    Batches of records are pickles, which run code when they are loaded: know who wrote the bytes.
+    Batches of records are pickles, which run code when loaded: only pass bytes you trust.
     """
     batches: list[Batch] = []
     position = 0
@@ -91,25 +91,25 @@ def _loaded(kind: bytes, payload: bytes, position: int) -> Batch:
         if kind == COLUMNS:
             return pl.read_ipc(io.BytesIO(payload))
         records: list[Any] = pickle.loads(payload)
-    except Exception as error:  # what a pickle holds can raise anything when it is made
+    except Exception as error:  # unpickling can raise anything
         raise ValueError(f"the batch at byte {position} cannot be read: {error}") from error
     return records
 
 
 STRONG: Final = "sha256:"
-"""A sum that nobody can forge begins with this."""
+"""Prefix of a sum that cannot be forged."""
 
 
 class RunningSum:
-    """The checksum of output that waits, added up as its bytes are written.
+    """The checksum of pending output, computed as its bytes are written.
 
     Output can be gigabytes a minute, so this is XXH3, which is as fast as memory. It finds damage; it
-    does not withstand a forger. In a signed store the sum is SHA-256: it is saved where only
-    holders of the key can write, so no one else can replace the bytes that were summed.
+    does not withstand a forger. In a signed store the sum is SHA-256. It is saved where only
+    holders of the key can write, so no one else can replace the bytes.
     """
 
     def __init__(self, strong: bool = False) -> None:
-        """strong: against forgers as well as against rot."""
+        """strong: protects against forgery as well as damage."""
         self._strong = strong
         self._sum: Any = hashlib.sha256() if strong else xxhash.xxh3_64()
 
@@ -121,7 +121,7 @@ class RunningSum:
 
 
 def sum_of(data: bytes, strong: bool = False) -> str:
-    """Of these bytes: 16 hexadecimal digits, or `STRONG` and 64 of them."""
+    """The sum of these bytes: 16 hexadecimal digits, or `STRONG` and 64 of them."""
     summed = RunningSum(strong)
     summed.add(data)
     return str(summed)

@@ -1,4 +1,4 @@
-"""`es.AutoScale`: that a run changes its numbers of shards by itself, in the words a user says it with."""
+"""`es.AutoScale`: the options of a run that changes its numbers of shards automatically."""
 
 import re
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from everstream.pipeline.checkpointing import seconds
 
 @dataclass(frozen=True)
 class AutoScale:
-    """Give operators as many shards as keep them busy for a share of the time, no more and no less.
+    """Give operators as many shards as keep them busy for a target share of the time.
 
-    A run that is told `autoscale=es.AutoScale(min=1, max=8)` looks how busy the shards of each operator
-    are, and changes their number when that has asked for it for a while: `up_after` to get more,
-    `down_after` to give some up, and not again before it was calm for `calm`. Sources, ordered sinks,
-    and operators with a limit of their own keep the shards they have.
+    A run with `autoscale=es.AutoScale(min=1, max=8)` measures how busy the shards of each operator
+    are. It adds shards when they have been too busy for `up_after`, removes shards when they have
+    been too idle for `down_after`, and then changes nothing for `calm`. Sources, ordered sinks and
+    operators that limit their number of shards keep the shards they have.
 
     >>> es.AutoScale(max=4).target_busy
     0.7
@@ -31,15 +31,15 @@ class AutoScale:
         if not 1 <= self.min <= self.max:
             raise UserError(f"AutoScale(min={self.min}, max={self.max}): give 1 <= min <= max.")
         if not 0.05 <= self.target_busy <= 0.95:
-            raise UserError(f"AutoScale(target_busy={self.target_busy}): say 0.05 to 0.95.")
+            raise UserError(f"AutoScale(target_busy={self.target_busy}): give 0.05 to 0.95.")
 
     @classmethod
     def parse(cls, text: str) -> "AutoScale":
-        """As the command line has it: `1-8`, or `1-8@0.6`."""
+        """Parse the form of the command line: `1-8`, or `1-8@0.6`."""
         found = re.fullmatch(r"(\d+)-(\d+)(?:@(0?\.\d+))?", text)
         if found is None:
             raise UserError(
-                f"--autoscale {text!r}: say MIN-MAX or MIN-MAX@BUSY, as in 1-8 or 1-8@0.6."
+                f"--autoscale {text!r}: give MIN-MAX or MIN-MAX@BUSY, as in 1-8 or 1-8@0.6."
             )
         low, high, busy = found.groups()
         return cls(int(low), int(high), float(busy) if busy else cls.target_busy)
@@ -61,10 +61,10 @@ class AutoScale:
 
     @property
     def look_every_s(self) -> float:
-        """Often enough to look several times before anything is changed."""
+        """Short enough to measure several times before anything changes."""
         return min(self.up_after_s, self.down_after_s) / 5
 
     @property
     def slack(self) -> float:
-        """So much of a shard may be missing before another one is wanted."""
+        """The share of a shard that may be missing before another one is added."""
         return 0.1

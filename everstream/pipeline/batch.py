@@ -1,7 +1,7 @@
 """Batches: what moves between operators.
 
 A batch is either a Polars DataFrame (rows with columns, Arrow memory) or a plain list of Python
-objects. Nothing here looks at single records unless a user's Python function asks for them.
+objects. Nothing here looks at single records unless a user's Python function needs them.
 """
 
 from collections.abc import Container, Sequence
@@ -27,14 +27,14 @@ def columns_of(batch: Batch, wanted_by: str) -> pl.DataFrame:
         return batch
     if batch and not isinstance(batch[0], dict):
         raise UserError(
-            f"'{wanted_by}' works on columns but got records of type {type(batch[0]).__name__}. "
+            f"'{wanted_by}' works on columns, but got records of type {type(batch[0]).__name__}. "
             "Turn them into columns first, for example .map(lambda r: {'value': r})."
         )
     return pl.DataFrame([_kept(column, batch, wanted_by) for column in columns_by_name(batch)])
 
 
 def columns_by_name(records: Sequence[dict[str, Any]]) -> list[Column]:
-    """The values of dicts by their keys, each as it is; None where a record has no such key."""
+    """The values of dicts by key, unchanged; None where a record does not have the key."""
     names = dict.fromkeys(chain.from_iterable(records))
     return [column_of(str(name), [record.get(name) for record in records]) for name in names]
 
@@ -69,7 +69,7 @@ def _kept(column: Column, records: Sequence[Any], wanted_by: str) -> pl.Series:
     if not misfits:
         return values
     if values.null_count() == len(values):
-        # Objects of the user's own: no type holds them, and none is needed to pass them on.
+        # The user's own objects: no type holds them, and none is needed to pass them along.
         return pl.Series(values.name, [r.get(values.name) for r in records], dtype=pl.Object)
     row, reason = next(iter(misfits.items()))
     raise UserError(
@@ -79,27 +79,27 @@ def _kept(column: Column, records: Sequence[Any], wanted_by: str) -> pl.Series:
 
 
 def where(batch: Batch, mask: pl.Series) -> Batch:
-    """The records at which the mask is True."""
+    """The records for which the mask is True."""
     if isinstance(batch, pl.DataFrame):
         return batch.filter(mask)
     return [record for record, keep in zip(batch, mask.to_list(), strict=True) if keep]
 
 
 def taken(batch: Batch, rows: Sequence[int]) -> list[Any]:
-    """The records at these places."""
+    """The records at these positions."""
     if isinstance(batch, pl.DataFrame):
         return batch[rows].rows(named=True)
     return [batch[row] for row in rows]
 
 
 def without(batch: Batch, rows: Container[int]) -> Batch:
-    """The records but those at these places."""
+    """All records except those at these positions."""
     left = [row for row in range(len(batch)) if row not in rows]
     return batch[left] if isinstance(batch, pl.DataFrame) else [batch[row] for row in left]
 
 
 def joined(batches: Sequence[Batch]) -> list[Batch]:
-    """Neighbouring batches of one kind and schema joined, so that fewer frames are sent."""
+    """Joins neighbouring batches of one kind and schema, so that fewer frames are sent."""
     groups: list[list[Batch]] = []
     for batch in batches:
         if groups and _alike(groups[-1][-1], batch):

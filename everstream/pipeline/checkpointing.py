@@ -1,4 +1,4 @@
-"""How a run is checkpointed, in the words a user says it with."""
+"""The checkpoint protocols a user chooses from, and their options."""
 
 import re
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ Mode: TypeAlias = Literal["aligned", "unaligned", "at-least-once"]
 Rule: TypeAlias = Literal["hmnr", "bcs"]
 KeptLog: TypeAlias = Literal["durable", "memory"]
 EngineName: TypeAlias = Literal["tasks", "microbatch"]
-"""What runs a pipeline: Spark tasks that stay, or one Spark job per epoch."""
+"""What runs a pipeline: long-running Spark tasks, or one Spark job per epoch."""
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
 def _one_of(name: str, given: str, known: tuple[str, ...]) -> None:
     if given not in known:
-        raise UserError(f"{name}={given!r}: say one of {', '.join(known)}.")
+        raise UserError(f"{name}={given!r}: use one of {', '.join(known)}.")
 
 
 def seconds(duration: str | float) -> float:
@@ -28,7 +28,7 @@ def seconds(duration: str | float) -> float:
         return float(duration)
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", duration)
     if found is None or (found[2] or "s") not in _UNITS_S:
-        raise UserError(f"{duration!r} is no duration: write it like 500ms, 5s, 2m or 1h.")
+        raise UserError(f"{duration!r} is not a duration: write it like 500ms, 5s, 2m or 1h.")
     return float(found[1]) * _UNITS_S[found[2] or "s"]
 
 
@@ -36,15 +36,15 @@ def seconds(duration: str | float) -> float:
 class Coordinated:
     """All shards checkpoint together, in numbered epochs that markers separate.
 
-    Aligned (the default), a shard holds its inputs until all have shown the marker. Unaligned,
-    markers overtake the frames, which become part of the checkpoint: no input ever waits, and
-    cycles work. In the mode "at-least-once" nothing is held and nothing extra is saved, and after
-    a failure some records count twice.
+    Aligned (the default): a shard holds back each input until all have delivered the marker.
+    Unaligned: markers overtake frames, and the frames become part of the checkpoint, so no input
+    ever waits and cycles work. In the mode "at-least-once" nothing is held back and nothing extra
+    is saved; after a failure some records count twice.
 
-    Take one every so often (`every="5s"`), every so many records read (`every_records=1_000_000`),
-    or whichever comes first. With `every="auto"` the run measures what its checkpoints cost and
-    how often it fails, and keeps the interval near the best one, `between` two bounds; with a
-    `recovery_target` short enough that a failure is made up for within that time.
+    Choose the interval by time (`every="5s"`), by records read (`every_records=1_000_000`), or by
+    whichever comes first. With `every="auto"` the run measures the cost of its checkpoints and its
+    rate of failures, and keeps the interval near the optimum, within the bounds `between`. With a
+    `recovery_target`, the interval is short enough to catch up within that time after a failure.
     """
 
     every: str | float | None = None
@@ -71,7 +71,7 @@ class Coordinated:
 
     @property
     def every_s(self) -> float | None:
-        """The interval to start with; 30 seconds unless only records were asked for."""
+        """The interval to start with; 30 seconds unless only `every_records` was given."""
         if self.automatic:
             shortest, longest = (seconds(bound) for bound in self.between)
             return min(max(AUTO_START_S, shortest), longest)
@@ -82,12 +82,13 @@ class Coordinated:
 
 @dataclass(frozen=True)
 class Uncoordinated:
-    """Each shard checkpoints on its own, `every` so often, a share `jitter` earlier or later.
+    """Each shard checkpoints on its own timer: every `every`, plus or minus a share `jitter`.
 
-    Senders log what they send, so after a failure only those go back who must. With
-    log="durable" results are exactly-once; with log="memory" a log dies with its process, and
-    what was in transit from it is lost: the run counts and says how much. On a cycle the
-    checkpoints may not fit together, and a failure may lead back to the start: see `CommunicationInduced`.
+    Senders log what they send, so after a failure only the shards that need to roll back do. With
+    log="durable", results are exactly-once. With log="memory", a log is lost with its process,
+    and so is what was in transit from it: the run counts these records and reports the number. On
+    a cycle the checkpoints may not fit together, and a failure may roll back to the start: see
+    `CommunicationInduced`.
     """
 
     every: str | float = "30s"
@@ -108,10 +109,10 @@ class Uncoordinated:
 
 @dataclass(frozen=True)
 class CommunicationInduced(Uncoordinated):
-    """As `Uncoordinated`, and what rides on the frames forces a checkpoint where one is needed.
+    """Like `Uncoordinated`, but data sent with the frames forces a checkpoint where one is needed.
 
-    So that every checkpoint is of use, also on cycles. The rule "hmnr" forces fewer checkpoints
-    and sends more along than "bcs".
+    So every checkpoint is useful, even on cycles. The rule "hmnr" forces fewer checkpoints than
+    "bcs" and sends more data with each frame.
     """
 
     rule: Rule = "hmnr"
@@ -131,7 +132,7 @@ PROTOCOL_WORDS: Final[Mapping[str, Checkpointing | None]] = {
     "bcs": CommunicationInduced(rule="bcs"),
     "none": None,
 }
-"""The word of each protocol outside Python."""
+"""The name of each protocol outside Python."""
 
 
 def in_words(
@@ -140,27 +141,27 @@ def in_words(
     every_records: int | None = None,
     log: str | None = None,
 ) -> Checkpointing | None:
-    """How to checkpoint, from the settings that a file or a command line has for it."""
+    """The checkpoint protocol, from the settings of a file or a command line."""
     if protocol not in PROTOCOL_WORDS:
         words = ", ".join(PROTOCOL_WORDS)
-        raise UserError(f"'{protocol}' is no checkpoint protocol: say one of {words}.")
+        raise UserError(f"'{protocol}' is not a checkpoint protocol: use one of {words}.")
     choice = PROTOCOL_WORDS[protocol]
     given: dict[str, Any] = {} if every is None else {"every": every}
     if choice is None:
         if given or every_records is not None or log is not None:
             raise UserError(
-                "every, every_records and log need checkpoints, and the protocol is none: choose "
+                "every, every_records and log need checkpoints, but the protocol is none. Choose "
                 "another one with checkpoint."
             )
         return None
     if isinstance(choice, Coordinated):
         if log is not None:
-            raise UserError(f"the protocol {protocol} keeps no log: leave log out.")
+            raise UserError(f"the protocol {protocol} keeps no log: remove log.")
         return replace(choice, every_records=every_records, **given)
     if every_records is not None or every == AUTO:
         raise UserError(
-            f"with the protocol {protocol} each shard has its own timer: give a time with every, such "
-            "as 5s."
+            f"with the protocol {protocol} each shard has its own timer: give a time with every, "
+            "such as 5s."
         )
     if log is not None:
         given["log"] = log

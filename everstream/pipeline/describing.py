@@ -1,9 +1,9 @@
 """What saved state belongs to: a description of each operator, kept with its checkpoints.
 
-State is found by the operator's name, and a name says little: under it there may stand another
-operator today, with another key, window or source. So each checkpoint carries these descriptions,
-and a run compares them with its own before it takes up any state. They are plain JSON, made from
-the pipeline and never from what is saved.
+State is found by the operator's name, but after a change the same name may belong to a different
+operator, with a different key, window or source. So each checkpoint carries these descriptions,
+and a run compares them with its own before it restores any state. They are plain JSON, made from
+the pipeline and never from saved state.
 """
 
 from collections.abc import Iterable
@@ -21,11 +21,11 @@ from everstream.pipeline.source import Source
 
 Description: TypeAlias = dict[str, Any]
 A_FUNCTION = "a function"
-"""How functions are described: nobody can tell whether two of them do the same."""
+"""How functions are described: there is no way to tell whether two of them do the same."""
 
 
 def described(graph: Graph) -> dict[str, Description]:
-    """Operator -> what its saved state belongs to, of those that may save any."""
+    """Operator -> what its saved state belongs to, for operators that may save any."""
     found = {node.name: _description(graph, node) for node in graph.nodes.values()}
     return {name: about for name, about in found.items() if about is not None}
 
@@ -48,7 +48,7 @@ def _description(graph: Graph, node: Node) -> Description | None:
 
 
 def _keys(graph: Graph, name: str) -> list[str]:
-    """What the operator is keyed by, side by side."""
+    """What the operator is keyed by, for each input."""
     found: dict[str, str] = {}
     for edge in graph.inputs(name):
         if isinstance(edge.routing, ByKey):
@@ -67,10 +67,10 @@ def key_text(keying: Keying) -> str:
 
 
 def check_names(graph: Graph) -> None:
-    """Raise a UserError where saved state could go to the wrong operator at the next change.
+    """Raise a UserError where the next change could give saved state to the wrong operator.
 
-    Operators without a name are numbered in the order in which they are written. As long as their
-    descriptions tell them apart, a later run notices when they change places.
+    Unnamed operators are numbered in the order in which they are written. As long as their
+    descriptions differ, a later run notices when they change places.
     """
     about = described(graph)
     alike: dict[str, list[str]] = {}
@@ -83,15 +83,15 @@ def check_names(graph: Graph) -> None:
     for names in alike.values():
         if len(names) > 1:
             raise UserError(
-                f"{_listed(names)} have no names of their own, and nothing else tells them apart: "
-                "if one is added, moved or taken out, the others would find its state. Say "
-                "name=... for each (or, if it is an operator of yours that keeps no state, "
+                f"{_listed(names)} have no name=, and nothing else tells them apart. If one is "
+                "added, moved or removed, the others would restore its state. Give each a "
+                "name=... (or, for your own operator that keeps no state, set "
                 "repeatable = True in its class)."
             )
 
 
 def _shows_twice(node: Node) -> bool:
-    """A sink without transactions, of which a checkpoint has nothing."""
+    """A sink without transactions: checkpoints contain nothing of it."""
     return isinstance(node.what, Sink) and node.what.delivery is not Delivery.EXACTLY_ONCE
 
 

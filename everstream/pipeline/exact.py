@@ -2,10 +2,10 @@
 
 A value may change its type on the way into a column only if it stays the same value: a whole number
 becomes a float that equals it, a date the midnight that begins it. Everything else is refused. A
-boolean is no number, a float no integer, and text is never made of anything.
+boolean is not a number, a float is not an integer, and nothing is ever turned into text.
 
-A DataFrame's column is converted there and back and compared, in Polars. Python values are looked at
-one by one only where a column mixes types; a column of one type costs a look at its types.
+A DataFrame's column is converted there and back and compared, in Polars. Python values are checked
+one by one only where a column mixes types; for a column of one type only the types are checked.
 """
 
 import math
@@ -36,7 +36,7 @@ _BITS = {
     **{kind: 8 << place for place, kind in enumerate(_UNSIGNED)},
 }
 _WHOLE: tuple[Kind, ...] = (pl.Int64(), pl.UInt64(), pl.Int128(), pl.UInt128())
-"""Those that a Python integer becomes, the first that has room."""
+"""The types for a Python integer; the first one with room is used."""
 _UNITS = ("ms", "us", "ns")
 _DIGITS = 38
 _WIDE = Context(prec=100)
@@ -44,11 +44,11 @@ _EPOCH = datetime(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)
 _LONGEST_SHOWN = 80
 _LAST_WHOLE_FLOAT = 2**53
-"""Up to here every integer is a float, and stays the same wherever a float is written as text."""
+"""Up to here every integer is exactly a float, and stays the same when written as text."""
 
 
 def parts_of(kind: Kind) -> Iterator[Kind]:
-    """The type, and all types that it is made of."""
+    """The type, and all types it is made of."""
     yield kind
     if isinstance(kind, pl.List | pl.Array):
         yield from parts_of(_inner(kind))
@@ -58,12 +58,12 @@ def parts_of(kind: Kind) -> Iterator[Kind]:
 
 
 def is_open(kind: Kind) -> bool:
-    """Whether a part of the type is not known yet, because there was nothing but None."""
+    """Whether a part of the type is not known yet, because all values were None."""
     return any(part == pl.Null for part in parts_of(kind))
 
 
 def holds(kind: Kind, other: Kind) -> bool:
-    """Whether values of the `other` type may be kept as this one, those that stay the same."""
+    """Whether this type may hold values of the `other` type, where they stay the same."""
     if kind == other or other == pl.Null:
         return True
     if other.is_integer():
@@ -151,12 +151,12 @@ def _finer(one: str, other: str) -> Any:
 
 
 def _zone_holds(zone: str | None, other: str | None) -> bool:
-    """Of every zone the instant stays the same in UTC."""
+    """An instant of any zone stays the same in UTC."""
     return zone == other or (zone == "UTC" and other is not None)
 
 
 def _kind(kind: Any) -> Kind:
-    """Polars takes types by their class as well."""
+    """Polars also accepts types by their class."""
     found: Kind = kind() if isinstance(kind, type) else kind
     return found
 
@@ -177,19 +177,19 @@ def _becomes_float(before: Kind, after: Kind) -> bool:
 
 
 def nulls(name: str, rows: int, kind: Kind) -> pl.Series:
-    """A column without a value."""
+    """A column of nulls."""
     return pl.repeat(None, rows, dtype=kind, eager=True).alias(name)
 
 
 class Unfit(Exception):
-    """A value that cannot be kept as it is."""
+    """A value that cannot be kept unchanged."""
 
 
 def shown(value: Any) -> str:
-    """A value as an error shows it: as Python writes it, and not too long."""
+    """A value as an error shows it: its repr, shortened."""
     try:
         text = repr(value).encode(errors="backslashreplace").decode()
-    except Exception as error:  # a class of the user's may fail at being shown
+    except Exception as error:  # the repr of a user's class may fail
         return f"a {type(value).__name__} whose repr raised {type(error).__name__}"
     return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + "..."
 
@@ -205,7 +205,7 @@ class SeriesColumn:
         return self.values.dtype
 
     def fitted(self, kind: Kind) -> tuple[pl.Series, Misfits]:
-        """The column as this type, and the rows whose values are none of it: None stands there."""
+        """The column as this type, with None in the rows whose values do not fit, and those rows."""
         mine = self.values
         if mine.dtype == kind:
             return mine, {}
@@ -224,7 +224,7 @@ class SeriesColumn:
         if not lost.any():
             return converted, {}
         rows = lost.arg_true().to_list()
-        return converted, {row: f"{self.shown(row)} is no exact {kind}" for row in rows}
+        return converted, {row: f"{self.shown(row)} is not an exact {kind}" for row in rows}
 
     def shown(self, row: int) -> str:
         (value,) = self.values[row : row + 1].to_list()
@@ -233,14 +233,14 @@ class SeriesColumn:
 
 @dataclass(frozen=True)
 class MixedColumn:
-    """A column of Python values that Polars would not keep as they are, or not in one type."""
+    """A column of Python values that Polars would change, or cannot hold in one type."""
 
     name: str
     values: Sequence[Any]
 
     @cached_property
     def kind(self) -> Kind:
-        """Of the first value, made wider for those after it as far as that goes."""
+        """The type of the first value, widened for the later ones as far as possible."""
         kind: Kind = pl.Null()
         for value in self.values:
             try:
@@ -277,7 +277,7 @@ _PLAIN: dict[type, Kind] = {
 
 
 def column_of(name: str, values: Sequence[Any]) -> Column:
-    """Python values as a column that keeps them as they are."""
+    """Python values as a column that keeps them unchanged."""
     found = set(map(type, values))
     found.discard(type(None))
     if not found:
@@ -291,12 +291,12 @@ def column_of(name: str, values: Sequence[Any]) -> Column:
             try:
                 return SeriesColumn(pl.Series(name, values, dtype=kind, strict=True))
             except (TypeError, OverflowError, UnicodeError, pl.exceptions.PolarsError):
-                pass  # An integer that is too large, half a surrogate: each is looked at.
+                pass  # An integer too large, or half a surrogate: check each value.
     return MixedColumn(name, values)
 
 
 def together(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """All rows with the columns of all, in types that hold every value as it is; else Unfit."""
+    """All rows with the columns of all frames, in types that hold every value; otherwise Unfit."""
     if all(frame.schema == frames[0].schema for frame in frames):
         return pl.concat(frames)
     kinds: dict[str, Kind] = {}
@@ -310,7 +310,7 @@ def together(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
 
 def in_kinds(frame: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
-    """The rows with these columns and types, None where they have no such column; else Unfit."""
+    """The rows with these columns and types, None where a column is missing; otherwise Unfit."""
     if frame.schema == schema:
         return frame
     columns: list[pl.Series] = []
@@ -326,7 +326,7 @@ def in_kinds(frame: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
 
 
 def kind_of(value: Any) -> Kind:
-    """The type that keeps a Python value as it is; Unfit if there is none."""
+    """The type that keeps a Python value unchanged; Unfit if there is none."""
     match _plain(value):
         case None:
             return pl.Null()
@@ -370,14 +370,14 @@ def kind_of(value: Any) -> Kind:
 
 
 def _unsigned_if_all(values: Sequence[Any], kind: Kind) -> Kind:
-    """Large numbers and small ones go together as unsigned ones if none is negative."""
+    """Large and small numbers fit together as unsigned integers if none is negative."""
     if kind == pl.Int128 and all(v is None or _integer(v, pl.UInt64()) is not None for v in values):
         return pl.UInt64()
     return kind
 
 
 def as_kind(value: Any, kind: Kind) -> Any:
-    """The value as Polars takes it for this type, if it stays the same; else Unfit."""
+    """The value as Polars takes it for this type, if it stays the same; otherwise Unfit."""
     plain = _plain(value)
     if plain is None:
         return None
@@ -385,12 +385,12 @@ def as_kind(value: Any, kind: Kind) -> Any:
     converted = None if convert is None else convert(plain, kind)
     if converted is None:
         kind_of(plain)
-        raise Unfit(f"is no exact {kind}")
+        raise Unfit(f"is not an exact {kind}")
     return converted
 
 
 def _plain(value: Any) -> Any:
-    """Values of NumPy, tuples and subclasses of Python's own as those Python has itself."""
+    """Converts NumPy values, tuples and subclasses to Python's built-in types."""
     if value is None or type(value) in (bool, int, float, str, bytes, Decimal, list, dict):
         return value
     if isinstance(value, tuple):
@@ -401,7 +401,7 @@ def _plain(value: Any) -> Any:
         return _from_numpy(value)
     if isinstance(value, datetime | timedelta) and _nanoseconds(value):
         raise Unfit("has nanoseconds, which Python's own times do not have")
-    # Subclasses may show themselves as something else.
+    # Subclasses may have a repr of another type.
     if isinstance(value, int):
         return int.__index__(value)
     if isinstance(value, float):
@@ -412,7 +412,7 @@ def _plain(value: Any) -> Any:
 
 
 def _nanoseconds(value: Any) -> int:
-    """Those of a pandas Timestamp or Timedelta, which are subclasses of Python's own."""
+    """The nanoseconds of a pandas Timestamp or Timedelta, which are subclasses of Python's own."""
     found: int = getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0)
     return found
 
@@ -421,7 +421,7 @@ def _from_numpy(value: Any) -> Any:
     if value.dtype.kind in "mM":  # Python's own times have microseconds
         coarser = value.astype(f"{value.dtype.kind}8[us]")
         if not (coarser.astype(value.dtype) == value).all():
-            raise Unfit("has nanoseconds, or is no time")
+            raise Unfit("has nanoseconds, or is not a time")
         return coarser.tolist()
     if value.dtype.kind not in "biufSU" or (value.dtype.itemsize > 8 and value.dtype.kind == "f"):
         raise Unfit(f"is of NumPy's type {value.dtype}")
@@ -429,7 +429,7 @@ def _from_numpy(value: Any) -> Any:
 
 
 def _zone(moment: datetime) -> str | None:
-    """The name of its zone; a fixed distance from UTC is kept as the same instant in UTC."""
+    """The name of its zone; a fixed offset from UTC is kept as the same instant in UTC."""
     if moment.tzinfo is None:
         return None
     return moment.tzinfo.key if isinstance(moment.tzinfo, ZoneInfo) and moment.tzinfo.key else "UTC"
@@ -484,7 +484,7 @@ def _text(value: Any, kind: Kind) -> Any:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise Unfit("has half a surrogate, which is no text in UTF-8") from None
+        raise Unfit("has half a surrogate, which is not valid text in UTF-8") from None
     return value
 
 
@@ -508,7 +508,7 @@ def _datetime(value: Any, kind: Kind) -> Any:
     micros = (moment - _EPOCH) // _MICROSECOND
     if not _in_unit(micros, kind.time_unit):
         return None
-    # As an instant: Polars would ask the zone once more which of two equal hours is meant.
+    # As an instant: otherwise Polars would ask the zone again which of two equal hours is meant.
     return moment.replace(tzinfo=UTC) if kind.time_zone is not None else moment
 
 
@@ -545,7 +545,7 @@ def _struct(value: Any, kind: Kind) -> Any:
     fields = _fields(kind)
     surplus = [name for name in value if name not in fields]
     if surplus:
-        raise Unfit(f"has the further field {', '.join(map(str, surplus))}")
+        raise Unfit(f"has the additional field {', '.join(map(str, surplus))}")
     return {name: as_kind(value.get(name), one) for name, one in fields.items()}
 
 

@@ -20,7 +20,7 @@ def is_usable(name: str) -> bool:
 
 
 def base_name(what: object) -> str:
-    """What an operator is called if nobody names it.
+    """The default name of an operator.
 
     >>> class TextLines: ...
     >>> base_name(TextLines())
@@ -40,7 +40,7 @@ class OnDemand:
     """Each frame goes to the shard that asks first."""
 
     fusable: bool = True
-    """Between equal shard counts the two operators may become one; no channel, no copy."""
+    """Between equal shard counts the two operators may be fused: no channel, no copy."""
 
 
 @dataclass(frozen=True)
@@ -66,23 +66,23 @@ class Node:
     kind: Kind
     what: Source | Operator | Sink
     shards: int | None = None
-    """None until planned: then what the user said, or as many as upstream."""
+    """None until planned; then what the user gave, or as many as upstream."""
     ordered: bool = False
     on_error: OnError = "fail"
     dead_letters: Sink | None = None
-    """Where records go that were left out, if they are to be kept."""
+    """Where rejected records go, if they are kept."""
     named: bool = True
-    """Its name was given, not made up from what it is and numbered."""
+    """Whether the user gave the name; otherwise it was derived from the class and numbered."""
     state: StateKind | None = None
-    """Where its state is kept, if it was said."""
+    """Where its state is kept, if the user chose that."""
     stops_at: Any = None
-    """Of a source: up to where it is read, in a run that ends when it has caught up."""
+    """For a source: where reading ends, in a run that ends when it has caught up."""
     part_of: str | None = None
-    """The operator that the user wrote, if this is only a part of it."""
+    """The operator that the user wrote, if this node is a part of it."""
 
     @property
     def written_as(self) -> str:
-        """The operator as the user knows it, for messages."""
+        """The operator by the name the user knows, for messages."""
         return self.part_of or self.name
 
 
@@ -95,9 +95,9 @@ class Edge:
     routing: Routing = OnDemand()
     output: str = OUT
     side: str = ""
-    """Which input of the receiver this is, for one that tells its inputs apart: `ctx.input`."""
+    """Which input of the receiver this is, for operators that tell inputs apart: `ctx.input`."""
     feedback: bool = False
-    """It leads back to where its records came from: it says nothing about the time."""
+    """Whether it leads back upstream; feedback edges carry no watermarks."""
 
     def __str__(self) -> str:
         return f"{self.sender} -> {self.receiver}"
@@ -121,7 +121,7 @@ class Graph:
         return [node for node in self.nodes.values() if node.kind is kind]
 
     def upstream_first(self) -> list[Node]:
-        """The nodes so that each comes after all that feed it; feedback does not count."""
+        """The nodes, each after all that feed it; feedback does not count."""
         forward = [edge for edge in self.edges if not edge.feedback]
         waiting = {name: sum(edge.receiver == name for edge in forward) for name in self.nodes}
         ready = [name for name, count in waiting.items() if count == 0]
@@ -137,7 +137,7 @@ class Graph:
         return [self.nodes[name] for name in order]
 
     def leads_to(self, name: str) -> set[str]:
-        """The nodes from which records come to this one, itself included."""
+        """The nodes from which records reach this one, itself included."""
         found = {name}
         waiting = [name]
         while waiting:

@@ -2,8 +2,8 @@
 
 Python's own hash changes from process to process, and Polars' from version to version, so both
 would scatter a key's records over shards after a restart. These hashes never change. A hash gives
-the group of a key, of which there are always as many, and the group its shard: so a key's place
-among other shards, when their number changes, can be told from the key alone.
+the key group, and the number of key groups is fixed; the group gives the shard. So when the number
+of shards changes, the new shard of a key follows from the key alone.
 """
 
 import datetime as dt
@@ -33,9 +33,9 @@ from everstream.state.canonical_key import (
 # loop takes the n-th byte of all texts together, so a column of short keys costs a few passes instead of
 # a call per text.
 LONGEST = 24
-"""Longer texts need too many passes: they are better hashed one by one."""
+"""Longer texts need too many passes: hashing them one by one is faster."""
 BLOCK = 8_192
-"""So many texts at a time: what the passes make of them stays in the cache."""
+"""Texts per block: the intermediate results of the passes stay in the cache."""
 
 _Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 _TABLE = np.array([zlib.crc32(bytes([n]), 0xFFFFFFFF) ^ 0xFFFFFFFF for n in range(256)], np.uint32)
@@ -66,10 +66,10 @@ def crc32_column(texts: pl.Series, start: int) -> _Array | None:
 
 
 def _advance(code: _Array, data: _Array, begins: _Array, lengths: _Array) -> None:
-    """Take in all bytes of some texts; `code` is changed in place."""
+    """Feed all bytes of some texts into `code`, in place."""
     shortest = int(lengths.min())
     for place in range(int(lengths.max())):
-        # Once some have ended only the others go on.
+        # Once some texts have ended, continue with the others.
         rows: Any = slice(None) if place < shortest else np.flatnonzero(lengths > place)
         some = code[rows]
         at = (some ^ data[begins[rows] + place]) & np.uint32(0xFF)
@@ -80,18 +80,18 @@ Hashes: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 KeySelector: TypeAlias = Callable[[Any], Hashable] | str | pl.Expr
 
 KEY_GROUPS = 128
-"""Groups of keys, unless a store has others: the most shards that keys can be spread over."""
+"""Default number of key groups: an upper bound on the shards of a keyed operator."""
 
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _NULL = np.uint64(3)
 _CACHE_LIMIT = 200_000
 _FEW_TEXTS = 512
-"""Up to here looking up each text costs less than setting up to hash them at once."""
+"""Up to this many, looking up each text is cheaper than setting up to hash them at once."""
 _MANY_TEXTS = 16_384
-"""Up to here looking up each text costs less than finding the distinct ones."""
+"""Up to this many, looking up each text is cheaper than finding the distinct ones."""
 _SMALL_FRAME = 16_384
-"""Values in a frame, up to which filtering its columns one by one is the faster way."""
+"""Up to this many values in a frame, filtering its columns one by one is faster."""
 _TEXT_CODES: dict[Any, int] = {}
 
 
@@ -130,25 +130,25 @@ def stable_hash(key: Any) -> int:
     if fields is not None:
         return stable_hash(fields)
     raise UserError(
-        f"a key must be {KINDS}, not {type(key).__name__} ({key!r}). Let key_by return such a value."
+        f"a key must be {KINDS}, not {type(key).__name__} ({key!r}). Return such a value in key_by."
     )
 
 
 class Keying:
-    """A key selector: from batches to keys, and from batches to one part per shard."""
+    """A key selector: maps batches to keys, and splits batches into one part per shard."""
 
     def __init__(self, selector: KeySelector, groups: int | None = KEY_GROUPS) -> None:
-        """groups: None for as many as there are shards, which older stores have."""
+        """groups: None for as many as there are shards, as in older stores."""
         self.selector = selector
         self.groups = groups
         self._cache: dict[int, dict[Any, int]] = {}
-        """Number of shards -> key -> shard: one keyed stream may feed several operators."""
+        """Number of shards -> key -> shard; one keyed stream may feed several operators."""
         self.failed_on: Batch | None = None
-        """The last batch that has records without a key: nothing was done with it yet."""
+        """The last batch that has records without a key, not processed yet."""
         self._kinds: set[type] = set()
-        """Types of keys that can be spread, of those that came."""
+        """The types of keys seen so far that can be hashed."""
         self._known: tuple[Batch, list[Hashable] | pl.Series] | None = None
-        """The last batch that was checked, and its keys as they were found."""
+        """The last batch that was checked, and its keys."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Keying, (self.selector, self.groups))
@@ -158,10 +158,10 @@ class Keying:
         return not callable(self.selector) or isinstance(self.selector, pl.Expr)
 
     def check(self, batch: Batch) -> None:
-        """Raise if a record has no key, or one that cannot be spread.
+        """Raise if a record has no key, or one that cannot be hashed.
 
-        The keys are kept until the next batch is checked: an operator that asks for them too does
-        not pay twice.
+        The keys are cached until the next batch is checked, so an operator that needs them too
+        does not pay twice.
         """
         self._known = None
         self._known = batch, self.key_column(batch) if self.on_columns else self.keys(batch)
@@ -186,13 +186,13 @@ class Keying:
         return column_keys(self._key_column(batch))
 
     def _check_kinds(self, keys: Sequence[Any]) -> None:
-        """Refuse kinds that cannot be spread with one shard already, where nobody hashes keys."""
+        """Refuse unsupported kinds of keys even with one shard, where keys are not hashed."""
         for kind in {*map(type, keys)} - self._kinds:
             stable_hash(next(key for key in keys if type(key) is kind))
             self._kinds.add(kind)
 
     def key_column(self, batch: Batch) -> pl.Series:
-        """The keys as one Polars column; a UserError if keys of its type cannot be spread."""
+        """The keys as one Polars column; a UserError if keys of its type cannot be hashed."""
         try:
             return self._key_column(batch)
         except Exception:
@@ -218,10 +218,10 @@ class Keying:
         return frame.select(self.selector).to_series()  # type: ignore[arg-type]
 
     def split(self, batch: Batch, shards: int, tolerant: bool = True) -> list[tuple[int, Batch]]:
-        """The batch cut into parts, one for each shard that gets any, order kept.
+        """Splits the batch into one part for each shard that gets any records; keeps their order.
 
-        tolerant: records without a key go to shard 0, where their operator does as its `on_error`
-        says. Otherwise the error is raised here: an operator may never look at its keys.
+        tolerant: records without a key go to shard 0, where the operator's `on_error` applies.
+        Otherwise the error is raised here, because an operator may never look at its keys.
         """
         if shards == 1:
             return [(0, batch)]
@@ -279,12 +279,12 @@ class Keying:
             try:
                 shard = cache.get(key)
             except TypeError:
-                shard = None  # Not hashable: the next line says so in words.
+                shard = None  # Not hashable: the next line raises an error that explains it.
             places.append(self._shard_of(key, shards) if shard is None else shard)
         return places
 
     def shards_of(self, keys: Sequence[Any], shards: int) -> Hashes:
-        """The shard of each of these keys, which are as `keys` gives them."""
+        """The shard of each of these keys, given in the form that `keys` returns."""
         hashes = hash_keys(keys) if self.on_columns else np.array([*map(stable_hash, keys)])
         return self._spread(hashes.astype(np.uint64), shards)
 
@@ -303,7 +303,7 @@ class Keying:
 
 
 def _joined(pieces: list[Batch], batch: Batch) -> Batch:
-    """Pieces of a batch, as it is: pieces of a list may have become columns on their own."""
+    """Joins pieces of a batch in the form of the batch: pieces of a list may have become columns."""
     frames = [piece for piece in pieces if isinstance(piece, pl.DataFrame)]
     if isinstance(batch, pl.DataFrame):
         return pl.concat(frames)
@@ -311,7 +311,7 @@ def _joined(pieces: list[Batch], batch: Batch) -> Batch:
 
 
 def _filtered(frame: pl.DataFrame, mask: Any) -> pl.DataFrame:
-    """These rows. Going through Polars' planner takes longer than filtering a small frame does."""
+    """These rows. For a small frame, Polars' planner takes longer than the filtering."""
     chosen = pl.Series(mask)
     if frame.height * frame.width > _SMALL_FRAME:
         return frame.filter(chosen)
@@ -322,7 +322,7 @@ def hash_column(column: pl.Series) -> Hashes:
     """A 64-bit hash of each value of a column, vectorised for numbers and strings.
 
     Equal keys have equal hashes whatever the type of the column: batches of one stream can
-    differ in it, if some hold only whole numbers, only nulls, or Decimals.
+    have different types, if some contain only whole numbers, only nulls, or Decimals.
     """
     if column.dtype == pl.Struct:
         code = np.zeros(len(column), dtype=np.uint64)
@@ -334,7 +334,7 @@ def hash_column(column: pl.Series) -> Hashes:
 
 
 def hash_keys(keys: Sequence[Any]) -> Hashes:
-    """What `hash_column` gives for a column of these values, which `Keying.keys` has made of one."""
+    """What `hash_column` gives for a column of these values, which come from `Keying.keys`."""
     hashes = np.empty(len(keys), dtype=np.uint64)
     kinds: dict[Any, list[int]] = {}
     for position, key in enumerate(keys):
@@ -378,7 +378,7 @@ _TEXTS = (pl.String, pl.Binary, pl.Categorical, pl.Enum)
 
 
 def _check_type(kind: Any, name: str) -> None:
-    """Raise a UserError if keys in a column of this type cannot be spread."""
+    """Raise a UserError if keys in a column of this type cannot be hashed."""
     if isinstance(kind, pl.Struct):
         for field in kind.fields:
             _check_type(field.dtype, f"{name}.{field.name}")
@@ -390,7 +390,7 @@ def _check_type(kind: Any, name: str) -> None:
 
 
 def _hash_floats(values: np.ndarray[Any, np.dtype[np.float64]]) -> Hashes:
-    """Whole numbers count as the integers they equal."""
+    """Whole numbers hash like the integers they equal."""
     values = np.where(np.isnan(values), np.nan, values)
     whole = (np.abs(values) < 2.0**63) & (np.trunc(values) == values)
     integers = np.where(whole, values, 0.0).astype(np.int64)
@@ -411,7 +411,7 @@ def _hash_decimals(column: pl.Series) -> Hashes:
 
 
 def _number_code(number: Decimal | Fraction) -> int:
-    """The code that the column of another type gives which holds this number, if one can."""
+    """The code of this number in a column of another type that can hold it, if there is one."""
     equal = equal_number(number)
     if isinstance(equal, int):
         return equal % 2**64
@@ -422,7 +422,7 @@ def _number_code(number: Decimal | Fraction) -> int:
 
 
 def _hash_texts(column: pl.Series) -> Hashes:
-    """Short ones are hashed all at once; long ones once each, and looked up: keys repeat."""
+    """Short texts are hashed all at once. Long ones are hashed once each and cached: keys repeat."""
     coded = column.cast(pl.String) if column.dtype in (pl.Categorical, pl.Enum) else column
     if len(coded) > _FEW_TEXTS:
         at_once = crc32_column(coded, 1 if coded.dtype == pl.Binary else 0)
@@ -461,7 +461,7 @@ def _mix(values: Hashes) -> Hashes:
 
 
 def key_selector(selector: Any, more: Sequence[Any]) -> KeySelector:
-    """What `key_by` was given, as one selector: several columns become one struct."""
+    """The arguments of `key_by` as one selector: several columns become one struct."""
     if more:
         return pl.struct(selector, *more)
     if isinstance(selector, str | pl.Expr) or callable(selector):

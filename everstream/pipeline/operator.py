@@ -1,8 +1,8 @@
 """Operators: what a user subclasses, and the context an operator is given.
 
 An operator sees batches (`process_batch`) or single records (`process`), emits through its
-context, and keeps whatever must survive a crash in its context's state. It never knows which
-engine runs it, which protocol checkpoints it, or how many shards it has unless it asks.
+context, and keeps what must survive a crash in its context's state. It does not know which engine
+runs it, which protocol checkpoints it, or how many shards it has unless it asks.
 """
 
 import math
@@ -34,14 +34,14 @@ V = TypeVar("V")
 StateKind: TypeAlias = Literal["memory", "disk"]
 """Where state is kept."""
 OUT = "out"
-"""The name of the output that records leave by unless another is named."""
+"""The name of the main output, which `emit` uses by default."""
 
 
 class Keyed(Generic[V]):
     """Declares keyed state on an Operator class: one value per key, kept across crashes.
 
-    With state="disk" it may have more keys than fit into memory (docs/guides/keep-large-state-on-disk.md). What the class says
-    counts before what `process(..., state=)` and the run say.
+    With state="disk" it may have more keys than fit into memory (docs/guides/keep-large-state-on-disk.md). This choice
+    overrides `process(..., state=)` and the option of the run.
 
     >>> class Total(es.Operator):
     ...     total = es.Keyed(init=int)
@@ -52,10 +52,10 @@ class Keyed(Generic[V]):
     >>> keyed.process(Total()).collect().run().collected()
     [(0, 0), (1, 1), (0, 2), (1, 4)]
 
-    When values change their form, say a new version, and how one of an earlier version becomes
-    one of it: `es.Keyed(init=dict, version=2, migrate=lambda value, version: {"total": value})`,
-    or step by step, `migrate={1: from_1_to_2, 2: from_2_to_3}`. Values in a checkpoint are
-    migrated when they are first touched, and saved as new from then on.
+    When the form of the values changes, raise `version` and give `migrate`, which converts a value
+    of an earlier version: `es.Keyed(init=dict, version=2, migrate=lambda value, version:
+    {"total": value})`, or step by step, `migrate={1: from_1_to_2, 2: from_2_to_3}`. A value from a
+    checkpoint is migrated when it is first used, and saved in the new form from then on.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class Keyed(Generic[V]):
         spread: Spread = "key",
         state: StateKind | None = None,
     ) -> None:
-        """spread: what becomes of it when the number of shards changes; "key" if its keys are those
-        of the records, "split", "union" or "broadcast" if they are others. state: where it is kept,
-        "memory" or "disk"; None: as the operator, or the run, says."""
+        """spread: how to redistribute it when the number of shards changes; "key" if its keys are
+        the keys of the records, otherwise "split", "union" or "broadcast". state: where it is kept,
+        "memory" or "disk"; None: as the operator or the run chooses."""
         if state not in (None, "memory", "disk"):
-            raise UserError(f"es.Keyed: state={state!r}: say 'memory' or 'disk'.")
+            raise UserError(f"es.Keyed: state={state!r}: use 'memory' or 'disk'.")
         self.init = init
         self.migration = Migration(version, migrate)
         self.spread: Spread = spread
@@ -83,7 +83,7 @@ class Keyed(Generic[V]):
 
     @property
     def kind(self) -> str:
-        """What a key's value is at first, as far as a word can say it."""
+        """The type of the initial value, as a word if possible."""
         if self.init is None:
             return "as it is put"
         return self.init.__name__ if isinstance(self.init, type) else "a function"
@@ -103,14 +103,14 @@ class Keyed(Generic[V]):
 
 @dataclass(slots=True)
 class Moment:
-    """When what is being processed came in: shared by all operators of a chain."""
+    """When the records being processed came in: shared by all operators of a chain."""
 
     born_s: float = 0.0
-    """By the wall clock; 0 if nobody knows. An operator that held records back says it anew."""
+    """By the wall clock; 0 if not known. An operator that held records back sets it again."""
 
 
 class Context:
-    """What an operator may ask for and do while it runs."""
+    """What an operator can use while it runs: emit, state, time and timers, rejects."""
 
     def __init__(
         self,
@@ -129,14 +129,14 @@ class Context:
         self.state = state
         self.keying = keying
         self.key: Hashable = None
-        """The key of the record in `process`, if the operator stands behind a key_by."""
+        """The key of the record in `process`, if the operator follows a key_by."""
         self.input = ""
         """Which input the batch in `process_batch` came from, if the operator has several."""
         self.watermark = NO_WATERMARK
-        """How far event time has come, in microseconds: all that comes later is not before it."""
+        """Event time so far, in microseconds: later records are not before it, unless late."""
         self.judged: RecordWatermarks | None = None
         """The watermark that each record of the batch in `process_batch` is judged by, if an
-        `event_time` of this chain has said it: for operators with `keeps_rows`."""
+        `event_time` of this chain provides it: for operators with `keeps_rows`."""
         self.announced = NO_WATERMARK
         """The watermark given to `advance_watermark`."""
         self.wanted_at_s = math.inf
@@ -145,11 +145,11 @@ class Context:
         self._clock_s = clock_s
         self.moment = moment if moment is not None else Moment()
         self.asked_time = False
-        """Whether processing time matters here: then a checkpoint says how late it was."""
+        """Whether the operator uses processing time: then a checkpoint records the time reached."""
         self.skipped = 0
-        """Records that were left out so far, also before the last failure."""
+        """Records rejected so far, including before the last failure."""
         self.settings: Mapping[str, Mapping[str, str]] = {}
-        """Operator -> setting -> value: what can be tuned, as it is now."""
+        """Operator -> setting -> value: what can be tuned, with its present value."""
         self._tuning: list[dict[str, str]] = []
         self._rejected: list[Rejected] = []
         self._reading: tuple[list[Any], Iterator[Any]] = ([], iter(()))
@@ -158,22 +158,22 @@ class Context:
         self._output = OUT
 
     def emit(self, record: Any, output: str = OUT) -> None:
-        """Send one record on."""
+        """Emit one record."""
         if output != self._output:
             self._flush()
             self._output = output
         self._records.append(record)
 
     def emit_batch(self, batch: Batch, output: str = OUT) -> None:
-        """Send a whole batch on."""
+        """Emit a whole batch."""
         self._flush()
         if len(batch):
             self._emitted.append((output, batch, None))
 
     def emit_rows(self, batch: Batch, rows: pl.Series | None = None, output: str = OUT) -> None:
-        """Send on, for each record of the batch in `process_batch`, one that stands for it.
+        """Emit one record for each record of the batch in `process_batch`.
 
-        rows: a mask of those that are sent on; None for all. For operators with `keeps_rows`.
+        rows: a mask of the records that are kept; None for all. For operators with `keeps_rows`.
         """
         self._flush()
         if len(batch):
@@ -199,10 +199,10 @@ class Context:
         self.announced = max(self.announced, watermark)
 
     def call_at(self, time_s: float) -> None:
-        """Have `on_timer` called at this processing time; the earliest such wish counts.
+        """Have `on_timer` called at this processing time; the earliest request counts.
 
-        Wishes are not kept across a crash: say them again in `on_start`. When all input has ended
-        a pending wish is dropped: emit what still waits in `on_end`.
+        Requests are lost in a crash: make them again in `on_start`. When all input has ended, a
+        pending request is dropped: emit what is still waiting in `on_end`.
         """
         self.asked_time = True
         self.wanted_at_s = min(self.wanted_at_s, time_s)
@@ -216,10 +216,10 @@ class Context:
         batch: int | None = None,
         interval: str | float | None = None,
     ) -> None:
-        """Change how fast sources give (`frequency`, `pattern`) and how records are batched.
+        """Change how fast sources produce (`frequency`, `pattern`) and how records are batched.
 
-        For all operators that have such a setting, or for the one that is named. It is recorded in
-        the store first, and takes effect in all processes a moment later.
+        Applies to all operators that have such a setting, or to the one that is named. It is
+        recorded in the store first, and takes effect in all processes a moment later.
         """
         said = {"frequency": frequency, "pattern": pattern, "batch": batch, "interval": interval}
         before = f"{operator}." if operator is not None else ""
@@ -230,12 +230,12 @@ class Context:
             self._tuning.append(wishes)
 
     def take_tuning(self) -> list[dict[str, str]]:
-        """What was asked for with `tune` since the last call. For engines."""
+        """The requests made with `tune` since the last call. For engines."""
         wishes, self._tuning = self._tuning, []
         return wishes
 
     def reading(self, batch: Batch) -> Iterator[Any]:
-        """Iterates over the records so that an error report can name the one that failed."""
+        """Iterate over the records, so that an error report can name the one that failed."""
         records = records_of(batch)
         iterator = iter(records)
         self._reading = (records, iterator)
@@ -243,34 +243,34 @@ class Context:
 
     @property
     def record(self) -> Any:
-        """The record being read, if `reading` is under way; it costs nothing until asked."""
+        """The record being read, while `reading` is in use; costs nothing until used."""
         records, iterator = self._reading
         position = len(records) - length_hint(iterator) - 1
         return records[position] if 0 <= position < len(records) else None
 
     def show(self, record: Any) -> None:
-        """An error that is about to be raised is this record's. For engines."""
+        """Name the record that an error about to be raised belongs to. For engines."""
         self._reading = ([record], iter(()))
 
     def reject(self, record: Any, error: Exception) -> None:
-        """Leave a record out as `on_error` says: raise the error, count it, or keep it as well."""
+        """Reject a record as `on_error` demands: raise the error, count it, or also keep it."""
         if not self.tolerates(error):
             raise error
         self.leave_out(Rejected(record, describe(error)))
 
     def tolerates(self, error: Exception) -> bool:
-        """A fault of the environment, or of ours, is not the record's: it is never skipped."""
+        """Whether the record may be blamed: faults of the environment or of Everstream never are."""
         fault = isinstance(error, EverstreamError) and not isinstance(error, UserError)
         return self.on_error != "fail" and not fault
 
     def leave_out(self, rejected: Rejected) -> None:
-        """Count what was rejected, and keep it if it is to become a dead letter."""
+        """Count rejected records, and keep them if they become dead letters."""
         self.skipped += rejected.records
         if self.on_error == "dead_letter":
             self._rejected.append(rejected)
 
     def skip(self, record: Any, error: Exception) -> None:
-        """Leave a record out, and count it, whatever `on_error` says."""
+        """Leave a record out and count it, regardless of `on_error`."""
         self.leave_out(Rejected(record, describe(error)))
 
     def take_rejected(self) -> list[Rejected]:
@@ -279,14 +279,14 @@ class Context:
         return rejected
 
     def mark(self) -> tuple[int, int, str]:
-        """How much has been emitted, for `forget_since`."""
+        """The present position in the output, for `forget_since`."""
         return len(self._emitted), len(self._records), self._output
 
     def forget_since(self, mark: tuple[int, int, str]) -> None:
-        """Take back what was emitted since then."""
+        """Discard what was emitted since then."""
         batches, records, output = mark
         if len(self._emitted) > batches:
-            # What had been waiting at the mark was flushed first, with what came after it.
+            # Records waiting at the mark were flushed first, together with what came after them.
             flushed = self._emitted[batches][1]
             self._records = list(flushed[:records]) if records else []
             self._output = output
@@ -296,7 +296,7 @@ class Context:
             self._output = output
 
     def join_since(self, mark: tuple[int, int, str]) -> None:
-        """Join what was emitted since then in small pieces, output by output."""
+        """Join the small pieces emitted since then, output by output."""
         self._flush()
         pieces = self._emitted[mark[0] :]
         if any(judged is not None for _, _, judged in pieces):
@@ -309,11 +309,11 @@ class Context:
         ]
 
     def take_emitted(self) -> list[tuple[str, Batch]]:
-        """What was emitted by the step that is over now. For engines."""
+        """What the step that has just ended emitted. For engines."""
         return [(output, batch) for output, batch, _ in self.take_judged()]
 
     def take_judged(self) -> list[tuple[str, Batch, RecordWatermarks | None]]:
-        """The same, with the watermarks that the records are judged by where those are known."""
+        """The same, with the watermarks that the records are judged by, where known."""
         self._flush()
         self._reading = ([], iter(()))
         emitted, self._emitted = self._emitted, []
@@ -328,7 +328,7 @@ class Context:
 class Operator:
     """A stage of a pipeline. Override `process` or `process_batch`, and the hooks you need.
 
-    State belongs in `ctx.state` or in a declared `es.Keyed`; plain attributes are lost in a
+    Keep state in `ctx.state` or in a declared `es.Keyed`; plain attributes are lost in a
     crash. Do not change records in place: another branch may hold the same objects.
 
     >>> class Distinct(es.Operator):
@@ -342,25 +342,25 @@ class Operator:
     """
 
     max_shards: int | None = None
-    """The most shards it can have; None for any number."""
+    """The largest number of shards it can have; None for any number."""
     repeatable = False
-    """Whether a batch that failed may be processed again, in pieces: it changes no state."""
+    """Whether a failed batch may be processed again, in pieces, because it changes no state."""
     pure = False
-    """Whether the same batch always gives the same output: no state, no chance, no clock."""
+    """Whether the same batch always gives the same output: no state, no randomness, no clock."""
     keeps_rows = False
-    """Whether it sends on the records it is given, or one for each, with `ctx.emit_rows`."""
+    """Whether it emits the records it is given, or one for each, with `ctx.emit_rows`."""
     judges_lateness = False
-    """Whether it looks at `ctx.judged`."""
+    """Whether it uses `ctx.judged`."""
     whole_batches = False
-    """Whether its batches must come as its source gave them, however long they take."""
+    """Whether it must get batches exactly as the source made them, however long they take."""
     record_by_record = False
-    """Whether `process_batch` gives the same wherever a batch begins and ends."""
+    """Whether the output of `process_batch` is independent of where batches begin and end."""
     spread: Spread | None = None
-    """What becomes of `ctx.state` when the number of shards changes: "key" if its keys are those of
-    the records; "split": each entry goes to one shard; "union": all entries go to every shard;
-    "broadcast": all shards have the same. None: then the number cannot change once it has entries."""
+    """How to redistribute `ctx.state` when the number of shards changes. "key": its keys are the
+    keys of the records; "split": each entry goes to one shard; "union": all entries go to every shard;
+    "broadcast": all shards have the same. None: the number cannot change once there are entries."""
     announces_watermarks = False
-    """Whether those behind get the watermark of `ctx.advance_watermark`, not that of the input."""
+    """Whether operators downstream get the watermark of `ctx.advance_watermark`, not the input's."""
     why_in_memory: str | None = None
     """Why its state cannot be kept on disk; None if it can."""
 
@@ -369,7 +369,7 @@ class Operator:
         raise TypeError(f"{type(self).__name__} must define process or process_batch")
 
     def process_batch(self, batch: Batch, ctx: Context) -> None:
-        """Handle a batch. As given here: calls `process` for each record."""
+        """Handle a batch. Default: calls `process` for each record."""
         process = self.process
         tolerant = ctx.on_error != "fail" or type(self).on_error is not Operator.on_error
         mark = ctx.mark()
@@ -387,10 +387,10 @@ class Operator:
                 ctx.leave_out(Rejected(record, describe(error)))
 
     def describe_state(self) -> dict[str, Any] | None:
-        """What state that is saved here belongs to, as plain JSON; None if none is ever saved.
+        """Describes the operator's saved state as plain JSON; None if it never saves any.
 
-        A later run goes on from a checkpoint only if this is still the same. As given here: the
-        class and what it declares with `es.Keyed`; None if it is `repeatable` or `pure`.
+        A later run resumes from a checkpoint only if this is unchanged. Default: the class and
+        what it declares with `es.Keyed`; None if it is `repeatable` or `pure`.
         """
         if self.repeatable or self.pure:
             return None
@@ -403,18 +403,18 @@ class Operator:
         return {**about, **({"versions": later} if later else {})}
 
     def goes_on_from(self, before: dict[str, Any] | None) -> None:
-        """What `describe_state` said when my state was saved, if it was something else than now.
+        """Receives what `describe_state` returned when the state was saved, if it has changed since.
 
-        Called before each run; a difference is there only where a rule carries the state over.
+        Called before each run. It differs only if a rule migrates the state.
         """
 
     def redistribute(
         self, parts: Mapping[int, Mapping[str, Entries]], place: Place
     ) -> dict[str, dict[Any, Any]]:
-        """The share of this place in what the shards before it kept, when their number has changed.
+        """This shard's part of the state of the earlier shards, when their number has changed.
 
-        `parts`: for each earlier shard the entries of every state by its name, of `ctx.state` under
-        "ctx.state". As given here: as `spread`, of the class and of each `es.Keyed`, says.
+        `parts`: for each earlier shard, the entries of every state by its name (`ctx.state` is
+        "ctx.state"). Default: as `spread`, of the class and of each `es.Keyed`, says.
         """
         spreads: dict[str, Spread | None] = {
             name: declared.spread for name, declared in declared_state(type(self)).items()
@@ -428,62 +428,62 @@ class Operator:
         }
 
     def on_start(self, ctx: Context) -> None:
-        """Before the first record of each generation, after state was restored."""
+        """Called before the first record of each generation, after the state was restored."""
 
     def on_end(self, ctx: Context) -> None:
-        """All inputs have ended; the last chance to emit.
+        """Called when all inputs have ended: the last chance to emit.
 
-        Timers that are pending are dropped after this, and `on_timer` is not called any more.
+        Pending timers are dropped after this, and `on_timer` is not called any more.
         """
 
     def on_watermark(self, watermark: int, ctx: Context) -> None:
-        """Event time has come to here: no record before it will come, unless it is late.
+        """Event time has reached this watermark: no earlier record will come, unless it is late.
 
         Called with `es.END_OF_TIME` when all inputs have ended, before `on_end`.
         """
 
     def on_timer(self, now_s: float, ctx: Context) -> None:
-        """The time asked for with `ctx.call_at` has come; never after `on_end`."""
+        """Called at the time requested with `ctx.call_at`; never after `on_end`."""
 
     def tunable(self) -> dict[str, str]:
-        """What can be changed while running, by name, with the values it was made with, in words."""
+        """What can be changed while running: name -> initial value, as text."""
         return {}
 
     def on_tune(self, settings: Mapping[str, str], ctx: Context) -> None:
-        """These settings of mine have been changed; also called before `on_start`'s first record.
+        """Called when these settings have changed, and also before the first record.
 
-        Nothing of it is saved with my state: I am told again after a failure.
+        Settings are not saved with the state: after a failure it is called again.
         """
 
     def on_stop(self, ctx: Context) -> None:
-        """This shard is going away in good order; close what you opened."""
+        """This shard ends in an orderly way: close what you opened."""
 
     def on_error(self, error: Exception, record: Any, ctx: Context) -> None:
-        """`process` raised. Raise to fail, or return to leave the record out.
+        """Called when `process` raised. Raise to fail, or return to leave the record out.
 
-        As given here: what the operator's `on_error=` option says; without one, it raises.
+        Default: applies the operator's `on_error=` option; without one, it raises.
         """
         if not ctx.tolerates(error):
             raise error
 
     def before_checkpoint(self, ctx: Context) -> None:
-        """State is about to be saved: put what belongs to it and is kept elsewhere into it.
+        """Called right before the state is saved: put everything that belongs to it into it.
 
-        Nothing can be emitted here: the checkpoint's place in the stream is fixed already.
+        You cannot emit here: the checkpoint's position in the stream is already fixed.
         """
 
     def on_checkpoint(self, checkpoint: int, ctx: Context) -> None:
-        """My checkpoint of this number is durable."""
+        """This shard's checkpoint with this number is durable."""
 
     def on_commit(self, checkpoint: int, ctx: Context) -> None:
         """Everything up to this checkpoint is stable: it will never be rolled back."""
 
 
 def without_key(batch: Batch, keying: Keying, ctx: Context) -> list[int]:
-    """The rows that have no key: they were left out as `on_error` says.
+    """The rows without a key, after rejecting them as `on_error` demands.
 
-    Also for operators that never look at a key: whether a record passes must not depend on that, nor
-    on the number of shards.
+    Also for operators that never look at a key: whether a record passes must depend neither on
+    that nor on the number of shards.
     """
     try:
         keying.check(batch)
@@ -502,12 +502,12 @@ def without_key(batch: Batch, keying: Keying, ctx: Context) -> list[int]:
 
 
 def process_tolerantly(operator: Operator, batch: Batch, ctx: Context) -> None:
-    """`process_batch` for an operator whose records may be left out.
+    """`process_batch` for an operator whose records may be rejected.
 
-    The whole batch is tried first. If that fails, one that changes no state gets the batch again
-    in pieces, so that only the records at fault are left out; so does any other if the keys of the
-    batch could not be told, which comes first. Else it is not asked again: what it raised for a
-    batch, rather than for a record, costs it the batch.
+    The whole batch is tried first. If it fails, an operator that changes no state gets the batch
+    again in pieces, so that only the records at fault are rejected. The same applies to any
+    operator if computing the keys failed, because that comes first. Otherwise there is no retry:
+    an error raised for a batch, rather than for a record, rejects the batch.
     """
     mark, judged = ctx.mark(), ctx.judged
     try:
@@ -521,8 +521,8 @@ def process_tolerantly(operator: Operator, batch: Batch, ctx: Context) -> None:
             for record in records_of(batch):
                 ctx.leave_out(Rejected(record, describe(error)))
             return
-        # Slicing rows off a DataFrame one by one is slow, halving it is not; a list is read
-        # record by record, so that a function sees no record more than twice.
+        # Slicing rows off a DataFrame one by one is slow, halving it is not. A list is read
+        # record by record, so a function sees no record more than twice.
         step = -(-len(batch) // 2) if isinstance(batch, pl.DataFrame) else 1
         for start in range(0, len(batch), step):
             piece = slice(start, start + step)
@@ -535,7 +535,7 @@ def bind_state(
     operator: Operator,
     keystore: Callable[[str, Callable[[], Any] | None, Migration], StateBackend[Any, Any]],
 ) -> None:
-    """Give an operator's declared state its key stores: keystore makes or finds one by its name."""
+    """Give an operator's declared state its key stores; keystore makes or finds one by name."""
     operator.__dict__["_keyed"] = {
         name: keystore(name, declared.init, declared.migration)
         for name, declared in declared_state(type(operator)).items()
@@ -543,7 +543,7 @@ def bind_state(
 
 
 def declared_state(kind: type[Operator]) -> dict[str, Keyed[Any]]:
-    """What a class and those it inherits from declare with `Keyed`, by name."""
+    """What a class and its base classes declare with `Keyed`, by name."""
     found: dict[str, Keyed[Any]] = {}
     for one in kind.__mro__:
         for name, declared in vars(one).items():

@@ -54,7 +54,7 @@ class Text:
     """How a value is written outside Python.
 
     `parse` takes a text, or a value as TOML has it, and returns a value that JSON can hold. It raises a
-    UserError that says what is wrong; the caller adds where the value was written.
+    UserError that explains what is wrong; the caller adds where the value was written.
     """
 
     parse: Callable[[Any], Any]
@@ -131,7 +131,7 @@ def _either(given: object, other: Callable[[object], Any]) -> Any:
 def _choice(*words: str, unit: str = "") -> Text:
     def parse(given: object) -> str:
         if given not in words:
-            raise UserError(f"say one of {', '.join(words)}.")
+            raise UserError(f"use one of {', '.join(words)}.")
         return str(given)
 
     return Text(parse, unit=unit, choices=words)
@@ -179,7 +179,7 @@ class Setting:
     help: str
     text: Text
     default: str
-    """In words, for people."""
+    """As text, for people."""
     option: str = ""
     """The keyword of the option that it is, or is a part of."""
     group: str = ""
@@ -193,7 +193,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Definition:
-    """All there is to know of an option besides its type and its default."""
+    """Everything about an option besides its type and its default."""
 
     help: str
     text: Text | None = None
@@ -202,13 +202,13 @@ class Definition:
     shown: str = ""
     """The default in words."""
     keyword: str = ""
-    """Its name outside its group, if that is another one than inside."""
+    """Its name outside its group, if it differs from the one inside."""
     variable: str = ""
-    """Its environment variable, if that is not made from the name."""
+    """Its environment variable, if it is not derived from the name."""
     flag: bool = True
     for_one_run: bool = False
     parts: tuple[Setting, ...] = ()
-    """Its further settings."""
+    """Its other settings."""
 
 
 def option(help: str, text: Text | None = None, **more: Any) -> dict[str, Definition]:
@@ -290,7 +290,7 @@ class Recovery:
     max_restarts: int = field(
         default=3,
         metadata=option(
-            "Failures within restart_window from which the run recovers; with one more it fails.",
+            "Failures within restart_window from which the run recovers; one more and it fails.",
             _whole(0, "failures"),
         ),
     )
@@ -301,7 +301,7 @@ class Recovery:
     heartbeat_timeout: str | float = field(
         default="10s",
         metadata=option(
-            "Start a worker again that has not sent a heartbeat for this long; longer where functions hold "
+            "Restart a worker that has not sent a heartbeat for this long; use more where functions hold "
             "Python's interpreter lock for seconds.",
             DURATION,
         ),
@@ -330,7 +330,7 @@ class Recovery:
     tolerable_checkpoint_failures: int = field(
         default=100,
         metadata=option(
-            "Checkpoints in a row that may fail, for example because the store is full; with one more the "
+            "Checkpoints in a row that may fail, for example because the store is full; one more and the "
             "run fails.",
             _whole(0, "checkpoints"),
         ),
@@ -346,7 +346,7 @@ class Recovery:
 
 @dataclass(frozen=True)
 class Upgrade:
-    """What becomes of the state in a store when the pipeline has changed.
+    """What happens to the state in a store when the pipeline has changed.
 
     >>> es.Upgrade(renamed={"count": "total"}).drop_state
     ()
@@ -474,8 +474,8 @@ class RunOptions:
     state: StateKind | None = field(
         default=None,
         metadata=option(
-            "Where operators keep their state unless they say it themselves; on disk it may be larger than "
-            "memory.",
+            "Where operators keep their state unless they choose it themselves; on disk it may be larger "
+            "than memory.",
             _choice(*get_args(StateKind)),
             shown="memory",
         ),
@@ -492,7 +492,7 @@ class RunOptions:
         default=None,
         metadata=option(
             "caught-up: process everything that is there now, take a checkpoint and end; in Python also a "
-            "function of the run's RunStatus that returns True when the run shall stop.",
+            "function of the run's RunStatus that returns True to stop the run.",
             _choice(CAUGHT_UP),
             shown="none",
         ),
@@ -553,7 +553,7 @@ class RunOptions:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> RunOptions:
-        """The options that these settings, parsed, stand for; all others have their defaults."""
+        """The options for these parsed settings; all others have their defaults."""
         values = {name: value for name, value in settings.items() if name not in _CHECKPOINTING}
         if not _CHECKPOINTING.isdisjoint(settings):
             values["checkpoint"] = in_words(
@@ -620,7 +620,7 @@ class Place:
     """Where the value of a keyword is in `RunOptions`."""
 
     group: str
-    """Empty for what is in no group."""
+    """Empty for options that are in no group."""
     field: str
     default: Any
 
@@ -640,7 +640,7 @@ def _fields() -> Iterable[tuple[str, Field[Any]]]:
 def _in_words(default: Any) -> str:
     if isinstance(default, bool):
         return "yes" if default else "no"
-    assert default is not None, "say in words what its default means: shown="
+    assert default is not None, "describe the meaning of its default: shown="
     return str(default)
 
 

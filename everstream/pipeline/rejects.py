@@ -1,9 +1,8 @@
 """Records that cannot be handled: fail, skip them, or keep them as dead letters.
 
-A source rejects what it cannot parse, an operator what its function raised on, a sink what it cannot
-store exactly. `fail` ends the
-run with an error that shows the record; `skip` counts it; `dead_letter` counts it and keeps it
-in the store, with the error, exactly as often as the record itself counts: once.
+A source rejects what it cannot parse, an operator what its function raised on, a sink what it
+cannot store exactly. `fail` ends the run with an error that shows the record; `skip` counts it;
+`dead_letter` counts it and keeps it in the store, with the error, exactly once.
 """
 
 from dataclasses import dataclass
@@ -26,16 +25,16 @@ def checked(on_error: Any, where: str) -> OnError:
 
 @dataclass(frozen=True)
 class Rejected(Saved, word="rejected"):
-    """Input that was left out, and why."""
+    """Input that was rejected, and why."""
 
     record: Any
     error: str
     place: str = ""
-    """Where a source found it: file and line, or table and key."""
+    """Where a source read it: file and line, or table and key."""
     records: int = 1
-    """How many records this stands for: a broken Parquet row group has many."""
+    """How many records this represents: a broken Parquet row group has many."""
 
 
 def describe(error: BaseException) -> str:
-    """An exception as one would say it: its kind and its words."""
+    """An exception in one line: its type and its message."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

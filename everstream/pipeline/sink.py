@@ -1,10 +1,10 @@
-"""Where records go: the interface every sink fills, and the three honest kinds of delivery.
+"""Where records go: the interface of every sink, and the three kinds of delivery.
 
 An exactly-once writer collects records into a transaction. `prepare` closes the transaction at
-the instant of a checkpoint; it is made durable in the background (`Committable.persist`) before
-that checkpoint counts; and it is committed only with a `Permit`, which exists only for
-checkpoints that can no longer be rolled back. Committing twice must be harmless. Idempotent
-sinks (keyed upsert) and at-least-once sinks (callbacks) need no transactions.
+the instant of a checkpoint. `Committable.persist` makes it durable in the background before that
+checkpoint counts. It is committed only with a `Permit`, which exists only for checkpoints that can
+no longer be rolled back. Committing twice must be harmless. Idempotent sinks (keyed upsert) and
+at-least-once sinks (callbacks) need no transactions.
 """
 
 from abc import ABC, abstractmethod
@@ -19,7 +19,7 @@ from everstream.state.saved import Saved
 
 
 class Delivery(Enum):
-    """What a sink promises when there are failures."""
+    """What a sink guarantees when there are failures."""
 
     EXACTLY_ONCE = "exactly-once"
     IDEMPOTENT = "idempotent"
@@ -29,29 +29,29 @@ class Delivery(Enum):
 @final
 @dataclass(frozen=True, init=False)
 class Permit:
-    """The right to show everything up to this checkpoint to the world.
+    """The right to make everything up to this checkpoint visible.
 
-    Only the core makes one, from a `Stable` event or from restoring a stable checkpoint; it
+    Only the core makes one, from a `Stable` event or from restoring a stable checkpoint. It
     cannot be made by hand, nor sent to another process.
     """
 
     checkpoint: int
     takes_back: bool
-    """Later checkpoints may have been shown, and were given up: the store went back to this one. If
-    not, nothing was shown since, and `recover` need not look for it."""
+    """Whether later checkpoints may have been committed before the store was rewound to this one. If
+    not, nothing was committed since, and `recover` need not look for it."""
 
     def __init__(self, *_: object, **__: object) -> None:
         raise TypeError(
-            "a permit cannot be made by hand: the engine hands it to commit and recover"
+            "a permit cannot be made by hand: the engine passes it to commit and recover"
         )
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a permit is good in the process it was given to, and nowhere else")
+        raise TypeError("a permit is valid only in the process it was given to")
 
 
 @dataclass(frozen=True)
 class SinkShard(Saved, word="sink-shard"):
-    """Who a writer is. The names it writes must hold all of this, so that no two collide."""
+    """Identifies a writer. The names it writes must contain all of this, so that no two collide."""
 
     pipeline: str
     operator: str
@@ -63,10 +63,10 @@ class SinkShard(Saved, word="sink-shard"):
 
 
 class Committable(ABC):
-    """Records closed off at one checkpoint, waiting to be committed. Must pickle.
+    """Records of one checkpoint, waiting to be committed. Must pickle.
 
-    `persist`, `commit` and `abort` run on a background thread while the writer goes on writing
-    its next transaction: they must not share anything changeable with the writer.
+    `persist`, `commit` and `abort` run on a background thread while the writer writes its next
+    transaction: they must not share mutable state with the writer.
     """
 
     checkpoint: int
@@ -76,51 +76,51 @@ class Committable(ABC):
 
     @abstractmethod
     def commit(self, permit: Permit) -> None:
-        """Show the records to the world. May be called again after it succeeded: harmless."""
+        """Make the records visible. May be called again after it succeeded: must be harmless."""
 
     @abstractmethod
     def abort(self) -> None:
-        """Forget the records. May be called again: harmless."""
+        """Discard the records. May be called again: must be harmless."""
 
 
 class Writer(ABC):
-    """One shard's hand on a sink."""
+    """Writes the records of one shard to a sink."""
 
     def keep_moment(self, moment: Moment) -> None:
-        """Called once, before `write`: tells, while that runs, when what it is given came in.
+        """Called once, before `write`. While `write` runs, `moment` has the arrival time of its records.
 
-        For writers that measure.
+        For writers that measure latency.
         """
 
     @abstractmethod
     def write(self, batch: Batch) -> None:
-        """Take these records (exactly-once: into the open transaction).
+        """Write these records (exactly-once: into the open transaction).
 
-        Raise `RefusedRecords` to take none of them because some cannot be stored exactly: what the
-        sink's `on_error` says is done with those, and the others are written again.
+        Raise `RefusedRecords` to write none of them because some cannot be stored exactly. The
+        sink's `on_error` is applied to those, and the others are written again.
         """
 
     def saved(self) -> Any:
-        """What the next checkpoint keeps besides transactions, as plain JSON; None for nothing."""
+        """What the next checkpoint saves besides transactions, as plain JSON; None for nothing."""
         return None
 
     def restore(self, saved: Any) -> None:
-        """What `saved` gave at the checkpoint this generation begins with; before `recover`."""
+        """Receives what `saved` returned at the checkpoint being restored; called before `recover`."""
 
     def prepare(self, checkpoint: int) -> Committable | None:
-        """Close the open transaction at this checkpoint and open the next; fast, no fsync here.
+        """Close the open transaction at this checkpoint and open the next. Be fast: no fsync here.
 
-        None if nothing was written, or if the sink has no transactions.
+        Return None if nothing was written, or if the sink has no transactions.
         """
         return None
 
     def recover(self, transactions: Sequence[Committable], permit: Permit) -> Sequence[Committable]:
-        """Make the outside world show exactly what the permit says.
+        """Make the output show exactly what the permit covers.
 
         Called once, before the first `write` of a new generation, also at the very first start
         (then with no transactions). Commits those of the given transactions that the permit
-        covers (they may have been committed before) and removes whatever else this shard left
-        behind from later checkpoints or other generations, prepared or committed. Gives back the
+        covers (they may have been committed before). Removes everything else that this shard left
+        behind from later checkpoints or other generations, prepared or committed. Returns the
         transactions that no permit covers yet, ready to be committed by this generation.
         """
         return ()
@@ -128,13 +128,13 @@ class Writer(ABC):
     def adopt(self, transactions: Sequence[Committable]) -> Sequence[Committable]:
         """Make transactions that a writer in another process has prepared ready to be committed here.
 
-        They were pickled on their way. Whoever leaves a folder or a connection out of that gives
-        it back here, as `recover` does. As given here: they need nothing.
+        They were pickled on the way. If pickling leaves out a folder or a connection, set it again
+        here, as `recover` does. Default: returns them unchanged.
         """
         return transactions
 
     def close(self) -> None:
-        """Let go of files and connections; the open transaction is given up."""
+        """Close files and connections, and abandon the open transaction."""
 
 
 class Sink(ABC):
@@ -152,7 +152,7 @@ class Sink(ABC):
     """
 
     delivery: Delivery = Delivery.AT_LEAST_ONCE
-    """What it promises when there are failures."""
+    """What it guarantees when there are failures."""
     max_shards: int | None = None
     """How many shards can write to this sink; None for any number."""
 
@@ -161,39 +161,39 @@ class Sink(ABC):
         """The writer for one shard."""
 
     def columns(self, who: SinkShard) -> Any:
-        """What decides how this sink stores rows, for whatever takes its place; None if it has none.
+        """What decides how this sink stores rows, for a sink that replaces it; None if nothing does.
 
-        Of the class `connectors.columns.Columns`. Reads and changes nothing but the store of the run.
+        Returns a `connectors.columns.Columns`. Reads and changes only the store of the run.
         """
         return None
 
     def as_sink(self) -> "Sink":
-        """What a stream ends in; raises a UserError for options that a sink does not take."""
+        """The sink a stream ends in; raises a UserError for options that a sink does not take."""
         return self
 
     def check(self) -> None:
-        """Raise a UserError that says what to fix if this sink cannot work."""
+        """Raise a UserError that explains the fix if this sink cannot work."""
 
     def describe_output(self) -> dict[str, Any]:
-        """What transactions that are saved here belong to, as plain JSON, without any secret.
+        """Describes what saved transactions belong to, as plain JSON without secrets.
 
-        A later run goes on from a checkpoint only if this is still the same. As given here: the
-        class, and what it promises.
+        A later run resumes from a checkpoint only if this is unchanged. Default: the class and its
+        delivery guarantee.
         """
         return {"sink": type(self).__name__, "delivery": self.delivery.value}
 
     def start_fresh(self, pipeline: str, operator: str, store: str, replace: bool) -> None:
-        """Called on the driver before a run that starts from nothing.
+        """Called on the driver before a run that does not resume from a checkpoint.
 
-        If output of an earlier run of this pipeline and operator is there: with `replace`
-        remove it, else raise a UserError that says how to go on (--fresh, which deletes it, or
-        another folder). Never touch anything this sink did not write.
+        If there is output of an earlier run of this pipeline and operator: with `replace`, remove
+        it; otherwise raise a UserError that tells the user what to do (--fresh, which deletes it,
+        or another folder). Never touch anything this sink did not write.
         """
 
     def before_resume(self, pipeline: str, operator: str, store: str) -> None:
-        """Called on the driver before a run that goes on from a checkpoint in this store.
+        """Called on the driver before a run that resumes from a checkpoint in this store.
 
-        Raises a UserError if the output belongs to a run with another store by now.
+        Raise a UserError if the output now belongs to a run with another store.
         """
 
     def check_resume(
@@ -201,29 +201,29 @@ class Sink(ABC):
     ) -> None:
         """Called on the driver after `before_resume`: shard -> the checkpoint the run resumes from.
 
-        Raises a UserError if the sink has shown what came later and cannot take it back. All sinks
-        are asked before any of them takes anything back, so a rewind can still be undone.
+        Raise a UserError if the sink has committed later output and cannot remove it. All sinks
+        are asked before any of them removes anything, so a rewind can still be undone.
         """
 
     def left_behind(self, pipeline: str, operator: str, store: str) -> str | None:
         """What `start_fresh` with `replace` would delete, in words ("3 part files in 'out'").
 
-        Shown before somebody who says --fresh is asked whether that is meant; None if nothing.
+        Shown to a user who passes --fresh, before asking for confirmation; None if nothing.
         """
         return None
 
     def audit_copy(self, label: str) -> "Sink | None":
-        """The same sink with a place of its own beside the real one, for an audit.
+        """The same sink with a separate location beside the real one, for an audit.
 
-        `label` is made of letters, digits and hyphens, and part of the place's name. The place is
-        made when it is needed, `results` gives what was committed there, and `clear_audit_copy` removes
-        it. None, as given here, for a sink that has no such place.
+        `label` consists of letters, digits and hyphens, and is part of the location's name. The
+        location is created when needed, `results` returns what was committed there, and
+        `clear_audit_copy` removes it. Default: None, for a sink without such a location.
         """
         return None
 
     def clear_audit_copy(self, pipeline: str, operator: str) -> None:
-        """Remove the place that `audit_copy` has chosen, and all that is in it."""
+        """Remove the location that `audit_copy` chose, and everything in it."""
 
     def results(self, pipeline: str, operator: str, store: str) -> list[Batch] | None:
-        """What was committed, for sinks whose output goes back to the caller; else None."""
+        """What was committed, for sinks whose output is returned to the caller; otherwise None."""
         return None

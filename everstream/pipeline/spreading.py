@@ -1,8 +1,8 @@
-"""How state is shared out anew when an operator gets another number of shards.
+"""How state is redistributed when an operator gets another number of shards.
 
-Keyed state goes where its keys go: a key's group tells its shard (`pipeline/keys.py`). What has no
-key is dealt out, given to all, or the same everywhere; its owner says which. Everybody works out
-his own share from what all the earlier shards had kept, so nobody has to hand anything over.
+Keyed state follows its keys: a key's group determines its shard (`pipeline/keys.py`). State
+without a key is dealt out, given to all, or the same everywhere; its owner declares which. Every
+shard computes its part from what all the earlier shards kept, so none has to hand anything over.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -30,36 +30,36 @@ class Place:
     shard: int
     shards: int
     before: int
-    """How many shards there were."""
+    """The number of shards before."""
     keying: Mapping[str, Keying]
-    """By the side that records come in at; none where they do not come by key."""
+    """By input side; empty where records are not keyed."""
     keying_before: Mapping[str, Keying]
 
     def inherits(self, earlier: int) -> bool:
-        """Whether what only one may have of an earlier shard goes here."""
+        """Whether this shard inherits what only one shard may have of an earlier one."""
         return earlier % self.shards == self.shard
 
     def owns(self, keys: Sequence[Hashable], side: str = "") -> list[bool]:
-        """Of these keys, those whose records come here."""
+        """For each of these keys, whether its records come to this shard."""
         mine = self.keying[side].shards_of(keys, self.shards) == self.shard
         return mine.tolist()  # type: ignore[no-any-return]
 
     def owns_rows(self, frame: pl.DataFrame, side: str = "") -> list[bool]:
-        """Of rows that came in at this side, those that come here."""
+        """For each row of this side, whether it comes to this shard."""
         mine = self.keying[side].places(frame, self.shards) == self.shard
         return mine.tolist()  # type: ignore[no-any-return]
 
     def check_keys(self, keys: Sequence[Hashable], earlier: int, state: str) -> None:
-        """Raise a UserError if an earlier shard kept something under other keys than its records'."""
+        """Raise a UserError if an earlier shard kept state under keys other than its records'."""
         if self.before == 1 or not keys:
             return
         strange = self.keying_before[""].shards_of(keys, self.before) != earlier
         if strange.any():
             key = keys[int(np.flatnonzero(strange)[0])]
             raise UserError(
-                f"operator '{self.operator}' keeps {state} under other keys than those of its "
-                f"records ({key!r} among them), so nobody can tell which of {self.shards} shards "
-                "needs it. Keep the number of shards; or say how it is to be spread: "
+                f"operator '{self.operator}' keeps {state} under keys that are not the keys of its "
+                f"records ({key!r} among them), so it is unknown which of {self.shards} shards "
+                "needs it. Keep the number of shards, or declare how to redistribute it: "
                 f"{_hint(state)}."
             )
 
@@ -67,7 +67,7 @@ class Place:
 def redistribute_entries(
     spread: Spread | None, parts: Mapping[int, Entries], place: Place, state: str
 ) -> dict[Any, Any]:
-    """This place's share of what earlier shards kept in one state; a UserError if nobody can tell."""
+    """This shard's part of what earlier shards kept in one state; a UserError if it is undefined."""
     parts = {number: entries for number, entries in parts.items() if entries}
     if not parts:
         return {}
@@ -83,17 +83,17 @@ def redistribute_entries(
             return dict(parts[min(parts)])
         case None:
             raise UserError(
-                f"operator '{place.operator}' cannot go from {place.before} shard(s) to "
-                f"{place.shards}: nothing says what becomes of {state}. Say so ({_hint(state)}), "
-                "or keep the number of shards."
+                f"operator '{place.operator}' cannot change from {place.before} shard(s) to "
+                f"{place.shards}: it does not declare how to redistribute {state}. Declare it "
+                f"({_hint(state)}), or keep the number of shards."
             )
 
 
 def _by_key(parts: Mapping[int, Entries], place: Place, state: str) -> dict[Any, Any]:
     if not place.keying:
         raise UserError(
-            f"operator '{place.operator}' keeps {state} by key, and its records do not come by "
-            "key: put key_by in front of it, or keep the number of shards."
+            f"operator '{place.operator}' keeps {state} by key, but its records are not keyed: "
+            "put key_by in front of it, or keep the number of shards."
         )
     mine: dict[Any, Any] = {}
     for number, entries in parts.items():
@@ -112,7 +112,7 @@ def _together(parts: Mapping[int, Entries], place: Place, state: str) -> dict[An
         if twice:
             raise UserError(
                 f"operator '{place.operator}' keeps {state}, and two of its shards have an entry "
-                f"{next(iter(twice))!r}: nobody can tell which one counts. Keep the number of "
+                f"{next(iter(twice))!r}: it is unknown which one counts. Keep the number of "
                 "shards, or override `redistribute`."
             )
         together |= entries
@@ -120,7 +120,7 @@ def _together(parts: Mapping[int, Entries], place: Place, state: str) -> dict[An
 
 
 def merged(parts: Mapping[int, Entries], name: str, join: Callable[[list[V]], V]) -> dict[str, V]:
-    """One entry that all may have, made one; none if nobody has it."""
+    """An entry that every shard may have, merged into one; empty if no shard has it."""
     values = [entries[name] for entries in parts.values() if name in entries]
     return {name: join(values)} if values else {}
 
@@ -132,4 +132,4 @@ def _hint(state: str) -> str:
 
 
 CONTEXT_STATE = "ctx.state"
-"""Where `ctx.state` is kept; with a dot, so that no declared `Keyed` can have this name."""
+"""The name of `ctx.state`; with a dot, so that no declared `Keyed` can have this name."""

@@ -11,18 +11,18 @@ from everstream.pipeline.keys import stable_hash
 from everstream.pipeline.operator import Operator, StateKind, declared_state
 
 GROUPS: Final = 128
-"""Keys are kept in so many groups, each of which is one range on disk."""
+"""The number of groups that keys are kept in, each of which is one range on disk."""
 
 
 def checked_state(state: Any, where: str) -> StateKind | None:
-    """What was given as `state=`, or a UserError."""
+    """The value of `state=` if it is valid; otherwise raises a UserError."""
     if state is not None and state not in get_args(StateKind):
-        raise UserError(f"{where}: state={state!r}: say 'memory' or 'disk'.")
+        raise UserError(f"{where}: state={state!r}: use 'memory' or 'disk'.")
     return state  # type: ignore[no-any-return]
 
 
 def placed(graph: Graph, state: StateKind | None) -> dict[str, Node]:
-    """The operators that have not said where their state is kept, with what the run says."""
+    """The operators that do not choose where their state is kept, with the choice of the run."""
     return {
         node.name: replace(node, state=state)
         for node in graph.of_kind(Kind.OPERATOR)
@@ -42,13 +42,13 @@ def any_on_disk(graph: Graph) -> str | None:
 
 
 def check_state_backend(node: Node) -> None:
-    """Raise a GraphError if an operator cannot keep its state where it is to be kept."""
+    """Raise a GraphError if an operator cannot keep its state where the user wants it."""
     what = node.what
     if isinstance(what, Operator) and what.why_in_memory is not None and _wants_disk(node):
         raise GraphError(
             node.name,
             f"its state cannot be kept on disk: {what.why_in_memory}",
-            "Give state='disk' to the operators that can, and not to the whole run.",
+            "Give state='disk' to the operators that support it, not to the whole run.",
         )
 
 

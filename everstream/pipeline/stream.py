@@ -46,7 +46,7 @@ class Pipeline:
         self.graph = Graph(name)
 
     def source(self, source: Source[U], *, name: str | None = None, shards: int = 1) -> Stream[U]:
-        """Add a source; its records flow out of the stream this returns.
+        """Add a source, and return the stream of its records.
 
         >>> numbers = es.Pipeline("numbers").source(es.Range(3), shards=2)
         >>> sorted(numbers.collect().run().collected())
@@ -61,12 +61,11 @@ class Pipeline:
     def run(
         self, options: RunOptions | None = None, **overrides: Unpack[RunOptionsDict]
     ) -> RunResult:
-        """Run on Spark until the sources end or the run is stopped; `start` does not wait for that.
+        """Run on Spark until the sources end or the run is stopped; `start` returns at once instead.
 
-        Give options as keywords (`workers=4`), as an `es.RunOptions`, or both: keywords win. What you do
-        not give comes from the environment (`EVERSTREAM_WORKERS`), from `everstream.toml` or
-        `[tool.everstream]` in pyproject.toml, or is the default. All options are in
-        docs/reference/configuration.md.
+        Give options as keywords (`workers=4`), as an `es.RunOptions`, or both: keywords win. Options
+        you do not give come from the environment (`EVERSTREAM_WORKERS`), from `everstream.toml` or
+        `[tool.everstream]` in pyproject.toml, or have their default. docs/reference/configuration.md lists them all.
 
         >>> pipeline = es.Pipeline("ten").source(es.Range(10)).collect()
         >>> result = pipeline.run(checkpoint=es.Coordinated(every="5s"), store="checkpoints/")
@@ -80,10 +79,10 @@ class Pipeline:
     def start(
         self, options: RunOptions | None = None, **overrides: Unpack[RunOptionsDict]
     ) -> RunHandle:
-        """Run on Spark in the background: returns the handle of the run at once.
+        """Start a run on Spark in the background, and return its handle at once.
 
-        Takes the options of `run`, which is this and then `wait()`. Several pipelines can run at once in
-        a program, each on slots of its own: `workers` says how many it takes.
+        Takes the options of `run`, which is `start` followed by `wait()`. Several pipelines can run at
+        once in a program, each on its own slots: `workers` sets how many it takes.
 
         >>> pipeline = es.Pipeline("ten").source(es.Range(10)).collect()
         >>> run = pipeline.start(checkpoint=es.Coordinated(every="5s"), store="checkpoints/")
@@ -95,13 +94,13 @@ class Pipeline:
         return start(self, options, **overrides)
 
     def with_nodes(self, nodes: Mapping[str, Node]) -> Self:
-        """A copy with these nodes in place of those of the same name; the original stays as it is."""
+        """A copy with these nodes in place of those with the same names; the original is unchanged."""
         twin = copy.copy(self)
         twin.graph = Graph(self.name, {**self.graph.nodes, **nodes}, list(self.graph.edges))
         return twin
 
     def ended(self, result: RunResult) -> None:
-        """A run has come to this; for pipelines that make something of it."""
+        """Called when a run has ended, for pipelines that use its result."""
 
     def _add(
         self,
@@ -125,7 +124,7 @@ class Pipeline:
                 "State is found by the operator's name: give each its own with name=...",
             )
         if shards is not None and (not isinstance(shards, int) or shards < 1):
-            raise GraphError(name, f"shards={shards!r} makes no sense", "Give a number from 1 up.")
+            raise GraphError(name, f"shards={shards!r} is not valid", "Give a number from 1 up.")
         node = Node(name, kind, what, shards, ordered, on_error, named=named)
         if node.on_error == "dead_letter":
             from everstream.connectors.dead_letters import DeadLetters
@@ -145,10 +144,10 @@ class Stream(RecordMethods[T], FlowMethods[T], TimeMethods[T]):
     Each method adds an operator and returns the stream that leaves it. Every one of them takes
     `name=` (operators keep their state under it), `shards=` (default: as many as upstream) and
     `on_error=`: what to do with a record that the operator raises on. "fail" (the default) ends
-    the run, "skip" counts the record and goes on, "dead_letter" also keeps it in the store.
+    the run, "skip" counts the record and continues, "dead_letter" also keeps it in the store.
 
-    What keeps a value per key (`fold`, `reduce`, `aggregate`) is at the `KeyedStream` that
-    `key_by` gives, and what is computed per window at the `WindowedStream` that `window` gives.
+    Methods that keep a value per key (`fold`, `reduce`, `aggregate`) are on the `KeyedStream` that
+    `key_by` returns, and those that compute per window on the `WindowedStream` of `window`.
 
     >>> numbers = es.Pipeline("odd-squares").source(es.Range(6))
     >>> odd = numbers.filter(lambda n: n % 2 == 1, name="odd")
@@ -156,7 +155,7 @@ class Stream(RecordMethods[T], FlowMethods[T], TimeMethods[T]):
     [1, 9, 25]
     """
 
-    if not TYPE_CHECKING:  # a type checker finds no such method, and says so by itself
+    if not TYPE_CHECKING:  # a type checker reports the missing method without this
 
         def __getattr__(self, name: str) -> Any:
             if name not in _NEED_A_KEY:
@@ -170,7 +169,7 @@ class Stream(RecordMethods[T], FlowMethods[T], TimeMethods[T]):
 
 
 class NoKey(GraphError, AttributeError):
-    """A method was asked for that only a keyed stream has."""
+    """A method was called that only a keyed stream has."""
 
 
 def planned_shards(
@@ -178,7 +177,7 @@ def planned_shards(
 ) -> Graph:
     """A copy of the graph in which every operator has its number of shards.
 
-    shards: for these operators another one than their stream says. key_groups: see `Keying`.
+    shards: overrides the number for these operators. key_groups: see `Keying`.
     """
     wanted = shards or {}
     nodes = {n: replace(node, shards=wanted.get(n, node.shards)) for n, node in graph.nodes.items()}
@@ -191,7 +190,7 @@ def planned_shards(
 
 
 def _grouped(edges: Sequence[Edge], key_groups: int | None) -> list[Edge]:
-    """The edges with keys in so many groups; edges of one `key_by` still share it."""
+    """The edges with this many key groups; edges of one `key_by` still share its `Keying`."""
     routings = {
         id(edge.routing): ByKey(Keying(edge.routing.keying.selector, key_groups))
         for edge in edges

@@ -1,9 +1,8 @@
-"""Event time: what a watermark is, and how times, durations and sizes are read.
+"""Event time: what a watermark is, and how times, durations and sizes are parsed.
 
-Event times are whole microseconds. A watermark is a promise about what is still to come: every
-later record has a time of at least the watermark, unless it is late. So a window that ends at
-`end` (its own times are all smaller) is complete as soon as the watermark is `end` or more.
-Watermarks never go back.
+Event times are whole microseconds. A watermark is a promise about later records: each has a time
+of at least the watermark, unless it is late. So a window that ends at `end` (its own times are all
+smaller) is complete as soon as the watermark is `end` or more. Watermarks never go back.
 """
 
 import re
@@ -20,7 +19,7 @@ from everstream.pipeline.batch import Batch, columns_of, records_of
 from everstream.pipeline.checkpointing import seconds
 
 NO_WATERMARK: Final = -(2**63)
-"""Nothing is promised."""
+"""No watermark yet."""
 END_OF_TIME: Final = 2**63 - 1
 """The watermark of an input that has ended."""
 
@@ -50,15 +49,17 @@ def in_seconds(time_us: int) -> str:
 
 @dataclass(frozen=True)
 class TimeOf:
-    """Where a record's event time stands: a column, a Polars expression or a function of it."""
+    """Where a record's event time is: a column, a Polars expression or a function of the record."""
 
     what: str | pl.Expr | Callable[[Any], Any]
     unit: Unit | None = None
-    """Of times that are numbers; None if they are datetimes."""
+    """The unit of times that are numbers; None if they are datetimes."""
 
     def __post_init__(self) -> None:
         if self.unit is not None and self.unit not in _NS_PER:
-            raise UserError(f'unit={self.unit!r} is no unit of time: say "s", "ms", "us" or "ns".')
+            raise UserError(
+                f'unit={self.unit!r} is not a unit of time: use "s", "ms", "us" or "ns".'
+            )
         if not isinstance(self.what, str | pl.Expr) and not callable(self.what):
             raise UserError(
                 f"event times come from a column, a Polars expression or a function, "
@@ -95,13 +96,13 @@ class TimeOf:
             first = next((time for time in times if time is not None), None)
             raise UserError(
                 f"'{wanted_by}' takes times from {source}, which is {times.dtype}, for example "
-                f'{first}: say in which unit these numbers are. Use unit="s", "ms", "us" or '
+                f'{first}, but their unit is unknown. Give unit="s", "ms", "us" or '
                 '"ns" for seconds, milliseconds, microseconds or nanoseconds since 1970.'
             )
         return times
 
     def microseconds(self, times: pl.Series) -> pl.Series:
-        """Times as `read` gives them, as int64 microseconds."""
+        """Times from `read`, as int64 microseconds."""
         if isinstance(times.dtype, pl.Datetime):
             return times.dt.epoch("us")
         numbers = times.cast(pl.Int64)
@@ -119,7 +120,7 @@ class TimeOf:
 
 
 def in_unit(times_us: Any, unit: Unit | None) -> Any:
-    """Microseconds, a column or an expression of them, as numbers of this unit."""
+    """Microseconds (a number, a column or an expression) as numbers of this unit."""
     match unit:
         case "us" | None:
             return times_us
@@ -134,10 +135,10 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
 def size_bytes(name: str, size: str | int) -> int:
-    """So many bytes; a UserError names the option if it is no size."""
+    """A size in bytes; the UserError for an invalid size names the option."""
     found = _SIZE.fullmatch(str(size))
     if found is None or float(found[1]) <= 0:
-        raise UserError(f"{name}={size!r} is no size: say '2g', '512m' or a number of bytes.")
+        raise UserError(f"{name}={size!r} is not a size: give '2g', '512m' or a number of bytes.")
     return int(float(found[1]) * _UNITS[found[2].lower()])
 
 
@@ -149,7 +150,7 @@ PACE_WHILE_AHEAD = 0.9
 
 
 class ForwardClock:
-    """Seconds since 1970 by `clock`, except that they never go back.
+    """Seconds since 1970 by `clock`, but they never go back.
 
     >>> given = iter([100.0, 101.0, 41.0, 51.0])
     >>> now_s = ForwardClock(lambda: next(given))
@@ -169,5 +170,5 @@ class ForwardClock:
         return self._now_s
 
     def not_before(self, time_s: float) -> None:
-        """It has been as late as this already, before a restart."""
+        """Processing time had already reached this time before a restart."""
         self._now_s = max(self._now_s, time_s)

@@ -1,7 +1,7 @@
-"""Settings that can be changed while a pipeline runs: their names, and what they may be.
+"""Settings that can be changed while a pipeline runs: their names, and their valid values.
 
-Who changes one says `batch=10` for every operator that has a batch, or `NAME.batch=10` for one.
-What was said is worked out into settings per operator before anybody is told.
+A change is `batch=10` for every operator that has a batch, or `NAME.batch=10` for one. Changes
+are resolved into settings per operator before they are sent to anyone.
 """
 
 import difflib
@@ -17,21 +17,21 @@ from everstream.pipeline.operators.batching import OFF, WRITTEN
 from everstream.pipeline.source import Source
 
 Settings: TypeAlias = Mapping[str, Mapping[str, str]]
-"""Operator -> setting -> value, in words."""
+"""Operator -> setting -> value, as text."""
 ALSO_CALLED = {"frequency": "pattern"}
-"""A frequency is the pattern that is always the same."""
+"""A frequency is the pattern with a constant rate."""
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """The settings that were changed so far; `version` rises with each change."""
+    """The settings changed so far; `version` increases with each change."""
 
     version: int = 0
     settings: Settings = field(default_factory=dict)
 
 
 def tunable_in(graph: Graph) -> dict[str, dict[str, str]]:
-    """What can be changed in a pipeline, with the values it was written with."""
+    """What can be changed in a pipeline, with the values in the program."""
     found = {
         node.name: node.what.tunable()
         for node in graph.nodes.values()
@@ -41,7 +41,7 @@ def tunable_in(graph: Graph) -> dict[str, dict[str, str]]:
 
 
 def resolved(wishes: Mapping[str, str], tunable: Settings) -> dict[str, dict[str, str]]:
-    """Wishes such as `batch` or `NAME.batch` as settings per operator; a UserError if there are none."""
+    """Changes such as `batch` or `NAME.batch` as settings per operator; a UserError if none match."""
     settings: dict[str, dict[str, str]] = {}
     for wish, value in wishes.items():
         operator, _, said = wish.rpartition(".")
@@ -61,7 +61,7 @@ def resolved(wishes: Mapping[str, str], tunable: Settings) -> dict[str, dict[str
 
 
 def checked(name: str, value: str) -> str:
-    """The value as it is kept, or a UserError that says what is wrong with it."""
+    """The value in the form it is kept, or a UserError that explains what is wrong with it."""
     from everstream.connectors.generate.load import Load
 
     if value == WRITTEN:
@@ -84,7 +84,7 @@ def checked(name: str, value: str) -> str:
 
 
 def merged(before: Settings, more: Settings) -> dict[str, dict[str, str]]:
-    """Both; what was said last counts."""
+    """Both; the later change wins."""
     names = dict.fromkeys([*before, *more])
     return {name: {**before.get(name, {}), **more.get(name, {})} for name in names}
 

@@ -1,7 +1,7 @@
-"""What flows, for editors and type checkers: `Stream[T]` has records of type T. Nothing here acts.
+"""The types of what flows, for editors and type checkers: `Stream[T]` has records of type T.
 
-Streams and sources only give records, so a `Stream[int]` is also a `Stream[object]`. Said without
-a type, as `Stream`, they are of anything.
+Streams and sources only give records, so a `Stream[int]` is also a `Stream[object]`. Without a
+type, as `Stream`, they are of anything. Nothing here has an effect at run time.
 """
 
 from collections.abc import Hashable, Iterable
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T", covariant=True, default=Any)
     K = TypeVar("K", covariant=True, bound=Hashable, default=Any)
-else:  # defaults are known to Python from 3.13 on
+else:  # Python supports defaults of type variables from 3.13 on
     from typing import TypeVar
 
     T = TypeVar("T", covariant=True)
@@ -26,7 +26,7 @@ V = TypeVar("V")
 Key = TypeVar("Key", bound=Hashable)
 
 Row: TypeAlias = dict[str, Any]
-"""A record that came as a row of a DataFrame, as Python functions see it."""
+"""A record that came as a row of a DataFrame, in the form Python functions see."""
 
 Column: TypeAlias = str | pl.Expr
 """A column by its name, or a Polars expression."""
@@ -34,6 +34,6 @@ Column: TypeAlias = str | pl.Expr
 Value: TypeAlias = (
     pl.Expr | pl.Series | str | bytes | bool | float | Decimal | date | time | timedelta | None
 )
-"""What Polars makes a column of: an expression, the name of a column, or a constant."""
+"""What Polars accepts for a column: an expression, the name of a column, or a constant."""
 
 Values: TypeAlias = Value | Iterable[Value]

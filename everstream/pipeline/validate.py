@@ -26,7 +26,7 @@ _NOT_PLAIN = (
 
 
 def validate(graph: Graph, *, connectors: bool = True) -> None:
-    """Raise a GraphError for the first thing wrong with a graph whose shards are planned."""
+    """Raise a GraphError for the first problem of a graph whose shards are planned."""
     if not graph.of_kind(Kind.SOURCE):
         raise GraphError(graph.name, "has no source", "Start with pipeline.source(...).")
     if not graph.of_kind(Kind.SINK):
@@ -50,7 +50,7 @@ def _check_reached(graph: Graph, node: Node) -> None:
         raise GraphError(
             node.name,
             "its output goes nowhere",
-            "End it with .sink(...) or .collect(), or take the operator out.",
+            "End it with .sink(...) or .collect(), or remove the operator.",
         )
 
 
@@ -60,7 +60,7 @@ def _check_shards(node: Node) -> None:
         raise GraphError(
             node.name,
             f"{type(node.what).__name__} can have at most {limit} shard(s), not {node.shards}",
-            f"Say shards={limit}.",
+            f"Use shards={limit}.",
         )
 
 
@@ -79,8 +79,8 @@ def _check_key(graph: Graph, node: Node) -> None:
             if groups is not None and (node.shards or 1) > groups:
                 raise GraphError(
                     node.name,
-                    f"{node.shards} shards are more than the {groups} groups that keys are in",
-                    f"Say at most shards={groups}, or begin with more groups (max_shards=...).",
+                    f"{node.shards} shards are more than the {groups} key groups",
+                    f"Use at most shards={groups}, or start with more key groups (max_shards=...).",
                 )
             keyings.setdefault(edge.side, set()).add(id(edge.routing))
     if any(len(of_one_side) > 1 for of_one_side in keyings.values()):
@@ -111,15 +111,15 @@ def _check_methods(node: Node) -> None:
 
 
 def _check_order(graph: Graph, node: Node) -> None:
-    """Order holds from a one-shard source over on-demand edges: each frame stays one frame.
+    """Order is kept from a one-shard source over on-demand edges: each frame stays one frame.
 
-    Frames of several shards meet in any order. Only what is ordered can wait for the right one:
-    any other would send them on as they come, and the ordered one would wait for ever for a frame
-    behind the one it has.
+    Frames of several shards arrive in any order. Only an ordered operator can wait for the right
+    one. Any other would pass them along as they come, and the ordered operator would wait forever
+    for a frame behind the one it has.
     """
     if node.shards != 1:
         what = f"an ordered {node.kind.value}"
-        raise GraphError(node.name, f"{what} has one shard", "Say shards=1.")
+        raise GraphError(node.name, f"{what} has one shard", "Use shards=1.")
     current, ordered = node, True
     while current.kind is not Kind.SOURCE:
         inputs = graph.inputs(current.name)
@@ -140,7 +140,7 @@ def _check_order(graph: Graph, node: Node) -> None:
                 node.name,
                 f"cannot keep order: '{before.name}' has {before.shards} shards, which meet in "
                 f"'{current.name}' in any order",
-                f"Give both equally many shards, or put .process(..., ordered=True) before "
+                f"Give both the same number of shards, or put .process(..., ordered=True) before "
                 f"'{current.name}', or drop ordered=True.",
             )
         current = before
@@ -163,10 +163,10 @@ def _check_ordered_edge(node: Node, edge: Edge) -> None:
     assert isinstance(edge.routing, OnDemand)
 
 
-# A source that knows its columns gives them, and expressions tell which ones they take and give. Nothing
-# is computed: from the first operator on whose columns are unknown, nothing is checked any more.
+# A source that knows its columns provides them, and expressions show which ones they take and give.
+# Nothing is computed: after the first operator whose columns are unknown, nothing is checked any more.
 def check_columns(graph: Graph) -> None:
-    """Raise a GraphError for the first operator that takes a column which is not there."""
+    """Raise a GraphError for the first operator that uses a column that does not exist."""
     known: dict[str, Sequence[str] | None] = {}
     for node in graph.upstream_first():
         if node.kind is Kind.SOURCE:
@@ -180,7 +180,7 @@ def check_columns(graph: Graph) -> None:
 
 
 def _after(node: Node, columns: Sequence[str]) -> Sequence[str] | None:
-    """The columns that leave an operator; None if nobody can tell."""
+    """The columns that leave an operator; None if they are unknown."""
     what = node.what
     if isinstance(what, Filter):
         if isinstance(what.predicate, pl.Expr):
@@ -203,12 +203,12 @@ def _require(node: Node, expressions: Iterable[Any], columns: Sequence[str]) -> 
                 raise GraphError(
                     node.name,
                     f"there is no column '{name}'; the columns here are {', '.join(columns)}",
-                    "Check the spelling, or add the column before.",
+                    "Check the spelling, or add the column upstream.",
                 )
 
 
 def _taken_by(expression: Any) -> list[str]:
-    """The columns that an expression names one by one."""
+    """The columns that an expression refers to by name."""
     if isinstance(expression, str):
         names = [expression]
     elif isinstance(expression, pl.Expr):

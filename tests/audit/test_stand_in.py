@@ -38,7 +38,7 @@ def test_a_value_that_the_sink_would_refuse_is_refused_in_the_audit(tmp_path: Pa
     writer.write([{"a": 1}])
     commit(writer, 1)
     for one in (writer, other, opened(pipeline, tmp_path / "store", generation=2)):
-        with pytest.raises(RefusedRecords, match=r"column 'a': 4000\.5 is no exact Int64"):
+        with pytest.raises(RefusedRecords, match=r"column 'a': 4000\.5 is not an exact Int64"):
             one.write([{"a": 4000.5}])
     assert collected(pipeline.graph, tmp_path / "store", Rehearsal()) == {"out": [{"a": 1}]}
     assert not (tmp_path / "out").exists()

@@ -95,7 +95,7 @@ def test_every_example_comes_through_kills_of_workers_and_drivers(
     ("arguments", "says"),
     [
         (["nothing.py"], "there is no file 'nothing.py'"),
-        ([str(ROOT / "examples" / "primes.py"), "--every", "banana"], "is no duration"),
+        ([str(ROOT / "examples" / "primes.py"), "--every", "banana"], "is not a duration"),
         ([str(ROOT / "examples" / "primes.py"), "--kills", "0"], "--kills"),
         (
             [str(ROOT / "examples" / "primes.py"), "--master", "spark://head:7077"],

@@ -239,7 +239,7 @@ def test_a_topic_is_read_up_to_its_ends_when_the_run_started(
 def test_sources_that_cannot_tell_what_there_is_say_so() -> None:
     with pytest.raises(UserError, match="endless without total="):
         es.FromFunction(lambda start, stop: list(range(start, stop))).stopping_point()
-    with pytest.raises(UserError, match="SocketLines cannot tell what there is to read now"):
+    with pytest.raises(UserError, match="SocketLines does not know what there is to read now"):
         es.SocketLines("localhost", 1).stopping_point()
     with pytest.raises(UserError, match="SocketLines cannot tell"):
         es.Journal(es.SocketLines("localhost", 1), "journal").stopping_point()

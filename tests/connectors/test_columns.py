@@ -306,9 +306,9 @@ def test_a_changed_schema_a_torn_file_and_a_vanished_one_are_named(tmp_path: Pat
         read_all(reader)
     whole = (tmp_path / "a.parquet").read_bytes()
     (tmp_path / "a.parquet").write_bytes(whole[:-3])
-    with pytest.raises(UserError, match=r"a\.parquet' is not a whole Parquet file"):
+    with pytest.raises(UserError, match=r"a\.parquet' is not a complete Parquet file"):
         Parquet(tmp_path).check()
-    with pytest.raises(ConnectorError, match=r"a\.parquet' has \d+ bytes where it had \d+"):
+    with pytest.raises(ConnectorError, match=r"a\.parquet' has \d+ bytes; it had \d+"):
         source.open(0, 1).read()
     (tmp_path / "a.parquet").unlink()
     with pytest.raises(ConnectorError, match=r"cannot read '.*a\.parquet'"):
@@ -377,8 +377,8 @@ def test_rows_that_do_not_fit_the_first_ones_are_refused_with_the_fix(
     for batch, problem in (
         ([{"n": 1, "more": 2}], "with more where the output has n, t"),
         (pl.DataFrame({"n": [1]}), "without t where"),
-        ([{"n": "text", "t": "x"}], "column 'n': 'text' is no exact Int64.*schema="),
-        ([{"n": True}], "column 'n': True is no exact Int64"),
+        ([{"n": "text", "t": "x"}], "column 'n': 'text' is not an exact Int64.*schema="),
+        ([{"n": True}], "column 'n': True is not an exact Int64"),
         ([5], "dict"),
         ([(1, 2, 3)], "has 3 values, not 2"),
         ([{"n": 1, "t": object()}], "column 't': <object object .* is a Python object"),

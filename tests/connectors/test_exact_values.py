@@ -125,7 +125,7 @@ def test_only_the_record_that_does_not_fit_is_refused(output: ColumnPlace) -> No
 def test_two_shards_have_the_same_types_whoever_comes_first(output: ColumnPlace) -> None:
     first, second = started(output), started(output, shard=1)
     first.write([{"id": 1, "a": True, "b": None}])
-    with pytest.raises(RefusedRecords, match="column 'a': 4000 is no exact Boolean"):
+    with pytest.raises(RefusedRecords, match="column 'a': 4000 is not an exact Boolean"):
         second.write([{"id": 2, "a": 4000, "b": 1.5}])
     second.write([{"id": 3, "a": False, "b": 1.5}])
     for writer in (second, first):
@@ -140,9 +140,9 @@ def test_a_type_that_was_named_refuses_what_it_would_change(
     output: ColumnPlace, value: Any
 ) -> None:
     writer = started(output, schema={"a": pl.Int64})
-    with pytest.raises(RefusedRecords, match=r"column 'a': .* is no exact Int64"):
+    with pytest.raises(RefusedRecords, match=r"column 'a': .* is not an exact Int64"):
         writer.write([{"a": value}])
-    with pytest.raises(RefusedRecords, match=r"column 'a': .* is no exact Int64"):
+    with pytest.raises(RefusedRecords, match=r"column 'a': .* is not an exact Int64"):
         writer.write(pl.DataFrame({"a": [value]}))
     writer.write([{"a": 4}])
     commit(writer, 1)
@@ -225,7 +225,7 @@ def test_dataframes_are_held_to_the_same_types(output: ColumnPlace) -> None:
     try:
         writer.write(FRAMES[1])
     except RefusedRecords as refused:
-        assert list(refused.rows) == [0] and "4000.5 is no exact Int64" in refused.message
+        assert list(refused.rows) == [0] and "4000.5 is not an exact Int64" in refused.message
         writer.write(FRAMES[1][1:])
     commit(writer, 1)
     found = {int(row["id"]): row["a"] for row in output.rows()}

@@ -216,7 +216,7 @@ def test_a_journal_that_lost_synced_frames_is_refused(tmp_path: Path) -> None:
     data = segment.read_bytes()
     for cut in (0, 5, ends[0], ends[1], ends[1] + 20, ends[2] - 1):
         segment.write_bytes(data[:cut])
-        with pytest.raises(ConnectorError, match="no whole frame at byte"):
+        with pytest.raises(ConnectorError, match="no complete frame at byte"):
             read_all(one_by_one(tmp_path, 2))
     segment.unlink()
     with pytest.raises(ConnectorError, match=r"its last segment.* is gone"):
@@ -306,7 +306,7 @@ def test_the_newest_segment_is_never_removed_nor_any_that_is_asked_to_be_kept(
         strategy.read()
     strategy.forget(strategy.offset)
     assert len(list(tmp_path.glob("all/shard-0-of-1/segment-*"))) == 3
-    with pytest.raises(UserError, match="keep='some': say 'needed' or 'all'"):
+    with pytest.raises(UserError, match="keep='some': use 'needed' or 'all'"):
         Journal(FromFeed(), tmp_path, keep="some")
 
 

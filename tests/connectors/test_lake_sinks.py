@@ -390,7 +390,7 @@ def test_columns_that_the_table_does_not_have_are_refused_unless_asked_for(lake:
     lake.prepared([{"n": 1}]).commit(permit(1))
     with pytest.raises(UserError, match=r"with more where the output has n\. .*evolve=True"):
         lake.prepared([{"n": 2, "more": "x"}], checkpoint=2)
-    with pytest.raises(UserError, match="'two' is no exact Int64"):
+    with pytest.raises(UserError, match="'two' is not an exact Int64"):
         lake.prepared([{"n": "two"}], checkpoint=2)
     lake.prepared([{"n": 2, "more": "x"}, {"n": 3}], checkpoint=2, evolve=True).commit(permit(2))
     lake.prepared([{"n": 4}], checkpoint=3).commit(permit(3))

@@ -346,7 +346,7 @@ def test_a_generator_that_shares_out_its_own_records_says_why_it_cannot() -> Non
         yield from range(offset * shards + shard, 10, shards)
 
     source = es.FromGenerator(numbers)
-    with pytest.raises(UserError, match=r"'numbers' itself shares out .*es\.FromFunction"):
+    with pytest.raises(UserError, match=r"'numbers' divides .*es\.FromFunction"):
         source.redistribute([0, 0], 3)
     assert source.redistribute([3, 4], 2) == [3, 4]
 

@@ -166,7 +166,7 @@ def test_a_zombie_cannot_show_what_was_given_up_beside_what_its_successor_shows(
     late = write_checkpoint(sink, ["given up"], checkpoint=2)
     successor = sink.open(who(generation=2))
     successor.recover([], permit(1))
-    with pytest.raises(ConnectorError, match="are both gone"):
+    with pytest.raises(ConnectorError, match="are both missing"):
         late.commit(permit(2))
     assert not list(tmp_path.glob("part-*"))
 
@@ -245,7 +245,7 @@ def test_output_that_was_removed_before_its_commit_is_missed(tmp_path: Path) -> 
     transaction = write_checkpoint(JsonLines(tmp_path), [1, 2, 3])
     (pending,) = (tmp_path / PENDING).iterdir()
     pending.unlink()
-    with pytest.raises(ConnectorError, match="both gone"):
+    with pytest.raises(ConnectorError, match="both missing"):
         transaction.commit(permit(1))
 
 

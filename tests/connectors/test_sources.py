@@ -104,7 +104,7 @@ def test_an_endless_function_never_ends_and_replays() -> None:
 
 def test_a_function_that_gives_the_wrong_number_of_records_is_named() -> None:
     reader = FromFunction(lambda start, stop: [1, 2], total=10, batch=5).open(0, 1)
-    with pytest.raises(UserError, match=r"make\(0, 5\) must give 5 records but gave 2"):
+    with pytest.raises(UserError, match=r"make\(0, 5\) must give 5 records, but gave 2"):
         reader.read()
 
 

@@ -74,7 +74,7 @@ def test_a_batch_that_is_sent_again_has_the_same_key_and_the_same_bytes(
     transaction.persist()
     saved = pickle.dumps(transaction)
     receiver.fail("", "lost")
-    with pytest.raises(ConnectorError, match="did not take a request"):
+    with pytest.raises(ConnectorError, match="did not accept a request"):
         transaction.commit(permit(1))
     # Another run has another batch size: what waits keeps its own.
     heir = es.Webhook(receiver.url, batch=5).open(who(tmp_path, 2))

@@ -105,6 +105,6 @@ def test_what_is_wrong_in_a_file_is_named_with_its_line(folder: Path, text: str,
 
 
 def test_what_is_wrong_in_the_environment_is_named(folder: Path) -> None:
-    with pytest.raises(es.UserError, match="EVERSTREAM_TIMEOUT=soon: 'soon' is no duration"):
+    with pytest.raises(es.UserError, match="EVERSTREAM_TIMEOUT=soon: 'soon' is not a duration"):
         configuration(folder, {"EVERSTREAM_TIMEOUT": "soon"})
     assert configuration(folder, {"EVERSTREAM_TIMEOUT": "", "EVERSTREAM_FRESH": "yes"}) == {}

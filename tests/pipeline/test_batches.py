@@ -38,7 +38,7 @@ def test_objects_do_not_become_columns() -> None:
     with pytest.raises(UserError) as caught:
         columns_of([(1, 2)], "select-2")
     assert str(caught.value) == (
-        "'select-2' works on columns but got records of type tuple. "
+        "'select-2' works on columns, but got records of type tuple. "
         "Turn them into columns first, for example .map(lambda r: {'value': r})."
     )
 

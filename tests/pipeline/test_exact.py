@@ -71,22 +71,22 @@ def test_values_that_go_together_stay_what_they_are(values: list[Any], kind: pl.
 
 
 REFUSED: list[tuple[list[Any], str]] = [
-    ([1, True], "True is no exact Int64"),
-    ([True, 2], "2 is no exact Boolean"),
-    ([1.5, False], "False is no exact Float64"),
-    ([0.5, 2**53 + 1], "9007199254740993 is no exact Float64"),
-    (["a", 1], "1 is no exact String"),
-    ([b"a", "b"], "'b' is no exact Binary"),
-    ([Decimal("1.5"), 1.5], "1.5 is no exact Decimal"),
-    ([1, Decimal("NaN")], r"Decimal\('NaN'\) is no exact Decimal"),
-    ([datetime(2024, 1, 1), datetime(2024, 1, 1, tzinfo=UTC)], "is no exact Datetime"),
-    ([timedelta(1), timedelta.max], "is no exact Duration"),
+    ([1, True], "True is not an exact Int64"),
+    ([True, 2], "2 is not an exact Boolean"),
+    ([1.5, False], "False is not an exact Float64"),
+    ([0.5, 2**53 + 1], "9007199254740993 is not an exact Float64"),
+    (["a", 1], "1 is not an exact String"),
+    ([b"a", "b"], "'b' is not an exact Binary"),
+    ([Decimal("1.5"), 1.5], "1.5 is not an exact Decimal"),
+    ([1, Decimal("NaN")], r"Decimal\('NaN'\) is not an exact Decimal"),
+    ([datetime(2024, 1, 1), datetime(2024, 1, 1, tzinfo=UTC)], "is not an exact Datetime"),
+    ([timedelta(1), timedelta.max], "is not an exact Duration"),
     ([1, object()], "is a Python object"),
     ([1, 2**200], "is larger than any integer type"),
     (["a", "\ud800"], "half a surrogate"),
-    ([[1], [1, True]], r"\[1, True\] is no exact Int64"),
-    ([{"x": 1}, {"x": True}], "{'x': True} is no exact Int64"),
-    ([{"x": 1}, {1: 1}], "further field|keys are not all text"),
+    ([[1], [1, True]], r"\[1, True\] is not an exact Int64"),
+    ([{"x": 1}, {"x": True}], "{'x': True} is not an exact Int64"),
+    ([{"x": 1}, {1: 1}], "additional field|keys are not all text"),
 ]
 
 
@@ -189,7 +189,7 @@ def test_operators_on_columns_get_every_value_as_it_is() -> None:
     frame = columns_of([{"n": 2**63, "x": None}, {"n": 1}], "map")
     assert frame.schema == {"n": pl.UInt64, "x": pl.Null}
     with pytest.raises(
-        UserError, match=r"'map' .* column 'n' .* '1' is no exact Int64.*Record: {'n': '1'}"
+        UserError, match=r"'map' .* column 'n' .* '1' is not an exact Int64.*Record: {'n': '1'}"
     ):
         columns_of([{"n": 1}, {"n": "1"}], "map")
     things = [object(), None]

@@ -193,9 +193,7 @@ def test_a_sum_of_more_than_38_digits_is_refused_by_name(frame: pl.DataFrame) ->
 
 def test_decimals_that_become_floats_are_refused_by_name() -> None:
     batches = [pl.DataFrame({"v": [Decimal("1.25")]}), pl.DataFrame({"v": [0.5]})]
-    with pytest.raises(
-        UserError, match="for 'total' were Decimals so far, and now they are floats"
-    ):
+    with pytest.raises(UserError, match="for 'total' were Decimals until now and are floats"):
         results_of(batches, total=es.sum("v"))
 
 

@@ -174,7 +174,7 @@ def stream(pipeline: Pipeline | None = None) -> Stream:
         (lambda a, b: a.window_join(b, on="k", window=es.Session("1s")), "Tumbling"),
         (lambda a, b: a.interval_join(b, on="k", between=("2s", "1s")), "greater"),
         (lambda a, b: a.interval_join(b, on=[], between=("1s", "2s")), "at least one"),
-        (lambda a, b: a.interval_join(stream(), on="k", between=(0, 0)), "one pipeline"),
+        (lambda a, b: a.interval_join(stream(), on="k", between=(0, 0)), "same pipeline"),
     ],
 )
 def test_what_makes_no_sense_is_said_before_anything_runs(join: Any, problem: str) -> None:

@@ -102,7 +102,7 @@ def test_a_key_of_another_type_is_refused_in_words(key: Any) -> None:
         UserError, match="a key must be a str, bytes, bool, int, float, Decimal, Fraction, date"
     ):
         stable_hash(key)
-    with pytest.raises(UserError, match="Let key_by return such a value"):
+    with pytest.raises(UserError, match="Return such a value in key_by"):
         Keying(lambda record: key).keys([1, 2])
 
 
@@ -341,7 +341,7 @@ def test_key_by_takes_a_function_a_column_or_an_expression() -> None:
     assert isinstance(key_selector("a", ["b"]), pl.Expr)
     with pytest.raises(UserError, match="key_by takes a function, a column name or a Polars"):
         key_selector(7, [])
-    with pytest.raises(UserError, match="'key_by' works on columns but got records of type int"):
+    with pytest.raises(UserError, match="'key_by' works on columns, but got records of type int"):
         Keying("a").keys([1, 2])
 
 

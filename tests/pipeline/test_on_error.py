@@ -477,7 +477,7 @@ def test_a_sink_that_may_not_leave_anything_out_names_the_record(tmp_path: Path)
         stages.forward(DRIFTING[0])
     told = stages.explain(refused.value)
     assert "operator 'files' (shard 0) failed: " in told.message
-    assert "column 'a': 4000.5 is no exact Int64" in told.message
+    assert "column 'a': 4000.5 is not an exact Int64" in told.message
     assert "record: {'a': 4000.5}" in told.message
 
 

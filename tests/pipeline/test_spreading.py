@@ -44,7 +44,7 @@ def test_entries_by_key_go_where_their_records_go(before: int, now: int) -> None
 
 def test_entries_under_other_keys_than_the_records_are_refused_with_the_fix() -> None:
     parts = {0: {("other", n): n for n in range(50)}, 1: {}}
-    with pytest.raises(es.UserError, match=r"other keys.*spread="):
+    with pytest.raises(es.UserError, match=r"keys that are not the keys of its records.*spread="):
         redistribute_entries("key", parts, place(0, 3, 2), "seen")
 
 
@@ -63,7 +63,7 @@ def test_split_entries_go_to_one_shard_each_and_union_and_broadcast_to_all() -> 
 
 
 def test_entries_that_two_shards_have_cannot_be_split_or_joined() -> None:
-    with pytest.raises(es.UserError, match="nobody can tell which one counts"):
+    with pytest.raises(es.UserError, match="it is unknown which one counts"):
         redistribute_entries("union", {0: {"n": 1}, 1: {"n": 2}}, place(0, 2, 2), "s")
 
 

@@ -379,7 +379,7 @@ def test_a_number_of_shards_must_make_sense(shards: Any) -> None:
     with pytest.raises(GraphError) as caught:
         Pipeline("test").source(FromList([1]), name="numbers", shards=shards)
     assert caught.value.fix == "Give a number from 1 up."
-    assert caught.value.problem == f"shards={shards!r} makes no sense"
+    assert caught.value.problem == f"shards={shards!r} is not valid"
 
 
 def test_methods_refuse_what_they_cannot_use() -> None:
@@ -404,7 +404,7 @@ def test_methods_refuse_what_they_cannot_use() -> None:
         (lambda: stream.key_by(7), "key_by takes a function, a column name or a Polars expression"),
         (
             lambda: stream.union(Pipeline("other").source(FromList([1]))),
-            "union() joins streams of one pipeline; these are of two.",
+            "union() needs streams of the same pipeline; these are from two.",
         ),
     ]
     for attempt, words in refusals:

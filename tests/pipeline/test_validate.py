@@ -58,7 +58,7 @@ def test_every_stream_must_end_somewhere() -> None:
     assert problem(build) == (
         "lost",
         "its output goes nowhere",
-        "End it with .sink(...) or .collect(), or take the operator out.",
+        "End it with .sink(...) or .collect(), or remove the operator.",
     )
 
 
@@ -73,7 +73,7 @@ def test_a_sink_or_source_may_limit_its_shards() -> None:
     assert problem(lambda p, s: s.sink(OneShardSink(), name="out"), shards=2) == (
         "out",
         "OneShardSink can have at most 1 shard(s), not 2",
-        "Say shards=1.",
+        "Use shards=1.",
     )
 
 
@@ -189,7 +189,7 @@ def test_an_ordered_sink_has_one_shard() -> None:
     assert problem(lambda p, s: s.sink(sink(), name="out", ordered=True, shards=2)) == (
         "out",
         "an ordered sink has one shard",
-        "Say shards=1.",
+        "Use shards=1.",
     )
 
 
@@ -266,7 +266,7 @@ def test_feedback_leads_to_an_operator_upstream() -> None:
     left, right = start.map(abs, name="left"), start.map(abs, name="right")
     with pytest.raises(GraphError, match="'right', which is not upstream"):
         left.feedback(to=right)
-    with pytest.raises(UserError, match="it must be an operator of this pipeline, one of left"):
+    with pytest.raises(UserError, match="Give an operator of this pipeline, one of left"):
         left.feedback(to="a")
     with pytest.raises(UserError, match="cannot lead to 'nowhere'"):
         left.feedback(to="nowhere")

@@ -391,13 +391,13 @@ def test_times_are_datetimes_or_whole_numbers_in_a_unit() -> None:
     assert read(pl.col("n") + 1, "s") == [2_000_000, 3_000_000]
     assert read("t") == read(lambda row: row["t"]) == [1_000_000, 1_000_000]
     for numbers in ("n", pl.col("n"), lambda row: row["n"]):
-        with pytest.raises(UserError, match="Int64, for example 1: say in which unit"):
+        with pytest.raises(UserError, match="Int64, for example 1, but their unit is unknown"):
             read(numbers)
     with pytest.raises(UserError, match="which is Float64"):
         read("x")
     with pytest.raises(UserError, match="the records have: n, t, x"):
         read("missing")
-    with pytest.raises(UserError, match="no unit of time"):
+    with pytest.raises(UserError, match="not a unit of time"):
         read("n", "minutes")
 
 

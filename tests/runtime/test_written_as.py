@@ -55,7 +55,7 @@ def test_a_column_of_several_types_is_named_with_value_operator_and_record(tmp_p
     source.with_columns(pl.col("n") + 1, name="more").collect()
     told = failure(pipeline, [{"n": 1}, {"n": "2"}], tmp_path)
     assert "operator 'more' (shard 0) failed" in told.message
-    assert "column 'n' has values of several types: '2' is no exact Int64" in told.message
+    assert "column 'n' has values of several types: '2' is not an exact Int64" in told.message
     assert "Record: {'n': '2'}" in told.message
 
 
@@ -81,5 +81,7 @@ def test_large_unsigned_numbers_come_through_process_into_parquet(tmp_path: Path
     found = pl.read_parquet(f"{tmp_path}/out/*.parquet")
     assert found.schema == {"n": pl.UInt64}
     assert found["n"].to_list() == sent
-    with pytest.raises(RefusedRecords, match="operator 'files', column 'n': -1 is no exact UInt64"):
+    with pytest.raises(
+        RefusedRecords, match="operator 'files', column 'n': -1 is not an exact UInt64"
+    ):
         stages.forward([{"n": -1}])

@@ -1,8 +1,8 @@
-"""`Binary`: records as bytes, one straight after the other, for output that is no text.
+"""`Binary`: records as bytes, one directly after the other, for output that is not text.
 
-Files of such a kind are often made to be put together: bzip2 streams, the images of a Motion JPEG
-video, the rows of a picture. Part files of a sink with one shard, joined in the order of their
-names, are what one program would have written into one file.
+Such files can often be concatenated: bzip2 streams, the images of a Motion JPEG video, the rows of
+a picture. The part files of a sink with one shard, concatenated in the order of their names, are
+what one program would have written into one file.
 """
 
 import os
@@ -52,7 +52,7 @@ class Binary(PartSink):
         self._encode = encode
 
     def pieces(self) -> Iterator[bytes]:
-        """What the part files hold, by checkpoint and shard, a piece at a time."""
+        """The contents of the part files, by checkpoint and shard, a piece at a time."""
         folder = self._part_folder()
         names = (PartName.parse(name, ENDING) for name in names_in(self._fs, self._path))
         parts = [name for name in names if name is not None]
@@ -96,5 +96,5 @@ class _BinaryWriter(PartWriter):
                 raise
             raise UserError(
                 f"operator '{self._operator}': a record has no bytes to write: {error}. "
-                "Say how to make them with Binary(folder, encode=...)."
+                "Convert records with Binary(folder, encode=...)."
             ) from error

@@ -1,9 +1,9 @@
-"""Files in a bucket of S3, Google or Azure, as the file connectors want them: through obstore.
+"""Files in a bucket of S3, Google or Azure, for the file connectors: through obstore.
 
-A filesystem for fsspec that keeps no listing. An exclusive create is one, and a file appears whole
-when it is closed. Opening and creating are those of a store in a bucket (`state.bucket`), with the
-environment's credentials and endpoint unless a connector was given others; these travel to the
-workers, and are left out of what is saved.
+An fsspec filesystem that caches no listing. An exclusive create is really exclusive, and a file
+appears whole when it is closed. Buckets are opened like those of a store (`state.bucket`), with the
+environment's credentials and endpoint unless the connector was given others. Those travel to the
+workers, and are never saved.
 """
 
 from collections.abc import Iterator
@@ -18,17 +18,17 @@ from everstream.extras import extra
 from everstream.state.storage.bucket import PROTOCOLS, create_in, open_store
 
 RETRIES: Final[Any] = {"max_retries": 20, "retry_timeout": timedelta(seconds=60)}
-"""An object store that is being started again is waited for."""
+"""Retries while an object store restarts."""
 READ_AHEAD_BYTES: Final = 4 << 20
 PART_BYTES: Final = 16 << 20
-"""What is written goes out in parts of this size."""
+"""Files are uploaded in parts of this size."""
 
 
 class BucketFiles(AbstractFileSystem):  # type: ignore[misc]
     """Paths are `bucket/folder/name`; options are obstore's (`access_key_id`, `endpoint`, ...)."""
 
     protocol = PROTOCOLS
-    cachable = False  # the environment may say another endpoint the next time
+    cachable = False  # the environment may have another endpoint the next time
 
     def __init__(self, scheme: str, **options: Any) -> None:
         super().__init__(scheme=scheme, **options)
@@ -46,7 +46,7 @@ class BucketFiles(AbstractFileSystem):  # type: ignore[misc]
         scheme, found, rest = str(path).partition("://")
         return (rest if found and scheme in PROTOCOLS else str(path)).rstrip("/")
 
-    # Looking.
+    # Listing.
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         path = self._strip_protocol(path)
@@ -72,7 +72,7 @@ class BucketFiles(AbstractFileSystem):  # type: ignore[misc]
         with _as_os_error(folder):
             found = self._obstore.list_with_delimiter(store, f"{key}/" if key else None)
         folders = [_folder(f"{bucket}/{name.rstrip('/')}") for name in found["common_prefixes"]]
-        # Some servers show a folder that was made, or emptied, as an object in itself.
+        # Some servers list a folder that was created or emptied as an object.
         inside = [meta for meta in found["objects"] if meta["path"] != key]
         return [*folders, *(_file(f"{bucket}/{m['path']}", m["size"]) for m in inside)]
 
@@ -113,7 +113,7 @@ class BucketFiles(AbstractFileSystem):  # type: ignore[misc]
                 self._obstore.put(store, key, value)
 
     def mv(self, path1: str, path2: str, **_: Any) -> None:
-        """A copy, then a delete: whoever is stopped in between does it again."""
+        """A copy, then a delete: if interrupted in between, it is repeated."""
         source, target = self._strip_protocol(path1), self._strip_protocol(path2)
         store, key = self._at(source)
         with _as_os_error(source):
@@ -132,7 +132,7 @@ class BucketFiles(AbstractFileSystem):  # type: ignore[misc]
                 self.rm_file(name)
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        """Nothing to do: a folder is there when something is in it."""
+        """Nothing to do: a folder exists when it contains something."""
 
     def _at(self, path: str) -> tuple[Any, str]:
         """The bucket of a path, opened once, and the name in it."""
@@ -147,7 +147,7 @@ class BucketFiles(AbstractFileSystem):  # type: ignore[misc]
         try:
             return open_store(f"{self._scheme}://{bucket}", self._options, RETRIES)
         except (BaseError, ValueError, TypeError) as error:
-            # The names of options are told, their values never.
+            # The error shows the names of options, never their values.
             raise UserError(
                 f"the bucket '{self._scheme}://{bucket}' cannot be opened ({type(error).__name__}). "
                 "Set region, endpoint and credentials as environment variables, or pass obstore's "
@@ -162,7 +162,7 @@ class _Reading(AbstractBufferedFile):  # type: ignore[misc]
 
 
 class _Writing:
-    """A file that appears when it is closed; one that is not leaves nothing to be seen."""
+    """A file that appears when it is closed; if never closed, it leaves nothing visible."""
 
     def __init__(self, writer: Any, path: str) -> None:
         self._writer = writer
@@ -195,7 +195,7 @@ def _folder(path: str) -> dict[str, Any]:
 
 @contextmanager
 def _as_os_error(path: str) -> Iterator[None]:
-    """What obstore raises, as connectors know trouble with files."""
+    """Converts what obstore raises to the OSErrors that connectors expect."""
     from obstore.exceptions import BaseError
 
     try:

@@ -1,7 +1,7 @@
-"""Compressed text files, read as what they hold: gzip, Zstandard, bzip2 and lz4, by their endings.
+"""Compressed text files, unpacked while reading: gzip, Zstandard, bzip2 and lz4, by file ending.
 
-Nobody can begin in the middle of one, so each is one range that one shard reads. Where it ends is
-known when it is reached.
+Reading cannot start in the middle of one, so each is one range that one shard reads. Its end is
+known only when it is reached.
 """
 
 from typing import Any, Final
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 CODECS: Final = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 ENDLESS: Final = 1 << 62
-"""Where the range of a compressed file stops, as far as anybody knows before it was read."""
+"""The end of the range of a compressed file, which is not known before it was read."""
 SKIP_BYTES: Final = 1 << 20
 
 
@@ -31,7 +31,7 @@ def start_of(fs: Any, path: str, count: int) -> bytes:
 
 
 class Unpacked:
-    """The bytes that a compressed file holds. Going back means to begin again."""
+    """The unpacked bytes of a compressed file. Seeking backwards starts again from the beginning."""
 
     def __init__(self, fs: Any, path: str, codec: str) -> None:
         self._fs = fs
@@ -48,7 +48,7 @@ class Unpacked:
                 raise OSError(f"it ends after {self._position} bytes, unpacked")
 
     def read(self, count: int) -> bytes:
-        """So many bytes; fewer only at the end. Raises an OSError if the file is damaged."""
+        """This many bytes; fewer only at the end. Raises an OSError if the file is damaged."""
         pieces = []
         try:
             while count > 0 and (data := self._stream.read(count)):

@@ -1,4 +1,4 @@
-"""What file formats share: files are read as a source, part files are written as a sink."""
+"""What file formats share: as a source they read files, as a sink they write part files."""
 
 import os
 from abc import abstractmethod
@@ -26,7 +26,7 @@ class PartSink(Sink):
 
     @abstractmethod
     def _part_folder(self) -> PartFolder:
-        """The folder; a UserError says so if the path cannot be one."""
+        """The folder; a UserError if the path cannot be one."""
 
     def start_fresh(self, pipeline: str, operator: str, store: str, replace: bool) -> None:
         self._part_folder().start_fresh(pipeline, operator, replace, store)
@@ -49,7 +49,7 @@ class FileConnector(TwoWay[T], PartSink):
     max_shards = None
     ending: ClassVar[str]
     in_lines: ClassVar[bool] = True
-    """Files that are read as lines cannot be compressed ones."""
+    """Whether files are read as lines, which rules out compressed ones."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class FileConnector(TwoWay[T], PartSink):
     @property
     @abstractmethod
     def _smallest_split_bytes(self) -> int | None:
-        """Ranges of files are not made smaller than this; None if a file must stay in one."""
+        """The smallest range a file may be cut into; None if a file cannot be cut."""
 
     @property
     def _name(self) -> str:
@@ -98,13 +98,13 @@ class FileConnector(TwoWay[T], PartSink):
 
     @abstractmethod
     def _learn_schema(self) -> None:
-        """Called when the files have been listed, if there are any: take their columns."""
+        """Called after the files have been listed, if there are any, to read their columns."""
 
     def check(self) -> None:
         """Raise a UserError if the path can serve neither as a source nor as a sink.
 
-        A folder that is not there yet is fine: a sink creates it. A pattern, or a name with an
-        ending and no slash after it, can only be meant to be read: there must be something.
+        A folder that does not exist yet is fine: a sink creates it. A pattern, or a name with an
+        ending and no trailing slash, can only be a source: it must match something.
         """
         if is_pattern(self._path) or self._fs.isfile(self._path):
             self._files.check() if self.in_lines else self._files.refresh()
@@ -112,7 +112,7 @@ class FileConnector(TwoWay[T], PartSink):
             self._files.refresh()
         elif self._names_a_file and not self._fs.isdir(self._path):
             raise UserError(
-                f"nothing to read: there is no file '{self._path}'. Check the path; to write "
+                f"nothing to read: there is no file '{self._path}'. Check the path. To write "
                 "there, end it with a slash, so that it names a folder."
             )
         if self._schema is None and self._files.listed:
@@ -134,6 +134,6 @@ class FileConnector(TwoWay[T], PartSink):
 
 
 def _lines_of(offset: Any) -> LinesOffset:
-    """Without the schema, which some formats save with it."""
+    """The offset without the schema, which some formats save with it."""
     lines: LinesOffset = offset[0] if isinstance(offset, tuple) else offset
     return lines

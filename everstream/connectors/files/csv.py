@@ -1,9 +1,9 @@
 """CSV: `Csv` reads such files as a source and writes them as a sink.
 
-As a source it reads on columns: batches are DataFrames. A quoted field may hold line ends, so a
-row can be several lines; whether a line end ends a row depends on the quotes before it, which is
-why a file is read by one shard from its start unless the user says that no field holds one. Rows
-are parsed by Arrow, which is strict: a row with too few or too many fields is an error.
+As a source it gives columns: batches are DataFrames. A quoted field may contain line ends, so a
+row can be several lines. Whether a line end ends a row depends on the quotes before it, so a file
+is read by one shard from its start unless the user declares that no field contains one. Rows are
+parsed by Arrow, which is strict: a row with too few or too many fields is an error.
 """
 
 import io
@@ -33,9 +33,9 @@ from everstream.pipeline.types import Row
 
 LONGEST_ROW_BYTES = 16 << 20
 LONGEST_HEADER_BYTES = 1 << 16
-"""A quote that is still open after so much was never meant to be opened."""
+"""A quote that is still open after this many bytes is taken for an error."""
 LOOKED_AT_BYTES = 1 << 20
-"""How much of the first file the types are taken from."""
+"""How many bytes of the first file are used to infer the types."""
 SMALL = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
 QUOTE = b'"'
 MARK = b"\xef\xbb\xbf"
@@ -51,12 +51,12 @@ class Csv(FileConnector[Row]):
     """Files of comma-separated values, in UTF-8.
 
     As a source, `path` names a file, a folder or a pattern. Types come from `schema` (a Polars
-    schema) or from the start of the first file. Every file starts with the names of its columns,
-    unless `header=False`; then `schema` names them. An empty field is None, a quoted empty field
-    an empty text. Files without line ends inside quotes can be cut so that all shards share a
-    large one: say `quoted_newlines=False`. With `follow=True` the source never ends: files that
-    appear later, whole, are read too. `on_error` says what happens to rows that do not fit,
-    or are longer than `max_record_bytes` (default 64 MB).
+    schema) or are inferred from the start of the first file. Every file starts with the names of
+    its columns, unless `header=False`; then `schema` names them. An empty field is None, a quoted
+    empty field an empty text. If no quoted field contains a line end, pass
+    `quoted_newlines=False`, so that all shards can share a large file. With `follow=True` the
+    source never ends: complete files that appear later are read too. `on_error` sets what happens
+    to rows that do not fit, or are longer than `max_record_bytes` (default 64 MB).
 
     As a sink, `path` names a folder. Output is exactly-once: one part file per shard and
     checkpoint, which appears whole when its checkpoint is stable.
@@ -139,7 +139,7 @@ class Csv(FileConnector[Row]):
             chunks.close()
         if not found or found[0].long_bytes or not found[0].data.strip():
             raise UserError(
-                f"'{self._path}' has no rows to take the columns from. "
+                f"'{self._path}' has no rows to infer the columns from. "
                 "Give them: schema={'name': pl.String, ...}."
             )
         try:
@@ -151,7 +151,7 @@ class Csv(FileConnector[Row]):
             )
         except pa.ArrowInvalid as error:
             raise UserError(
-                f"cannot tell the columns of '{self._path}' from its first rows: {error}. "
+                f"cannot infer the columns of '{self._path}' from its first rows: {error}. "
                 "Give them: schema={'name': pl.String, ...}."
             ) from error
         frame = pl.DataFrame(pl.from_arrow(table))
@@ -170,7 +170,7 @@ def row_ends(data: bytes) -> "np.ndarray[Any, np.dtype[np.int64]]":
 
 
 def last_row_end(data: bytes) -> int:
-    """Behind the last whole row; 0 if there is none."""
+    """The position after the last whole row; 0 if there is none."""
     if QUOTE not in data:
         return data.rfind(b"\n") + 1
     ends = row_ends(data)
@@ -178,7 +178,7 @@ def last_row_end(data: bytes) -> int:
 
 
 def is_closed(data: bytes) -> bool:
-    """Whether every quote that is opened is closed."""
+    """Whether every quote is closed."""
     return QUOTE not in data or data.count(QUOTE) % 2 == 0
 
 
@@ -202,7 +202,7 @@ class _RowChunkReader(ChunkReader):
             if not following and not too_long and is_closed(data):
                 return data
             if not following:
-                # The quote is never closed: the line it is in stands alone, and is broken.
+                # The quote is never closed: treat its line as a single, broken row.
                 return data[: data.find(b"\n") + 1] or data
             data += following
 
@@ -224,7 +224,7 @@ class _Dialect:
         # In a file of one column an empty line is a row without a value.
         self._parse_options = _parse_options(delimiter, quoted_newlines, len(schema) > 1)
         self._convert_options = arrow_csv.ConvertOptions(
-            # A chunk is far smaller than what 32 bits can count, and those are faster to turn over.
+            # A chunk is far smaller than 32 bits can count, and 32 bits convert faster.
             column_types={field.name: SMALL.get(field.type, field.type) for field in arrow},
             null_values=[""],
             strings_can_be_null=True,
@@ -239,7 +239,7 @@ class _Dialect:
         options = arrow_csv.ReadOptions(
             use_threads=False, block_size=len(data) + 1, column_names=list(self.schema)
         )
-        # One block, one batch: `read_csv` would put its columns together once more.
+        # One block, one batch: `read_csv` would copy the columns again.
         with arrow_csv.open_csv(
             pa.BufferReader(data), options, self._parse_options, self._convert_options
         ) as reader:
@@ -257,7 +257,7 @@ class _Dialect:
 
 
 class _OtherColumns(ConnectorError):
-    """The header of a file is not that of the others."""
+    """The header of a file differs from that of the others."""
 
 
 class _CsvReader(LinesReader):
@@ -303,11 +303,11 @@ class _CsvReader(LinesReader):
             try:
                 return self._dialect.frame(data)
             except pa.ArrowInvalid:
-                pass  # Some row is at fault: find it.
+                pass  # A row is at fault: find it.
         return pl.concat(self._sound_rows(chunk.path, position, data))
 
     def _left_out(self, chunk: Chunk, error: "_OtherColumns") -> pl.DataFrame:
-        """A file with other columns is left out as a whole, chunk by chunk."""
+        """Rejects a file with other columns as a whole, chunk by chunk."""
         if self._on_error == "fail":
             raise error
         rows = len(row_ends(chunk.data)) + (not chunk.data.endswith(b"\n"))
@@ -318,7 +318,7 @@ class _CsvReader(LinesReader):
         return pl.DataFrame(schema=self._dialect.schema)
 
     def _sound_rows(self, path: str, position: int, data: bytes) -> list[pl.DataFrame]:
-        """The rows that fit, in pieces: halves, until a piece fits or is a single row."""
+        """The rows that fit, found by halving until a piece fits or is a single row."""
         try:
             if not is_closed(data):
                 raise pa.ArrowInvalid("a quote is opened and not closed")
@@ -337,7 +337,7 @@ class _CsvReader(LinesReader):
         ]
 
     def _first_row(self, chunk: Chunk) -> bytes:
-        """The row of names, which must be those of the schema; looked at once per file."""
+        """The header row, which must match the schema; checked once per file."""
         if chunk.position and self._known_file == chunk.path:
             return b""
         start = chunk.data if chunk.position == 0 else self._start_of(chunk.path)
@@ -346,13 +346,13 @@ class _CsvReader(LinesReader):
         try:
             names = self._dialect.header(line)
         except pa.ArrowInvalid as error:
-            raise _OtherColumns(f"'{chunk.path}', line 1: no names of columns: {error}.") from error
+            raise _OtherColumns(f"'{chunk.path}', line 1: no column names: {error}.") from error
         wanted = list(self._dialect.schema)
         if names != wanted:
             raise _OtherColumns(
                 f"'{chunk.path}', line 1: the columns are {', '.join(names)} where "
-                f"{', '.join(wanted)} were expected. Give all files the same columns, or leave "
-                "this one out of the pattern."
+                f"{', '.join(wanted)} were expected. Give all files the same columns, or exclude "
+                "this one from the pattern."
             )
         self._known_file = chunk.path
         return line
@@ -365,7 +365,7 @@ class _CsvReader(LinesReader):
 
 
 def _without_row_number(problem: str) -> str:
-    """Arrow counts rows from the start of what it was given, which would mislead."""
+    """Removes Arrow's row number, which counts from the start of the chunk and would mislead."""
     return problem.replace("Row #1: ", "")
 
 

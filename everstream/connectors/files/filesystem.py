@@ -1,8 +1,8 @@
-"""Folders on any fsspec filesystem: opened once, absolute, and with errors that say what to do.
+"""Folders on any fsspec filesystem: opened once, absolute, and with errors that explain the fix.
 
 Paths are made absolute where the pipeline is written, because a Spark task runs in another
 working directory. On a local disk a file counts as durable only after an fsync of the file and
-of the folder that names it; other filesystems promise durability when a file is closed.
+of its folder; other filesystems guarantee durability when a file is closed.
 """
 
 import os
@@ -26,7 +26,7 @@ MAGIC = frozenset("*?[")
 def filesystem_of(
     path: str | os.PathLike[str], options: Mapping[str, Any] | None = None
 ) -> tuple[Any, str]:
-    """The filesystem a path or URL lives on, and its absolute path there."""
+    """The filesystem of a path or URL, and the absolute path there."""
     url = os.fspath(path)
     scheme = fsspec.utils.get_protocol(url)
     if scheme in PROTOCOLS:
@@ -51,7 +51,7 @@ def is_pattern(path: str) -> bool:
 
 
 def place_of(fs: Any, path: str) -> str:
-    """A file or folder as text, without what it takes to get there."""
+    """A file or folder as text, without credentials."""
     return path if is_local(fs) else f"{type(fs).__name__}: {path}"
 
 
@@ -60,12 +60,12 @@ def is_local(fs: Any) -> bool:
 
 
 def opened_for_arrow(fs: Any, path: str) -> Any:
-    """A file to read with Arrow, whose threads should not wait for Python where they need not."""
+    """A file for Arrow to read, so that its threads do not wait for Python unnecessarily."""
     return pa.OSFile(path) if is_local(fs) else fs.open(path, "rb")
 
 
 def names_in(fs: Any, folder: str) -> list[str]:
-    """The names of the files directly in a folder; none if there is no such folder."""
+    """The names of the files directly in a folder; empty if there is no such folder."""
     fs.invalidate_cache(folder)
     try:
         entries = fs.ls(folder, detail=True)
@@ -77,7 +77,7 @@ def names_in(fs: Any, folder: str) -> list[str]:
 def make_folders(fs: Any, folder: str, private: str | None = None) -> None:
     """Make a folder and its parents so that their names survive a power failure.
 
-    On a local disk `private` and what lies in it is closed to others.
+    On a local disk, other users have no access to `private` and what is in it.
     """
     if is_local(fs):
         folders.make_folders(Path(folder), None if private is None else Path(private))
@@ -86,7 +86,7 @@ def make_folders(fs: Any, folder: str, private: str | None = None) -> None:
 
 
 def create(fs: Any, path: str, private: str | None) -> Any:
-    """An empty file, open for writing; on a local disk closed to others if it is a private one."""
+    """An empty file, open for writing; on a local disk a private file is closed to other users."""
     if private is not None and is_local(fs):
         with suppress(FileExistsError):
             os.close(folders.create_private(Path(path), Path(private)))
@@ -106,7 +106,7 @@ def sync_folder(fs: Any, folder: str) -> None:
 
 
 def rename(fs: Any, source: str, target: str) -> None:
-    """Move a file over whatever has the target name; atomic wherever the filesystem can."""
+    """Move a file, replacing any file with the target name; atomic if the filesystem supports it."""
     if is_local(fs):
         os.replace(source, target)
     else:

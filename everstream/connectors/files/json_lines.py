@@ -1,7 +1,7 @@
 """JSON, one value per line: `JsonLines` reads such files as a source and writes them as a sink.
 
-Which of the two it is shows in how it is opened. As a source it shares the splitting of text
-files; as a sink it shares the part files of `parts`, and what it wrote it can read again.
+As a source it shares the splitting of text files; as a sink it shares the part files of `parts`.
+It can read again what it wrote.
 """
 
 import io
@@ -33,10 +33,10 @@ class JsonLines(FileConnector[Any]):
     """Files with one JSON value per line.
 
     As a source, `path` names a file, a folder or a pattern, and records are the parsed values.
-    With `schema` (a Polars schema) or `columns=True` (the schema is taken from the start of the
-    first file) batches are DataFrames. Blank lines are left out. With `follow=True` the source
-    never ends: files that appear later, whole, are read too. `on_error` says what happens to
-    lines that are no JSON, do not fit the schema, or are longer than `max_record_bytes` (default
+    With `schema` (a Polars schema) or `columns=True` (the schema is inferred from the start of the
+    first file) batches are DataFrames. Blank lines are ignored. With `follow=True` the source
+    never ends: complete files that appear later are read too. `on_error` sets what happens to
+    lines that are not JSON, do not fit the schema, or are longer than `max_record_bytes` (default
     64 MB).
 
     As a sink, `path` names a folder. Output is exactly-once: one part file per shard and
@@ -97,13 +97,13 @@ class JsonLines(FileConnector[Any]):
             first = b"".join(_ended(c.data) for c in chunks.read() if not c.long_bytes)
             if not first.strip():
                 raise UserError(
-                    f"'{self._path}' has no lines to take the columns from. "
+                    f"'{self._path}' has no lines to infer the columns from. "
                     "Give them: schema={'name': pl.String, ...}."
                 )
             return pl.read_ndjson(io.BytesIO(first), infer_schema_length=None).schema
         except pl.exceptions.PolarsError as error:
             raise UserError(
-                f"cannot tell the columns of '{self._path}' from its first lines: {error}. "
+                f"cannot infer the columns of '{self._path}' from its first lines: {error}. "
                 "Give them: schema={'name': pl.String, ...}."
             ) from error
         finally:
@@ -121,7 +121,7 @@ class _JsonReader(LinesReader):
         super().__init__(chunks, on_error)
         self._decode = msgspec.json.Decoder().decode
         self._decode_leniently = json.JSONDecoder().decode
-        """It also takes what is no JSON but often written: NaN, and halves of surrogate pairs."""
+        """Also accepts common extensions of JSON: NaN, and half surrogate pairs."""
 
     def parse(self, chunks: list[Chunk]) -> Batch:
         decode, records = self._decode, list[Any]()
@@ -139,7 +139,7 @@ class _JsonReader(LinesReader):
         self._decode_leniently(line.decode())
 
     def _sound_lines(self, chunk: Chunk) -> list[bytes]:
-        """The lines of a chunk that can be parsed; the others are left out, or raise."""
+        """The lines of a chunk that can be parsed; the others are rejected, or raise."""
         sound, position = [], chunk.position
         for line in split_lines(chunk.data):
             try:
@@ -183,7 +183,7 @@ class _ColumnsReader(_JsonReader):
             return self._frame(b"".join(sound))
         except pl.exceptions.PolarsError as error:
             raise ConnectorError(
-                f"'{chunks[0].path}', from byte {chunks[0].position}: the lines can be read one "
+                f"'{chunks[0].path}', from byte {chunks[0].position}: the lines can be parsed one "
                 f"by one but not together: {error}. Give the columns with schema={{...}}."
             ) from error
 
@@ -212,8 +212,8 @@ _NULL = re.compile(b"null")
 class JsonEncoder:
     """Turns batches into lines of JSON; a UserError names the operator and shows the record.
 
-    msgspec encodes a batch in one call. Only what it does not take, or might have written as null,
-    is looked at record by record.
+    msgspec encodes a batch in one call. Only records that it refuses, or might have written as
+    null, are checked one by one.
     """
 
     def __init__(self, operator: str) -> None:
@@ -232,7 +232,7 @@ class JsonEncoder:
         return self._without_losses(batch, encoded) if _NULL.search(encoded) else encoded
 
     def _without_losses(self, batch: list[Any], encoded: bytes) -> bytes:
-        """The same lines, once it is known that what is null in them was None: NaN is null, too."""
+        """The same lines, after checking that every null in them was None: NaN becomes null, too."""
         lines = encoded.splitlines(keepends=True)
         for number, line in enumerate(lines):
             if b"null" in line:
@@ -271,7 +271,7 @@ class JsonEncoder:
         return encoded
 
     def _refuse_not_finite(self, batch: pl.DataFrame) -> None:
-        """Polars writes NaN and infinity as null, which is another value."""
+        """Polars writes NaN and infinity as null, which is a different value."""
         for column in batch.iter_columns():
             if column.dtype.is_float():
                 whole = bool(column.is_finite().all())
@@ -282,7 +282,7 @@ class JsonEncoder:
             if not whole:
                 raise UserError(
                     f"operator '{self._operator}': column '{column.name}' has NaN or an infinity, "
-                    "which JSON has no form for. Replace it before the sink, for example "
+                    "which JSON cannot express. Replace it before the sink, for example "
                     f".with_columns(pl.col('{column.name}').fill_nan(None))."
                 )
 
@@ -303,7 +303,7 @@ def _shown(record: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value of a class that is made from one that has a JSON form."""
+    """A value of a subclass of a type that has a JSON form."""
     for kind in (str, int, float):
         if isinstance(value, kind):
             return kind(value)
@@ -311,7 +311,7 @@ def _plain(value: Any) -> Any:
 
 
 def _holds(kind: pl.DataType, refused: tuple[Any, ...]) -> bool:
-    """Whether a column type is, or has inside it, one of these."""
+    """Whether a column type is, or contains, one of these."""
     if isinstance(kind, pl.Struct):
         return any(_holds(field.dtype, refused) for field in kind.fields)  # type: ignore[arg-type]
     if isinstance(kind, pl.List | pl.Array):

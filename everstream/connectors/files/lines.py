@@ -1,7 +1,7 @@
-"""What all sources of text files share: chunks of lines in, batches out, broken lines left out.
+"""What all sources of text files share: chunks of lines in, batches out, broken lines rejected.
 
-A chunk is parsed whole, because that is fast. Only if that fails is it looked at line by line,
-to name the line at fault or, with `on_error`, to leave out that one and keep the rest.
+A chunk is parsed whole, because that is fast. Only if that fails is it parsed line by line, to
+name the line at fault or, with `on_error`, to reject that line and keep the rest.
 """
 
 from abc import abstractmethod
@@ -16,7 +16,7 @@ from everstream.pipeline.rejects import OnError, Rejected
 from everstream.pipeline.source import END, EndOfStream
 
 COUNT_LINES_UP_TO_BYTES = 64 << 20
-"""Lines are named by number as well as by byte up to here; beyond, counting takes too long."""
+"""Up to this byte, lines are also named by number; beyond it, counting takes too long."""
 SHOWN_BYTES = 120
 
 
@@ -31,7 +31,7 @@ class BrokenLine(Exception):
 
 
 class LineCounter:
-    """Which line of a file a byte is in; goes on from the last answer where it can."""
+    """Finds the line of a byte in a file; continues from the last answer where it can."""
 
     def __init__(self, fs: Any) -> None:
         self._fs = fs
@@ -50,7 +50,7 @@ class LineCounter:
 
 
 class LinesReader(FileReader):
-    """Reads chunks and parses them; a subclass says how."""
+    """Reads chunks and parses them; a subclass defines how."""
 
     advice = "Correct or remove the line."
 
@@ -61,7 +61,7 @@ class LinesReader(FileReader):
 
     @abstractmethod
     def parse(self, chunks: list[Chunk]) -> Batch:
-        """The records of these chunks; leaves out broken lines by `self.broken`."""
+        """The records of these chunks; rejects broken lines with `self.broken`."""
 
     @property
     def offset(self) -> Any:
@@ -88,7 +88,7 @@ class LinesReader(FileReader):
             if len(batch):
                 return batch
             if len(self._rejected) > known:
-                return None  # nothing but broken lines: let them be counted before going on
+                return None  # only broken lines: let them be counted before the next read
         if self._chunks.follower is None or self._chunks.follower.ends:
             return END
         self._idle = True
@@ -110,13 +110,13 @@ class LinesReader(FileReader):
         self._chunks.close()
 
     def broken(self, path: str, line: BrokenLine) -> None:
-        """Leave the line out, or raise the error that names it."""
+        """Reject the line, or raise the error that names it."""
         place = self._counter.describe(path, line.position)
         if self._on_error == "fail":
             shown = line.line[:SHOWN_BYTES].decode(errors="replace").rstrip("\r\n")
             raise ConnectorError(
                 f"{place}: {line.problem}\n  line: {shown}\n{self.advice} "
-                "To leave such lines out, say on_error='skip' or 'dead_letter'."
+                "To leave such lines out, use on_error='skip' or 'dead_letter'."
             )
         text = line.line.decode(errors="replace").rstrip("\r\n")
         self._rejected.append(Rejected(text, line.problem, place))

@@ -1,9 +1,9 @@
 """Parquet: `Parquet` reads such files as a source and writes them as a sink, on columns.
 
-Files are cut into byte ranges as text files are, and a row group belongs to the range its first
-byte lies in: no shard needs to read the footers of files that are another's. The place in a file
-is a row number. What is written becomes a file only when it is whole, footer and all, and its
-checkpoint is stable, so any reader of the folder sees finished Parquet files and nothing else.
+Files are cut into byte ranges like text files, and a row group belongs to the range that contains
+its first byte: no shard needs to read the footers of another shard's files. The position in a file
+is a row number. A written file appears only when it is complete, footer included, and its
+checkpoint is stable, so readers of the folder see only finished Parquet files.
 """
 
 import io
@@ -38,15 +38,15 @@ SMALLEST_SPLIT_BYTES = 1 << 20
 class Parquet(FileConnector[Row]):
     """Parquet files. Batches are DataFrames.
 
-    As a source, `path` names a file, a folder or a pattern; `columns` the ones to read, all by
-    default. All files must have the columns of the first. With `follow=True` the source never
-    ends: files that appear later, whole, are read too. `on_error` says what happens to files and
-    row groups that cannot be read, and to files with other columns.
+    As a source, `path` names a file, a folder or a pattern; `columns` names the ones to read
+    (default: all). All files must have the columns of the first. With `follow=True` the source
+    never ends: complete files that appear later are read too. `on_error` sets what happens to
+    files and row groups that cannot be read, and to files with other columns.
 
     As a sink, `path` names a folder. Output is exactly-once: one part file per shard and
     checkpoint, which appears whole when its checkpoint is stable. Types are those of the first
-    batch unless given: `schema={'name': pl.Float64, ...}`. A value that is not exactly of its
-    column's type is refused.
+    batch unless you give them: `schema={'name': pl.Float64, ...}`. A value that does not fit its
+    column's type exactly is refused.
 
     >>> rows = es.Pipeline("write").source(es.Range(2, column="n"))
     >>> _ = rows.sink(es.Parquet("numbers/")).run()
@@ -111,7 +111,7 @@ class Parquet(FileConnector[Row]):
                     break
             finally:
                 files.close()
-        raise UserError(f"cannot tell the columns of '{self._path}': {problem}")
+        raise UserError(f"cannot read the columns of '{self._path}': {problem}")
 
 
 @dataclass(frozen=True)
@@ -181,19 +181,19 @@ class _Files:
         except OSError as error:
             raise _Gone(
                 f"cannot read '{split.path}': {error}. "
-                "Put the file back, or start over with --fresh, which deletes the output."
+                "Restore the file, or start over with --fresh, which deletes the output."
             ) from error
         if size_bytes != split.file_bytes:
             raise _Gone(
-                f"'{split.path}' has {size_bytes} bytes where it had {split.file_bytes} when the "
-                "run began. Put the file back, or start over with --fresh, which deletes the output."
+                f"'{split.path}' has {size_bytes} bytes; it had {split.file_bytes} when the "
+                "run began. Restore the file, or start over with --fresh, which deletes the output."
             )
         try:
             self._open = _OpenFile(split.path, self._file, self._columns)
         except (pa.ArrowException, OSError) as error:
             raise ConnectorError(
-                f"'{split.path}' is not a whole Parquet file: {error}. "
-                "Write it again, or leave it out of the pattern."
+                f"'{split.path}' is not a complete Parquet file: {error}. "
+                "Write it again, or exclude it from the pattern."
             ) from error
         return self._open
 
@@ -204,7 +204,7 @@ class _Files:
 
 
 class _Gone(ConnectorError):
-    """The file is not what it was: never a reason to skip it."""
+    """The file has changed: never a reason to skip it."""
 
 
 class _ParquetReader(FileReader):
@@ -256,13 +256,13 @@ class _ParquetReader(FileReader):
         self._decoded = None
 
     def _read_split(self, split: Split) -> pl.DataFrame | None:
-        """The next rows of this split; None when it is done with, or has to be left out."""
+        """The next rows of this split; None when it is finished, or must be rejected."""
         try:
             file = self._files.open(split)
         except _Gone:
             raise
         except ConnectorError as error:
-            # Every range of the file finds this out; the first one says so.
+            # Every range of the file finds this out; only the first one reports it.
             self._leave_out(split.path, error, 1 if split.start == 0 else 0)
             self._offset = self._offset.next_split()
             return None
@@ -287,7 +287,7 @@ class _ParquetReader(FileReader):
         except (pa.ArrowException, OSError) as error:
             place = f"'{file.path}', row group {group.number} (rows from {group.first_row})"
             problem = ConnectorError(
-                f"{place}: {error}. Write the file again, or leave it out of the pattern."
+                f"{place}: {error}. Write the file again, or exclude it from the pattern."
             )
             self._leave_out(place, problem, group.rows)
             frame, start = pl.DataFrame(), group.first_row + group.rows
@@ -313,7 +313,7 @@ class _ParquetReader(FileReader):
         raise ConnectorError(
             f"'{file.path}' has the columns {', '.join(theirs)} where {', '.join(ours)} were "
             "expected. Give all files the same columns, name those to read with columns=[...], "
-            "or leave this file out of the pattern."
+            "or exclude this file from the pattern."
         )
 
     def _leave_out(self, place: str, error: ConnectorError, records: int) -> None:
@@ -341,7 +341,7 @@ FORMAT = Format("Parquet", stored_as=_stored_as)
 
 
 class _Growing(io.RawIOBase):
-    """A file that hands over what was written to it since it was last asked."""
+    """A file that returns what was written to it since the last call."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
@@ -365,7 +365,7 @@ class _Growing(io.RawIOBase):
 
 
 class ParquetWriter(ColumnsWriter, PartWriter):
-    """Rows wait until they make a row group, or until the checkpoint."""
+    """Buffers rows until they make a row group, or until the checkpoint."""
 
     def __init__(self, folder: PartFolder, who: SinkShard, columns: Columns) -> None:
         super().__init__(folder, who)
@@ -393,7 +393,7 @@ class ParquetWriter(ColumnsWriter, PartWriter):
     def _write_group(self) -> None:
         if not self._waiting:
             return
-        # Files of one folder are read together: a column cannot have a type in some of them only.
+        # Files of one folder are read together: a column must have the same type in all of them.
         self._columns.require_types()
         table = _arrow(self._columns.settled(self._waiting))
         self._waiting = []
@@ -404,5 +404,5 @@ class ParquetWriter(ColumnsWriter, PartWriter):
 
 
 def _arrow(frame: pl.DataFrame) -> pa.Table:
-    """In types that every reader of Parquet knows."""
+    """Converts to types that every reader of Parquet knows."""
     return frame.to_arrow(compat_level=pl.CompatLevel.oldest())

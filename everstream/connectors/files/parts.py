@@ -2,12 +2,12 @@
 
 A writer fills a file in `<folder>/_pending/`. `prepare` hands that file to a transaction and the
 writer starts another; `commit` renames it to
-`part-<pipeline>.<operator>-<shard>-<checkpoint>-g<generation>`. The numbers of checkpoints come again
-after a store went back, generations never do: no name is used twice, so a writer that wakes up late
-can neither replace nor remove what its successor has shown. Pending names hold the generation and a
-random token. A fence file tells which generation took over last: a writer that wakes up too late
-finds a higher one and leaves everything alone. Earlier versions wrote names without generation, which
-are read, and taken back, like the others.
+`part-<pipeline>.<operator>-<shard>-<checkpoint>-g<generation>`. Checkpoint numbers are reused after
+a rewind, but generations never are, so no name is used twice: a writer that wakes up late can
+neither replace nor remove what its successor has committed. Pending names contain the generation
+and a random token. A fence file records the latest generation: a writer that wakes up too late
+finds a higher one and changes nothing. Earlier versions wrote names without a generation, which
+are read, and rolled back, like the others.
 """
 
 import re
@@ -41,23 +41,23 @@ from everstream.state.signing import StoreKey, key_of
 PENDING = "_pending"
 BYTES_PER_READ = 1 << 20
 IN_MEMORY_BYTES = 64 << 20
-"""Output that is about to be committed is held in memory up to this size, then in a temporary file."""
+"""Output about to be committed is kept in memory up to this size, then in a temporary file."""
 
 
 def owner_of(pipeline: str, operator: str) -> str:
-    """`pipeline.operator` as it stands in file names; no two pairs give the same."""
+    """`pipeline.operator` as used in file names; no two pairs give the same text."""
     return ".".join(quote(name, safe=" ").replace(".", "%2E") for name in (pipeline, operator))
 
 
 @dataclass(frozen=True)
 class PartName(Saved, word="part-name"):
-    """A committed file: whose it is, when it was closed and by which generation."""
+    """A committed file: its owner, its checkpoint and its generation."""
 
     owner: str
     shard: int
     checkpoint: int
     generation: int | None = field(default=None, compare=False)
-    """None if a version wrote it that left it out."""
+    """None if it was written by a version that left it out."""
 
     def __str__(self) -> str:
         whose = f"part-{self.owner}-{self.shard:04d}-{self.checkpoint:08d}"
@@ -100,13 +100,13 @@ class PartFolder:
     path: str
     ending: str
     private: str | None = None
-    """The store it belongs to, which is closed to others; None for output to be seen by all."""
+    """The store it belongs to, which is closed to other users; None for output visible to all."""
     key: StoreKey | None = None
     """The key of that store, if it is signed."""
 
     @staticmethod
     def at(folder: str, ending: str) -> "PartFolder":
-        """A folder, or the URL of one, for output that all may see."""
+        """A folder, or the URL of one, for output visible to all."""
         fs, path = filesystem_of(folder)
         return PartFolder(fs, path, ending)
 
@@ -130,7 +130,7 @@ class PartFolder:
         return f"{self.pending_path}/{name}"
 
     def signed_as(self, name: PartName | PendingName) -> str:
-        """What a file is called in its signature: its path inside the store."""
+        """The name of a file in its signature: its path inside the store."""
         return self.path_of(name).removeprefix(f"{self.private}/")
 
     def create(self) -> None:
@@ -140,7 +140,7 @@ class PartFolder:
         except OSError as error:
             raise ConnectorError(
                 f"cannot create the folder '{self.pending_path}': {error}. "
-                "Check that it may be written, or name another folder."
+                "Check that it is writable, or name another folder."
             ) from error
 
     def parts(self, owner: str) -> list[PartName]:
@@ -161,7 +161,7 @@ class PartFolder:
         remove(self.fs, self.path_of(name))
 
     def claim(self, pipeline: str, operator: str, store: str) -> Claim:
-        """The wish of a run with this store to write here."""
+        """The claim of a run with this store to write here."""
         self.create()
         path = f"{self.pending_path}/{owner_of(pipeline, operator)}.owner"
         return FolderClaim(self.fs, self.path, path, Owner.of(pipeline, operator, store))
@@ -169,10 +169,10 @@ class PartFolder:
     def start_fresh(
         self, pipeline: str, operator: str, replace: bool, store: str | None = None
     ) -> None:
-        """Make room for a run from nothing; see `Sink.start_fresh`.
+        """Make room for a run that does not resume; see `Sink.start_fresh`.
 
-        Pending files alone were never shown to anyone: they go without asking. With a `store` the
-        folder belongs to it from now on; a folder inside the store does anyway.
+        Pending files were never visible: they are removed without asking. With a `store` the
+        folder belongs to it from now on; a folder inside the store always does.
         """
         claim = None if store is None else self.claim(pipeline, operator, store)
         if claim is not None:
@@ -182,7 +182,7 @@ class PartFolder:
         if parts and not replace:
             raise UserError(
                 f"'{self.path}' already holds {len(parts)} part files of pipeline '{pipeline}', "
-                f"operator '{operator}', from an earlier run. Name another folder, or say --fresh, "
+                f"operator '{operator}', from an earlier run. Name another folder, or use --fresh, "
                 "which deletes them."
             )
         if claim is not None:
@@ -199,7 +199,7 @@ class PartFolder:
 
 
 def require_permit(permit: Permit, checkpoint: int, output: str) -> None:
-    """Raise if output of this checkpoint may not be shown yet."""
+    """Raise if output of this checkpoint may not be committed yet."""
     if permit.checkpoint < checkpoint:
         raise InternalError(
             f"{output} of checkpoint {checkpoint} was to be committed with a permit for checkpoint "
@@ -212,7 +212,7 @@ class PartTransaction(Committable, Saved, word="part-transaction"):
     """One prepared part file.
 
     Pickles without its open file, which only `persist` needs, and without its folder: a checkpoint
-    must hold no credentials, and the folder may have moved. `recover` gives it the writer's own.
+    must contain no credentials, and the folder may have moved. `recover` sets the writer's own.
     """
 
     pending: PendingName
@@ -220,11 +220,11 @@ class PartTransaction(Committable, Saved, word="part-transaction"):
     checkpoint: int
     size_bytes: int
     checksum: str | None = None
-    """None if a version wrote it that kept none."""
+    """None if it was written by a version that kept none."""
     folder: PartFolder | None = field(default=None, repr=False, compare=False)
     file: Any = field(default=None, repr=False, compare=False)
     written_here: bool = field(default=False, repr=False, compare=False)
-    """By this process, moments ago: what was restored has waited for who knows how long."""
+    """Whether this process wrote it moments ago; restored output may be much older."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "file": None, "folder": None, "written_here": False}
@@ -232,12 +232,12 @@ class PartTransaction(Committable, Saved, word="part-transaction"):
     @property
     def place(self) -> PartFolder:
         if self.folder is None:
-            raise InternalError(f"part {self.part} was restored and given to no writer's `recover`")
+            raise InternalError(f"part {self.part} was restored but not passed to `recover`")
         return self.folder
 
     @property
     def path(self) -> str:
-        """Where the records wait."""
+        """Where the records are until the commit."""
         return self.place.path_of(self.pending)
 
     @property
@@ -245,9 +245,9 @@ class PartTransaction(Committable, Saved, word="part-transaction"):
         return self.checksum is not None and self.checksum.startswith(STRONG)
 
     def content(self) -> IO[bytes]:
-        """What waits, verified, in a copy that nobody else can change; it decodes nothing.
+        """The pending output, verified, in a private copy; it decodes nothing.
 
-        FileNotFoundError if it does not wait any more.
+        FileNotFoundError if it is no longer pending.
         """
         size_bytes, checksum = 0, RunningSum(self._strong)
         copy = tempfile.SpooledTemporaryFile(max_size=IN_MEMORY_BYTES)  # noqa: SIM115
@@ -261,21 +261,21 @@ class PartTransaction(Committable, Saved, word="part-transaction"):
         return cast("IO[bytes]", copy)
 
     def require_whole(self, size_bytes: int, checksum: str | None) -> None:
-        """Raise unless what waits has the size and the checksum of what was written."""
+        """Raise unless the pending output has the size and the checksum it was written with."""
         if self.place.key is not None and not self._strong:
             raise ConnectorError(
-                f"'{self.path}' was written by an earlier version, which signed no output that "
-                "waits: whether somebody has changed it cannot be known. Let that version finish "
+                f"'{self.path}' was written by an earlier version, which did not sign pending "
+                "output, so changes to it cannot be detected. Let that version finish "
                 "the run, or go back to a checkpoint before it with `everstream rewind`."
             )
         if size_bytes != self.size_bytes:
-            problem = f"has {size_bytes} bytes where {self.size_bytes} were written"
+            problem = f"has {size_bytes} bytes, but {self.size_bytes} were written"
         elif self.checksum is not None and checksum != self.checksum:
-            problem = "is damaged: its checksum is not that of what was written"
+            problem = "is damaged: its checksum does not match what was written"
         else:
             return
         raise ConnectorError(
-            f"'{self.path}' {problem}; none of it is shown. Restore the file from a copy, or go "
+            f"'{self.path}' {problem}. None of it is committed. Restore the file from a copy, or go "
             "back to a checkpoint before it with `everstream rewind`."
         )
 
@@ -297,19 +297,19 @@ class PartTransaction(Committable, Saved, word="part-transaction"):
         folder, pending = self.place, self.path
         final = folder.path_of(self.part)
         try:
-            if self.written_here and not is_local(folder.fs):  # a download of all of it
+            if self.written_here and not is_local(folder.fs):  # measuring downloads it
                 self.require_whole(folder.fs.size(pending), self.checksum)
             else:
                 self.require_whole(*_measured(folder.fs, pending, self._strong))
             rename(folder.fs, pending, final)
         except FileNotFoundError as error:
-            # Renamed before: by an earlier attempt, or by another process that had the permit.
+            # Already renamed: by an earlier attempt, or by another process that had the permit.
             folder.fs.invalidate_cache(folder.path)
             if not folder.fs.exists(final):
                 raise ConnectorError(
-                    f"part file '{final}' and its pending file '{pending}' are both gone. "
-                    "Someone else removed one of them: put it back, or start over with --fresh, "
-                    "which deletes the output there is."
+                    f"part file '{final}' and its pending file '{pending}' are both missing: "
+                    "something else removed them. Restore one of them, or start over with --fresh, "
+                    "which deletes the existing output."
                 ) from error
         except OSError as error:
             raise ConnectorError(f"cannot rename '{pending}' to '{final}': {error}") from error
@@ -333,7 +333,7 @@ def _measured(fs: Any, path: str, strong: bool) -> tuple[int, str]:
 
 
 class PartWriter(Writer):
-    """Writes batches to part files; a subclass says how a batch becomes bytes."""
+    """Writes batches to part files; a subclass defines how a batch becomes bytes."""
 
     def __init__(self, folder: PartFolder, who: SinkShard) -> None:
         self._folder = folder
@@ -354,12 +354,12 @@ class PartWriter(Writer):
         return b""
 
     def seal(self, part: PartName) -> bytes:
-        """What comes behind all other bytes of the part that will have this name."""
+        """The bytes appended after all others of the part with this name."""
         return b""
 
     @property
     def starts_a_part(self) -> bool:
-        """Nothing has been written since the last checkpoint."""
+        """Whether nothing has been written since the last checkpoint."""
         return self._file is None
 
     def write(self, batch: Batch) -> None:
@@ -385,7 +385,7 @@ class PartWriter(Writer):
     def _cannot_write(self, error: OSError) -> ConnectorError:
         return ConnectorError(
             f"cannot write to '{self._folder.pending_path}': {error}. "
-            "Check that the disk has room and the folder may be written."
+            "Check that the disk has space and the folder is writable."
         )
 
     def prepare(self, checkpoint: int) -> Committable | None:
@@ -428,10 +428,10 @@ class PartWriter(Writer):
         return held
 
     def _take_back(self, checkpoint: int) -> None:
-        """Remove what earlier generations have shown since this checkpoint.
+        """Remove what earlier generations have committed since this checkpoint.
 
-        Their pending files are gone, so they can show nothing more. That no later generation had
-        begun when the parts were listed means that none of them is a later one's.
+        Their pending files are gone, so they can commit nothing more. No later generation had
+        begun when the parts were listed, so none of the parts belongs to a later one.
         """
         parts = self._mine(self._folder.parts(self._owner))
         self._pendings_unless_fenced()
@@ -440,7 +440,7 @@ class PartWriter(Writer):
                 self._folder.remove(part)
 
     def _pendings_unless_fenced(self) -> list[PendingName]:
-        """Our pending files; raises if a later generation has taken over."""
+        """The shard's pending files; raises if a later generation has taken over."""
         pendings = self._mine(self._folder.pendings(self._owner))
         newest = max((name.generation for name in pendings), default=0)
         refuse_replaced(self._who, newest, f"'{self._folder.path}'")
@@ -450,7 +450,7 @@ class PartWriter(Writer):
         return [self._bound(transaction) for transaction in transactions]
 
     def _bound(self, transaction: Committable) -> Committable:
-        """A restored transaction, where this writer writes."""
+        """A restored transaction, bound to this writer's folder."""
         assert isinstance(transaction, PartTransaction)
         return replace(transaction, folder=self._folder)
 

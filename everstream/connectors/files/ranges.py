@@ -1,7 +1,7 @@
-"""Which byte ranges of which files a shard reads, and how far it has come in them.
+"""Which byte ranges of which files a shard reads, and its position in them.
 
-When the shards become more or fewer, the ranges that are left are dealt out anew; one that was begun
-goes to one shard, with the place it was read to. `FileReader` is what all readers of them share.
+When the number of shards changes, the remaining ranges are redistributed. A range that was begun
+goes to one shard, with the position reached. `FileReader` is what all readers of them share.
 """
 
 import heapq
@@ -24,7 +24,7 @@ SPLITS_PER_SHARD = 4
 class Split(Saved, word="file-range"):
     """A byte range of one file, and the size of the whole file when it was listed.
 
-    The range of a compressed file counts the bytes it holds, its size those it has.
+    For a compressed file the range counts unpacked bytes, and the size packed ones.
     """
 
     path: str
@@ -32,11 +32,11 @@ class Split(Saved, word="file-range"):
     stop: int
     file_bytes: int
     resumes_at: int | None = None
-    """Where to go on, if another shard has begun with it."""
+    """Where to resume, if another shard has begun it."""
 
     @property
     def left_bytes(self) -> int:
-        """About how much there is to read."""
+        """Approximately how many bytes are left to read."""
         return min(self.stop - self.start, self.file_bytes)
 
 
@@ -44,10 +44,10 @@ class Split(Saved, word="file-range"):
 class LinesOffset(Saved, word="files-offset"):
     """A shard's splits, which of them is being read, and where in it the next line starts.
 
-    `position` is None while that split has not been begun. `seen` are the files that need not be
-    taken up any more, with the sizes they had: of those the source began with and those that came
-    later, the ones whose names fall to this shard. Earlier versions have saved all the files it
-    began with, without sizes, and None for a source that does not follow.
+    `position` is None while that split has not been begun. `seen` maps files that need no further
+    attention to the sizes they had: of the files the source began with and those that came later,
+    the ones assigned to this shard by name. Earlier versions saved all the files the source began
+    with, without sizes, and None for a source that does not follow.
     """
 
     splits: tuple[Split, ...]
@@ -60,11 +60,11 @@ class LinesOffset(Saved, word="files-offset"):
 
     @property
     def place(self) -> int | None:
-        """Where in the split to go on; None if nobody has begun it."""
+        """Where in the split to resume; None if it has not been begun."""
         return self.position if self.position is not None else self.splits[self.index].resumes_at
 
     def left(self) -> list[Split]:
-        """The splits from here on, each with its place."""
+        """The remaining splits, each with its position."""
         splits = list(self.splits[self.index :])
         if splits:
             splits[0] = replace(splits[0], resumes_at=self.place)
@@ -74,7 +74,7 @@ class LinesOffset(Saved, word="files-offset"):
 def deal(
     files: Sequence[tuple[str, int]], shards: int, smallest_bytes: int
 ) -> list[tuple[Split, ...]]:
-    """Cut the files into ranges; each next range goes to the shard with the fewest bytes yet."""
+    """Cut the files into ranges; each next range goes to the shard with the fewest bytes so far."""
     total_bytes = sum(size for _, size in files)
     wanted = -(-total_bytes // (shards * SPLITS_PER_SHARD))
     split_bytes = max(smallest_bytes, min(wanted, LARGEST_SPLIT_BYTES))
@@ -98,7 +98,7 @@ def _cut(split: Split, split_bytes: int) -> list[Split]:
 def deal_by_size(
     items: Iterable[T], shards: int, size_bytes: Callable[[T], int]
 ) -> list[tuple[T, ...]]:
-    """Each next item goes to the shard with the fewest bytes yet."""
+    """Each next item goes to the shard with the fewest bytes so far."""
     hands: list[list[T]] = [[] for _ in range(shards)]
     loads = [(0, shard) for shard in range(shards)]
     for item in items:
@@ -111,10 +111,10 @@ def deal_by_size(
 def redistribute_splits(
     offsets: Sequence[LinesOffset], shards: int, smallest_bytes: int | None
 ) -> list[LinesOffset]:
-    """What is left to read for so many shards, as it would have come: the next of each, and so on.
+    """The remaining ranges for this many shards, in the order in which they would have been read.
 
-    Ranges that nobody has begun are cut further if there are few of them, but not smaller than
-    this; None if they must stay as they are.
+    If there are few ranges, those not begun are cut further, but not smaller than `smallest_bytes`;
+    None if they must stay as they are.
     """
     turns = zip_longest(*(offset.left() for offset in offsets))
     splits = [split for turn in turns for split in turn if split is not None]
@@ -134,7 +134,7 @@ def redistribute_splits(
 
 
 def seen_by(offsets: Iterable[LinesOffset]) -> dict[str, int | None] | None:
-    """The files that some of these shards know; None if one of them has not said."""
+    """The files that any of these shards has seen; None if one of them did not record them."""
     seen = dict[str, int | None]()
     for offset in offsets:
         if offset.seen is None:
@@ -145,12 +145,12 @@ def seen_by(offsets: Iterable[LinesOffset]) -> dict[str, int | None] | None:
 
 
 def seen_of(files: Mapping[str, int | None], shard: int, shards: int) -> dict[str, int | None]:
-    """Of these files, those that would be this shard's if they came later."""
+    """Those of these files that would be assigned to this shard if they came later."""
     return {path: size for path, size in files.items() if falls_to(path, shards) == shard}
 
 
 def falls_to(path: str, shards: int) -> int:
-    """The shard that reads a file that comes later."""
+    """The shard that reads a file that appears later."""
     return zlib.crc32(path.encode()) % shards
 
 
@@ -162,13 +162,13 @@ LOOK_FOR_FILES_EVERY_S = 1.0
 
 
 class FileReader(Reader):
-    """Keeps what was rejected until it is taken, and knows when there is nothing to read yet."""
+    """Keeps rejected input until it is taken, and knows when there is nothing to read yet."""
 
     def __init__(self, on_error: OnError) -> None:
         self._on_error = on_error
         self._rejected: list[Rejected] = []
         self._idle = False
-        """All files that are there have been read, and others may come."""
+        """Whether all present files have been read, and more may come."""
 
     def ready_in_s(self) -> float:
         return LOOK_FOR_FILES_EVERY_S if self._idle else 0.0

@@ -1,11 +1,11 @@
-"""Text files cut into byte ranges that many shards read side by side, chunk by chunk.
+"""Text files cut into byte ranges that many shards read in parallel, chunk by chunk.
 
-A line belongs to the range its first byte lies in; the reader of that range follows it past the
-end, and the reader of the next range skips to the first line that starts there. A chunk depends
-only on the position it starts at, so reading again from any offset gives the same chunks. Files
-are read up to the size they had when they were listed: what is appended later is not seen. Files
-that come later are seen by a source that follows, and by the next run of a pipeline that ends when it
-has caught up; each of them is read by one shard.
+A line belongs to the range that contains its first byte: the reader of that range follows it past
+the end, and the reader of the next range skips to the first line that starts there. A chunk depends
+only on its start position, so reading again from any offset gives the same chunks. Files are read
+up to the size they had when they were listed: data appended later is not seen. Files that appear
+later are read by a source that follows, and by the next run of a pipeline that ends when it has
+caught up; each of them is read by one shard.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from everstream.errors import ConnectorError, UserError
 
 UNREADABLE = (".xz", ".zip")
 LONG_LINE_START_BYTES = 1_000
-"""How much is kept of a line that is too long."""
+"""How many bytes are kept of a line that is too long."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class Chunk:
     position: int
     data: bytes
     long_bytes: int = 0
-    """Not 0: this is one line that has so many bytes, more than it may have, and `data` its start."""
+    """If not 0: this is one line of this many bytes, more than allowed, and `data` is its start."""
 
 
 class LongLine(Exception):
-    """A line that is longer than it may be: how it starts, and how many bytes it has."""
+    """A line longer than allowed: its start, and how many bytes it has."""
 
     def __init__(self, start: bytes, size_bytes: int) -> None:
         super().__init__(size_bytes)
@@ -52,9 +52,9 @@ class LongLine(Exception):
 
 
 def list_files(fs: Any, path: str) -> list[tuple[str, int]]:
-    """The files a path, folder or pattern stands for, with their sizes, by name.
+    """The files of a path, folder or pattern, with their sizes, by name.
 
-    A folder stands for the files directly in it whose names start with neither '_' nor '.'.
+    A folder means the files directly in it whose names start with neither '_' nor '.'.
     """
     fs.invalidate_cache()
     if fs.isfile(path):
@@ -87,37 +87,37 @@ def listing(fs: Any, path: str) -> Listing:
 
 @dataclass(frozen=True)
 class Follower:
-    """Finds files that came later. Each belongs to the shard its name falls to."""
+    """Finds files that appear later. Each belongs to the shard its name is assigned to."""
 
     fs: Any
     path: str
     shard: int
     shards: int
     follows: bool
-    """Files that come while the run goes on are read, too."""
+    """Whether files that appear during the run are read, too."""
     listed: "Listing | None" = None
-    """The files that there were when the run started, if it ends when it has read them."""
+    """The files at the start of the run, if it ends when it has read them."""
 
     @property
     def looks(self) -> bool:
-        """Whether files may have come since."""
+        """Whether there may be new files."""
         return self.follows or self.listed is not None
 
     @property
     def ends(self) -> bool:
-        """Whether there is nothing more once all files that were found have been read."""
+        """Whether the source ends once all files that were found have been read."""
         return not self.follows or self.listed is not None
 
     def extended(self, offset: LinesOffset) -> LinesOffset:
-        """The offset with this shard's newcomers as its last splits, and what was read let go.
+        """The offset with this shard's new files as its last splits, and finished splits removed.
 
-        Empty files may be still in the making and wait. A file that was taken away is forgotten,
-        so that the memory of files is never larger than the folder.
+        Empty files may still be being written, so they wait. A deleted file is forgotten, so the
+        list of seen files is never larger than the folder.
         """
         if offset.seen is None:
             raise UserError(
-                f"an earlier version of Everstream has read '{self.path}' without noting which files "
-                "there were, so those that came later cannot be told from them. Leave out "
+                f"an earlier version of Everstream read '{self.path}' without recording which files "
+                "there were, so new files cannot be recognized. Remove "
                 "follow=True and until='caught-up', or start over with --fresh, which deletes the "
                 "output."
             )
@@ -149,7 +149,7 @@ class ChunkReader:
         follower: Follower | None = None,
         most_bytes: int = MAX_RECORD_BYTES,
     ) -> None:
-        """most_bytes: what a line may have; a longer one is never in memory as a whole."""
+        """most_bytes: the longest line allowed; a longer one is never in memory as a whole."""
         self.fs = fs
         self.follower = follower
         self.most_bytes = most_bytes
@@ -166,7 +166,7 @@ class ChunkReader:
     def read(self) -> list[Chunk]:
         """Chunks of about `chunk_bytes` together, from several splits if they are small.
 
-        Empty at the end. If a file cannot be read, the offset stays where it was.
+        Empty at the end. If a file cannot be read, the offset does not change.
         """
         offset, chunks, left = self.offset, list[Chunk](), self._chunk_bytes
         if offset.index == len(offset.splits) and self.follower and self.follower.looks:
@@ -206,7 +206,7 @@ class ChunkReader:
         self._file, self._file_path, self._ahead = None, "", b""
 
     def _first_line(self, split: Split) -> int:
-        """Where the first line that starts in this split starts; `stop` if none does."""
+        """The position of the first line that starts in this split; `stop` if none does."""
         if split.start == 0:
             return 0
         position, last = split.start - 1, split.stop - 1
@@ -224,7 +224,7 @@ class ChunkReader:
         stop = min(position + limit_bytes, split.stop)
         ahead, data = self._pieces(split, position, stop)
         if stop < split.stop and (whole := data.rfind(b"\n") + 1):
-            # The usual case, with the one copy it needs.
+            # The usual case, with a single copy.
             self._ahead_at, self._ahead = position + len(ahead) + whole, data[whole:]
             return b"".join((ahead, memoryview(data)[:whole]))
         data = ahead + data
@@ -240,7 +240,7 @@ class ChunkReader:
             raise LongLine(data[:LONG_LINE_START_BYTES], long.size_bytes) from None
 
     def _line_end(self, split: Split, position: int, known_bytes: int) -> bytes:
-        """The bytes from `position` to the end of its line, of which so many are known."""
+        """The bytes from `position` to the end of its line, of which `known_bytes` are known."""
         pieces: list[bytes] = []
         size_bytes = known_bytes
         file_stop = max(split.stop, split.file_bytes)
@@ -252,7 +252,7 @@ class ChunkReader:
             end = data.find(b"\n") + 1
             size_bytes += end or len(data)
             if size_bytes > self.most_bytes:
-                pieces = []  # it is looked through to its end, and not kept
+                pieces = []  # it is scanned to its end, but not kept
             else:
                 pieces.append(data[:end] if end else data)
             if end:
@@ -269,7 +269,7 @@ class ChunkReader:
         return ahead + data
 
     def _pieces(self, split: Split, start: int, stop: int) -> tuple[bytes, bytes]:
-        """These bytes in two: what was read past the last line is not read again."""
+        """These bytes in two pieces: what was read past the last line is not read again."""
         ahead = b""
         if self._file_path == split.path and self._ahead_at == start:
             ahead = self._ahead[: stop - start]
@@ -286,13 +286,13 @@ class ChunkReader:
         except OSError as error:
             raise ConnectorError(
                 f"cannot read '{split.path}' at byte {begin}: {error}. "
-                "Put the file back, or start over with --fresh, which deletes the output."
+                "Restore the file, or start over with --fresh, which deletes the output."
             ) from error
         if len(data) < stop - begin and split.stop != ENDLESS:
             raise ConnectorError(
                 f"'{split.path}' cannot be read at byte {begin + len(data)}: it is shorter than the "
                 f"{split.file_bytes} bytes it had when the run began. "
-                "Put the file back, or start over with --fresh, which deletes the output."
+                "Restore the file, or start over with --fresh, which deletes the output."
             )
         return ahead, data
 
@@ -302,15 +302,15 @@ class ChunkReader:
             return self.fs.open(split.path, "rb")
         size = self.fs.info(split.path)["size"]
         if size != split.file_bytes:
-            raise OSError(f"it has {size} bytes where it had {split.file_bytes} when it was listed")
+            raise OSError(f"it has {size} bytes; it had {split.file_bytes} when it was listed")
         return Unpacked(self.fs, split.path, codec)
 
 
 class FileSet:
-    """The files of a source: found once, where the pipeline is checked, and pickled with it.
+    """The files of a source: listed once, where the pipeline is checked, and pickled with it.
 
-    Every shard must see the same files; a folder that changes while shards start would
-    otherwise be cut differently by each.
+    Every shard must see the same files. If the folder changed while shards start, each would cut
+    it differently.
     """
 
     def __init__(self, fs: Any, path: str, follow: bool = False) -> None:
@@ -324,14 +324,14 @@ class FileSet:
         return self._files is not None
 
     def describe(self) -> str:
-        """Where they are, without what it takes to get there."""
+        """Where they are, without credentials."""
         return place_of(self.fs, self.path)
 
     def exists(self) -> bool:
         return bool(list_files(self.fs, self.path))
 
     def refresh(self) -> None:
-        """List the files now; a UserError if there are none and none are waited for."""
+        """List the files now; a UserError if there are none and the source does not follow."""
         files = list_files(self.fs, self.path)
         if not files and not self.follow:
             raise UserError(
@@ -347,13 +347,13 @@ class FileSet:
         return self._files or []
 
     def waits_for(self) -> str | None:
-        """What a source that follows has not found; an empty folder is nothing special."""
+        """What a source that follows has not found; an empty folder is normal."""
         if not self.follow or self.exists() or self.fs.isdir(self.path):
             return None
         missing = "no file matches" if is_pattern(self.path) else "there is no"
         return (
-            f"{missing} '{self.path}' yet: the run waits for it. If that is not meant, check the "
-            "path; relative paths start at the folder the program was started in"
+            f"{missing} '{self.path}' yet: the run waits for it. If you did not intend that, check "
+            "the path; relative paths start at the folder the program was started in"
         )
 
     def check(self) -> None:
@@ -362,8 +362,8 @@ class FileSet:
         refuse_unreadable([name for name, _ in self.files])
 
     def first_offset(self, shard: int, shards: int, smallest_bytes: int) -> LinesOffset:
-        """Where a shard begins; ranges are not made smaller than this."""
-        # Empty ones may be in the making: they are taken up when they have content.
+        """Where a shard begins; ranges are not smaller than `smallest_bytes`."""
+        # Empty files may still be being written: they are read when they have content.
         files = [(path, size) for path, size in self.files if size]
         seen = seen_of(dict(files), shard, shards)
         return LinesOffset(deal(files, shards, smallest_bytes)[shard], seen=seen)
@@ -375,7 +375,7 @@ class FileSet:
         return tuple(listing(self.fs, self.path))
 
     def unread(self, offsets: Sequence[LinesOffset], point: Listing) -> str | None:
-        """Files that came later, or have not been read to their end."""
+        """Files that appeared later, or have not been read to their end."""
         known = seen_by(offsets)
         if known is None:  # saved by an earlier version, which kept all the files it began with
             known = dict.fromkeys(split.path for offset in offsets for split in offset.splits)
@@ -383,7 +383,7 @@ class FileSet:
         return _named([p for p, size in point if size and (p in left or p not in known)], "new")
 
     def overlooked(self, offsets: Sequence[LinesOffset], point: Listing) -> str | None:
-        """Files that have grown since they were listed: what was appended is not read."""
+        """Files that have grown since they were listed: appended data is not read."""
         known = seen_by(offsets) or {}
         grown = [path for path, size in point if size > (known.get(path) or size)]
         return _named(grown, "grown since it was read, and what was appended is not read:")
@@ -408,6 +408,6 @@ def refuse_unreadable(names: Sequence[str]) -> None:
     for name in names:
         if name.endswith(UNREADABLE):
             raise UserError(
-                f"'{name}' is compressed in a way that cannot be read here. Unpack it first, or leave "
-                "it out of the pattern."
+                f"'{name}' has a compression that Everstream cannot read. Unpack it first, or exclude "
+                "it from the pattern."
             )

@@ -21,8 +21,8 @@ class TextLines(Source[str]):
 
     `path` names a file, a folder or a pattern ("books/*.txt") on any fsspec filesystem. Large
     files are cut into byte ranges, so that all shards read one file together; lines of one
-    range keep their order. With `follow=True` the source never ends: files that appear later,
-    whole, are read too. `on_error` says what happens to lines that are not in this encoding, or
+    range keep their order. With `follow=True` the source never ends: complete files that appear
+    later are read too. `on_error` sets what happens to lines that are not in this encoding, or
     longer than `max_record_bytes` (default 64 MB), which are never in memory as a whole.
 
     >>> with open("poem.txt", "w") as file:
@@ -98,7 +98,7 @@ class _TextReader(LinesReader):
         """The lines of a chunk without their ends, which are \\n or \\r\\n."""
         encoding = self._encoding
         if encoding == "utf-8-sig" and chunk.position:
-            encoding = "utf-8"  # only the start of a file can have the mark
+            encoding = "utf-8"  # only the start of a file can have the byte order mark
         try:
             text = chunk.data.decode(encoding)
         except UnicodeDecodeError:

@@ -1,1 +1,1 @@
-"""Sources that make their records, and load patterns."""
+"""Sources that generate their records, and load patterns."""

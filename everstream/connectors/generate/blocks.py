@@ -1,8 +1,8 @@
-"""A stream that is cut into blocks, which shards take in turn: block 0 to shard 0, block 1 to shard 1.
+"""A stream cut into blocks, which shards take in turn: block 0 to shard 0, block 1 to shard 1.
 
 Block and stride are part of the offset, so a later change of the batch size does not move them.
-Shards that become more or fewer share out the blocks that were left behind where others had come
-further, and from there on take turns again.
+When the number of shards changes, the blocks that slower shards left behind are redistributed, and
+from there on the shards take turns again.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,9 +31,9 @@ class Run(NamedTuple):
 class BlockOffset(Saved, word="block-offset"):
     """The next block starts at record `start`, has `block` records; the one after is `stride` on.
 
-    Before that come the blocks in `left`, which start before it: from an earlier number of shards.
-    `rest` is what the stream's last block lacked when this shard read it: if there is more by the
-    time of a later run, these records come first.
+    The blocks in `left` start before it and come first: they are from an earlier number of shards.
+    `rest` is what the stream's last block lacked when this shard read it: if a later run finds more
+    records, these come first.
     """
 
     start: int
@@ -43,19 +43,19 @@ class BlockOffset(Saved, word="block-offset"):
     rest: tuple[int, int] | None = None
 
     def has_before(self, stop: int) -> bool:
-        """Whether it has anything to read before this record."""
+        """Whether there is anything to read before this record."""
         return bool(self.runs_before(stop)) or (self.rest is not None and self.rest[0] < stop)
 
     def runs_before(self, stop: int) -> list[Run]:
-        """All that is to be read of blocks that start before this record."""
+        """Everything to read of blocks that start before this record."""
         runs = [*map(Run._make, self.left), Run(self.start, self.stride, stop)]
         return [run._replace(stop=min(run.stop, stop)) for run in runs if run.start < stop]
 
 
 def redistribute_blocks(offsets: Sequence[BlockOffset], shards: int) -> list[BlockOffset]:
-    """The same blocks for so many shards: equally many of those left behind, then each in turn.
+    """The same blocks for this many shards: equal parts of those left behind, then in turn.
 
-    Also those that lie behind the end: a later run may find more there.
+    Includes blocks past the end, because a later run may find more records there.
     """
     block = offsets[0].block
     furthest = max(offset.start for offset in offsets)
@@ -75,7 +75,7 @@ def redistribute_blocks(offsets: Sequence[BlockOffset], shards: int) -> list[Blo
 
 
 def _cut(runs: Sequence[Run], shards: int) -> list[list[Run]]:
-    """One after the other, cut into equal parts: so few cuts that often doing it does no harm."""
+    """One after the other, cut into equal parts, with few cuts so that repeating it does no harm."""
     blocks, passed = sum(run.blocks for run in runs), 0
     hands: list[list[Run]] = [[] for _ in range(shards)]
     for run in runs:
@@ -90,7 +90,7 @@ def _cut(runs: Sequence[Run], shards: int) -> list[list[Run]]:
 
 
 class BlockReader(Reader):
-    """Makes one shard's blocks, each when it is read."""
+    """Makes the blocks of one shard, each when it is read."""
 
     def __init__(
         self, make: Callable[[int, int], Batch], total: int | None, offset: BlockOffset
@@ -128,14 +128,14 @@ class BlockReader(Reader):
         batch = self._make(start, stop)
         if len(batch) != stop - start:
             raise UserError(
-                f"make({start}, {stop}) must give {stop - start} records but gave {len(batch)}."
+                f"make({start}, {stop}) must give {stop - start} records, but gave {len(batch)}."
             )
         if stop < end or (self._rest is not None and start == self._rest[0]):
             self._rest = (stop, end) if stop < end else None
         return batch
 
     def _pass_left(self) -> None:
-        """The first of the blocks left behind was read; they are in order, as times in them may be."""
+        """Drop the first block left behind, which was read; they are in order, as their times may be."""
         (start, stride, stop), *others = sorted(self._left)
         rest = [(start + stride, stride, stop)] if start + stride < stop else []
         self._left = (*rest, *others)

@@ -1,7 +1,7 @@
-"""`Load`: how many items per second a source is to give, as it changes over time.
+"""`Load`: how many items per second a source should give, as it changes over time.
 
 The patterns are those of SPBench (wave, binary, increasing, decreasing, spike), a random walk, a
-function of the time, and a trace from a file. A load is exact: it says how many items are due by
+function of the time, and a trace from a file. A load is exact: it gives how many items are due by
 any moment, and when the n-th is due, rather than how long to wait between two of them.
 """
 
@@ -22,7 +22,7 @@ from everstream.pipeline.checkpointing import seconds
 Pattern: TypeAlias = Literal["wave", "binary", "increasing", "decreasing", "spike", "random-walk"]
 PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
 ONCE = ("increasing", "decreasing")
-"""These happen once; the others come again with every period."""
+"""These happen once; the others repeat every period."""
 RESOLUTION = "10ms"
 CALIBRATED_MIN, CALIBRATED_MAX, CALIBRATED_PERIODS = 0.1, 1.1, 3
 
@@ -30,12 +30,12 @@ CALIBRATED_MIN, CALIBRATED_MAX, CALIBRATED_PERIODS = 0.1, 1.1, 3
 class Load:
     """Items per second over time: a number, a pattern, or a function of the seconds since the start.
 
-    - `es.Load(500)`: always the same.
+    - `es.Load(500)`: a constant rate.
     - `es.Load("wave", period="10s", min=100, max=1000)`: a sine that begins in the middle; "binary":
       `min` for half a period, then `max`; "increasing" and "decreasing": once, within a period;
       "spike": `min`, and in the last `spike` per cent of each period up to `max` and back;
       "random-walk": each period the rate moves by at most a tenth of the range, from `seed`.
-    - `es.Load(lambda t: 100 + 5 * t)`: the function is asked every `resolution`.
+    - `es.Load(lambda t: 100 + 5 * t)`: the function is called every `resolution`.
     - `es.Load.trace("trace.csv")`, `es.Load.parse("wave,10s,100,1000")`.
 
     >>> load = es.Load("wave", period="10s", min=100, max=1000)
@@ -58,7 +58,7 @@ class Load:
         resolution: str | float = RESOLUTION,
     ) -> None:
         self.text: str | None = None
-        """The load as `parse` reads it; None if words cannot say it."""
+        """The load as text for `parse`; None if it has no such text."""
         self._rate: Rate
         if isinstance(pattern, str):
             self._rate, self.text = _named(pattern, period, min, max, spike, seed)
@@ -70,7 +70,7 @@ class Load:
             if not step_s > 0:
                 raise UserError(f"resolution={resolution!r} must be positive.")
             self._rate = Sampled(pattern, step_s)
-            self._rate.rate(np.zeros(1))  # a function that cannot be called is found here
+            self._rate.rate(np.zeros(1))  # finds a function that cannot be called
             return
         if not 0 < pattern < float("inf"):
             raise UserError(
@@ -81,9 +81,9 @@ class Load:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From words: "500", "wave,10s,100,1000", "spike,10s,100,1000,5" or "random-walk,1s,1,9,42".
+        """From text: "500", "wave,10s,100,1000", "spike,10s,100,1000,5" or "random-walk,1s,1,9,42".
 
-        Name, period (seconds, or with a unit), min and max, as SPBench writes them; last the
+        Name, period (seconds, or with a unit), min and max, as in SPBench; last the
         per cent of a spike, or the seed of a walk.
 
         >>> es.Load.parse("binary,4,10,20").items(4)
@@ -121,8 +121,8 @@ class Load:
     def trace(cls, path: str | os.PathLike[str], *, repeat: bool = False) -> Self:
         """From a .csv or .parquet with the columns `at_s` (from 0 up) and `rate`.
 
-        Each row's rate holds until the next row. The last one's stays; with `repeat` the last row
-        only says where the trace begins again.
+        Each row's rate holds until the next row. The last rate stays; with `repeat` the last row
+        only marks where the trace begins again.
         """
         at_s, rates = _read_trace(Path(path), repeat)
         load = cls.__new__(cls)
@@ -137,15 +137,15 @@ class Load:
     def calibrated(cls, pattern: Pattern, run: Mapping[str, Any] | str | os.PathLike[str]) -> Self:
         """A load that suits a pipeline, from a run of it at full speed.
 
-        `run` is `result.to_json()`, or a file that `everstream run --json` wrote. With throughput X
+        `run` is `result.to_json()`, or a file written by `everstream run --json`. With throughput X
         and duration T: from 0.1 X to 1.1 X, in periods of T/3; T if it increases or decreases.
         """
         found = run if isinstance(run, Mapping) else _result_in(Path(run))
         throughput, lasted_s = found.get("records_per_s"), found.get("wall_s")
         if not throughput or not lasted_s:
             raise UserError(
-                "to calibrate, give the result of a run that read records: it has their number per "
-                "second and how long it took."
+                "to calibrate, give the result of a run that read records: its throughput and "
+                "duration are needed."
             )
         if pattern not in PATTERNS:
             raise _unknown(pattern)
@@ -162,7 +162,7 @@ class Load:
     @overload
     def rate(self, at_s: Floats) -> Floats: ...
     def rate(self, at_s: float | Floats) -> float | Floats:
-        """Items per second so long after the start; of a numpy array: of each."""
+        """Items per second at this time after the start; for a numpy array, at each."""
         return _like(at_s, self._rate.rate(np.atleast_1d(np.asarray(at_s, float))))
 
     @overload
@@ -170,7 +170,7 @@ class Load:
     @overload
     def items(self, at_s: Floats) -> Floats: ...
     def items(self, at_s: float | Floats) -> float | Floats:
-        """How many items are due by then: the integral of the rate."""
+        """How many items are due by this time: the integral of the rate."""
         return _like(at_s, self._rate.items(np.atleast_1d(np.asarray(at_s, float))))
 
     @overload
@@ -187,7 +187,7 @@ class Load:
 
 
 def load_of(given: "Load | float | str | Callable[[float], float]") -> Load:
-    """What a user may say where a load is wanted."""
+    """The load for any value that a user may give for one."""
     if isinstance(given, Load):
         return given
     return Load.parse(given) if isinstance(given, str) else Load(given)
@@ -219,15 +219,15 @@ def _named(
     if not 0 < lasts_s < float("inf"):
         raise UserError(f"period={period!r} must be positive.")
     if not 0 <= least < float("inf"):
-        raise UserError(f"min={least!r}: a rate is 0 or more items per second.")
+        raise UserError(f"min={least!r}: give 0 or more items per second.")
     if not least <= most < float("inf"):
         raise UserError(f"max={most!r} must not be below min={least!r}.")
     if most == 0 or (name == "spike" and least == spike == 0):
         raise UserError(
-            "this load never gives anything: let max be positive, and a spike have some width."
+            "this load never gives anything: make max positive, and give a spike some width."
         )
     if not 0 <= spike <= 100:
-        raise UserError(f"spike={spike!r} is in per cent of the period, from 0 to 100.")
+        raise UserError(f"spike={spike!r} is a percentage of the period: give 0 to 100.")
     text = f"{name},{lasts_s:.12g},{least:.12g},{most:.12g}"
     if name == "spike":
         text += f",{spike:.12g}"
@@ -279,11 +279,11 @@ def _read_trace(path: Path, repeat: bool) -> tuple[Floats, Floats]:
         ) from None
     rising = len(at_s) > 0 and at_s[0] == 0 and bool(np.all(np.diff(at_s) > 0))
     if not rising or (repeat and len(at_s) < 2):
-        raise UserError(f"the trace {path}: at_s must begin with 0 and rise from row to row.")
+        raise UserError(f"the trace {path}: at_s must begin with 0 and increase from row to row.")
     if not (np.all(rates >= 0) and np.all(np.isfinite(rates)) and rates.any()):
-        raise UserError(f"the trace {path}: rates are 0 or more, and not all of them 0.")
+        raise UserError(f"the trace {path}: rates must be 0 or more, and not all of them 0.")
     if repeat and not rates[:-1].any():
         raise UserError(
-            f"the trace {path}: with repeat the last row only says where it ends, and all others are 0."
+            f"the trace {path}: with repeat the last row only marks the end, and all others are 0."
         )
     return at_s, rates

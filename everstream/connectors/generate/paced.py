@@ -1,11 +1,11 @@
 """`Paced`: another source's records under a load, for measurements and demonstrations.
 
-A record is due when the load says so; the start is when the shard first opened the source, and it
-is part of the offset. By default what could not be given in time is made up for, also after a
-failure, as a live feed would: a measured latency then counts the time that the pipeline was down.
+The load sets when a record is due. The start is when the shard first opened the source, and it is
+part of the offset. By default, records that could not be given in time are made up for, also after
+a failure, as in a live feed: a measured latency then includes the time the pipeline was down.
 
-Time is read from a clock that does not jump. Across processes of one machine that clock goes on,
-too; only on another machine, or after it was booted, the wall clocks must do.
+Time is read from a clock that does not jump, and continues across processes of one machine. Only
+on another machine, or after a reboot, are the wall clocks used instead.
 """
 
 import math
@@ -33,30 +33,31 @@ from everstream.pipeline.source import EndOfStream, LoadSeen, Reader, Source
 from everstream.pipeline.types import T
 
 FRAME_EVERY_S = 0.0005
-"""At high rates records are given together so often, not one by one."""
+"""At high rates records are given together at this interval, not one by one."""
 SHORTEST_WAIT_S = 1e-6
 LONGEST_WAIT_S = 1.0
-"""A load that gives nothing for long is looked at again after this time."""
+"""How long to wait before asking again a load that gives nothing for long."""
 ROUNDING_RECORDS = 1e-6
 LATE_S = 0.05
-"""Without catching up: what could not be given so long after it was due was held up."""
+"""Without catching up: a record this late counts as held up."""
 ALMOST_NOW_S = 0.05
-"""For what was due so lately the rate counts as steady since then."""
+"""For records due within this time, the rate counts as constant since then."""
 
 
 class Paced(Wrapping[T]):
     """Gives the records of `source` at `rate` records per second over all shards together.
 
     `rate` is a number, an `es.Load`, or what one is made of: "wave,10s,100,1000", or a function
-    of the seconds since the start. Never more than is due, in frames of at most `batch` records.
+    of the seconds since the start. Never gives more than is due, in frames of at most `batch`
+    records.
 
-    With `catch_up` (the default) each record has its due time, and what could not be given in
-    time is given as soon as possible: waiting counts as latency. Without, as in SPBench, a record
-    that was held up moves all later ones back: the source then offers less load than the pattern
-    says, and no latency shows it; `es.Monitor` and `result.forfeited` do.
+    With `catch_up` (the default) each record has its due time, and late records are given as soon
+    as possible: waiting counts as latency. Without it, as in SPBench, a record that was held up
+    delays all later ones. The source then offers less load than the pattern defines, and no latency
+    shows it; `es.Monitor` and `result.forfeited` do.
 
-    With `due="due_us"` each record has, in a column of that name, when it was due, in
-    microseconds since 1970: what a latency is measured from if waiting is to count.
+    With `due="due_us"` each record has the time it was due in a column of that name, in
+    microseconds since 1970: measure latency from it to include waiting.
 
     >>> slow = es.Paced(es.Range(3), rate=1000)
     >>> es.Pipeline("paced").source(slow).collect().run().collected()
@@ -83,7 +84,7 @@ class Paced(Wrapping[T]):
 
     @classmethod
     def around(cls, source: Source[T], load: Load, catch_up: bool) -> "Paced[T]":
-        """This source under this load; of one that is paced already, the rest stays as it is."""
+        """This source under this load; if it is already paced, its other options stay."""
         if not isinstance(source, Paced):
             return Paced(source, load, catch_up=catch_up)
         return Paced(
@@ -144,7 +145,7 @@ class _Share:
 
 @dataclass(frozen=True)
 class _Pace:
-    """How records are given, as the user has asked for."""
+    """How records are given, from the user's options."""
 
     batch: int
     due_column: str | None
@@ -160,7 +161,7 @@ class _PacedReader(WrappingReader):
         pace: _Pace,
         open_as: Callable[[int, int], Reader],
     ) -> None:
-        """open_as: a reader of the source for another of its shards."""
+        """open_as: opens a reader of the source for another of its shards."""
         super().__init__(inner)
         self._written = self._share = share
         self._timing = timing
@@ -179,15 +180,15 @@ class _PacedReader(WrappingReader):
         self._next_frame_s = float("-inf")
         self._born_s = 0.0
         self._is_new = True
-        """Nobody has asked for a record, in this process or one before it."""
+        """No record was requested yet, in this process or an earlier one."""
         self._inner_is_idle = False
         self._catching_up = False
-        """It ends for this run, and not for good."""
+        """It ends for this run, but not for good."""
         self._held_rejected: list[Rejected] = []
         self._rejected: list[Rejected] = []
 
     def _begin(self) -> None:
-        """The load begins now."""
+        """Start the load now."""
         start_s = self._timing.start()
         self._offset = replace(
             self._offset,
@@ -236,7 +237,7 @@ class _PacedReader(WrappingReader):
         super().seek(offset)
         tuned = offset.load
         self._share = self._written if tuned is None else self._shared(Load.parse(tuned))
-        # What was given had been due.
+        # The given records had been due.
         passed_s = self._share.due_s(max(0.0, offset.given + offset.shift), math.inf)
         start_s = self._timing.resume(offset.start_s, offset.steady_s, offset.clock, passed_s)
         self._offset = replace(
@@ -272,10 +273,10 @@ class _PacedReader(WrappingReader):
             self._held = more[self._to_skip :]
             self._to_skip = max(self._to_skip - len(more), 0)
             if not self._to_skip and not len(self._held):
-                # The frame was given to its last record: it counts as read.
+                # The frame was given completely: it counts as read.
                 self._inner_was_given(self._offset.given)
         if not self._catch_up:
-            if self._is_new:  # what passed until everybody was ready is nobody's waiting
+            if self._is_new:  # time until everything was ready does not count as waiting
                 self._begin()
                 at_s = 0.0
             self._forfeit(at_s)
@@ -286,7 +287,7 @@ class _PacedReader(WrappingReader):
         return self._give(count, at_s)
 
     def _read_earlier(self, begun: Begun) -> bool:
-        """Take up the rest of a batch that an earlier shard had begun; whether anything came."""
+        """Continue a batch that an earlier shard had begun; returns whether anything came."""
         if self._earlier is None:
             self._earlier = self._open_as(begun.shard, begun.shards)
             if self._clocks is not None:
@@ -297,8 +298,8 @@ class _PacedReader(WrappingReader):
         self._held_rejected += self._earlier.take_rejected()
         if isinstance(more, EndOfStream):
             raise ConnectorError(
-                f"the source does not give again what it gave before: {begun.count} records of a "
-                "batch are missing. Put back what it reads from, or start over with --fresh, which "
+                f"the source does not replay what it gave before: {begun.count} records of a "
+                "batch are missing. Restore the data it reads, or start over with --fresh, which "
                 "deletes the output."
             )
         self._inner_is_idle = more is None
@@ -330,7 +331,7 @@ class _PacedReader(WrappingReader):
             owed = self._owed(self._timing.passed_s())
             self._share = self._written if text is None else self._shared(Load.parse(text))
             self._begin()
-            # What is owed from before, and the part of the next record, are due at once.
+            # What was owed before, and the fraction of the next record, are due at once.
             self._offset = replace(self._offset, shift=-owed, load=text)
             self._next_frame_s = float("-inf")
         self._offset = replace(self._offset, version=version)
@@ -343,19 +344,19 @@ class _PacedReader(WrappingReader):
         return LoadSeen(self._share.rate(at_s), max(0.0, self._owed(at_s)), self._offset.forfeited)
 
     def take_rejected(self) -> list[Rejected]:
-        """Only with the frame they were found with: until then it would be read again."""
+        """Only together with the frame they were found with: until then it would be read again."""
         rejected, self._rejected = self._rejected, []
         return rejected
 
     def _inner_was_given(self, given: int) -> None:
-        """All that was read from the source has been given on."""
+        """Called when everything read from the source has been given."""
         self._offset = replace(
             self._offset, given=given, inner=self._inner.offset, skip=0, held=None, after=None
         )
         self._give_rejected()
 
     def _earlier_was_given(self, given: int, count: int) -> None:
-        """So many records of a batch that an earlier shard had begun have been given on."""
+        """Called when `given` records of a batch that an earlier shard had begun have been given."""
         first, *others = self._offset.begun
         first = replace(first, skip=first.skip + count, count=first.count - count)
         begun = (first, *others) if first.count else tuple(others)
@@ -370,11 +371,11 @@ class _PacedReader(WrappingReader):
         self._held_rejected = []
 
     def _owed(self, at_s: float) -> float:
-        """How many records are due and not yet given, with the part of the next."""
+        """How many records are due and not yet given, including a fraction of the next."""
         return self._share.items(at_s) - self._offset.shift - self._offset.given
 
     def _forfeit(self, at_s: float) -> None:
-        """If the next record was held up, all but it and what was due lately is forfeited."""
+        """If the next record was held up, forfeit all except it and those due recently."""
         owed, overdue = self._owed(at_s), self._owed(max(0.0, at_s - LATE_S))
         if overdue < 1:
             return
@@ -400,7 +401,7 @@ class _PacedReader(WrappingReader):
             )
         else:
             self._inner_was_given(given)
-        # Not from now: then one that was late would make all that follow late.
+        # Not from now: then one late record would make all later ones late.
         self._next_frame_s = at_s - at_s % FRAME_EVERY_S + FRAME_EVERY_S
         return frame
 
@@ -419,5 +420,5 @@ class _PacedReader(WrappingReader):
         due_us = (self._offset.start_s + self._share.all_due_s(numbers)) * 1e6
         column = pl.Series(name, due_us.astype(np.int64))
         rows = columns_of(frame, "Paced(due=...)")
-        # The same; but `with_columns` takes longer than all else that is done for a small frame.
+        # Equivalent, but `with_columns` takes longer than everything else for a small frame.
         return rows.with_columns(column) if name in rows.columns else rows.hstack([column])

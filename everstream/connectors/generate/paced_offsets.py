@@ -1,8 +1,8 @@
-"""How far a paced source has come: in its load, in its source, and in the batch it was giving.
+"""The progress of a paced source: in its load, in its source, and in the batch it was giving.
 
-When the shards become more or fewer, what they owed together they go on owing together. A batch that
-was given in part is finished by one shard, which reads it again as the shard that had begun it did;
-the source itself goes on behind it.
+When the number of shards changes, the shards together still owe what they owed before. A batch that
+was given in part is completed by one shard, which reads it again as the shard that had begun it
+did; the source itself resumes after it.
 """
 
 import time
@@ -20,7 +20,7 @@ from everstream.state.saved import Saved
 
 @dataclass(frozen=True)
 class Begun(Saved, word="paced-begun"):
-    """A batch of which a shard had given `skip` records; `count` more of it are to be given."""
+    """A batch of which a shard had given `skip` records; `count` more remain."""
 
     shard: int
     shards: int
@@ -31,7 +31,7 @@ class Begun(Saved, word="paced-begun"):
 
 @dataclass(frozen=True)
 class PacedOffset(Saved, word="paced-offset"):
-    """`given` records were given since `start_s`: all before `inner`, and `skip` from there on."""
+    """`given` records were given since `start_s`: all before `inner`, and `skip` after it."""
 
     start_s: float
     given: int
@@ -41,21 +41,21 @@ class PacedOffset(Saved, word="paced-offset"):
     """The start by the steady clock `clock`, if that has a name."""
     clock: str = ""
     shift: float = 0.0
-    """So many records of the load do not count: they were forfeited, or less than none: are owed."""
+    """Records of the load that do not count: positive if forfeited, negative if owed."""
     forfeited: float = 0.0
     load: str | None = None
-    """The load if it was changed while running, in the words of `Load.parse`."""
+    """The load if it was changed while running, as text for `Load.parse`."""
     version: int = 0
-    """Of the settings that the load was changed by."""
+    """The version of the settings that changed the load."""
     held: int | None = None
-    """With `skip`: so many records of the batch are left, and `after` is where the next one starts."""
+    """With `skip`: records of the batch that remain, and `after` is where the next one starts."""
     after: Any = None
     begun: tuple[Begun, ...] = ()
-    """Before all else: batches that were begun by an earlier number of shards."""
+    """First of all: batches that an earlier number of shards had begun."""
     ended: bool = False
-    """The source has nothing more for this shard: what is due is not given, nor owed."""
+    """Whether the source has nothing more for this shard: due records are neither given nor owed."""
     forgets: bool = True
-    """Not if some shard has a batch to finish: nobody here knows when that is done."""
+    """False if any shard has a batch to complete: when that is done is not known here."""
 
 
 def redistribute_paced(
@@ -64,7 +64,7 @@ def redistribute_paced(
     written: Load,
     redistribute: Callable[[Sequence[Any], int], Sequence[Any]],
 ) -> list[PacedOffset]:
-    """Offsets for so many shards; `redistribute` is the source's own."""
+    """Offsets for this many shards; `redistribute` is the source's own."""
     before = len(offsets)
     inner = redistribute([_behind(offset) for offset in offsets], shards)
     begun = [
@@ -102,7 +102,7 @@ def _load_of(offset: PacedOffset, written: Load) -> Load:
 
 
 def _reached_s(offset: PacedOffset, shards: int, written: Load) -> float:
-    """When the last record that was given was due, by the wall clock."""
+    """When the last record given was due, by the wall clock."""
     number = max(0.0, offset.given + offset.shift) * shards
     due_s = _load_of(offset, written).due_s(number)
     return offset.start_s + (due_s if due_s < float("inf") else 0.0)
@@ -114,14 +114,14 @@ def _owed(offset: PacedOffset, shards: int, written: Load, at_s: float) -> float
 
 
 def _behind(offset: PacedOffset) -> Any:
-    """Where the source goes on behind a batch that was begun."""
+    """Where the source resumes after a batch that was begun."""
     if not offset.skip:
         return offset.inner
     if offset.held is None:
         raise UserError(
-            "the checkpoint is of an Everstream that did not know yet how to give a paced source "
-            "another number of shards. Go on with the number it had until a checkpoint is "
-            "complete, then change it."
+            "the checkpoint was written by a version of Everstream that could not change the "
+            "number of shards of a paced source. Resume with the number it had until a checkpoint "
+            "is complete, then change it."
         )
     return offset.after
 
@@ -137,7 +137,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @cache
 def clock_name() -> str:
-    """What the steady clock is known by: the same name in all processes since the machine booted."""
+    """The name of the steady clock: the same in all processes since the machine booted."""
     try:
         return BOOT_ID.read_text().strip()
     except OSError:
@@ -147,12 +147,12 @@ def clock_name() -> str:
 class Timing:
     """A start, and the time that has passed since then.
 
-    The steady clock says how much that is. In another process it still does if its name is the
-    same; if not, the wall clock says it, and never less than was known to have passed.
+    The steady clock measures it, also in another process if the clock's name is the same.
+    Otherwise the wall clock does, but never less than was known to have passed.
     """
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
-        """`clock`: the only one there is, and it may be set; the engine's are then not used."""
+        """`clock`: the only clock to use, which may be set; the engine's clocks are ignored."""
         self._fixed = clock is not None
         self._wall_s: Callable[[], float] = time.time
         self._steady_s: Callable[[], float] = time.monotonic
@@ -163,25 +163,25 @@ class Timing:
         self.start()
 
     def use(self, wall_s: Callable[[], float], steady_s: Callable[[], float]) -> bool:
-        """Take these clocks instead; whether they are taken."""
+        """Use these clocks instead; returns whether they are used."""
         if not self._fixed:
             self._wall_s, self._steady_s = wall_s, steady_s
         return not self._fixed
 
     @property
     def steady_start_s(self) -> float | None:
-        """The start by the steady clock, if others know that clock, too."""
+        """The start by the steady clock, if other processes know that clock, too."""
         return self._start_s if self.name else None
 
     def start(self) -> float:
-        """It begins now; when that is by the wall clock."""
+        """Start now; returns the start by the wall clock."""
         self._start_s = self._steady_s()
         return self._wall_s()
 
     def resume(
         self, start_s: float, steady_start_s: float | None, name: str, passed_s: float
     ) -> float:
-        """It began then; the start by the wall clock as it is now."""
+        """Resume from an earlier start; returns the start by the present wall clock."""
         if steady_start_s is not None and name and name == self.name:
             self._start_s = steady_start_s
             return start_s

@@ -1,8 +1,8 @@
 """Rates over time, their integrals, and the inverse: when the n-th item is due.
 
-All are exact and work on whole arrays. A rate is a line in pieces, for which the integral is a
-parabola in pieces and its inverse a square root; or a sine, whose inverse is found by Newton's
-method between bounds. Where the rate is zero for a while the inverse is the earliest moment.
+All are exact and work on whole arrays. A rate is piecewise linear, so its integral is a piecewise
+parabola and the inverse a square root; or a sine, whose inverse is found by Newton's method between
+bounds. Where the rate is zero for a while, the inverse is the earliest moment.
 """
 
 from abc import ABC, abstractmethod
@@ -16,7 +16,7 @@ from everstream.errors import UserError
 Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 GROW_BY = 1024
 MOST_STEPS = 10_000_000
-"""A rate that has given nothing for so many steps never will."""
+"""A rate that has given nothing for this many steps never will."""
 
 
 class Rate(ABC):
@@ -28,18 +28,18 @@ class Rate(ABC):
 
     @abstractmethod
     def items(self, at_s: Floats) -> Floats:
-        """How many items are due by then: the integral."""
+        """How many items are due by these times: the integral."""
 
     @abstractmethod
     def due_s(self, numbers: Floats, until_s: float = np.inf) -> Floats:
         """When the items of these numbers (from 1 on, or parts of items) are due.
 
-        Infinity for what is never due, or maybe only after `until_s`.
+        Infinity for items that are never due, or maybe only after `until_s`.
         """
 
 
 class Steady(Rate):
-    """Always the same: what most loads are, and a source asks several times for each frame."""
+    """A constant rate: the most common load, computed several times for each frame."""
 
     def __init__(self, per_s: float) -> None:
         self._per_s = per_s
@@ -55,7 +55,7 @@ class Steady(Rate):
 
 
 class Pieces(Rate):
-    """A line in pieces, from `left` to `right` between each two of the times.
+    """A piecewise linear rate, from `left` to `right` between each two of the times.
 
     With `repeats` it begins again at the last of the times; without, the last value stays.
     """
@@ -171,7 +171,7 @@ class Wave(Rate):
 
 
 class Grown(Rate):
-    """Steps of equal length, worked out as far as somebody asks."""
+    """Steps of equal length, computed as far as needed."""
 
     def __init__(self, step_s: float) -> None:
         self._step_s = step_s
@@ -183,7 +183,7 @@ class Grown(Rate):
 
     @abstractmethod
     def _next(self, first: int, count: int) -> tuple[Floats, Floats]:
-        """The rates at the beginning and at the end of so many steps more."""
+        """The rates at the beginning and at the end of `count` more steps."""
 
     def _grow(self) -> None:
         left, right = self._next(len(self._left), max(GROW_BY, len(self._left) // 2))
@@ -224,7 +224,7 @@ class Grown(Rate):
         return np.where(numbers > inside, np.inf, step * self._step_s + passed_s)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What was worked out is worked out again elsewhere."""
+        """Computed steps are not pickled; they are computed again."""
         grown = ("_left", "_right", "_before")
         return {name: value for name, value in vars(self).items() if name not in grown}
 
@@ -234,7 +234,7 @@ class Grown(Rate):
 
 
 class Walk(Grown):
-    """At each step the rate moves by a chance of at most `stride`, and turns back at the bounds."""
+    """At each step the rate moves randomly by at most `stride`, and turns back at the bounds."""
 
     def __init__(self, step_s: float, least: float, most: float, stride: float, seed: int) -> None:
         self._least, self._most, self._stride, self._seed = least, most, stride, seed
@@ -255,7 +255,7 @@ class Walk(Grown):
             moves[0] = 0.0
         free = self._at + np.cumsum(moves)
         self._at = float(free[-1])
-        # A walk that is reflected at both ends is a free one, folded.
+        # A walk that is reflected at both ends is a free walk, folded.
         width = self._most - self._least
         folded = np.abs((free + width) % (2 * width) - width) if width else np.zeros(count)
         rates = self._least + folded
@@ -263,7 +263,7 @@ class Walk(Grown):
 
 
 class Sampled(Grown):
-    """A function of the time, taken every so often and as a straight line in between."""
+    """A function of the time, sampled at an interval and linear in between."""
 
     def __init__(self, function: Callable[[float], float], step_s: float) -> None:
         self._function = function
@@ -278,13 +278,13 @@ class Sampled(Grown):
         value = float(self._function(at_s))
         if not 0 <= value < np.inf:
             raise UserError(
-                f"the load's function gave {value} at {at_s:g} s: give items per second, from 0 up."
+                f"the load's function gave {value} at {at_s:g} s: return items per second, from 0 up."
             )
         return value
 
 
 def _passed_s(given: Floats, rate: Floats, slope: Floats) -> Floats:
-    """How long it takes to give so much from this rate on: the root, without cancellation."""
+    """How long it takes to give this much from this rate on: the root, without cancellation."""
     root = np.sqrt(np.maximum(rate * rate + 2 * slope * given, 0.0))
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(given > 0, 2 * given / (rate + root), 0.0)

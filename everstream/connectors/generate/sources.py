@@ -1,4 +1,4 @@
-"""Sources that make their records: ranges, lists, vectorised functions and generators.
+"""Sources that generate their records: ranges, lists, vectorised functions and generators.
 
 All but generators cut the stream into blocks that the shards take in turn: see `blocks`.
 """
@@ -24,9 +24,9 @@ LONGEST_WAIT_S = 0.05
 
 
 class FromFunction(Source[T]):
-    """Records from `make(start, stop)`, which gives the batch of records start to stop - 1.
+    """Records from `make(start, stop)`, which returns the batch of records start to stop - 1.
 
-    `make` must give the same records each time it is asked for them. Endless if `total` is None.
+    `make` must return the same records each time it is called for them. Endless if `total` is None.
 
     >>> squares = es.FromFunction(lambda start, stop: [n * n for n in range(start, stop)], 4)
     >>> es.Pipeline("squares").source(squares).collect().run().collected()
@@ -82,7 +82,7 @@ class FromFunction(Source[T]):
     def stopping_point(self) -> int:
         if self._total is None:
             raise UserError(
-                f"{type(self).__name__} is endless without total=, so no run ever catches up with "
+                f"{type(self).__name__} is endless without total=, so a run never catches up with "
                 "it. Give it a total, or stop the run with timeout= (--timeout)."
             )
         return self._total
@@ -93,7 +93,7 @@ class FromFunction(Source[T]):
 
 
 class Range(FromFunction[T]):
-    """The whole numbers from start (0 if left out) to stop - 1.
+    """The whole numbers from start (default 0) to stop - 1.
 
     Python ints; with `column="n"`, rows of a DataFrame with that int64 column.
 
@@ -161,8 +161,8 @@ class _Numbers:
 class FromList(FromFunction[T]):
     """The records of a list, which travels with the pipeline: for tests and small inputs.
 
-    Any other sequence is not copied: it is sliced as its records are read, wherever that is, so one
-    that knows how to read its items from a file can be of any size.
+    Any other sequence is not copied: it is sliced where its records are read, so a sequence that
+    reads its items from a file can be of any size.
 
     >>> es.Pipeline("words").source(es.FromList(["to", "be"])).collect().run().collected()
     ['to', 'be']
@@ -187,8 +187,8 @@ class FromGenerator(Source[T]):
 
     `function(offset)` is called with the number of records given so far and yields the rest.
     A function that takes `(offset, shard, shards)` can have many shards: it yields its shard's
-    part, and offset counts that shard's records alone. A batch is given on when it is full or
-    `wait_s` old. The shard's checkpoints wait while the generator waits: yield often.
+    part, and offset counts that shard's records only. A batch is emitted when it is full or
+    `wait_s` seconds old. The shard's checkpoints wait while the generator waits: yield often.
 
     >>> def countdown(offset):
     ...     for n in range(3 - offset, 0, -1):
@@ -233,8 +233,8 @@ class FromGenerator(Source[T]):
             return offsets
         name = _name(self._function)
         raise UserError(
-            f"FromGenerator cannot go from {len(offsets)} shard(s) to {shards}: '{name}' itself "
-            "shares out its records by shard and shards, so nobody can tell which of them are "
+            f"FromGenerator cannot change from {len(offsets)} shard(s) to {shards}: '{name}' "
+            "divides its records by shard and shards, so it is unknown which of them are "
             "left. Keep the number of shards of this source, or write it as es.FromFunction, whose "
             "records are counted over all shards."
         )

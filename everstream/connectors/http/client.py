@@ -1,9 +1,9 @@
-"""Posting to a web server until it has taken what it was given, or has refused it for good.
+"""Posts to a web server until it accepts a request, or refuses it for good.
 
-What may be different next time is tried again with growing pauses: cut connections, time-outs, 5xx,
-429 and the like, no sooner than the server asks for. Any other answer is an error with the
-beginning of the server's words. Headers, and all of the URL but its host, may be secrets: they are
-in no error, no `repr` and no pickle that is stored.
+Temporary failures are retried with growing pauses: cut connections, timeouts, 5xx, 429 and the
+like, no sooner than the server asks for. Any other answer is an error with the beginning of the
+server's response. Headers, and all of the URL but its host, may be secrets: they are in no error,
+no `repr` and no stored pickle.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from everstream.extras import extra
 from everstream.hiding import place_of, without
 
 AGAIN: Final = frozenset({408, 409, 425, 429, *range(500, 600)})
-"""Answers after which the same request may be taken. 409: one with this key is being worked on."""
+"""Answers after which a retry may succeed. 409: a request with this key is being processed."""
 CONNECT_TIMEOUT_S: Final = 10.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0
 SHOWN: Final = 300
@@ -28,7 +28,7 @@ READABLE: Final = "".join(chr(code) for code in range(33, 127) if chr(code) != "
 
 
 def driver() -> Any:
-    """The urllib3 module, or a UserError that says how to install it."""
+    """The urllib3 module, or a UserError that explains how to install it."""
     with extra("http"):
         import urllib3
     return urllib3
@@ -36,14 +36,14 @@ def driver() -> Any:
 
 @dataclass(frozen=True)
 class Request:
-    """What is posted, and the key by which a server knows it again."""
+    """What is posted, and the key by which a server recognizes it."""
 
     key: str
     body: bytes
 
 
 class Address:
-    """Where to post, with which headers and how patiently."""
+    """Where to post, with which headers and timeouts."""
 
     def __init__(
         self, url: str, headers: Mapping[str, str], timeout_s: float, patience_s: float
@@ -56,7 +56,7 @@ class Address:
             sound = False
         if not sound:
             raise UserError(
-                "the URL of the webhook cannot be read: write it as https://host/path, with special "
+                "the URL of the webhook is not valid: write it as https://host/path, with special "
                 "characters percent-encoded (an @ as %40)."
             )
         self.place = place.removesuffix(parts.path)
@@ -73,7 +73,7 @@ class Address:
         return Poster(self, connections)
 
     def post(self, pool: Any, request: Request) -> Any:
-        """One try; whatever urllib3 raises."""
+        """One attempt; raises what urllib3 raises."""
         headers = {**self._headers, "Idempotency-Key": quote(request.key, safe=READABLE)}
         return pool.request(
             "POST", self._url, body=request.body, headers=headers, preload_content=False
@@ -98,7 +98,7 @@ class Poster:
         self._threads = ThreadPoolExecutor(connections) if connections > 1 else None
 
     def post_all(self, requests: list[Request]) -> None:
-        """All of them, in order if there is one connection; raises if one is not taken."""
+        """Post all of them, in order if there is one connection; raises if one is not accepted."""
         if self._threads is None:
             for request in requests:
                 self.post(request)
@@ -114,13 +114,13 @@ class Poster:
                 return
             if not deadline.pause(asked_s):
                 raise ConnectionLost(
-                    f"{self._address.place} did not take a request for "
+                    f"{self._address.place} did not accept a request for "
                     f"{self._address.patience_s:g} s: {problem}. The pipeline resumes from its last "
-                    "checkpoint; patience= says how long to wait."
+                    "checkpoint; patience= sets how long to retry."
                 )
 
     def _try(self, request: Request) -> tuple[str | None, float]:
-        """What went wrong, if it may go well next time, and how long the server asks to wait."""
+        """The problem, if a retry may succeed, and how long the server asks to wait."""
         try:
             response = self._address.post(self._pool, request)
             text = response.read(4 * SHOWN).decode(errors="replace")
@@ -135,7 +135,7 @@ class Poster:
         raise UserError(
             f"{self._address.place} refuses a request: {said}\n"
             f"  Idempotency-Key: {request.key[:SHOWN]}\n"
-            "Check URL, headers and what the records look like; redirects are not followed."
+            "Check the URL, the headers and the form of the records; redirects are not followed."
         )
 
     def close(self) -> None:
@@ -145,7 +145,7 @@ class Poster:
 
 
 def wait_asked_for_s(header: str | None, now: datetime) -> float:
-    """The seconds of a Retry-After header: a number of them, or a date."""
+    """The seconds of a Retry-After header: a number, or a date."""
     if not header:
         return 0.0
     if header.strip().isdigit():

@@ -1,9 +1,9 @@
-"""Webhooks: records posted as JSON, with a key by which the receiver knows what comes again.
+"""Webhooks: records posted as JSON, with a key by which the receiver recognizes repetitions.
 
-With `key=` each record is posted when it comes, under a key of its own; a replay gives the same
-keys if the pipeline computes the same records. Without it, records wait in the store until their
-checkpoint is stable and are then posted in batches. What a checkpoint holds no replay can change:
-a batch that is sent again has the same bytes and the same key, whatever the pipeline computes.
+With `key=` each record is posted when it comes, under its own key; a replay gives the same keys if
+the pipeline computes the same records. Without it, records are kept in the store until their
+checkpoint is stable and are then posted in batches. No replay can change what a checkpoint
+contains: a batch that is sent again has the same bytes and the same key.
 """
 
 from collections.abc import Mapping
@@ -28,16 +28,16 @@ LONGEST_NAME: Final = 150
 
 
 class Webhook(Sink):
-    """Records to a web server, as JSON, each request with an `Idempotency-Key` header.
+    """Posts records to a web server as JSON, each request with an `Idempotency-Key` header.
 
-    With `key="order-{id}"`, or the name of a column, one request per record, at once; the key must
-    name the record, because a receiver takes two requests of one key for one. Without, one request
-    per `batch` records of a checkpoint, a JSON list, when the checkpoint is stable.
+    With `key="order-{id}"`, or the name of a column: one request per record, at once. The key must
+    identify the record, because a receiver treats two requests with one key as one. Without a key:
+    one request per `batch` records of a checkpoint, a JSON list, when the checkpoint is stable.
 
-    Idempotent: after a failure requests are sent again under the same keys; a receiver that does
-    each key's work once sees every record once. Cut connections, time-outs, 5xx and 429 are tried
-    again for `patience`, any other answer ends the run. With `connections` above 1 requests may
-    arrive in another order. `headers` (an Authorization, say) and the URL are stored nowhere.
+    Idempotent: after a failure, requests are sent again under the same keys. A receiver that
+    processes each key once sees every record once. Cut connections, timeouts, 5xx and 429 are
+    retried for `patience`; any other answer ends the run. With `connections` above 1, requests may
+    arrive in another order. `headers` (such as Authorization) and the URL are never stored.
 
     >>> orders = es.Pipeline("to-web").source(es.FromList([{"id": 7, "cents": 250}]))
     >>> hook = es.Webhook("https://example.org/orders", key="order-{id}")
@@ -99,7 +99,7 @@ class _RecordWriter(Writer):
     def _keys(self, batch: Batch) -> list[str]:
         operator = self._who.operator
         if not isinstance(batch, pl.DataFrame) and isinstance(batch[0], dict):
-            columns = self._key.columns  # others need not fit into columns
+            columns = self._key.columns  # other columns need not be valid
             batch = [{name: record[name] for name in columns if name in record} for record in batch]
         return self._key.of(as_frame(batch, operator), f"operator '{operator}'").to_list()
 
@@ -111,7 +111,7 @@ class _RecordWriter(Writer):
 
 @dataclass(frozen=True)
 class Sending:
-    """How waiting records become requests; of the run that sends them, never saved."""
+    """How pending records become requests; belongs to the run that sends them, never saved."""
 
     address: Address
     batch: int
@@ -136,9 +136,9 @@ class Sending:
 
 @dataclass
 class WebhookTransaction(StagedTransaction, word="webhook-transaction"):
-    """Records that wait to be posted.
+    """Records waiting to be posted.
 
-    The batch size is the one of the run that wrote them, so that a batch stays the same batch.
+    The batch size is that of the run that wrote them, so that a batch stays the same.
     """
 
     batch: int
@@ -150,12 +150,12 @@ class WebhookTransaction(StagedTransaction, word="webhook-transaction"):
             with self.content() as file:
                 lines = file.read().split(b"\n")[:-1]
         except FileNotFoundError:
-            return  # all of them were posted before
+            return  # all of them were already posted
         replace(self.target, batch=self.batch).send(self.name, lines)
 
     @property
     def name(self) -> str:
-        """What the keys of its requests begin with: never that of other records.
+        """The prefix of the keys of its requests, different from that of all other records.
 
         The token was drawn when the records were first written: a run that rolls back and computes
         others for a checkpoint of the same number has another.

@@ -1,1 +1,1 @@
-"""A journal: makes a source replayable that is not."""
+"""A journal: makes any source replayable."""

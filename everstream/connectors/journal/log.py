@@ -1,20 +1,20 @@
 """The folder of one shard's journal: segments of frames.
 
-A segment is a row of frames, each a batch and what was rejected with it. Each generation of a
-reader appends to a segment of its own, named after the generation and the number of its first
-frame. A segment counts only up to where the next generation's begins: what a zombie still appends
-is never read.
+A segment is a sequence of frames, each a batch and what was rejected with it. Each generation of a
+reader appends to its own segment, named after the generation and the number of its first frame. A
+segment counts only up to where the next generation's begins: what a zombie still appends is never
+read.
 
-A frame is appended and synced before its records flow, and nothing follows one that failed. So a
-crash can leave no more than the beginning of one frame, at the end of a segment: a frame that says
-it is longer than the file was torn, and its records never flowed. Anything else is damage, and
-refused: a frame that is all there with a wrong checksum, or a file that ends before what is known
-to have been synced. How much that is stands in a mark beside each segment on a local disk. The mark
-itself is never waited for: after a power failure it may tell too little, but never too much.
+A frame is appended and synced before its records are emitted, and nothing follows one that failed.
+So a crash can leave no more than the beginning of one frame, at the end of a segment: a frame whose
+header gives more bytes than the file has was torn, and its records were never emitted. Anything
+else is damage, and refused: a complete frame with a wrong checksum, or a file that ends before what
+is known to have been synced. A mark beside each segment on a local disk records that size. The mark
+itself is not synced: after a power failure it may be too low, but never too high.
 
-In a run whose store is signed each frame carries a signature, made for its place in its segment, and
-is verified before anything of it is decoded: the notes of a frame, and batches of records, are
-pickles. What is left to somebody who can write here and has no key is to cut off the end.
+In a run whose store is signed, each frame carries a signature, made for its position in its segment.
+It is verified before anything of the frame is decoded, because the notes of a frame and batches of
+records are pickles. An attacker with write access but without the key can only cut off the end.
 """
 
 import os
@@ -44,12 +44,12 @@ from everstream.state.signing import HEAD_BYTES, Forged, StoreKey, is_signed
 HEADER_BYTES = 16
 """Checksum, kind, length of the notes, length of the batch: 4 bytes each."""
 BATCH, ENDED = 1, 2
-"""A frame of another kind was written by a newer Everstream."""
+"""A frame of any other kind was written by a newer Everstream."""
 
 
 @dataclass(frozen=True, order=True)
 class Segment:
-    """Whose segment it is, and the number of its first frame."""
+    """The generation of a segment, and the number of its first frame."""
 
     generation: int
     first: int
@@ -65,7 +65,7 @@ class Segment:
 
 _KEPT_FROM = re.compile(r"kept-from-(\d{20,})")
 _SYNCED = "synced-"
-"""What the name of a segment's mark begins with."""
+"""Prefix of the name of a segment's mark."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Frame:
 
 
 class Appending:
-    """A segment that is being written, and the mark that tells how much of it is synced."""
+    """A segment that is being written, and the mark that records how much of it is synced."""
 
     def __init__(self, fs: Any, path: str, mark: str, private: str) -> None:
         self._mark = create(fs, mark, private) if is_local(fs) else None
@@ -110,7 +110,7 @@ class Log:
     """The segments of one shard."""
 
     def __init__(self, fs: Any, journal: str, folder: str, *, trust_unsigned: bool = False) -> None:
-        """trust_unsigned: also believe frames without a signature where frames are signed."""
+        """trust_unsigned: also accept frames without a signature where frames are signed."""
         self.key: StoreKey | None = None
         """Signs the frames, if there is one."""
         self._trusts_unsigned = trust_unsigned
@@ -133,7 +133,7 @@ class Log:
         return sorted(segment for segment in found if segment is not None)
 
     def synced_bytes(self, segment: Segment) -> int:
-        """So many bytes of the segment are known to have been synced."""
+        """How many bytes of the segment are known to have been synced."""
         try:
             mark: bytes = self.fs.cat_file(self.mark_of(segment))
         except FileNotFoundError:
@@ -147,7 +147,7 @@ class Log:
         return max((int(mark[1]) for mark in marks if mark), default=0)
 
     def remove_before(self, number: int) -> None:
-        """Remove the segments whose frames all come before this one; say so first."""
+        """Remove the segments whose frames all come before this one, after recording that."""
         segments = self.segments()
         old: list[Segment] = []
         for position, segment in enumerate(segments[:-1]):
@@ -158,7 +158,7 @@ class Log:
             return
         before = self.kept_from()
         kept = min(segment.first for segment in segments[len(old) :])
-        # It is tried again when the next checkpoint is stable; meanwhile too much is kept.
+        # Retried when the next checkpoint is stable; until then too much is kept.
         with suppress(OSError):
             create(self.fs, f"{self.folder}/kept-from-{kept:020d}", self.journal).close()
             for segment in old:
@@ -172,18 +172,18 @@ class Log:
         for marked in self._segments_named(_SYNCED):
             is_last = not segments or marked > segments[-1]
             if is_last and self.synced_bytes(marked) and not self.fs.exists(self.path_of(marked)):
-                raise self.damaged(f"its last segment, '{marked}', is gone")
+                raise self.damaged(f"its last segment, '{marked}', is missing")
         expected = segments[0].first if segments else 0
         for position, segment in enumerate(segments):
             later = [other.first for other in segments[position + 1 :]]
             if segment.first > expected:
-                raise self.damaged(f"frames {expected} to {segment.first - 1} are gone")
+                raise self.damaged(f"frames {expected} to {segment.first - 1} are missing")
             for frame in self._frames_of(segment, min(later) if later else None):
                 yield frame
                 expected = frame.number + 1
 
     def _frames_of(self, segment: Segment, stop: int | None) -> Iterator[Frame]:
-        """The frames of a segment that come before the frame `stop` and were not torn."""
+        """The frames of a segment before the frame `stop` that were not torn."""
         path = self.path_of(segment)
         try:
             synced_bytes = self.synced_bytes(segment)  # first: a zombie may still be appending
@@ -196,7 +196,7 @@ class Log:
             if end is None:
                 if position < synced_bytes:
                     raise self.damaged(
-                        f"'{segment}' has no whole frame at byte {position}, where one was logged"
+                        f"'{segment}' has no complete frame at byte {position}, where one was logged"
                     )
                 return
             if not _is_whole(data, position, end):
@@ -218,9 +218,9 @@ class Log:
             except Forged as error:
                 raise ConnectorError(
                     f"frame {number} of the journal '{self.folder}' is not replayed: {error.message}. "
-                    "Somebody who does not have the key of the store may have written it. Restore "
-                    "the folder from a copy. If a version of Everstream wrote it that did not sign "
-                    "journals, and nobody else can write there, say Journal(..., "
+                    "It may have been written without the key of the store. Restore "
+                    "the folder from a copy. If it was written by a version of Everstream that did "
+                    "not sign journals, and only you can write to the folder, use Journal(..., "
                     "trust_unsigned=True)."
                 ) from error
         offset, rejected = pickle.loads(body[:notes_bytes])
@@ -228,7 +228,7 @@ class Log:
         return Frame(number, batch, offset, rejected)
 
     def _is_signed_here(self, body: bytes) -> bool:
-        """Whether a signature is due: not for what somebody says he trusts without one."""
+        """Whether a signature is required: not where unsigned frames are explicitly trusted."""
         if self.key is None:
             return False
         return not self._trusts_unsigned or is_signed(body)
@@ -245,7 +245,7 @@ class Log:
         feed_offset: Any,
         rejected: list[Rejected],
     ) -> bytes:
-        """A frame as it is appended to this segment."""
+        """A frame in the form it is appended to this segment."""
         notes = dumps((feed_offset, rejected))
         payload = encode(batch) if batch is not None else b""
         kind = ENDED if batch is None else BATCH
@@ -259,8 +259,8 @@ class Log:
     def _check_kind(self, data: bytes, position: int, number: int) -> None:
         if _numbers(data, position)[1] not in (BATCH, ENDED):
             raise ConnectorError(
-                f"frame {number} of the journal '{self.folder}' is of a kind that this Everstream "
-                "does not know: it was written by a newer one. Use that one."
+                f"frame {number} of the journal '{self.folder}' is of a kind that this version of "
+                "Everstream does not know: it was written by a newer one. Use that version."
             )
 
     def append(self, file: Appending, data: bytes) -> None:
@@ -269,7 +269,7 @@ class Log:
         except OSError as error:
             raise ConnectorError(
                 f"cannot write to the journal '{self.folder}': {error}. Check that the disk has "
-                "room; nothing that was not logged has flowed."
+                "space. No record was emitted that is not logged."
             ) from error
 
     def begin(self, segment: Segment) -> Appending:
@@ -285,18 +285,18 @@ class Log:
     def damaged(self, problem: str) -> ConnectorError:
         return ConnectorError(
             f"the journal '{self.folder}' is damaged: {problem}. Restore the folder from a copy. "
-            "Without one, move it away and start over with --fresh, which deletes the output there "
-            "is: what only the journal held is lost."
+            "Without one, move it away and start over with --fresh, which deletes the existing "
+            "output: records that only the journal had are lost."
         )
 
 
 def _numbers(data: bytes, position: int) -> list[int]:
-    """Checksum, kind, length of the notes and of the batch, as the header at this byte has them."""
+    """Checksum, kind, length of the notes and of the batch, from the header at this byte."""
     return [int.from_bytes(data[at : at + 4], "little") for at in range(position, position + 16, 4)]
 
 
 def _end_of_frame(data: bytes, position: int) -> int | None:
-    """Where the frame at this byte ends, by its header; None if that is beyond the end."""
+    """Where the frame at this byte ends, by its header; None if that is past the end."""
     _, _, notes_bytes, payload_bytes = _numbers(data, position)
     end = position + HEADER_BYTES + notes_bytes + payload_bytes
     return end if end <= len(data) else None

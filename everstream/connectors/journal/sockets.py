@@ -1,7 +1,7 @@
-"""`SocketLines`: lines of text from a TCP connection, which nobody can ask for again.
+"""`SocketLines`: lines of text from a TCP connection, which cannot be read again.
 
-Use it in a journal: `Journal(SocketLines("localhost", 9999), "journal/")`. A line is given on
-when its end has come. What was received and not yet logged when a host dies is lost.
+Use it in a journal: `Journal(SocketLines("localhost", 9999), "journal/")`. A line is emitted when
+its end has arrived. Data that was received but not yet logged when a worker dies is lost.
 """
 
 import select
@@ -21,9 +21,9 @@ CONNECT_AGAIN_S = 1.0
 class SocketLines(Source[str]):
     """Connects to `host:port` and reads lines, as str without the line end.
 
-    The stream ends when the other side closes the connection, or with `reconnect=True` goes on
-    with a new one. Bytes that are not in this encoding are replaced by U+FFFD. What was read
-    cannot be had again: put it into a `Journal`.
+    The stream ends when the other side closes the connection; with `reconnect=True` it continues
+    with a new one. Bytes that are not in this encoding are replaced by U+FFFD. Lines cannot be
+    read again: wrap it in a `Journal`.
 
     >>> feed = es.Journal(es.SocketLines("localhost", 9999), "journal/")
     >>> lines = es.Pipeline("lines").source(feed)
@@ -36,7 +36,7 @@ class SocketLines(Source[str]):
         self, host: str, port: int, *, encoding: str = "utf-8", reconnect: bool = False
     ) -> None:
         if not 0 < port < 65_536:
-            raise UserError(f"port={port} is no TCP port.")
+            raise UserError(f"port={port} is not a TCP port.")
         self._host = host
         self._port = port
         self._encoding = encoding
@@ -44,7 +44,7 @@ class SocketLines(Source[str]):
 
     def check(self) -> None:
         raise UserError(
-            "SocketLines cannot give its records again after a failure. Log them first: "
+            "SocketLines cannot replay its records after a failure. Log them first: "
             f"Journal(SocketLines('{self._host}', {self._port}), 'journal/')."
         )
 
@@ -67,7 +67,7 @@ class _SocketReader(Reader):
 
     @property
     def offset(self) -> int:
-        """How many lines were given; only to look at."""
+        """How many lines were read; for information only."""
         return self._given
 
     def seek(self, offset: int) -> None:
@@ -119,7 +119,7 @@ class _SocketReader(Reader):
         return True
 
     def _receive(self) -> bytes | None:
-        """What has come; empty if the other side has closed; None if nothing came."""
+        """What has arrived; empty if the other side has closed; None if nothing came."""
         assert self._socket is not None
         ready, _, _ = select.select([self._socket], [], [], 0)
         if not ready:

@@ -1,9 +1,9 @@
-"""`Journal`: records are logged durably before they flow, so that any feed can be replayed.
+"""`Journal`: records are logged durably before they are emitted, so any feed can be replayed.
 
-What is in its folder, and what of it counts after a crash, is told in `journal_log`.
+`journal/log.py` explains what is in its folder, and what counts after a crash.
 
-What the feed had handed over and was not logged yet when the process died is gone with it: no
-journal can bring back what the other side will not send again.
+Records that the feed delivered but that were not logged when the process died are lost: no journal
+can recover what the other side does not send again.
 """
 
 import os
@@ -24,17 +24,17 @@ SEGMENT_BYTES = 64 << 20
 
 
 class Journal(Source[T]):
-    """Logs what `feed` gives into `folder` before it flows.
+    """Logs what `feed` gives into `folder` before emitting it.
 
-    `feed` is a source, such as SocketLines, or a function without arguments that gives an
-    iterator. After a failure records are replayed from the journal, then the feed goes on: a
-    source from where it was last read, a function by calling it again. A run that starts from
-    nothing (--fresh) replays what the journal holds: everything, with keep="all"; by default
-    ("needed") what no checkpoint can go back to any more is removed.
+    `feed` is a source, such as SocketLines, or a function without arguments that returns an
+    iterator. After a failure, records are replayed from the journal, then the feed resumes: a
+    source from where it was last read, a function by calling it again. A run that starts over
+    (--fresh) replays what the journal holds: everything, with keep="all"; by default ("needed"),
+    records that no checkpoint can roll back to any more are removed.
 
     A run whose store is signed signs its journals with the same key, and refuses to replay what is
-    not signed. `trust_unsigned=True` lets it replay what was logged before that (by a version of
-    Everstream that did not sign journals): say it only if nobody else can write to the folder,
+    not signed. With `trust_unsigned=True` it replays what was logged before that (by a version of
+    Everstream that did not sign journals). Use it only if no one else can write to the folder,
     because what is replayed can run code.
 
     >>> def sensor():
@@ -54,15 +54,15 @@ class Journal(Source[T]):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         if keep not in ("needed", "all"):
-            raise UserError(f"keep={keep!r}: say 'needed' or 'all'.")
+            raise UserError(f"keep={keep!r}: use 'needed' or 'all'.")
         if isinstance(feed, Iterator):
             raise UserError(
-                f"a {type(feed).__name__} cannot travel to the worker that reads it. Pass the "
+                f"a {type(feed).__name__} cannot be sent to the worker that reads it. Pass the "
                 "function that makes it: Journal(read_sensor, ...), not Journal(read_sensor(), ...)."
             )
         if not isinstance(feed, Source) and not callable(feed):
             raise UserError(
-                "Journal logs a source or a function that gives an iterator, "
+                "Journal logs a source or a function that returns an iterator, "
                 f"not {type(feed).__name__}; for a list use FromList, which needs no journal."
             )
         self._feed = feed if isinstance(feed, Source) else FromGenerator(_Feed(feed))
@@ -85,7 +85,7 @@ class Journal(Source[T]):
             return self._feed.open(shard, shards)
 
         if self.max_shards is not None and shards > self.max_shards:
-            begin()  # which refuses, and says why
+            begin()  # raises an error that explains why
             raise UserError(f"this feed can have at most {self.max_shards} shard(s).")
         return _JournalReader(log, begin, self._restarts, self._keeps_all)
 
@@ -93,10 +93,10 @@ class Journal(Source[T]):
         if shards == len(offsets):
             return offsets
         raise UserError(
-            f"a Journal cannot go from {len(offsets)} shard(s) to {shards}: each of them has logged "
-            f"into a folder of its own in '{self._folder}', and only a shard of that number goes on "
-            "with its part of the feed. Keep the number of shards of this source; what comes after "
-            "it can have another."
+            f"a Journal cannot change from {len(offsets)} shard(s) to {shards}: each of them has "
+            f"logged into its own folder in '{self._folder}', and only a shard of that number "
+            "resumes its part of the feed. Keep the number of shards of this source; operators "
+            "after it can have another."
         )
 
     def stopping_point(self) -> Any:
@@ -104,7 +104,7 @@ class Journal(Source[T]):
         return self._feed.stopping_point()
 
     def check(self) -> None:
-        if self._feed.replayable:  # one that is not says in its check that it needs a journal
+        if self._feed.replayable:  # a feed that is not would refuse to run without a journal
             self._feed.check()
         try:
             make_folders(self._fs, self._folder, self._folder)
@@ -129,9 +129,9 @@ class _Feed:
 
 
 class _JournalReader(Reader):
-    """Replays what was logged from its offset on, then reads, logs and gives on.
+    """Replays what was logged from its offset on, then reads, logs and emits.
 
-    The offset is the number of frames given, the one that says the feed has ended included.
+    The offset is the number of frames emitted, including the one that marks the end of the feed.
     """
 
     def __init__(
@@ -197,14 +197,14 @@ class _JournalReader(Reader):
             self._replayed = frame.number + 1
             self._ended = frame.batch is None
             if frame.number > self._given:
-                raise self._log.damaged(f"frames {self._given} to {frame.number - 1} are gone")
+                raise self._log.damaged(f"frames {self._given} to {frame.number - 1} are missing")
             if frame.number == self._given:
                 self._given += 1
                 self._rejected += frame.rejected
                 if frame.batch is not None and len(frame.batch):
                     return frame.batch
         if self._replayed < self._given:
-            raise self._log.damaged(f"frames {self._replayed} to {self._given - 1} are gone")
+            raise self._log.damaged(f"frames {self._replayed} to {self._given - 1} are missing")
         return END if self._ended else self._read_on()
 
     def ready_in_s(self) -> float:
@@ -250,7 +250,7 @@ class _JournalReader(Reader):
         rejected = self._feed.take_rejected()
         if isinstance(read, EndOfStream) and self._stops_at is not None:
             if not rejected:
-                return END  # for this run: that the feed has ended for good is not noted
+                return END  # for this run only: the end of the feed is not recorded
             read = None
         if read is None and not rejected:
             return None
@@ -275,7 +275,7 @@ class _JournalReader(Reader):
         try:
             self._log.append(self._file, data)
         except ConnectorError:
-            self._file = None  # half a frame may be in it: nothing may follow that
+            self._file = None  # it may end in half a frame: nothing may follow that
             raise
         self._file_bytes += len(data)
         if self._file_bytes >= SEGMENT_BYTES or not is_local(self._log.fs):

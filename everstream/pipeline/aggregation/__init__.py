@@ -1,1 +1,1 @@
-"""Aggregates: what each of them keeps and merges, running per key and over local parts."""
+"""Aggregates: what each one keeps and how it merges, running per key and over local parts."""

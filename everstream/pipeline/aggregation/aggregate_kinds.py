@@ -1,8 +1,8 @@
-"""The kinds of aggregates: what is kept of many records, and how two such remainders become one.
+"""The kinds of aggregates: what each keeps of many records, and how two partial results merge.
 
-Each works in three steps. A batch is grouped and every group becomes one row of parts; parts of
-one group are merged whenever they meet, in any order; the result is read off the merged parts.
-So most of the work is done where the records are, and only rows of parts travel by key.
+Each works in three steps. A batch is grouped, and every group becomes one row of parts. Parts of
+one group are merged whenever they meet, in any order. The result is computed from the merged
+parts. So most of the work happens where the records are, and only rows of parts travel by key.
 """
 
 import pickle
@@ -27,12 +27,12 @@ from everstream.pipeline.types import Column
 from everstream.state.freezing import dumps
 
 How: TypeAlias = Literal["add", "min", "max", "python"]
-"""How two values of a part become one; "python": by the aggregate's own `merge_values`."""
+"""How two values of a part are merged; "python": by the aggregate's own `merge_values`."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """One column of what an aggregate keeps."""
+    """One column of the state of an aggregate."""
 
     column: str
     of_records: pl.Expr
@@ -40,49 +40,49 @@ class Part:
 
 
 class Aggregate(ABC):
-    """One aggregate; `name` is that of the column it makes."""
+    """One aggregate; `name` is the name of its result column."""
 
     def describe(self) -> str:
-        """What is kept, as text: which kind, of which column."""
+        """The state as text: which kind, of which column."""
         column = getattr(self, "column", None)
         kind = type(self).__name__.lower()
         return kind if column is None else f"{kind}({column})"
 
     @abstractmethod
     def parts(self, name: str, frame: pl.DataFrame) -> list[Part]:
-        """What is computed of a group of records like those in the frame."""
+        """The parts to compute for a group of records with the columns of this frame."""
 
     @abstractmethod
     def part_names(self, name: str) -> list[str]:
-        """The columns of what it keeps."""
+        """The columns of its state."""
 
     @abstractmethod
     def merging(self, name: str, parts: pl.DataFrame) -> list[pl.Expr]:
-        """The parts of a group of rows of parts like those in the frame."""
+        """How to merge a group of rows of parts with the columns of this frame."""
 
     @abstractmethod
     def result(self, name: str) -> pl.Expr:
-        """What is read off merged parts."""
+        """The result, computed from merged parts."""
 
     @abstractmethod
     def nothing(self, name: str) -> list[pl.Expr]:
-        """Its parts where no record has come, for rows from before this aggregate was there."""
+        """Its parts before any record, for rows saved before this aggregate was added."""
 
     def settle(self, grouped: pl.DataFrame, name: str, of_records: bool) -> pl.DataFrame:
-        """What Polars cannot do for a group, done in Python on the grouped rows."""
+        """Does in Python, on the grouped rows, what Polars cannot do for a group."""
         return grouped
 
     def finish(self, merged: pl.DataFrame, name: str) -> pl.DataFrame:
-        """As `settle`, for the results."""
+        """Like `settle`, for the results."""
         return merged
 
 
 class InPython(Aggregate):
-    """One part, whose values only Python can put together."""
+    """One part whose values are merged in Python."""
 
     @abstractmethod
     def merge_values(self, one: Any, other: Any) -> Any:
-        """Two values of the part as one."""
+        """Merge two values of the part."""
 
 
 class Simple(Aggregate):
@@ -92,7 +92,7 @@ class Simple(Aggregate):
 
     @abstractmethod
     def running(self, name: str, frame: pl.DataFrame) -> dict[str, pl.Expr]:
-        """The parts of each record together with those before it, by column."""
+        """The running parts: each record together with those before it, by column."""
 
     def part_names(self, name: str) -> list[str]:
         return [f"{name}.{part}" for part in self.hows]
@@ -125,7 +125,7 @@ class Count(Simple):
 
 
 class Sum(Simple):
-    """What is added up stays what it is: whole numbers, Decimals or floats."""
+    """Keeps the type of what it adds up: whole numbers, Decimals or floats."""
 
     hows: Mapping[str, How] = {"sum": "add"}
 
@@ -157,7 +157,7 @@ class Sum(Simple):
         return checked(grouped, name)
 
     def running(self, name: str, frame: pl.DataFrame) -> dict[str, pl.Expr]:
-        Sum.parts(self, name, frame)  # it says what cannot be added up
+        Sum.parts(self, name, frame)  # raises if the column cannot be added up
         column = _expr(self.column)
         added = column.cast(running_kind(name, column, frame)).fill_null(0)
         return {f"{name}.sum": added.cum_sum()}
@@ -180,7 +180,7 @@ class Average(Sum):
         return {**super().running(name, frame), f"{name}.n": _counted(_expr(self.column))}
 
     def finish(self, merged: pl.DataFrame, name: str) -> pl.DataFrame:
-        """Decimals are divided by Python: Polars would cut off what the sum has no digits for."""
+        """Divides Decimals in Python: Polars would cut off digits that the sum does not have."""
         sums, counts = merged.get_column(f"{name}.sum"), merged.get_column(f"{name}.n")
         mean = means(sums, counts) if sums.dtype.is_decimal() else sums / counts
         return merged.with_columns(mean.alias(f"{name}.sum"))
@@ -218,7 +218,7 @@ class Extreme(Simple):
 
 
 class TopK(InPython):
-    """The k greatest, the first of them first; equals are ordered by the other columns."""
+    """The k greatest, in descending order; ties are ordered by the other columns."""
 
     def __init__(self, column: str, k: int, others: Sequence[str]) -> None:
         if k < 1:
@@ -259,7 +259,7 @@ class TopK(InPython):
 
 
 class Custom(InPython):
-    """Python functions of the user's: parts are pickled, and merged two by two."""
+    """Python functions of the user: parts are pickled, and merged two at a time."""
 
     def __init__(
         self,
@@ -325,7 +325,7 @@ _PARTS: Mapping[str, Sequence[str]] = {
 
 
 def parts_described(text: str) -> list[str]:
-    """The columns that an aggregate keeps which was described so: `total=sum(price)`."""
+    """The state columns of an aggregate with this description, such as `total=sum(price)`."""
     name, _, what = text.partition("=")
     kind = "top" if what.startswith("top_") else what.partition("(")[0]
     return [f"{name}.{part}" for part in _PARTS[kind]]

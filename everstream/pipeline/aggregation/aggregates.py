@@ -1,4 +1,4 @@
-"""Aggregates over columns, as a user asks for them: es.count(), es.sum("price") and so on."""
+"""The aggregates a user writes: es.count(), es.sum("price") and so on."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ from everstream.pipeline.types import Column
 
 
 class Aggregates:
-    """Several aggregates, each under the name of the column it makes."""
+    """Several aggregates, each under the name of its result column."""
 
     def __init__(self, named: Mapping[str, Any]) -> None:
         if not named:
@@ -39,7 +39,7 @@ class Aggregates:
         return [part for name, one in self.named.items() for part in one.part_names(name)]
 
     def describe(self) -> list[str]:
-        """Each as text, in the order in which their columns are kept."""
+        """Each as text, in the order of their state columns."""
         return [f"{name}={one.describe()}" for name, one in self.named.items()]
 
     def of_records(
@@ -48,7 +48,7 @@ class Aggregates:
         by: Sequence[pl.Expr | pl.Series],
         more: Sequence[pl.Expr] = (),
     ) -> pl.DataFrame:
-        """Rows of parts, one for each group of records, and what more is asked of each group."""
+        """One row of parts for each group of records, with the further expressions of the group."""
         parts = [part for name, one in self.named.items() for part in one.parts(name, frame)]
         columns = [part.of_records.alias(part.column) for part in parts]
         return self._grouped(frame, by, [*more, *columns], of_records=True)
@@ -56,7 +56,7 @@ class Aggregates:
     def merged(
         self, parts: pl.DataFrame, by: Sequence[str], more: Sequence[pl.Expr] = ()
     ) -> pl.DataFrame:
-        """Rows of parts, one for each group of such rows, and what more is asked of each group."""
+        """One row of parts for each group of such rows, with the group's further expressions."""
         merging = [expr for name, one in self.named.items() for expr in one.merging(name, parts)]
         return self._grouped(parts, by, [*more, *merging], of_records=False)
 
@@ -67,9 +67,9 @@ class Aggregates:
         return merged.select(*keep, *(one.result(name) for name, one in self.named.items()))
 
     def fitted(self, parts: pl.DataFrame, before: Sequence[str]) -> pl.DataFrame:
-        """Rows of parts of the aggregates that were described so, as rows of these.
+        """Converts rows of parts of the aggregates described by `before` into rows of these.
 
-        What only those had goes; what is new is as if no record had come.
+        Aggregates that were removed are dropped; new ones start as if no record had come.
         """
         others = {part for text in before for part in parts_described(text)} | {*self.part_names}
         new = [
@@ -91,7 +91,7 @@ class Aggregates:
         try:
             grouped = frame.group_by(by).agg(*columns)
         except pl.exceptions.ComputeError as error:
-            # Where all rows are one group Polars notices that a sum of Decimals is too large.
+            # Where all rows are one group, Polars notices that a sum of Decimals is too large.
             if "overflow in decimal" not in str(error):
                 raise
             sums = [name for name, one in self.named.items() if isinstance(one, Sum)]
@@ -102,7 +102,7 @@ class Aggregates:
 
 
 def count(column: Column | None = None) -> Aggregate:
-    """How many records; with a column, in how many it is not null.
+    """Count records; with a column, count those in which it is not null.
 
     >>> bids = [{"item": 1, "price": 5}, {"item": 1, "price": 9}]
     >>> keyed = es.Pipeline("bids").source(es.FromList(bids)).key_by("item")
@@ -113,7 +113,7 @@ def count(column: Column | None = None) -> Aggregate:
 
 
 def sum(column: Column) -> Aggregate:
-    """The sum of a column; nulls count as nothing.
+    """The sum of a column; nulls are ignored.
 
     >>> bids = [{"item": 1, "price": 5}, {"item": 1, "price": 9}]
     >>> keyed = es.Pipeline("bids").source(es.FromList(bids)).key_by("item")
@@ -124,7 +124,7 @@ def sum(column: Column) -> Aggregate:
 
 
 def avg(column: Column) -> Aggregate:
-    """The mean of a column; null if all its values are.
+    """The mean of a column; null if all its values are null.
 
     >>> bids = [{"item": 1, "price": 5}, {"item": 1, "price": 9}]
     >>> keyed = es.Pipeline("bids").source(es.FromList(bids)).key_by("item")
@@ -157,7 +157,7 @@ def max(column: Column) -> Aggregate:
 
 
 def top_k(column: str, k: int, *others: str) -> Aggregate:
-    """The k greatest values of a column as a list; with other columns, as a list of rows.
+    """The k greatest values of a column as a list; with `others`, a list of rows of these columns.
 
     >>> bids = [{"item": 1, "price": 5}, {"item": 1, "price": 9}]
     >>> keyed = es.Pipeline("bids").source(es.FromList(bids)).key_by("item")
@@ -173,11 +173,11 @@ def custom(
     merge: Callable[[Any, Any], Any],
     result: Callable[[Any], Any] | None = None,
 ) -> Aggregate:
-    """Python functions of your own.
+    """An aggregate made of your own Python functions.
 
-    `value = add(value, record)` from `init()` on, for some of the records; `merge(one, other)`
-    for the values of some and of some others; `result(value)` for what is emitted (default: the
-    value itself). Values must pickle. The order of records and merges is not defined.
+    Starts from `init()` and calls `value = add(value, record)` for some of the records.
+    `merge(one, other)` combines the values of two sets of records. `result(value)` is emitted
+    (default: the value itself). Values must pickle. The order of records and merges is undefined.
 
     >>> bids = [{"item": 1, "price": 5}, {"item": 1, "price": 9}]
     >>> keyed = es.Pipeline("bids").source(es.FromList(bids)).key_by("item")

@@ -1,8 +1,8 @@
-"""DataFrames in a key store, so that checkpoints stay small: what is added is a chunk of its own.
+"""DataFrames in a key store. Added rows become a new chunk, so checkpoints stay small.
 
 Chunks are kept in groups (a pane of time, for example), each of which is read and dropped as one.
-Once the chunks behind the first one of a group outgrow it, they are all joined into one: every row
-is moved a few times at most, and a checkpoint holds little more than what has come since the last.
+Once the later chunks of a group outgrow the first, they are all joined into one. Every row is
+moved a few times at most, and a checkpoint holds little more than the rows since the last one.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,11 +19,11 @@ from everstream.state.backends.protocol import StateBackend
 SMALL_ROWS = 16_384
 MOST_CHUNKS = 64
 _OVERDUE = "overdue"
-"""Rows that are to be emitted first of all, once."""
+"""Rows to emit once, before anything else."""
 
 
 def renamed_chunks(store: StateBackend[Any, Any], old: str, new: str) -> None:
-    """Have the chunks under one name under another, which has none."""
+    """Move the chunks under one name to another name, which has none."""
     for key in store:
         if isinstance(key, tuple) and key[0] == old:
             store.put((new, *key[1:]), store[key])
@@ -31,7 +31,7 @@ def renamed_chunks(store: StateBackend[Any, Any], old: str, new: str) -> None:
 
 
 class Chunks:
-    """Groups of rows under one name of a key store; `compact` may make fewer rows of many."""
+    """Groups of rows under one name of a key store; `compact` may reduce the rows of a group."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Chunks:
             self._tails[group] = sum(len(self._chunk(group, n)) for n in numbers[1:])
 
     def fit(self, change: Callable[[pl.DataFrame], pl.DataFrame]) -> None:
-        """Give each chunk other columns; its rows stay where they are."""
+        """Change the columns of each chunk; its rows stay where they are."""
         for group, numbers in self._groups.items():
             for number in numbers:
                 before = self._chunk(group, number)
@@ -106,7 +106,7 @@ class Chunks:
         self._schema = known.schema
 
     def read(self, groups: Iterable[int]) -> pl.DataFrame:
-        """All rows of these groups; at least one of them must be there."""
+        """All rows of these groups; at least one of the groups must exist."""
         chunks = [
             self._chunk(group, number)
             for group in groups
@@ -130,7 +130,7 @@ class Chunks:
 def redistribute_chunks(
     parts: Iterable[Entries], name: str, owns: Callable[[pl.DataFrame], list[bool]]
 ) -> dict[Any, pl.DataFrame]:
-    """The entries for those rows that one shard owns, of what several kept under this name."""
+    """The entries for the rows that one shard owns, from what several shards kept under this name."""
     mine: dict[Any, pl.DataFrame] = {}
     counts: dict[int, int] = {}
     for entries in parts:
@@ -151,14 +151,14 @@ def kept_in(parts: Mapping[int, Mapping[str, Entries]]) -> dict[int, Entries]:
 
 
 def overdue_in(rows: Sequence[pl.DataFrame], kept: Mapping[int, Entries]) -> dict[Any, Any]:
-    """An entry for rows that a new share has to emit, if there are any."""
+    """An entry for rows that the new shard must emit, if there are any."""
     if any(_OVERDUE in entries for entries in kept.values()):
         raise InternalError("rows that were to be emitted at the start are still there")
     return {_OVERDUE: list(rows)} if rows else {}
 
 
 def emit_overdue(ctx: Context) -> None:
-    """Emit what such an entry holds."""
+    """Emit the rows of such an entry."""
     for rows in ctx.state.get(_OVERDUE, ()):
         ctx.emit_batch(rows)
     ctx.state.delete(_OVERDUE)

@@ -2,8 +2,8 @@
 
 Whole numbers are added in 64 bits where the largest of them, taken as often as there are numbers,
 fits; otherwise in 128 bits. Polars adds 128 bits without looking for an overflow, also those of
-Decimals, so a sum of floats beside it tells whether the exact one can be right. A sum has at most 38
-digits, as many as a Decimal of Polars has.
+Decimals, so a sum of floats beside it shows whether the exact one can be right. A sum has at most
+38 digits, the most that a Decimal of Polars can have.
 """
 
 from decimal import ROUND_HALF_EVEN, Context, Decimal, Inexact, localcontext
@@ -16,16 +16,16 @@ from everstream.errors import UserError
 DIGITS: Final = 38
 LIMIT: Final = 10**DIGITS
 _NO_WRAP: Final = 1.3e38
-"""A sum of floats below this: the sum in 128 bits, which hold 1.7e38, has not wrapped."""
+"""If the sum of floats is below this, the sum in 128 bits, which hold 1.7e38, has not wrapped."""
 _SMALL_KINDS: Final = (pl.Boolean, pl.Null, pl.Int8, pl.Int16, pl.Int32, pl.UInt8, pl.UInt16, pl.UInt32)  # fmt: skip
 AVERAGE_SCALE: Final = 6
-"""A mean of Decimals has at least so many digits after the point."""
+"""A mean of Decimals has at least this many digits after the point."""
 ABOUT: Final = "about"
 EXACT: Final = Context(prec=2 * DIGITS, traps=[Inexact])
 
 
 def summed_kind(column: pl.Expr, frame: pl.DataFrame) -> pl.DataType:
-    """The type in which a column of this frame is added up: nothing wraps in it unseen."""
+    """The type in which to add up a column of this frame, so that no overflow goes unnoticed."""
     kind = frame.head(0).select(column.alias("kind")).dtypes[0]
     if kind.is_float():
         return pl.Float64()
@@ -37,7 +37,7 @@ def summed_kind(column: pl.Expr, frame: pl.DataFrame) -> pl.DataType:
 
 
 def running_kind(name: str, column: pl.Expr, frame: pl.DataFrame) -> pl.DataType:
-    """The same for sums of each record with those before it; a UserError if these may wrap."""
+    """The same for running sums; a UserError if these may wrap."""
     kind = summed_kind(column, frame)
     if can_wrap(kind) and _most(column, frame) >= _unscaled(LIMIT, kind):
         raise too_large(name)
@@ -45,7 +45,7 @@ def running_kind(name: str, column: pl.Expr, frame: pl.DataFrame) -> pl.DataType
 
 
 def _most(column: pl.Expr, frame: pl.DataFrame) -> Any:
-    """No sum of some of these numbers is further from 0."""
+    """An upper bound on the absolute value of any sum of these numbers."""
     low, high = frame.select(column.min().alias("low"), column.max().alias("high")).row(0)
     return max(abs(low or 0), abs(high or 0)) * max(len(frame), 1)
 
@@ -55,7 +55,7 @@ def can_wrap(kind: pl.DataType) -> bool:
 
 
 def checked(grouped: pl.DataFrame, name: str) -> pl.DataFrame:
-    """Sums in the column `{name}.sum`, none of them wrapped; as small a type as holds them."""
+    """Checks that no sum in the column `{name}.sum` has wrapped, and shrinks its type."""
     column, about = f"{name}.sum", f"{name}.{ABOUT}"
     if about not in grouped.columns:
         return grouped
@@ -75,14 +75,14 @@ def _unscaled(limit: float, kind: pl.DataType) -> float:
 
 def too_large(name: str) -> UserError:
     return UserError(
-        f"the sum for '{name}' has more than {DIGITS} digits, which is as much as a sum can have. "
+        f"the sum for '{name}' has more than {DIGITS} digits, the most that a sum can have. "
         "Add up smaller numbers, or cast the column to floats: "
         "es.sum(pl.col(...).cast(pl.Float64))."
     )
 
 
 def means(sums: pl.Series, counts: pl.Series) -> pl.Series:
-    """Each sum of Decimals divided by its count, to `AVERAGE_SCALE` digits or as many as it has."""
+    """Divides sums of Decimals by their counts, with at least `AVERAGE_SCALE` digits."""
     scale = max(AVERAGE_SCALE, sums.dtype.scale)  # type: ignore[attr-defined]
     step = Decimal(1).scaleb(-scale)
     with localcontext(Context(prec=4 * DIGITS, rounding=ROUND_HALF_EVEN)):
@@ -94,7 +94,7 @@ def means(sums: pl.Series, counts: pl.Series) -> pl.Series:
 
 
 def decimals(name: str, values: list[Any], scale: int) -> pl.Series:
-    """Decimals as a column; a UserError if one does not fit with so many digits after the point."""
+    """Decimals as a column; a UserError if one does not fit with this many digits after the point."""
     most = Decimal(LIMIT).scaleb(-scale)
     if any(value is not None and abs(value) >= most for value in values):
         raise too_large(name.rpartition(".")[0] or name)
@@ -102,6 +102,6 @@ def decimals(name: str, values: list[Any], scale: int) -> pl.Series:
 
 
 def scale_of(values: list[Any]) -> int:
-    """How many digits after the point these Decimals and whole numbers have at most."""
+    """The largest number of digits after the point among these Decimals and whole numbers."""
     exponents = (value.as_tuple().exponent for value in values if isinstance(value, Decimal))
     return max((-exponent for exponent in exponents if isinstance(exponent, int)), default=0)

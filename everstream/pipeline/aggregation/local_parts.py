@@ -1,9 +1,9 @@
-"""The first half of every aggregation: right where the records are, each batch becomes parts.
+"""The first half of every aggregation: each batch becomes parts in the shard that has the records.
 
-A row of parts stands for all records of one key in one pane, or one stretch of a session. Those
-that come too late for their window are sent out by the output "late" instead. How late a record is
-follows from the records before it (`pipeline/event_time/lateness.py`), before the streams of several shards
-meet: so what is late depends neither on which of them is quicker nor on how batches are cut.
+A row of parts represents all records of one key in one pane, or in one stretch of a session.
+Records that are too late for their window leave by the output "late" instead. Lateness is judged
+by the records before (`pipeline/event_time/lateness.py`), before the streams of several shards
+meet. So it depends neither on which shard is faster nor on where batches begin and end.
 """
 
 from collections.abc import Sequence
@@ -22,9 +22,9 @@ from everstream.pipeline.times import NO_WATERMARK, TimeOf
 
 LATE = "late"
 PANE = "__pane"
-"""The start of the pane; of a session, the time of its first record."""
+"""The start of the pane; for a session, the time of its first record."""
 LAST = "__last"
-"""Of a session: the time of its last record."""
+"""For a session: the time of its last record."""
 _FEW_PANES = 2
 
 
@@ -63,7 +63,7 @@ def keyed_by_columns(besides: list[str]) -> Keying:
 
 
 def records_frame(batch: Batch, ctx: Context) -> pl.DataFrame:
-    """The batch as columns; records that are no dicts become the column `value`."""
+    """The batch as columns; records that are not dicts become the column `value`."""
     if isinstance(batch, list) and batch and not isinstance(batch[0], dict):
         return exact_series("value", batch, ctx.operator).to_frame()
     return columns_of(batch, ctx.operator)
@@ -88,7 +88,7 @@ class LocalParts(Operator):
         self.aggregates = aggregates
         self.window = window
         self.time = time
-        """None: windows are of processing time, which counts where they are kept."""
+        """None for windows of processing time: those are assigned in the second stage."""
         self.allowed_us = allowed_us
 
     def process_batch(self, batch: Batch, ctx: Context) -> None:
@@ -119,7 +119,7 @@ class LocalParts(Operator):
         ctx.emit_batch(_in_kind(parts, given.dtype))
 
     def _late(self, times: pl.Series, ctx: Context) -> pl.Series | None:
-        """True for each record whose windows are all over; None if there is none."""
+        """True for each record whose windows have all ended; None if there is none."""
         judged = ctx.judged
         last = ctx.watermark if judged is None else max(ctx.watermark, judged.after)
         if last == NO_WATERMARK:
@@ -133,10 +133,10 @@ class LocalParts(Operator):
         return late if late.any() else None
 
     def _passed(self, watermark: Any) -> Any:
-        """Before this time all windows are over, at this watermark or at each of these."""
+        """The time before which all windows have ended, at this watermark or at each of these."""
         passed = watermark - self.allowed_us
         if isinstance(self.window, Sliding):
-            # The first pane that still belongs to a window that is not over.
+            # The first pane that still belongs to an open window.
             every, size = self.window.every_us, self.window.size_us
             passed = (passed - size) // every * every + every
         return passed
@@ -144,7 +144,7 @@ class LocalParts(Operator):
     def _by_pane(
         self, frame: pl.DataFrame, keys: pl.DataFrame, panes: pl.Series, pane_us: int
     ) -> pl.DataFrame:
-        """Parts per key and pane. Grouping by one column less is worth a cut or two."""
+        """Parts per key and pane. Cutting the batch is cheaper than grouping by one more column."""
         first, last = int(panes.min()), int(panes.max())  # type: ignore[arg-type]
         if not keys.width or last - first > _FEW_PANES * pane_us:
             return self.aggregates.of_records(frame, [*keys, panes])
@@ -163,7 +163,7 @@ class LocalParts(Operator):
     def _stretches(
         self, frame: pl.DataFrame, keys: pl.DataFrame, times: pl.Series, gap_us: int
     ) -> pl.DataFrame:
-        """Parts of what lies together within this batch already."""
+        """Parts of the sessions within this batch."""
         lasting = [series.alias(f"__key_{index}") for index, series in enumerate(keys)]
         dated = frame.with_columns(*lasting, times.alias(PANE), times.alias(LAST))
         of_each = [
@@ -182,13 +182,13 @@ class LocalParts(Operator):
         twice = (taken | set(self.aggregates.named)) & set(keys.columns)
         if twice:
             raise UserError(
-                f"column '{twice.pop()}' of the key has the name of a column of the result. Use "
+                f"column '{twice.pop()}' of the key has the name of a result column. Use "
                 "key_by(pl.col(...).alias(...)), or another name for the aggregate."
             )
 
 
 def stretches(keys: pl.DataFrame, start: pl.Series, end: pl.Series) -> pl.Series:
-    """Numbers rows so that those of one key that overlap, or hang together, share a number."""
+    """Numbers rows so that rows of one key that overlap or touch share a number."""
     names = keys.columns
     rows = pl.DataFrame([*keys, start.alias("__start"), end.alias("__end")])
     rows = rows.with_row_index("__row").sort(*names, "__start")
@@ -197,8 +197,8 @@ def stretches(keys: pl.DataFrame, start: pl.Series, end: pl.Series) -> pl.Series
     if names:
         other_key |= rows.select(pl.any_horizontal(others)).to_series().to_numpy()
     starts, ends = rows["__start"].to_numpy(), rows["__end"].to_numpy()
-    # The furthest end so far within the key: with each key lifted above all before it, the
-    # furthest so far of all. Ranks instead of times, if those would not fit.
+    # The furthest end so far within the key: each key is lifted above all before it, so one
+    # cumulative maximum does for all. Ranks replace times that would not fit.
     key, low = np.cumsum(other_key), ends.min()
     span = int(ends.max()) - int(low) + 1
     if span * (int(key[-1]) + 1) < 2**62:
@@ -215,7 +215,7 @@ def stretches(keys: pl.DataFrame, start: pl.Series, end: pl.Series) -> pl.Series
 
 
 def _in_kind(parts: pl.DataFrame, kind: pl.DataType) -> pl.DataFrame:
-    """Times given as datetimes stay datetimes, so that results show them so."""
+    """Times given as datetimes stay datetimes in the results."""
     if isinstance(kind, pl.Datetime):
         kept = pl.Datetime("us", kind.time_zone)
         columns = [name for name in (PANE, LAST) if name in parts.columns]

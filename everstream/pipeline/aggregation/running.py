@@ -1,8 +1,8 @@
 """Running aggregates: per key, from the first record to now, without windows.
 
-Every key has a slot; each part of an aggregate is one array over all slots, which a whole batch
-updates at once. The arrays are cut into pages, and the key store holds the pages: a checkpoint has
-those pages whose slots have changed, and nothing is done per record or per key.
+Every key has a slot. Each part of an aggregate is one array over all slots, which a whole batch
+updates at once. The arrays are cut into pages, and the key store holds the pages: a checkpoint
+contains the pages whose slots have changed, and no work is done per record or per key.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ Array = np.ndarray[Any, Any]
 
 
 class Slots:
-    """Keys and their slots. Keys are kept page by page as the rows they came as."""
+    """Keys and their slots. Keys are kept page by page, as the rows they came as."""
 
     def __init__(self, store: StateBackend[Any, Any]) -> None:
         self._store = store
         self._index: dict[Any, int] = {}
         self._count = 0
-        """Slots in use. More than keys in a store from when each NaN had a slot of its own."""
+        """Slots in use. In stores where each NaN had its own slot, more than there are keys."""
         pages = sorted(key[1] for key in store if key[0] == "keys")
         for page in pages:
             for key in row_keys(store["keys", page]):
@@ -105,7 +105,7 @@ def _same_keys(before: pl.DataFrame, more: pl.DataFrame) -> pl.DataFrame:
 
 
 class Accumulator:
-    """One number per slot, and how two of them become one."""
+    """One number per slot, and how two numbers are merged."""
 
     def __init__(self, store: StateBackend[Any, Any], name: str, how: str) -> None:
         self._store = store
@@ -114,14 +114,14 @@ class Accumulator:
         pages = sorted(key[1] for key in store if key[0] == name)
         saved = [store.entries[name, page] for page in pages]
         self.values: Array = np.concatenate(saved) if saved else np.empty(0, np.int64)
-        """Whole numbers or floats of 64 bits; Python's own for Decimals and larger numbers."""
+        """64-bit integers or floats; Python objects for Decimals and larger numbers."""
         self._furthest = 2**63
-        """No whole number is further from 0."""
+        """An upper bound on the absolute value of the whole numbers."""
         self._pages = len(pages)
         self._share(0)
 
     def begin(self, slots: int) -> None:
-        """There are so many slots from before this number was kept: nothing has come for them."""
+        """Add slots that existed before this number was kept: they have seen no record."""
         if self._pages == 0 and slots:
             self._grow(-(-slots // PAGE) * PAGE, np.dtype(np.int64))
             self._pages = -(-slots // PAGE)
@@ -129,14 +129,14 @@ class Accumulator:
             self._store.touch((self._name, page) for page in range(self._pages))
 
     def update(self, slots: Array, column: pl.Series) -> None:
-        """Take in one value for each of these slots, which may repeat."""
+        """Merge one value into each of these slots, which may repeat."""
         values = self._ready(slots, column)
         with self._exactly(slots):
             _MEET[self.how].at(self.values, slots, values)
         self._touch(slots)
 
     def run(self, slots: Array, column: pl.Series, last: Array) -> Array:
-        """Each row's value met with what its slot had; the rows at `last` become the slots'."""
+        """Merge each row's value with its slot's; the rows at `last` become the slots' values."""
         values = self._ready(slots, column)
         with self._exactly(slots):
             met: Array = _MEET[self.how](self.values[slots], values)
@@ -145,7 +145,7 @@ class Accumulator:
         return met
 
     def column(self, values: Array, like: pl.DataType) -> pl.Series:
-        """Some of the values as a column, of the type that their parts have."""
+        """Some of the values as a column of the type that their parts have."""
         if values.dtype.kind == "O":
             return _column(self._name, values, self.how, like)
         series = pl.Series(self._name, values)
@@ -153,7 +153,7 @@ class Accumulator:
 
     @contextmanager
     def _exactly(self, slots: Array) -> Iterator[None]:
-        """Decimals are added without rounding; what would be too large leaves all as it was."""
+        """Adds Decimals without rounding; if one would be too large, all values stay unchanged."""
         if self.values.dtype.kind != "O":
             yield
             return
@@ -165,12 +165,12 @@ class Accumulator:
             raise too_large(self._name.rpartition(".")[0])
 
     def _ready(self, slots: Array, column: pl.Series) -> Array:
-        """The values as numbers of our kind; there is room for these slots."""
+        """The values as numbers of our type, with room made for these slots."""
         numbers = column if column.dtype.is_decimal() else column.to_physical()
         if not numbers.dtype.is_numeric() and numbers.dtype not in (pl.Null, pl.Boolean):
             raise UserError(
-                f"'{self._name}' is of type {column.dtype}: a running es.min or es.max takes "
-                "numbers and times."
+                f"'{self._name}' is of type {column.dtype}, but a running es.min or es.max needs "
+                "numbers or times."
             )
         kind = self._kind_with(numbers)
         if kind.kind == "O":
@@ -192,16 +192,16 @@ class Accumulator:
         return values
 
     def _kind_with(self, numbers: pl.Series) -> np.dtype[Any]:
-        """The type that holds the values there are and these numbers, each of them exactly."""
+        """The type that holds the present values and these numbers exactly."""
         now = self.values.dtype if len(self.values) else np.dtype(np.int64)
         if numbers.dtype.is_float() or now == np.float64:
             if now.kind == "O" and any(
                 isinstance(value, Decimal) and value.is_finite() for value in self.values
             ):
                 raise UserError(
-                    f"the values for '{self._name.rpartition('.')[0]}' were Decimals so far, and "
-                    "now they are floats, which cannot be added or compared exactly. Cast the "
-                    "column to one of the two before the aggregate."
+                    f"the values for '{self._name.rpartition('.')[0]}' were Decimals until now and "
+                    "are floats in this batch. The two cannot be added or compared exactly. Cast "
+                    "the column to one of the two before the aggregate."
                 )
             return np.dtype(np.float64)
         if numbers.dtype.is_decimal() or now.kind == "O" or not _fits(numbers):
@@ -221,7 +221,7 @@ class Accumulator:
         return np.dtype(np.int64)
 
     def _grow(self, size: int, kind: np.dtype[Any]) -> None:
-        # Room for as much again, so that growing costs little per key in the long run.
+        # Doubles the room, so that growing costs little per key in the long run.
         size = max(size, len(self.values) if size <= len(self.values) else 2 * len(self.values))
         room: Array = np.full(size, _neutral(self.how, kind), kind)
         used = self._pages * PAGE
@@ -237,7 +237,7 @@ class Accumulator:
             self._store.touch((self._name, page) for page in range(self._pages))
 
     def _share(self, first: int) -> None:
-        """The store's pages are views of the one array; untouched ones count as unchanged."""
+        """The store's pages are views of this array; untouched ones count as unchanged."""
         for page in range(first, self._pages):
             view = self.values[page * PAGE : (page + 1) * PAGE]
             self._store.entries[self._name, page] = view
@@ -260,7 +260,7 @@ class _Running(Operator):
     def on_start(self, ctx: Context) -> None:
         kept = {"keys", *self.aggregates.part_names}
         for key in ctx.state:
-            if key[0] not in kept:  # of an aggregate that was taken out
+            if key[0] not in kept:  # of an aggregate that was removed
                 ctx.state.delete(key)
         self._open(ctx.state)
 
@@ -291,13 +291,13 @@ class _Running(Operator):
         return {CONTEXT_STATE: dict(store.pairs())}
 
     def owned(self, keys: pl.DataFrame, place: Place) -> list[bool]:
-        """The rows that come to this place."""
+        """The rows that belong to this place."""
         return place.owns_rows(keys)
 
     def _take_over(
         self, entries: Entries, theirs: Array, ours: Array, store: StateBackend[Any, Any]
     ) -> None:
-        """What an earlier shard had in some of its slots is in these slots of ours now."""
+        """Copies what an earlier shard had in some of its slots into these slots."""
         for name, accumulator in self.accumulators.items():
             accumulator.update(ours, saved_values(entries, name, accumulator.how)[theirs])
         for name, one in self.aggregates.named.items():
@@ -309,13 +309,13 @@ class _Running(Operator):
 
 
 class RunningChanges(_Running):
-    """Takes rows of parts; emits a row for each key that they change."""
+    """Takes rows of parts; emits a row for each key that has changed."""
 
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         parts = columns_of(batch, ctx.operator)
         keys = parts.select(pl.exclude(self.aggregates.part_names))
         slots = self.slots.of(keys)
-        # A key may come twice if several frames were joined on their way: its last row counts.
+        # A key may come twice if several frames were joined on the way: its last row counts.
         rows = np.arange(len(slots))
         latest = np.empty(len(self.slots), np.int64)
         latest[slots] = rows
@@ -355,8 +355,8 @@ class RunningRecords(_Running):
             return place.owns(keys.rows())
         if keying.on_columns and keys.width == 1 and ".as_struct(" in str(keying.selector):
             raise UserError(
-                f"operator '{place.operator}' is keyed by a struct of one column, and cannot get "
-                "another number of shards: give key_by the column itself."
+                f"operator '{place.operator}' is keyed by a struct of one column, so its number of "
+                "shards cannot change. Give key_by the column itself."
             )
         return place.owns(row_keys(keys))
 
@@ -365,7 +365,7 @@ class RunningRecords(_Running):
         twice = set(frame.columns) & set(self.aggregates.named)
         if twice:
             raise UserError(
-                f"'{ctx.operator}': the records have a column '{twice.pop()}' already; give the "
+                f"'{ctx.operator}': the records already have a column '{twice.pop()}'. Give the "
                 "aggregate another name."
             )
         keys = key_frame(ctx.keying, batch)
@@ -377,7 +377,7 @@ class RunningRecords(_Running):
         slots[order] = np.repeat(self.slots.of(groups.drop("__row")), sizes)
         ends = np.cumsum(sizes)
         last = order[ends - 1]
-        # Which record of its key in this batch each one is: a count needs no more than that.
+        # The position of each record among those of its key in this batch: all that a count needs.
         nth = np.empty(len(frame), np.int64)
         nth[order] = np.arange(1, len(frame) + 1) - np.repeat(ends - sizes, sizes)
         slotted = frame.with_columns(pl.Series("__slot", slots), pl.Series("__nth", nth))
@@ -404,8 +404,8 @@ def running_aggregates(
     emit: Literal["changes", "record"],
     options: Options,
 ) -> Stream[Row]:
-    """The stages behind `stream.aggregate(...)`. By default called as they always were, so that
-    their state is found."""
+    """The stages behind `stream.aggregate(...)`. Their default names never change, so that their
+    state is found."""
     from everstream.pipeline.methods.windowed import two_stages
 
     if emit == "record":
@@ -417,14 +417,14 @@ def running_aggregates(
                 )
         return stream._then("aggregates", RunningRecords(aggregates), options)
     if emit != "changes":
-        raise UserError(f'emit={emit!r} makes no sense: say "changes" or "record".')
+        raise UserError(f'emit={emit!r} is not valid: use "changes" or "record".')
     local = LocalParts(keying, aggregates)
     besides, operator = aggregates.part_names, RunningChanges(aggregates)
     return two_stages(stream, "aggregates", local, operator, besides, options)
 
 
 def _python_column(name: str, values: list[Any], like: pl.DataType) -> pl.Series:
-    """Values of earlier batches may need another type than those of this one: none is rounded."""
+    """Values of earlier batches may need a wider type than those of this one: none is rounded."""
     column = pl.Series(name, values, dtype=like, strict=False)
     return column if column.to_list() == values else pl.Series(name, values)
 
@@ -452,7 +452,7 @@ def _column(name: str, values: Array, how: str, like: pl.DataType) -> pl.Series:
 
 
 def _neutral(how: str, kind: np.dtype[Any]) -> Any:
-    """What changes nothing when it meets another value."""
+    """The value that changes nothing when merged with another."""
     if how == "add":
         return 0
     if kind.kind == "O":
@@ -464,7 +464,7 @@ def _neutral(how: str, kind: np.dtype[Any]) -> Any:
 
 
 def saved_values(entries: Entries, name: str, how: str) -> pl.Series:
-    """What an accumulator of this name had saved, slot by slot; null where nothing had come."""
+    """The values saved under this name, slot by slot; null where no record had come."""
     pages = sorted(key[1] for key in entries if key[0] == name)
     values: Array = np.concatenate([entries[name, page] for page in pages])
     if values.dtype.kind == "O":

@@ -1,8 +1,8 @@
 """Joins of two streams by key and event time.
 
-Both streams are keyed alike, so that rows which may belong together meet in one shard. There each
-side waits in chunks by time until the watermark says that no partner can come any more. A window
-join puts out the pairs of a window when it is over, an interval join each pair at once.
+Both streams are keyed alike, so rows that may match meet in one shard. There each side is kept in
+chunks by time until the watermark shows that no match can come any more. A window join emits the
+pairs of a window when the window ends, an interval join emits each pair at once.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TIME = "__time"
 _RIGHT_TIME = "__time_right"
 _FIRED = "fired"
 _EXACT = 2**53
-"""Up to here every whole number is a float."""
+"""Up to here, every whole number is exactly a float."""
 _ZONE = "zone"
 """The time zone of the left side's times, or "" for none; missing if they are numbers."""
 
@@ -87,21 +87,21 @@ class _Join(Operator, ABC):
 
     @abstractmethod
     def passed(self, side: str, watermark: int) -> int:
-        """Rows of this side from before this time come too late."""
+        """Rows of this side from before this time are late."""
 
     @abstractmethod
     def add(self, side: str, rows: pl.DataFrame, ctx: Context) -> None:
-        """Take rows of one side that are in time."""
+        """Take rows of one side that are on time."""
 
     def joined(self, left: pl.DataFrame, right: pl.DataFrame, operator: str) -> pl.DataFrame:
-        """Pairs with equal keys: a NaN is equal to every NaN, a null to nothing."""
+        """Pairs with equal keys: a NaN equals every NaN, a null equals nothing."""
         ours, theirs = self.keys[LEFT], self.keys[RIGHT]
         for one, other in zip(ours, theirs, strict=True):
             left, right = _alike(left, right, one, other, operator)
         return matched(left, right, ours, theirs, "inner")
 
     def put_away(self, side: str, rows: pl.DataFrame, width_us: int) -> None:
-        """Keep rows in groups of this much time."""
+        """Keep rows in groups that span this much time."""
         groups = rows.get_column(_TIME)
         groups = groups - groups % width_us
         for group in groups.unique().to_list():
@@ -128,7 +128,7 @@ class WindowJoin(_Join):
     def redistribute(
         self, parts: Mapping[int, Mapping[str, Entries]], place: Place
     ) -> dict[str, dict[Any, Any]]:
-        """What one part has fired the others fire, too: nothing that is still to come is older."""
+        """A window that fired in one part counts as fired in all: no later row is older."""
         kept = kept_in(parts)
         mine = super().redistribute(parts, place)[CONTEXT_STATE] | merged(kept, _FIRED, max)
         late: list[pl.DataFrame] = []
@@ -161,7 +161,7 @@ class WindowJoin(_Join):
     def _fired(
         self, sides: Mapping[str, Chunks], after: int, watermark: int, zone: str | None, name: str
     ) -> Iterator[pl.DataFrame]:
-        """The pairs of each window that ends behind `after` and is over now."""
+        """The pairs of each window that ends after `after` and has ended by now."""
         left, right = sides[LEFT], sides[RIGHT]
         starts = {
             start
@@ -175,7 +175,7 @@ class WindowJoin(_Join):
             yield self._dated(pairs, start, zone)
 
     def _dated(self, pairs: pl.DataFrame, start: int, zone: str | None) -> pl.DataFrame:
-        """With the window's times given as those of the left side are."""
+        """Adds the window's times, in the form of the left side's times."""
         window = pl.Series([start, start + self.window.size_us], dtype=pl.Int64)
         if zone is not None:
             window = window.cast(pl.Datetime("us", zone or None))
@@ -186,7 +186,7 @@ class WindowJoin(_Join):
 
 
 class IntervalJoin(_Join):
-    """Pairs whose times differ by an amount in an interval: right less left."""
+    """Pairs whose times differ by an amount within an interval: right minus left."""
 
     def __init__(
         self,
@@ -226,7 +226,7 @@ class IntervalJoin(_Join):
         self.put_away(side, rows, self.width_us)
 
     def on_watermark(self, watermark: int, ctx: Context) -> None:
-        """A row goes when no row that can still come is near enough."""
+        """Evict a row when no row that can still come is close enough."""
         keep = {LEFT: watermark - self.highest_us, RIGHT: watermark + self.lowest_us}
         for side, chunks in self.sides.items():
             for group in chunks.groups:
@@ -237,7 +237,7 @@ class IntervalJoin(_Join):
 def _alike(
     left: pl.DataFrame, right: pl.DataFrame, one: str, other: str, operator: str
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Both sides with a key column of one type, in which equal keys are equal."""
+    """Both sides with a key column of one type in which equal keys are equal."""
     ours, theirs = left.schema[one], right.schema[other]
     if ours == theirs or pl.Null in (ours, theirs) or (ours.is_integer() and theirs.is_integer()):
         return left, right
@@ -247,14 +247,14 @@ def _alike(
     if ours.is_numeric() or theirs.is_numeric():
         raise UserError(
             f"'{operator}' joins on column '{one}', which is {ours}, and column '{other}' of the "
-            f"other stream, which is {theirs}: values of these types cannot be compared exactly. "
+            f"other stream, which is {theirs}. Values of these types cannot be compared exactly. "
             "Cast one of them before the join: .with_columns(pl.col(...).cast(...))."
         )
     return left, right
 
 
 def _fit_floats(numbers: pl.Series) -> bool:
-    """Whether each of these numbers is a float, or exactly equal to one."""
+    """Whether each of these numbers is a float or exactly equal to one."""
     if not numbers.dtype.is_integer():
         return numbers.dtype.is_float()
     inside = numbers.is_between(-_EXACT, _EXACT)
@@ -302,10 +302,10 @@ def _both(
     other_on: str | Sequence[str] | None,
 ) -> tuple[dict[str, list[str]], dict[str, TimeOf]]:
     if left.pipeline is not right.pipeline:
-        raise UserError("a join takes two streams of one pipeline; these are of two.")
+        raise UserError("a join needs two streams of the same pipeline; these are from two.")
     keys = {LEFT: _names(on), RIGHT: _names(on if other_on is None else other_on)}
     if len(keys[LEFT]) != len(keys[RIGHT]) or not keys[LEFT]:
-        raise UserError("a join needs equally many key columns on both sides, at least one.")
+        raise UserError("a join needs the same number of key columns on both sides, at least one.")
     return keys, {LEFT: left._time(), RIGHT: right._time()}
 
 
@@ -316,7 +316,7 @@ def _names(columns: str | Sequence[str]) -> list[str]:
 def _attached(
     left: TimeMethods[Any], right: Stream, operator: _Join, base: str, options: Options
 ) -> Stream[Row]:
-    """The node of a join: a keyed edge from each side, told apart by its name."""
+    """The node of a join: a keyed edge from each side, distinguished by its name."""
     pipeline = left.pipeline
     node = left._leaving([])._attach(base, Kind.OPERATOR, operator, options)
     for side, stream in ((LEFT, left), (RIGHT, right)):

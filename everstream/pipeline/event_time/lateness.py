@@ -1,9 +1,9 @@
-"""Which records are late: each is judged by those before it, not by where its batch begins.
+"""Which records are late: each is judged by the records before it, not by where its batch begins.
 
-The watermark that a record is judged by is the greatest event time of all records that came before
-it through the same shard of `event_time`, less the lateness given there. `event_time` works it out
-for a whole batch at once, and it goes along with the batch through operators that keep or drop
-records. Until somebody asks it costs nothing.
+The watermark for a record is the greatest event time of all records that came before it through
+the same shard of `event_time`, minus the lateness given there. `event_time` computes it for a
+whole batch at once, and it travels with the batch through operators that keep or drop records.
+It costs nothing until it is used.
 """
 
 from collections.abc import Iterator
@@ -16,29 +16,29 @@ from everstream.pipeline.times import NO_WATERMARK, TimeOf
 
 Watermarks: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 _EARLIEST = NO_WATERMARK // 2
-"""Stands for no watermark where one computes with it."""
+"""Represents "no watermark" in computations."""
 
 
 class RecordWatermarks:
-    """The watermark that each record of a batch is judged by."""
+    """The watermark by which each record of a batch is judged."""
 
     def __init__(
         self, time: TimeOf, given: pl.Series, lateness_us: int, before: int, after: int
     ) -> None:
-        """given: the event times as records have them; before, after: what was announced before and
-        with this batch."""
+        """given: the event times as the records have them; before, after: what was announced
+        before and with this batch."""
         self._time = time
         self._given = given
         self._lateness_us = lateness_us
         self._before = before
         self.after = after
-        """None of the records is judged by a later one."""
+        """No record of the batch is judged by a later watermark."""
         self._all: Watermarks | None = None
         self._rows: list[Any] = []
-        """Which records are left, each a mask or a slice of those that the one before it left."""
+        """Which records are left: masks or slices, each applied to the result of the one before."""
 
     def of(self, rows: Any) -> "RecordWatermarks":
-        """Those of some of the records: a mask, or a slice."""
+        """The watermarks of some of the records: a mask, or a slice."""
         some = RecordWatermarks(
             self._time, self._given, self._lateness_us, self._before, self.after
         )
@@ -53,9 +53,9 @@ class RecordWatermarks:
         return self._left(self._all)
 
     def runs(self) -> Iterator[tuple[slice, int]]:
-        """The records in order, cut wherever one is behind a watermark that was not told yet.
+        """The records in order, cut wherever one is behind a watermark not yet announced.
 
-        Each run comes with the watermark to tell before it, `NO_WATERMARK` if there is none.
+        Each run comes with the watermark to announce before it, `NO_WATERMARK` if there is none.
         """
         watermarks = self.values
         behind = np.flatnonzero(self._left(self._times()) < watermarks)

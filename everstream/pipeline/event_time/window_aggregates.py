@@ -1,7 +1,7 @@
-"""The second half of a windowed aggregation: parts wait until time says that a window is over.
+"""The second half of a windowed aggregation: parts are kept until their window ends.
 
 Rows of parts are kept pane by pane. When the watermark passes the end of a window, the parts of
-its panes are merged per key and the results go out; a pane is dropped with its last window.
+its panes are merged per key and the results are emitted. A pane is dropped with its last window.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,14 +31,14 @@ START, END = "window_start", "window_end"
 _FIRED = "fired"
 _PANES = "pane"
 _EARLIER = "pane of "
-"""Goes before the rule of windows that were open when another rule came."""
+"""Prefix of the rule of windows that were open when the rule changed."""
 _RULE = "rule"
-"""Where the rule of what is kept stands, once there was another."""
+"""Where the rule of the kept state is recorded, once the rule has changed."""
 _TOUCHED = "__touched"
 
 
 class _Aggregating(Operator):
-    """What windows that are made of panes and sessions have in common."""
+    """What windows made of panes and sessions have in common."""
 
     def __init__(self, aggregates: Aggregates, unit: Unit | None) -> None:
         self.aggregates = aggregates
@@ -52,7 +52,7 @@ class _Aggregating(Operator):
         self.before = before
 
     def rule_before(self, ctx: Context, now: str) -> str:
-        """The rule that what is kept was kept under; from here on it is the one of now."""
+        """The rule under which the state was kept; from here on it is the present one."""
         told = now if self.before is None else self.before["window"]
         before: str = ctx.state.get(_RULE, told)
         if before != now or (told != now and _RULE not in ctx.state):
@@ -60,7 +60,7 @@ class _Aggregating(Operator):
         return before
 
     def fit(self, chunks: Chunks) -> None:
-        """Bring rows from before aggregates came or went into the form of now."""
+        """Convert rows from before aggregates were added or removed to the present form."""
         if self.before is not None:
             had = self.before["aggregates"]
             chunks.fit(lambda parts: self.aggregates.fitted(parts, had))
@@ -80,7 +80,7 @@ class _Aggregating(Operator):
         return [name for name in parts.columns if name not in other]
 
     def results(self, merged: pl.DataFrame, end: pl.Expr) -> pl.DataFrame:
-        """Results with keys, start (in PANE) and end, times as they were given."""
+        """Results with keys, start (in PANE) and end, with times in the form they were given."""
         keys = self.keys_of(merged)
         timed = merged.with_columns(end.alias(LAST)).sort(LAST, PANE)
         if timed.get_column(PANE).dtype == pl.Int64:
@@ -90,8 +90,8 @@ class _Aggregating(Operator):
 
 
 class PaneAggregates(_Aggregating):
-    """Tumbling and sliding windows. Until the allowed lateness is over, late parts make those
-    windows that were emitted already be emitted again, for the keys that have changed."""
+    """Tumbling and sliding windows. Until the allowed lateness has passed, late parts cause
+    windows to be emitted again, for the keys that have changed."""
 
     def __init__(
         self, aggregates: Aggregates, unit: Unit | None, window: Sliding, allowed_us: int
@@ -111,7 +111,7 @@ class PaneAggregates(_Aggregating):
             renamed_chunks(ctx.state, f"{_EARLIER}{now}", _PANES)
         self.panes = Chunks(ctx.state, _PANES, self._compacted, ctx.operator)
         self.rules = [(self.window, self.panes), *self._earlier(ctx.state)]
-        """How windows are made, and what is kept for them: the rule of now first."""
+        """How windows are made, and what is kept for them: the present rule first."""
         for _, panes in self.rules:
             self.fit(panes)
         self.fired: int = ctx.state.get(_FIRED, NO_WATERMARK)
@@ -122,7 +122,7 @@ class PaneAggregates(_Aggregating):
     def redistribute(
         self, parts: Mapping[int, Mapping[str, Entries]], place: Place
     ) -> dict[str, dict[Any, Any]]:
-        """What one part has fired the others fire, too: nothing that is still to come is older."""
+        """A window that fired in one part counts as fired in all: no later record is older."""
         kept = kept_in(parts)
         mine = super().redistribute(parts, place)[CONTEXT_STATE] | merged(kept, _FIRED, max)
         fired = mine.get(_FIRED, NO_WATERMARK)
@@ -170,7 +170,7 @@ class PaneAggregates(_Aggregating):
         self.rules[1:] = [rule for rule in self.rules[1:] if rule[1]]
 
     def _earlier(self, store: StateBackend[Any, Any]) -> list[tuple[Sliding, Chunks]]:
-        """Windows that were begun under other rules, and are finished under those."""
+        """Windows that were opened under other rules, and are completed under those."""
         names = dict.fromkeys(key[0] for key in store if isinstance(key, tuple))
         return [
             (
@@ -212,7 +212,7 @@ class PaneAggregates(_Aggregating):
 
 
 class ProcessingTimeAggregates(PaneAggregates):
-    """Windows of the time at which their records arrive here, by the clock of this machine."""
+    """Windows of the time at which records arrive here, by the clock of this machine."""
 
     def __init__(self, aggregates: Aggregates, window: Sliding) -> None:
         super().__init__(aggregates, "us", window, 0)
@@ -225,7 +225,7 @@ class ProcessingTimeAggregates(PaneAggregates):
         self._ask_for_timer(ctx)
 
     def process_batch(self, batch: Batch, ctx: Context) -> None:
-        # A clock may be behind that of another machine, or of an earlier run.
+        # The clock may be behind that of another machine, or of an earlier run.
         now = max(int(ctx.now_s * 1e6), self.fired)
         pane = pl.lit(now - now % self.window.pane_us, pl.Int64)
         parts = columns_of(batch, ctx.operator)
@@ -234,7 +234,7 @@ class ProcessingTimeAggregates(PaneAggregates):
         self._ask_for_timer(ctx)
 
     def on_watermark(self, watermark: int, ctx: Context) -> None:
-        """Event time does not matter here, but its end does: nothing more will come."""
+        """Event time does not matter here, but its end does: no more records will come."""
         if watermark == END_OF_TIME:
             super().on_watermark(watermark, ctx)
 
@@ -249,8 +249,8 @@ class ProcessingTimeAggregates(PaneAggregates):
 
 
 class SessionAggregates(_Aggregating):
-    """Sessions. Stretches are kept by the time their session would end with them; those of one
-    key are joined only when one of them may be over."""
+    """Sessions. Stretches are kept by the time at which their session would end; those of one
+    key are merged only when one of them may have ended."""
 
     def __init__(
         self, aggregates: Aggregates, unit: Unit | None, window: Session, allowed_us: int
@@ -287,7 +287,7 @@ class SessionAggregates(_Aggregating):
         over = oldest.filter(pl.col(LAST).to_physical() + self.gap_us <= passed)
         if over.is_empty():
             return
-        # Whatever else there is of those keys may belong to the same sessions.
+        # The other stretches of those keys may belong to the same sessions.
         keys = self.keys_of(over)
         everything = self.ends.read(self.ends.groups)
         for group in self.ends.groups:
@@ -319,7 +319,7 @@ class SessionAggregates(_Aggregating):
 
 
 def _over(window: Sliding, panes: Chunks, after: int, watermark: int) -> list[int]:
-    """The starts of the windows that end behind `after` and are over now."""
+    """The starts of the windows that end after `after` and have ended by now."""
     groups = panes.groups
     return sorted({start for pane in groups for start in window.starts(pane, after, watermark)})
 
@@ -332,9 +332,9 @@ def _span(duration_us: int, kind: pl.DataType) -> Any:
 _CONSTANT = "__constant"
 
 
-# Polars joins a single sorted column by merging, and finds no partner for a NaN there; of several columns
-# it makes one hash, in which all NaN are equal. A frame of one row counts as sorted. So a single column of
-# floats is joined together with a column of constants.
+# Polars joins a single sorted column by merging, and finds no match for a NaN there. It hashes several
+# columns together, and then all NaN are equal. A frame of one row counts as sorted. So a single column
+# of floats is joined together with a column of constants.
 def matched(
     left: pl.DataFrame,
     right: pl.DataFrame,
@@ -343,7 +343,7 @@ def matched(
     how: Literal["inner", "left", "semi"],
     nulls_equal: bool = False,
 ) -> pl.DataFrame:
-    """`left.join(right, ...)`, in which a NaN is equal to every NaN."""
+    """`left.join(right, ...)`, in which a NaN equals every NaN."""
     ours, theirs = [*left_on], [*right_on]
     lonely = len(ours) == 1 and left.schema[ours[0]].is_float()
     if lonely:

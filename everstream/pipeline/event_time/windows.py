@@ -1,4 +1,4 @@
-"""Windows of time: which there are, and which of them a record belongs to.
+"""The kinds of time windows, and which windows a record belongs to.
 
 Tumbling and sliding windows are made of panes, the longest stretches of time that no window cuts
 in two: records are added up per pane, and a window is the sum of its panes. Windows are half
@@ -18,7 +18,7 @@ Duration: TypeAlias = str | float | timedelta
 
 @dataclass(frozen=True)
 class Sliding:
-    """Windows of a size, one starting with each `every`: each record is in several.
+    """Windows of a fixed size that start every `every`, so each record is in several.
 
     >>> timed = es.Pipeline("s").source(es.FromList([{"at": 7}])).event_time("at", unit="s")
     >>> counts = timed.window(es.Sliding("10s", every="5s")).aggregate(n=es.count())
@@ -57,12 +57,12 @@ class Sliding:
         return range(first + -first % self.every_us, last + 1, self.every_us)
 
     def describe(self) -> str:
-        """As text, the same for the same windows however they were given."""
+        """As text: equal windows give the same text, however they were written."""
         return f"{in_seconds(self.size_us)} every {in_seconds(self.every_us)}"
 
     @classmethod
     def described(cls, text: str) -> "Sliding":
-        """The windows of which `describe` said this."""
+        """The windows that `describe` gave this text for."""
         size, every = text.split(" every ")
         return cls(size.replace(" ", ""), every.replace(" ", ""))
 
@@ -72,7 +72,7 @@ class Sliding:
 
 
 class Tumbling(Sliding):
-    """Windows of a size, one after the other.
+    """Windows of a fixed size, one after the other, without overlap.
 
     >>> rows = [{"at": 7}, {"at": 9}, {"at": 10}]
     >>> timed = es.Pipeline("t").source(es.FromList(rows)).event_time("at", unit="s")
@@ -90,7 +90,7 @@ class Tumbling(Sliding):
 
 @dataclass(frozen=True)
 class Session:
-    """Records of one key with less than the gap between each and the next.
+    """Sessions: records of one key with less than `gap` between each and the next.
 
     >>> rows = [{"at": 1}, {"at": 4}, {"at": 20}]
     >>> timed = es.Pipeline("visits").source(es.FromList(rows)).event_time("at", unit="s")
@@ -105,7 +105,7 @@ class Session:
     def __post_init__(self) -> None:
         gap_us = microseconds(self.gap)
         if gap_us <= 0:
-            raise UserError(f"a session needs a gap of more than nothing, not {self.gap!r}.")
+            raise UserError(f"a session needs a gap greater than zero, not {self.gap!r}.")
         object.__setattr__(self, "gap_us", gap_us)
 
 

@@ -1,1 +1,1 @@
-"""The methods of streams, by what they do."""
+"""The methods of streams, grouped by purpose."""

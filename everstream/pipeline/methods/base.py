@@ -1,4 +1,4 @@
-"""What every kind of stream is made of: where it comes from, and how it gets an operator."""
+"""The base of every kind of stream: where it comes from, and how an operator is added to it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """What every method that adds an operator can be told besides."""
+    """The options that every method that adds an operator takes."""
 
     name: str | None = None
     shards: int | None = None
@@ -42,12 +42,12 @@ class StreamBase(Generic[T]):
         self._origins = origins
         self._routing: Routing = routing if routing is not None else OnDemand()
         self._late_origins: list[tuple[str, str]] = []
-        """Where late records leave, if not where all others do."""
+        """The output for late records, if it is not the main one."""
 
     def _then(
         self, base: str, operator: Operator, options: Options, ordered: bool = False
     ) -> Stream[Any]:
-        """The stream that leaves an operator which is added here; `base` is its default name."""
+        """Adds an operator, and returns the stream that leaves it; `base` is its default name."""
         node = self._attach(base, Kind.OPERATOR, operator, options, ordered)
         return self._leaving([(node.name, OUT)])
 
@@ -76,14 +76,14 @@ class StreamBase(Generic[T]):
 
 
 def function_for(where: str, function: Any) -> Any:
-    """What was given as a function, or a UserError."""
+    """The argument if it is a function; otherwise raises a UserError."""
     if not callable(function):
         raise UserError(f"{where} takes a function, not {function!r}.")
     return function
 
 
 def predicate_for(where: str, given: Any) -> Any:
-    """What was given as a function or an expression, or a UserError."""
+    """The argument if it is a function or an expression; otherwise raises a UserError."""
     if not callable(given) and not isinstance(given, pl.Expr):
         raise UserError(f"{where} takes a function or a Polars expression, not {given!r}.")
     return given

@@ -1,4 +1,4 @@
-"""The methods of a stream that say where records go: to which shard, which branch, which end."""
+"""The methods of a stream that route records: to which shard, which branch, which sink."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 
 class FlowMethods(StreamBase[T]):
-    """Where a `Stream` can lead; it is the only one to inherit this."""
+    """The routing methods of a `Stream`, the only class that inherits this."""
 
     @overload
     def key_by(self, key: Callable[[T], Key]) -> KeyedStream[Key, T]: ...
     @overload
     def key_by(self, key: Column, *more: Column) -> KeyedStream[Any, T]: ...
     def key_by(self, key: Callable[[T], Any] | Column, *more: Column) -> KeyedStream[Any, T]:
-        """Send records of one key to one shard of the next operator.
+        """Send records with equal keys to the same shard of the next operator.
 
-        The key is a function of the record, or a column name, or a Polars expression; several
+        The key is a function of the record, a column name, or a Polars expression. Several
         columns make a compound key.
 
         >>> words = es.Pipeline("initials").source(es.FromList(["be", "to", "by"]))
@@ -57,8 +57,8 @@ class FlowMethods(StreamBase[T]):
     def on_demand(self) -> Stream[T]:
         """Send each frame to the shard of the next operator that asks first.
 
-        This is the default; said aloud it also keeps the two operators apart, so that they can
-        run in two processes even if they have equally many shards.
+        This is the default. If you call it, the two operators are also not fused, so they can run
+        in two processes even if they have the same number of shards.
 
         >>> numbers = es.Pipeline("farm").source(es.Range(3))
         >>> numbers.on_demand().map(lambda n: n * n).collect().run().collected()
@@ -73,7 +73,9 @@ class FlowMethods(StreamBase[T]):
         shards: int | None = None,
         on_error: OnError = "fail",
     ) -> tuple[Stream[T], ...]:
-        """Split the stream: one stream per predicate (the first that holds), and one for the rest.
+        """Split the stream: one stream per predicate, and a last one for the remaining records.
+
+        A record goes to the stream of the first predicate that holds.
 
         >>> pipeline = es.Pipeline("sizes")
         >>> small, large = pipeline.source(es.Range(5)).branch(lambda n: n < 2)
@@ -92,7 +94,7 @@ class FlowMethods(StreamBase[T]):
         return tuple(self._leaving([(node.name, output)]) for output in outputs)
 
     def union(self, *others: Stream[U]) -> Stream[T | U]:
-        """This stream and the others as one; order between them is not defined.
+        """Merge this stream and the others into one; the order between them is undefined.
 
         >>> pipeline = es.Pipeline("both")
         >>> one, two = pipeline.source(es.Range(2)), pipeline.source(es.Range(7, 9))
@@ -102,16 +104,16 @@ class FlowMethods(StreamBase[T]):
         origins = list(self._origins)
         for other in others:
             if other.pipeline is not self.pipeline:
-                raise UserError("union() joins streams of one pipeline; these are of two.")
+                raise UserError("union() needs streams of the same pipeline; these are from two.")
             origins += other._origins
         return self._leaving(origins)
 
     def feedback(self, to: Stream | str) -> Self:
-        """Send these records back into an operator upstream, beside what it gets anyway.
+        """Send these records back to an operator upstream, in addition to its other input.
 
-        `to` is that operator's name, or the stream that leaves it. The records take the way its
-        other records come (the same key). When the sources have ended and nothing moves on the
-        cycle any more, the cycle ends, too. Aligned checkpoints cannot go round a cycle: choose
+        `to` is the name of that operator, or the stream that leaves it. The records are routed
+        like its other input (by the same key). The cycle ends when the sources have ended and no
+        record is moving on it any more. Aligned checkpoints do not work on a cycle: choose
         another protocol.
 
         >>> numbers = es.Pipeline("halving").source(es.FromList([8, 3]))
@@ -124,14 +126,14 @@ class FlowMethods(StreamBase[T]):
         """
         names = {name for name, _ in to._origins} if isinstance(to, StreamBase) else {to}
         if len(names) != 1:
-            raise UserError("feedback() leads to one operator; give its name or its stream.")
+            raise UserError("feedback() leads to one operator: give its name or its stream.")
         graph = self.pipeline.graph
         (target,) = names
         if target not in graph.nodes or graph.nodes[target].kind is not Kind.OPERATOR:
             operators = ", ".join(node.name for node in graph.of_kind(Kind.OPERATOR))
             raise UserError(
-                f"feedback() cannot lead to '{target}': it must be an operator of this pipeline, "
-                f"one of {operators}."
+                f"feedback() cannot lead to '{target}'. Give an operator of this pipeline, one of "
+                f"{operators}."
             )
         for sender, output in self._origins:
             if target not in graph.leads_to(sender):
@@ -145,7 +147,7 @@ class FlowMethods(StreamBase[T]):
         return self
 
     def side_output(self, name: str) -> Stream:
-        """What an operator emits with ctx.emit(record, output=name).
+        """The stream of records that an operator emits with ctx.emit(record, output=name).
 
         >>> class Check(es.Operator):
         ...     def process(self, record, ctx):
@@ -169,8 +171,9 @@ class FlowMethods(StreamBase[T]):
         ordered: bool = False,
         on_error: OnError = "fail",
     ) -> Pipeline:
-        """Let the stream end in a sink. Ordered: in the order the source gave the records.
+        """End the stream in a sink.
 
+        ordered: write in the order in which the source read the records. Default: False.
         on_error: what to do with a record that the sink cannot store exactly, such as 4000.5 in a
             column of integers: "fail" (the default) ends the run, "skip" counts the record and
             continues, "dead_letter" also keeps it in the store.
@@ -190,7 +193,7 @@ class FlowMethods(StreamBase[T]):
         return self.pipeline
 
     def collect(self, *, name: str = "collect", ordered: bool = False) -> Pipeline:
-        """Let the stream end in the result: `pipeline.run().collected(name)`.
+        """End the stream in the result of the run: `pipeline.run().collected(name)`.
 
         >>> pipeline = es.Pipeline("three").source(es.Range(3)).collect(name="numbers")
         >>> pipeline.run().collected("numbers")

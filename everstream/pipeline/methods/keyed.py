@@ -1,4 +1,4 @@
-"""What `key_by` gives: a stream whose records of one key come to one shard, with what needs that."""
+"""What `key_by` returns: a stream keyed by shard, and the methods that need a key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from everstream.pipeline.types import K, Row, T, V
 
 
 class KeyedStream(Stream[T], Generic[K, T]):
-    """Records of type T on their way to the shard of their key, of type K.
+    """Records of type T that are sent to the shard of their key, which is of type K.
 
     >>> keyed = es.Pipeline("parity").source(es.Range(4)).key_by(lambda n: n % 2)
     >>> keyed.fold(init=int, update=lambda total, n: total + n).collect().run().collected()
@@ -35,7 +35,7 @@ class KeyedStream(Stream[T], Generic[K, T]):
         on_error: OnError = "fail",
         state: StateKind | None = None,
     ) -> Stream[tuple[K, V]]:
-        """Per key: value = update(value, record), starting from init(). Emits (key, value).
+        """Keep a value per key: value = update(value, record), from init(). Emits (key, value).
 
         With state="disk" there may be more keys than fit into memory.
 
@@ -76,11 +76,11 @@ class KeyedStream(Stream[T], Generic[K, T]):
         on_error: OnError = "fail",
         **columns: Aggregate,
     ) -> Stream[Row]:
-        """Running aggregates per key: a row of the key and the aggregates as they stand now.
+        """Running aggregates per key: emits rows of the key and the present aggregates.
 
-        With emit="changes", one row for each key that a batch has changed. With emit="record",
-        each record with the aggregates up to it as further columns. The operator is called
-        "aggregates" unless named.
+        With emit="changes" (the default), one row for each key that a batch has changed. With
+        emit="record", each record with the aggregates up to it as additional columns. The default
+        name of the operator is "aggregates".
 
         >>> bids = [{"item": 1, "price": 5}, {"item": 2, "price": 3}, {"item": 1, "price": 9}]
         >>> keyed = es.Pipeline("prices").source(es.FromList(bids)).key_by("item")

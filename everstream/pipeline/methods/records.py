@@ -1,4 +1,4 @@
-"""The methods of a stream that make records of records, one by one or a batch at a time."""
+"""The methods of a stream that transform records, one by one or a batch at a time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class RecordMethods(StreamBase[T]):
-    """What a `Stream` can do with its records; it is the only one to inherit this."""
+    """The transforming methods of a `Stream`, the only class that inherits this."""
 
     def map(
         self,
@@ -35,7 +35,7 @@ class RecordMethods(StreamBase[T]):
         shards: int | None = None,
         on_error: OnError = "fail",
     ) -> Stream[U]:
-        """Each record becomes function(record).
+        """Replace each record by function(record).
 
         >>> numbers = es.Pipeline("squares").source(es.Range(4))
         >>> numbers.map(lambda n: n * n).collect().run().collected()
@@ -52,7 +52,7 @@ class RecordMethods(StreamBase[T]):
         shards: int | None = None,
         on_error: OnError = "fail",
     ) -> Stream[U]:
-        """Each record becomes all that function(record) gives.
+        """Replace each record by all items of function(record).
 
         >>> lines = es.Pipeline("words").source(es.FromList(["to be", "or not"]))
         >>> lines.flat_map(str.split).collect().run().collected()
@@ -69,7 +69,7 @@ class RecordMethods(StreamBase[T]):
         shards: int | None = None,
         on_error: OnError = "fail",
     ) -> Stream[T]:
-        """Keep the records for which a Polars expression or a function holds.
+        """Keep the records for which a function or a Polars expression is true.
 
         >>> numbers = es.Pipeline("odd").source(es.Range(6))
         >>> numbers.filter(lambda n: n % 2 == 1).collect().run().collected()
@@ -116,7 +116,7 @@ class RecordMethods(StreamBase[T]):
         shards: int | None = None,
         on_error: OnError = "fail",
     ) -> Stream:
-        """Each batch becomes function(batch): a Polars DataFrame or a list of records.
+        """Replace each batch by function(batch): a Polars DataFrame or a list of records.
 
         >>> rows = es.Pipeline("sorted").source(es.Range(3, column="n"))
         >>> rows.map_batches(lambda frame: frame.reverse()).collect().run().collected()
@@ -133,12 +133,13 @@ class RecordMethods(StreamBase[T]):
         name: str | None = None,
         shards: int | None = None,
     ) -> Stream[list[T]]:
-        """Gather records into lists: of `count` records, of what came `within` a time, or both.
+        """Gather records into lists: of `count` records, of records that came `within` a time, or both.
 
-        With both, a batch leaves when it has enough records or its first one has waited so long,
-        whichever comes first. One that would be empty never leaves; the last one, when the input
-        ends, may be smaller. What waits is part of every checkpoint. Each shard has batches of its
-        own. Not before an ordered sink: what leaves by the clock has no place in the order.
+        With both, a batch is emitted when it has `count` records or its first record has waited
+        for `within`, whichever comes first. Empty batches are never emitted; the last batch, when
+        the input ends, may be smaller. Waiting records are part of every checkpoint. Each shard
+        makes its own batches. You cannot put it before an ordered sink, because batches that are
+        emitted by time have no defined order.
 
         >>> numbers = es.Pipeline("threes").source(es.Range(7))
         >>> numbers.batch(count=3).collect().run().collected()
@@ -172,7 +173,7 @@ class RecordMethods(StreamBase[T]):
         on_error: OnError = "fail",
         **named: Value,
     ) -> Stream[Row]:
-        """Keep or compute just these columns, as in Polars.
+        """Keep or compute exactly these columns, as in Polars.
 
         >>> rows = es.Pipeline("halves").source(es.Range(3, column="n"))
         >>> rows.select(half=pl.col("n") / 2).collect().run().collected()
@@ -191,10 +192,10 @@ class RecordMethods(StreamBase[T]):
         ordered: bool = False,
         state: StateKind | None = None,
     ) -> Stream:
-        """Add an operator of your own: an instance of a subclass of es.Operator.
+        """Add your own operator: an instance of a subclass of es.Operator.
 
-        Ordered: it has one shard, and gets records in the order the source gave them. With
-        state="disk" its state may be larger than memory (docs/guides/keep-large-state-on-disk.md).
+        ordered: one shard processes the records in the order in which the source read them.
+        Default: False. With state="disk" the state may be larger than memory (docs/guides/keep-large-state-on-disk.md).
 
         >>> class Countdown(es.Operator):
         ...     def process(self, record, ctx):
@@ -227,15 +228,15 @@ class RecordMethods(StreamBase[T]):
         shards: int | None = None,
         on_error: OnError = "fail",
     ) -> Stream[Row]:
-        """Run a transaction over shared tables for each event; emits what became of each.
+        """Run a transaction over shared tables for each event; emits the outcome of each.
 
         Transactions are functions declared with `es.transaction`. If there are several, the
-        column `select` names the one an event asks for. The result is that of running the events
-        one by one, on `parallelism` threads: in the order they arrive, or, with `timestamp=`, in
-        the order of that column within each epoch. An epoch is a "batch", a number of events, or
-        what a "watermark" completes (see `event_time`; `unit` is that of the times). `recovery`
-        says how the tables are saved in checkpoints. It has one shard. See
-        docs/explanation/transactions.md.
+        column `select` names the one to run for each event. The result is the same as running the
+        events one by one, but it is computed on `parallelism` threads. The order is that of
+        arrival or, with `timestamp=`, that of this column within each epoch. An epoch is a
+        "batch", a number of events, or what a "watermark" completes (see `event_time`; `unit` is
+        the unit of the times). `recovery` chooses how checkpoints save the tables. The operator
+        has one shard. See docs/explanation/transactions.md.
 
         >>> stock = es.Table("stock", value="int64", initial=5)
         >>> @es.transaction(left=stock.key("item"), writes="left")
@@ -260,19 +261,19 @@ class RecordMethods(StreamBase[T]):
         if epoch == "watermark" and not self._has_event_time():
             raise GraphError(
                 name or "transact",
-                "waits for watermarks, but nothing before it announces any",
-                "Put .event_time(...) right behind the source.",
+                "waits for watermarks, but no operator before it emits any",
+                "Put .event_time(...) right after the source.",
             )
         if shards not in (None, 1):
             raise GraphError(
                 name or "transact",
                 f"transactions see every key of their tables, so they have one shard, not {shards}",
-                "Say parallelism=... to use more threads.",
+                "Give parallelism=... to use more threads.",
             )
         return self._then("transact", operator, Options(name, 1, on_error))
 
     def _has_event_time(self) -> bool:
-        """Whether an operator somewhere before this stream announces watermarks."""
+        """Whether an operator upstream emits watermarks."""
         graph = self.pipeline.graph
         waiting, seen = [name for name, _ in self._origins], set[str]()
         while waiting:

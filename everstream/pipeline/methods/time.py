@@ -1,4 +1,4 @@
-"""The methods of a stream that have to do with time: when records happened, windows and joins."""
+"""The methods of a stream that deal with time: event time, windows and joins."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class TimeMethods(StreamBase[T]):
-    """What a `Stream` can do with event time; it is the only one to inherit this."""
+    """The time methods of a `Stream`, the only class that inherits this."""
 
     def event_time(
         self,
@@ -33,12 +33,12 @@ class TimeMethods(StreamBase[T]):
         name: str | None = None,
         on_error: OnError = "fail",
     ) -> Stream[T]:
-        """Say when records happened: a column, a Polars expression or a function of the record.
+        """Declare the event time of records: a column, a Polars expression or a function.
 
         Times are datetimes, or whole numbers since 1970 in `unit`: "s", "ms", "us" or "ns". Numbers
-        without a unit are refused. Records may come out of order by at most `lateness` (default 0):
-        a record is judged by the greatest time of the records before it, less that. Put it right
-        behind the source, so that it sees each source shard on its own.
+        without a unit are refused. Records may be out of order by at most `lateness` (default 0):
+        the watermark is the greatest time of the records before, minus the lateness. Call it right
+        after the source, so that it sees each source shard separately.
 
         >>> clicks = [{"at": 0}, {"at": 7}, {"at": 3}, {"at": 12}]
         >>> timed = es.Pipeline("clicks").source(es.FromList(clicks)).event_time("at", unit="s")
@@ -48,7 +48,7 @@ class TimeMethods(StreamBase[T]):
         """
         late_us = microseconds(lateness)
         if late_us < 0:
-            raise UserError(f"lateness={lateness!r} is negative; records cannot be early.")
+            raise UserError(f"lateness={lateness!r} is negative: give 0 or more.")
         operator = EventTime(TimeOf(time, unit), late_us)
         return self._then("event_time", operator, Options(name, on_error=on_error))
 
@@ -61,11 +61,11 @@ class TimeMethods(StreamBase[T]):
         unit: Unit | None = None,
         allowed_lateness: Duration = 0,
     ) -> WindowedStream:
-        """Cut the stream into windows: es.Tumbling("1s"), es.Sliding("10s", every="2s") or
-        es.Session("5s"). Per key behind a key_by; without one, of the stream as a whole.
+        """Divide the stream into windows: es.Tumbling("1s"), es.Sliding("10s", every="2s") or
+        es.Session("5s"). After a key_by the windows are per key, otherwise for the whole stream.
 
-        Times are those that `event_time` was given upstream, unless `at` names others. Windows
-        of processing time take the time of this machine, and so differ from run to run.
+        Times come from the `event_time` upstream, unless `at` gives others. Windows of processing
+        time use the clock of the machine, so their results differ from run to run.
 
         >>> rows = [{"user": n % 2, "at": n} for n in range(4)]
         >>> timed = es.Pipeline("visits").source(es.FromList(rows)).event_time("at", unit="s")
@@ -81,7 +81,7 @@ class TimeMethods(StreamBase[T]):
         if time == "processing":
             if isinstance(window, Session) or at is not None or allowed_us:
                 raise UserError(
-                    "windows of processing time are tumbling or sliding, and know no `at` and no "
+                    "windows of processing time are tumbling or sliding, and take neither `at` nor "
                     "lateness."
                 )
             return WindowedStream(self, window, None, 0)
@@ -104,10 +104,11 @@ class TimeMethods(StreamBase[T]):
         shards: int | None = None,
         on_error: OnError = "fail",
     ) -> Stream[Row]:
-        """Rows of this stream and the other that have equal keys and lie in the same window.
+        """Join rows of both streams that have equal keys and are in the same window.
 
-        Emitted when the window is over, with window_start and window_end; columns of the other
-        stream that this one also has end in `_right`. Late rows are at `.side_output("late")`.
+        Pairs are emitted when the window ends, with window_start and window_end. Columns of the
+        other stream whose names this one also has get the suffix `_right`. Late rows are at
+        `.side_output("late")`.
 
         >>> pipeline = es.Pipeline("joined")
         >>> ads = pipeline.source(es.FromList([{"user": 1, "ad": 7, "at": 3}]))
@@ -131,10 +132,10 @@ class TimeMethods(StreamBase[T]):
         shards: int | None = None,
         on_error: OnError = "fail",
     ) -> Stream[Row]:
-        """Rows of both streams with equal keys whose times are close.
+        """Join rows of both streams that have equal keys and close times.
 
-        That of the other row less that of this one must be at least between[0] and at most
-        between[1], for example ("-1s", "2s"). Late rows are at `.side_output("late")`.
+        The time of the other row minus the time of this row must be at least between[0] and at
+        most between[1], for example ("-1s", "2s"). Late rows are at `.side_output("late")`.
 
         >>> pipeline = es.Pipeline("joined")
         >>> ads = pipeline.source(es.FromList([{"user": 1, "ad": 7, "at": 3}]))
@@ -148,11 +149,11 @@ class TimeMethods(StreamBase[T]):
         return interval_join(self, other, on, other_on, between, options)
 
     def _time(self) -> TimeOf:
-        """Where records have their event time."""
+        """How to read the event time of records."""
         found = time_of(self.pipeline.graph, self._origins)
         if found is None:
             raise UserError(
-                "windows and joins of event time need to know when records happened: put "
-                ".event_time(...) behind each source, in the same way."
+                "windows and joins of event time need the time of records: put "
+                ".event_time(...) after each source, with the same arguments."
             )
         return found

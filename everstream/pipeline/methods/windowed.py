@@ -1,4 +1,4 @@
-"""What `stream.window(...)` gives: the choice of what to compute per window."""
+"""What `stream.window(...)` returns: choose here what to compute per window."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class WindowedStream:
-    """A stream cut into windows, per key or, without a key, as a whole.
+    """A stream divided into windows, per key or, without a key, as a whole.
 
     >>> rows = [{"at": 1, "price": 5}, {"at": 2, "price": 9}, {"at": 11, "price": 3}]
     >>> timed = es.Pipeline("prices").source(es.FromList(rows)).event_time("at", unit="s")
@@ -67,9 +67,9 @@ class WindowedStream:
         on_error: OnError = "fail",
         **columns: Aggregate,
     ) -> Stream[Row]:
-        """One row per key and window when it is over: key, window_start, window_end, aggregates.
+        """Emit a row per key and window when it ends: key, window_start, window_end, aggregates.
 
-        Records that come too late are at `.side_output("late")` of the stream this returns.
+        Late records are at `.side_output("late")` of the returned stream.
 
         >>> rows = [{"room": n % 2, "at": n} for n in range(20)]
         >>> timed = es.Pipeline("rooms").source(es.FromList(rows)).event_time("at", unit="s")
@@ -89,7 +89,7 @@ class WindowedStream:
         shards: int | None = None,
         on_error: OnError = "fail",
     ) -> Stream[Row]:
-        """One row per key and window with the k greatest of a column, as the list `top`.
+        """Emit a row per key and window with the k greatest of a column, as the list `top`.
 
         >>> rows = [{"at": n, "price": n * 7 % 10} for n in range(10)]
         >>> timed = es.Pipeline("best").source(es.FromList(rows)).event_time("at", unit="s")
@@ -126,7 +126,7 @@ def two_stages(
     besides: list[str],
     options: Options,
 ) -> Stream[Row]:
-    """Local parts in the shards where the records are, then what merges them by key."""
+    """Local parts in the shards where the records are, then the stage that merges them by key."""
     name = options.name or stream.pipeline._free_name(base)
     routing: Routing = OnDemand()
     shards = options.shards
@@ -134,7 +134,7 @@ def two_stages(
         routing = ByKey(keyed_by_columns(besides))
     elif shards not in (None, 1):
         raise UserError(
-            f"'{name}' has no key, so one shard must see everything: say shards=1, "
+            f"'{name}' has no key, so one shard must see all records: give shards=1, "
             "or put .key_by(...) before it."
         )
     else:
@@ -152,7 +152,7 @@ def two_stages(
 
 
 class LastInstant(TimeOf):
-    """The time of a window's result: the last that belongs to the window."""
+    """The time of a window's result: the last instant of the window."""
 
     def read(self, batch: Batch, wanted_by: str) -> pl.Series:
         ends = super().read(batch, wanted_by)
@@ -160,7 +160,7 @@ class LastInstant(TimeOf):
 
 
 def time_of(graph: Graph, origins: list[tuple[str, str]]) -> TimeOf | None:
-    """Where records on these streams have their time: as the nearest stages upstream say."""
+    """How to read the time of records on these streams: as the nearest stages upstream define it."""
     from everstream.pipeline.operators.builtin import EventTime
 
     found: list[TimeOf] = []

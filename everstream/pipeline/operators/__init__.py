@@ -1,1 +1,1 @@
-"""Operators that come with the library, and which of them are pure."""
+"""The operators that come with the library, and which of them are pure."""

@@ -1,7 +1,7 @@
-"""`stream.batch(...)`: records held back until there are enough, or they have waited long enough.
+"""`stream.batch(...)`: holds records until there are enough, or until they have waited long enough.
 
-What waits is part of every checkpoint. How many and how long can be changed while the pipeline
-runs; what has waited too long by the new measure leaves at once.
+Waiting records are part of every checkpoint. The count and the time can be changed while the
+pipeline runs; records that exceed the new limits are emitted at once.
 """
 
 import math
@@ -17,12 +17,12 @@ from everstream.pipeline.spreading import CONTEXT_STATE, Entries, Place, merged
 
 OFF = "off"
 WRITTEN = "written"
-"""A setting as it stands in the program."""
+"""The value of a setting as written in the program."""
 _PENDING, _SINCE = "pending", "since"
 
 
 class Batches(Operator):
-    """Emits lists of records: of `count` each, or of what came `within` a time, whichever is first."""
+    """Emits lists of `count` records, or of those that came `within` a time, whichever is first."""
 
     def __init__(self, count: int | None, within_s: float | None) -> None:
         if count is None and within_s is None:
@@ -30,7 +30,7 @@ class Batches(Operator):
                 "batch() needs count=, within= or both: batch(count=100, within='50ms')."
             )
         if count is not None and count < 1:
-            raise UserError(f"batch(count={count!r}): a batch has at least one record.")
+            raise UserError(f"batch(count={count!r}): count must be at least 1.")
         if within_s is not None and not 0 < within_s < math.inf:
             raise UserError(f"batch(within={within_s!r}): the time must be positive.")
         self._written = (count, within_s)
@@ -90,7 +90,7 @@ class Batches(Operator):
             self._emit([self._pending], len(self._pending), ctx)
 
     def _emit_full(self, ctx: Context) -> None:
-        # With neither a count nor a time left there is nothing to wait for.
+        # With neither a count nor a time, there is nothing to wait for.
         count = self._count or (None if self._within_s is not None else 1)
         if count is None or len(self._pending) < count:
             return
@@ -106,7 +106,7 @@ class Batches(Operator):
             ctx.moment.born_s = born_s
 
     def _born_of(self, records: int) -> float:
-        """When the first so many records came in, on average; 0 if that is not known of all."""
+        """When the first `records` records came in, on average; 0 if that is not known for all."""
         summed, known, left = 0.0, True, records
         while left:
             born_s, count = self._born.popleft()
@@ -117,7 +117,7 @@ class Batches(Operator):
         return summed / records if known else 0.0
 
     def _deadline_s(self, now_s: float) -> float:
-        """A wall clock that was set back makes nobody wait longer than asked for."""
+        """If the wall clock is set back, no record waits longer than requested."""
         if self._within_s is None:
             return math.inf
         return min(self._since_s, now_s) + self._within_s

@@ -48,7 +48,7 @@ class FlatMap(Operator):
 
 
 class Filter(Operator):
-    """Keeps the records for which the predicate holds."""
+    """Keeps the records for which the predicate is true."""
 
     repeatable = True
     keeps_rows = True
@@ -66,7 +66,7 @@ class Filter(Operator):
 
 
 class Branch(Operator):
-    """Sends each record to the output of the first predicate that holds, the rest to the last."""
+    """Sends each record to the output of the first predicate that is true, the rest to the last."""
 
     repeatable = True
     keeps_rows = True
@@ -90,7 +90,7 @@ class MapBatches(Operator):
     """A function from batch to batch."""
 
     whole_batches = True
-    """What it makes of a batch may depend on where the batch begins and ends."""
+    """Its output may depend on where the batch begins and ends."""
 
     def __init__(self, function: Callable[[Batch], Batch]) -> None:
         self.function = function
@@ -125,7 +125,7 @@ class WithColumns(Operator):
 
 
 class Select(Operator):
-    """Keeps or computes just these columns."""
+    """Keeps or computes exactly these columns."""
 
     repeatable = True
     keeps_rows = True
@@ -140,7 +140,7 @@ class Select(Operator):
         chosen = frame.select(*self.expressions, **self.named)
         if len(chosen) == len(frame):
             ctx.emit_rows(chosen)
-        else:  # an expression made fewer rows of them
+        else:  # an expression reduced the number of rows
             ctx.emit_batch(chosen)
 
 
@@ -168,12 +168,12 @@ class Fold(Operator):
                     out.append((key, value))
                 finished = True
             except Exception as error:
-                ctx.reject(record, error)  # and go on with the record after it
+                ctx.reject(record, error)  # then continue with the next record
         ctx.emit_batch(out)
 
 
 class Reduce(Operator):
-    """Joins the records of each key two by two; emits (key, value) whenever it changes."""
+    """Merges the records of each key two at a time; emits (key, value) whenever it changes."""
 
     spread: Spread = "key"
 
@@ -195,7 +195,7 @@ class Reduce(Operator):
                     out.append((key, value))
                 finished = True
             except Exception as error:
-                ctx.reject(record, error)  # and go on with the record after it
+                ctx.reject(record, error)  # then continue with the next record
         ctx.emit_batch(out)
 
 
@@ -204,7 +204,7 @@ def branch_output(index: int) -> str:
 
 
 def kept(predicate: Predicate, batch: Batch, ctx: Context) -> Batch:
-    """The records for which the predicate holds."""
+    """The records for which the predicate is true."""
     if isinstance(predicate, pl.Expr):
         return columns_of(batch, ctx.operator).filter(predicate)
     if isinstance(batch, pl.DataFrame):
@@ -213,7 +213,7 @@ def kept(predicate: Predicate, batch: Batch, ctx: Context) -> Batch:
 
 
 def mask_of(predicate: Predicate, batch: Batch, ctx: Context) -> pl.Series:
-    """True for each record for which the predicate holds; nulls count as False."""
+    """True for each record for which the predicate is true; nulls count as False."""
     if isinstance(predicate, pl.Expr):
         chosen = columns_of(batch, ctx.operator).select(predicate).to_series()
         return chosen.cast(pl.Boolean).fill_null(False)
@@ -221,16 +221,16 @@ def mask_of(predicate: Predicate, batch: Batch, ctx: Context) -> pl.Series:
 
 
 class EventTime(Operator):
-    """Lets records pass and announces the greatest time seen so far, less the lateness.
+    """Passes records through and announces the greatest time so far, minus the lateness.
 
-    What was announced is part of the checkpoint, so time does not go back in a failure, and a record
-    that comes again is judged as it was.
+    The announced watermark is part of the checkpoint, so time does not go back in a failure, and a
+    replayed record is judged as before.
     """
 
     announces_watermarks = True
     repeatable = True
     keeps_rows = True
-    pure = True  # the records pass as they are, and watermarks are kept with the frames
+    pure = True  # the records pass unchanged, and watermarks are kept with the frames
 
     def __init__(self, time: TimeOf, lateness_us: int) -> None:
         self.time = time

@@ -1,7 +1,7 @@
 """Which stages always give the same output for the same batch.
 
-What a source sent through such stages can be had again by reading it again, so it need not be
-logged. In doubt a stage is not pure: then its output is logged, and nothing is assumed of it.
+What a source sent through such stages can be reproduced by reading it again, so it need not be
+logged. In doubt, a stage is not pure: its output is logged, and nothing is assumed about it.
 """
 
 import json
@@ -14,8 +14,8 @@ from everstream.pipeline.operator import Operator
 from everstream.pipeline.source import Source
 
 # Polars writes an expression as JSON: every node is the name of its kind, or an object with the kind as
-# its only key. Only kinds and functions listed here are known to depend on nothing but the batch. All
-# others are taken to depend on more: Python functions, plug-ins, randomness, windows and sums without a
+# its only key. Only the kinds and functions listed here are known to depend on nothing but the batch. All
+# others are assumed to depend on more: Python functions, plug-ins, randomness, windows and sums without a
 # defined order, and functions like `exp` whose last digit may differ between machines. A constant is a
 # constant, even if it was the time of day when the pipeline was written.
 _OPERATORS = {
@@ -29,7 +29,7 @@ _TYPES = {
     *(f"{kind}{bits}" for kind in ("Int", "UInt") for bits in (8, 16, 32, 64, 128)),
     *("Float32", "Float64"),
 }
-"""What may be cast to. Not categories: their codes depend on what a process has seen before."""
+"""Types to cast to. Not categories: their codes depend on what a process has seen before."""
 _RENAMINGS = {"Prefix", "Suffix", "ToLowercase", "ToUppercase"}
 _FUNCTIONS: dict[str, set[str]] = {
     "": {
@@ -61,7 +61,7 @@ _FUNCTIONS: dict[str, set[str]] = {
     "StructExpr": {"FieldByName"},
     "ListExpr": {"Length", "Get", "Concat"},
 }
-"""By family; the empty name is for functions that belong to none."""
+"""By family; the empty name is for functions that have none."""
 
 
 class _Unknown(Exception):
@@ -74,13 +74,13 @@ def depends_on_the_batch_only(expression: pl.Expr) -> bool:
         while pending:
             pending.extend(_inputs(pending.pop()))
     except (Exception, pl.exceptions.PanicException):
-        # It may hold any object of the user's, and writing that down may raise anything.
+        # It may contain any object of the user, and serialising that may raise anything.
         return False
     return True
 
 
 def _inputs(node: Any) -> Iterator[Any]:
-    """The expressions a node is made of, if the node itself is known."""
+    """The expressions a node is made of, if the node is listed."""
     kind, body = _named(node)
     match kind:
         case "Column" | "Selector" | "Len":
@@ -117,7 +117,7 @@ def _inputs(node: Any) -> Iterator[Any]:
 
 
 def _named(node: Any) -> tuple[str, Any]:
-    """A kind and what belongs to it."""
+    """A kind and its contents."""
     if isinstance(node, str):
         return node, None
     ((kind, body),) = node.items()

@@ -35,8 +35,14 @@ def test_numbers_become_wider_where_nothing_is_lost() -> None:
     ("batches", "problem"),
     [
         (([{"a": 1}], [{"a": "x"}]), "column 'a' is Int64 in some rows and String in others"),
-        (([{"a": 1}, {"a": True}],), "column 'a' has values of several types: True is no exact"),
-        (([{"a": 2**53 + 1}], [{"a": 0.5}]), "column 'a': 9007199254740993 is no exact Float64"),
+        (
+            ([{"a": 1}, {"a": True}],),
+            "column 'a' has values of several types: True is not an exact",
+        ),
+        (
+            ([{"a": 2**53 + 1}], [{"a": 0.5}]),
+            "column 'a': 9007199254740993 is not an exact Float64",
+        ),
     ],
 )
 def test_what_does_not_fit_into_one_column_is_named(batches: Any, problem: str) -> None:

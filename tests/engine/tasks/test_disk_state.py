@@ -125,7 +125,7 @@ def test_what_cannot_be_on_disk_is_refused_with_the_reason_and_what_to_do(tmp_pa
         GraphError, match=r"arrays over all keys.*Give state='disk' to the operators"
     ):
         aggregating().run(state="disk")
-    with pytest.raises(UserError, match="say 'memory' or 'disk'"):
+    with pytest.raises(UserError, match="use 'memory' or 'disk'"):
         aggregating().run(state="tape")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="needs a permanent process"):
         counting(tmp_path).run(engine="microbatch", checkpoint=es.Coordinated(every="1s"))

@@ -73,5 +73,5 @@ def test_a_size_is_said_in_words_or_bytes(said: str | int, meant: int) -> None:
 
 @pytest.mark.parametrize("said", ["", "much", "-1g", "0"])
 def test_what_is_no_size_is_refused(said: str) -> None:
-    with pytest.raises(UserError, match="is no size"):
+    with pytest.raises(UserError, match="is not a size"):
         size_bytes("worker_memory", said)
