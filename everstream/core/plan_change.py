@@ -10,9 +10,9 @@ A plan changes for one of three reasons:
 *spread*    Slots are back after a pack. The run quiesces as for a rescale, and the same shards are
             spread over more workers.
 
-    STEADY ──another plan is wanted──► QUIESCING ──nothing in flight──► STARTING ──shares stored──► STEADY
-       ▲                                   │                               │
-       └── given up, stopped, or packed ◄──┴──────── a share is refused ◄──┘
+    STEADY ──new plan wanted──► QUIESCING ──nothing in flight──► STARTING ──shares stored──► STEADY
+       ▲                            │                               │
+       └─ given up or packed ◄──────┴──────── a share is refused ◄──┘
 
 Each plan has a separate coordinator, the successor of the one before it. Between two plans the
 store does not change: the redistributed checkpoint is written only after every new shard has loaded
