@@ -166,9 +166,7 @@ def _extra(
     if node.kind is Kind.SOURCE and key == name and goes_on:
         assert isinstance(node.what, Source)
         if len(found) != place.before:
-            raise InternalError(
-                f"'{name}' had {place.before} shards and {len(found)} offsets"
-            )
+            raise InternalError(f"'{name}' had {place.before} shards and {len(found)} offsets")
         offsets = [found[number]["offset"] for number in sorted(found)]
         extra["offset"] = node.what.redistribute(offsets, place.shards)[place.shard]
     rests = [one["rest"] for one in mine if "rest" in one]

@@ -151,8 +151,7 @@ class _ReadAgain:
         if index >= len(parts) or len(parts[index]) != place.records:
             raise CorruptObject(
                 f"the source of {place.channel} does not return the records that it returned "
-                "before: "
-                f"{place.records} records were sent and cannot be found."
+                f"before: {place.records} records were sent and cannot be found."
             )
         return replace(place, payload=BatchPayload(parts[index]))
 

@@ -136,7 +136,7 @@ def test_a_field_more_begins_with_nothing_and_the_others_go_on() -> None:
     ("options", "says"),
     [
         ({"version": 2}, "version=2 needs migrate="),
-        ({"version": 0}, "say 1, 2, 3"),
+        ({"version": 0}, "must be 1, 2, 3"),
         ({"version": 3, "migrate": {2: str}}, "no function from version 1 to 2"),
     ],
 )

@@ -189,8 +189,7 @@ def fall_back(
         return RunFailed(
             f"{what} cannot be restored ({where}), and no older checkpoint is left. Nothing was "
             "changed: starting over would take back committed output, and miss records that a "
-            "source "
-            "no longer has. Restore the damaged object from a backup of the store and run "
+            "source no longer has. Restore the damaged object from a backup of the store and run "
             "again; or start over with --fresh (fresh=True), which deletes all checkpoints in "
             "the store and all output of the pipeline's sinks."
         )
