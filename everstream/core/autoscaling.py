@@ -1,9 +1,9 @@
-"""How many shards an operator should have, from how busy those are that it has.
+"""How many shards an operator should have, from how busy its present shards are.
 
-Facts in, a decision out: told now and then what each shard has measured, it says which numbers of
-shards to change. A number that would bring the shards near the share of time in which they should be
-busy must be asked for by several looks in a row before it is given, more of them to give shards up
-than to get some; and after a change it waits until the effect of that can be seen.
+Facts in, a decision out: from the measurements of each shard, the scaler decides which numbers of
+shards to change. It aims at a target share of busy time. Several looks in a row must ask for a
+change before it is made, and more of them to remove shards than to add some. After a change the
+scaler waits until the effect shows.
 """
 
 import math
@@ -23,7 +23,7 @@ class _Watched:
 
     wanted: int = 0
     since_s: float = 0.0
-    """Since when every look has asked for more, or for fewer, than there are."""
+    """Since when every look has asked for more shards than there are, or for fewer."""
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Scaler:
     _watched: dict[str, _Watched] = field(default_factory=dict)
 
     def look(self, plan: Plan, meters: Mapping[ShardId, Meter], now_s: float) -> dict[str, int]:
-        """Operator -> how many shards it is to have, of those that are to have others now."""
+        """Operator -> its new number of shards, for those that are to change now."""
         settings = self.settings
         if self._at_s is not None and now_s - self._at_s < settings.look_every_s:
             return {}
@@ -57,7 +57,7 @@ class Scaler:
         return changes
 
     def changed(self, now_s: float) -> None:
-        """Other shards are at work: what the earlier ones measured says nothing any more."""
+        """Other shards are at work: earlier measurements no longer count."""
         self._at_s = None
         self._before = {}
         self._watched.clear()
@@ -66,9 +66,9 @@ class Scaler:
     def _busy_shares(
         self, plan: Plan, meters: Mapping[ShardId, Meter], now_s: float
     ) -> dict[str, float]:
-        """Chain -> the share of time in which its shards were busy since the last look, on average.
+        """Chain -> the average share of time in which its shards were busy since the last look.
 
-        Not that in which they waited for those behind them: there is no lack of shards here then.
+        Time blocked by back-pressure does not count: more shards here would not help.
         """
         spent = {shard: meter.busy_s for shard, meter in meters.items()}
         before, self._before = self._before, spent
@@ -100,10 +100,11 @@ class Scaler:
 
 
 def changeable(plan: Plan) -> list[tuple[str, ...]]:
-    """The operators whose shards can be changed by themselves, those together that stay together.
+    """The operators whose shards can be changed automatically, grouped if they change together.
 
-    Not those that read, nor where one has a limit, nor where every shard gets all records or the order
-    counts. Operators behind a key are apart from those before it, though with one shard they share it.
+    Excluded are sources, operators with a limit, and those where every shard gets all records or
+    the order counts. Operators behind a key are apart from those before it, even if one shard runs
+    both.
     """
     units: list[list[str]] = []
     for chain in plan.chains.values():

@@ -1,8 +1,9 @@
-"""When a standby takes over: decided from what it sees of a driver, by its own clock alone.
+"""Decides when a standby takes over, from what it sees of the driver, on its own clock alone.
 
-No clocks are compared. The standby looks at the driver's heartbeat, an object that changes for as long as
-the driver lives, and counts on its own clock how long it has not. A driver that says how it ended is
-believed. Being wrong is harmless: the log of manifests lets only one of two drivers go on.
+No clocks are compared. The standby reads the driver's heartbeat, an object that changes as long as
+the driver lives, and measures on its own clock how long it has not changed. If the driver records
+how it ended, the standby trusts that. A wrong decision is harmless: the log of manifests lets only
+one of two drivers continue.
 """
 
 from enum import Enum, auto
@@ -14,16 +15,16 @@ class Verdict(Enum):
     WAIT = auto()
     TAKE_OVER = auto()
     FINISHED = auto()
-    """The pipeline is done: there is nothing to stand by for."""
+    """The pipeline is finished: a standby is no longer needed."""
     STOPPED = auto()
-    """Somebody stopped it on purpose, with a checkpoint: it is not for a standby to undo that."""
+    """A user stopped it on purpose, with a checkpoint: a standby must not undo that."""
 
 
 class FailureDetector:
     """Watches one store."""
 
     def __init__(self, command: str, silence_s: float, notice_s: float) -> None:
-        """command: our own. notice_s: a driver may need so long to learn that somebody waits."""
+        """command: our own. notice_s: how long a driver may need to notice that a standby waits."""
         self._command = command
         self._silence_s = silence_s
         self._notice_s = notice_s
@@ -31,10 +32,10 @@ class FailureDetector:
         self._changed_s: float | None = None
         self._beats = 0
         self._overtaken = False
-        """What is seen is of one that was replaced: whoever did it has not been heard of yet."""
+        """The heartbeat is of a driver that was replaced; its successor has not sent one yet."""
 
     def saw(self, heartbeat: Heartbeat | None, now_s: float) -> Verdict:
-        """What is in the store now; None: no driver that says of itself how it is was ever here."""
+        """The heartbeat in the store now; None: no driver that writes one was ever here."""
         first = self._changed_s is None
         if first or heartbeat != self._seen:
             if not first:
@@ -56,11 +57,12 @@ class FailureDetector:
                 return Verdict.TAKE_OVER if self._is_silent(now_s) else Verdict.WAIT
 
     def overtaken(self, now_s: float) -> None:
-        """Somebody else has taken over: watch that one."""
+        """Another standby has taken over: watch that one."""
         self._overtaken, self._beats, self._changed_s = True, 0, now_s
 
     def _is_silent(self, now_s: float) -> bool:
-        """It beats for us only once it knows of us, and so needs the time for that at first."""
+        """A driver sends heartbeats once it knows of a standby, so at first it gets the time for
+        that."""
         assert self._changed_s is not None
         limit_s = self._silence_s if self._beats > 1 else self._silence_s + self._notice_s
         return now_s - self._changed_s >= limit_s

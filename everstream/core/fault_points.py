@@ -4,7 +4,7 @@ from enum import Enum
 
 
 class Point(Enum):
-    """Where a shard (or the driver, for the run as a whole) stands."""
+    """The step that a shard (or the driver, for the run as a whole) has reached."""
 
     BEFORE_SNAPSHOT = "before-snapshot"
     """A checkpoint has been asked for and not yet taken."""
@@ -13,7 +13,8 @@ class Point(Enum):
     AFTER_SNAPSHOT = "after-snapshot"
     """In the store, not yet reported. Driver: all have reported, no manifest yet."""
     AFTER_PREPARE = "after-prepare"
-    """A sink's records are durable, not committed. Driver: the manifest is written, unsaid."""
+    """A sink's records are durable, not committed. Driver: the manifest is written, not
+    announced."""
     IN_COMMIT = "in-commit"
     """Some of a sink's transactions are committed. Driver: some sinks have reported."""
     AFTER_COMMIT = "after-commit"

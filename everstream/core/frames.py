@@ -16,7 +16,7 @@ class FrameKind(IntEnum):
 
 
 class Payload(Protocol):
-    """What a frame carries, for those who open it."""
+    """The records of a frame, for code that opens it."""
 
     @property
     def batch(self) -> Batch: ...
@@ -39,31 +39,32 @@ class Frame:
     """Marker: the checkpoint. Data: the ordinal of the source frame it stems from."""
     records: int = 0
     piggyback: bytes = b""
-    """What the protocol sends along."""
+    """Data that the protocol sends along."""
     payload: Payload | None = None
     """None in a data frame: it has no records and is sent for its watermark."""
     watermark: int = NO_WATERMARK
     """After this frame every record on this channel has at least this time, or is late."""
     born_s: float = 0.0
-    """When what it stems from came in, by the wall clock; 0 if nobody knows any more."""
+    """When the records it stems from came in, by the wall clock; 0 if unknown."""
     start: int = 0
-    """Records of it that the operators have had already, where it is delivered in parts."""
+    """How many of its records the operators have already received, where it is delivered in
+    parts."""
 
     @property
     def begun(self) -> bool:
-        """It belongs to the shard it waits at, and nobody will send it again.
+        """It belongs to the shard at which it waits, and will not be sent again.
 
-        It was received in part, or lay in a checkpoint.
+        It was received in part, or was in a checkpoint.
         """
         return self.start > 0 or (self.sequence == 0 and self.kind is FrameKind.DATA)
 
 
 def even_part(records: int, most: int) -> int:
-    """How many records to take first of so many, at most so many at once, in parts of one size."""
+    """How many of these records to take first, at most `most` at once, in parts of equal size."""
     return -(-records // -(-records // most))
 
 
 def stands_for_a_lost_one(frame: Frame) -> bool:
-    """No records and no watermark: nobody sends such a frame but a log that has lost it."""
+    """No records and no watermark: only a log that has lost a frame sends such a one."""
     empty = frame.payload is None and frame.watermark == NO_WATERMARK
     return empty and frame.kind is FrameKind.DATA

@@ -13,16 +13,16 @@ CheckpointNumber = NewType("CheckpointNumber", int)
 NO_CHECKPOINT = CheckpointNumber(0)
 
 Generation = NewType("Generation", int)
-"""Rises with every restart and rollback; frames of a lower one are a zombie's."""
+"""Rises with every restart and rollback; frames of a lower one come from a zombie."""
 
 WorkerId = NewType("WorkerId", int)
 """A place in the plan: which shards run together in one process."""
 
 TaskNumber = NewType("TaskNumber", int)
-"""A process that can take such a place: the number of its task in the job of the workers."""
+"""A process that can be a worker: the number of its task in the job of the workers."""
 
 _GENERATIONS_PER_LEASE = 1 << 42
-"""Enough for a new one with every attempt of every task, for as long as a driver can live."""
+"""Enough for a new number with every attempt of every task, for as long as a driver can live."""
 
 
 class ShardId(NamedTuple):

@@ -1,4 +1,4 @@
-"""How far event time has come at the inputs of a shard: that of the slowest counts."""
+"""Event time at the inputs of a shard: the slowest input determines it."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -7,7 +7,7 @@ from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
 
 
 class InputTimes:
-    """One watermark per input. Feedback says nothing about the time: it would wait for itself."""
+    """One watermark per input. Feedback inputs do not count: they would wait for themselves."""
 
     def __init__(self, inputs: Sequence[ChannelId], feedback: Collection[ChannelId]) -> None:
         self.watermarks = dict.fromkeys(inputs, NO_WATERMARK)
@@ -15,7 +15,7 @@ class InputTimes:
         self._timed = [channel for channel in inputs if channel not in feedback]
 
     def heard(self, channel: ChannelId, watermark: int) -> int | None:
-        """An input has come to this watermark: the lowest of all, if that has advanced."""
+        """An input has reached this watermark. Returns the lowest of all, if that has advanced."""
         if watermark <= self.watermarks[channel]:
             return None
         self.watermarks[channel] = watermark

@@ -1,4 +1,4 @@
-"""What a shard tells its engine to do. Each is a value; the engine performs them in order."""
+"""What a shard instructs its engine to do. Each is a value; the engine performs them in order."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -13,7 +13,7 @@ from everstream.pipeline.sink import Permit
 
 @dataclass(frozen=True, slots=True)
 class LoadState:
-    """Make the operators' state that of these records (none: the empty start)."""
+    """Set the operators' state to that of these records (none: the empty start)."""
 
     generation: Generation
     records: tuple[CheckpointRecord, ...]
@@ -27,38 +27,38 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Give the frame's batch to the operators, then give its channel back one credit.
+    """Pass the frame's batch to the operators, then return one credit to its channel.
 
-    Or only a part of it; then the rest goes back to the shard (`on_cut`) to be delivered later.
+    If only a part is delivered, the rest goes back to the shard (`on_cut`) to be delivered later.
     """
 
     frame: Frame
     records: int
-    """From the frame's `start` on."""
+    """How many, counted from the frame's `start`."""
     watermark: int | None = None
-    """With this frame the lowest watermark of all inputs has come to here."""
+    """With this frame the lowest watermark of all inputs has reached this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """The lowest watermark of all inputs has come to here without a frame of records."""
+    """The lowest watermark of all inputs has reached this time without a frame of records."""
 
     watermark: int
 
 
 @dataclass(frozen=True, slots=True)
 class Produce:
-    """Go on with what was read from the source, or read the next batch."""
+    """Continue with the records read from the source, or read the next batch."""
 
     most: int
-    """Records to take at once."""
+    """The most records to take at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """Take the state of this instant, then make it durable in the background.
+    """Capture the state of this instant, then make it durable in the background.
 
-    The record was made when this was decided: deliveries that follow are not in it.
+    The record was made when this was decided: later deliveries are not in it.
     """
 
     record: CheckpointRecord
@@ -75,14 +75,14 @@ class RecordArrival:
 
 @dataclass(frozen=True, slots=True)
 class CloseCapture:
-    """The open checkpoint of this number is whole: make it durable."""
+    """The open checkpoint of this number is complete: make it durable."""
 
     number: CheckpointNumber
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The receivers of these channels go back: send nothing there until they have."""
+    """The receivers of these channels roll back: send nothing there until they have."""
 
     channels: tuple[ChannelId, ...]
 
@@ -97,12 +97,12 @@ class EmitMarkers:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Let the operators emit their last records, end every output channel, then say so."""
+    """Let the operators emit their last records, end every output channel, then report that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Let the sinks show everything the permit covers."""
+    """Let the sinks commit everything the permit covers."""
 
     permit: Permit
 
@@ -123,7 +123,7 @@ class Announce:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Call on_stop and let go of everything."""
+    """Call on_stop and release all resources."""
 
 
 Instruction: TypeAlias = (
@@ -143,4 +143,4 @@ Instruction: TypeAlias = (
     | Announce
     | Close
 )
-"""Everything a shard can tell its engine to do; whoever performs them handles every one."""
+"""Everything a shard can instruct its engine to do; an engine handles every one."""

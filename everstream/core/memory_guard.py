@@ -1,8 +1,9 @@
-"""How a worker keeps within the memory it may have: bytes in, decision out.
+"""Keeps a worker within its memory limit: bytes in, decision out.
 
-Near the limit it takes nothing new in: what is being saved or sent may go first, and memory falls. If
-it does not within a while, because it is state that has grown, waiting is of no use: work goes on, and
-at the limit the worker fails, with words, before the system kills it without.
+Near the limit the worker accepts no new input, so that pending saves and sends can finish and
+memory falls. If it does not fall within a while, because state has grown, waiting does not help:
+work resumes. At the limit the worker fails with a clear error, before the system kills it without
+one.
 """
 
 from dataclasses import dataclass
@@ -10,34 +11,34 @@ from enum import Enum
 from typing import Final
 
 NEAR: Final = 0.85
-"""Of the limit: from here on nothing new is taken in."""
+"""Share of the limit above which no new input is accepted."""
 CALM: Final = 0.75
-"""Of the limit: from here down all is well again."""
+"""Share of the limit below which the worker is out of danger again."""
 PATIENCE_S: Final = 10.0
 
 
 class Strain(Enum):
-    """How it stands with the memory of a worker."""
+    """The memory pressure of a worker."""
 
     NONE = "none"
     HELD = "held"
-    """Nothing new is taken in."""
+    """No new input is accepted."""
     IN_VAIN = "in vain"
-    """That was of no use: work goes on."""
+    """Waiting did not help: work resumes."""
     OVER = "over"
-    """There is more than there may be."""
+    """The limit is exceeded."""
 
 
 @dataclass
 class MemoryGuard:
-    """Of one worker."""
+    """Watches the memory of one worker."""
 
     limit_bytes: int
     strain: Strain = Strain.NONE
     _since_s: float = 0.0
 
     def look(self, used_bytes: int, now_s: float) -> bool:
-        """So much is in use; whether `strain` is another now."""
+        """This much is in use. Returns whether `strain` has changed."""
         before = self.strain
         self.strain = self._strain(used_bytes, now_s)
         if self.strain is Strain.HELD and before is Strain.NONE:

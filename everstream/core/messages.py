@@ -1,7 +1,7 @@
-"""What the coordinator and the shards say to each other.
+"""The messages between the coordinator and the shards.
 
 Commands go from the coordinator to a worker or a shard, reports come back. All are plain values:
-an engine may carry them over a socket or hand them over in memory.
+an engine may send them over a socket or pass them in memory.
 """
 
 from dataclasses import dataclass, field
@@ -24,19 +24,19 @@ from everstream.errors import EverstreamError
 
 @dataclass(frozen=True)
 class Restore:
-    """Go back to this checkpoint (None: to the empty start), under a new generation."""
+    """Roll back to this checkpoint (None: to the empty start), under a new generation."""
 
     generation: Generation
     stable: Epoch
     records: dict[ShardId, tuple[CheckpointRecord, ...]]
     """Per shard the records that hold its operators' state: one, unless the graph was changed."""
     takes_back: bool = True
-    """Later checkpoints may have been shown: see `Permit`."""
+    """Output of later checkpoints may have been committed: see `Permit`."""
 
 
 @dataclass(frozen=True)
 class Halt:
-    """These shards wait, and say how far they have come: a shard they receive from has failed."""
+    """These shards halt and report their positions: a shard that they receive from has failed."""
 
     generation: Generation
     shards: frozenset[ShardId]
@@ -44,44 +44,44 @@ class Halt:
 
 @dataclass(frozen=True)
 class Recover:
-    """Some shards go back, each to its own checkpoint; those next to them get ready for that."""
+    """Some shards roll back, each to its own checkpoint; their neighbours prepare for that."""
 
     generation: Generation
     records: dict[ShardId, CheckpointRecord | None]
-    """Who goes back, and to what; None is the empty start."""
+    """The shards that roll back, and their checkpoints; None is the empty start."""
     stable: dict[ShardId, CheckpointNumber]
     """The newest checkpoint of each that can never be rolled back."""
     received: dict[str, int]
-    """Channel -> how far its receiver has come, of every channel that starts or ends there."""
+    """Channel -> how far its receiver has come, for every channel that starts or ends there."""
     takes_back: bool = True
-    """Later checkpoints may have been shown: see `Permit`."""
+    """Output of later checkpoints may have been committed: see `Permit`."""
 
 
 @dataclass(frozen=True)
 class Resume:
-    """Everybody has restored: run."""
+    """All shards have restored: run."""
 
     generation: Generation
     addresses: dict[WorkerId, Any]
-    """Where each worker is reached, in the engine's own words."""
+    """The address of each worker, in the engine's own form."""
 
 
 @dataclass(frozen=True)
 class StartCheckpoint:
-    """Sources: take checkpoint `epoch` and send its marker; stop producing then if told so."""
+    """Sources: take checkpoint `epoch` and send its marker; with `stop`, then stop producing."""
 
     epoch: Epoch
     stop: bool = False
     wanted: bool = False
-    """Somebody waits for it: shards that checkpoint when they like do it now."""
+    """A caller waits for it: shards that checkpoint on their own timers take one now."""
 
 
 @dataclass(frozen=True)
 class Stable:
     """Everything up to this epoch will never be rolled back.
 
-    Where shards number their checkpoints each by itself, `numbers` says what that is for each,
-    and nobody will ask for what was `received` before.
+    Where each shard numbers its own checkpoints, `numbers` holds the number for each, and frames
+    `received` before will not be requested again.
     """
 
     epoch: Epoch
@@ -90,12 +90,13 @@ class Stable:
 
 
 EVERYBODY = -1
-"""Not the shards of one cycle, but all there are."""
+"""In place of the number of a cycle: all shards."""
 
 
 @dataclass(frozen=True)
 class Pause:
-    """Read nothing more, and let timers rest: what is on its way is to arrive. Until going back."""
+    """Read nothing more, and pause timers, so that frames in flight arrive. Lasts until a
+    rollback."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ Command: TypeAlias = (
     | EndLoop
     | Shutdown
 )
-"""Everything a coordinator can tell a worker and its shards."""
+"""Every command of a coordinator to a worker and its shards."""
 
 
 # Reports: from a shard.
@@ -146,11 +147,11 @@ class Restored:
 
 @dataclass(frozen=True)
 class Halted:
-    """I wait; so far I have come."""
+    """I have halted; these are my positions."""
 
     shard: ShardId
     generation: Generation
-    """Of the recovery I wait for."""
+    """The generation of the recovery that I wait for."""
     received: dict[str, int]
     sent: dict[str, int]
     loops_ended: bool = False
@@ -158,7 +159,7 @@ class Halted:
 
 @dataclass(frozen=True)
 class Rewired:
-    """I am ready for a neighbour that goes back."""
+    """I am ready for a neighbour that rolls back."""
 
     shard: ShardId
     generation: Generation
@@ -173,7 +174,7 @@ class Census:
     cycle: int
     round: int
     passive: bool
-    """Everything from outside the cycle has ended, and nothing waits here."""
+    """Everything from outside the cycle has ended, and no frame waits here."""
     sent: int
     received: int
 
@@ -201,19 +202,19 @@ class CheckpointTaken:
 
 @dataclass(frozen=True)
 class CheckpointFailed:
-    """My checkpoint could not be written; I go on without it."""
+    """My checkpoint could not be written; I continue without it."""
 
     shard: ShardId
     generation: Generation
     number: CheckpointNumber
     reason: str
     final: bool = False
-    """It was my last: no epoch can be complete until I was asked again and succeeded."""
+    """It was my last: no epoch can be complete until I am asked again and succeed."""
 
 
 @dataclass(frozen=True)
 class Committed:
-    """My sinks show everything up to this checkpoint."""
+    """My sinks have committed everything up to this checkpoint."""
 
     shard: ShardId
     generation: Generation
@@ -222,7 +223,7 @@ class Committed:
 
 @dataclass(frozen=True)
 class ShardFailed:
-    """I cannot go on: a user's function raised, or a source or sink failed."""
+    """I cannot continue: a user's function raised, or a source or sink failed."""
 
     shard: ShardId
     generation: Generation
@@ -231,7 +232,7 @@ class ShardFailed:
 
 @dataclass(frozen=True)
 class LinkCut:
-    """The network between two workers failed: what was on its way from one to the other is lost."""
+    """The network between two workers failed: frames in flight from one to the other are lost."""
 
     sender: WorkerId
     receiver: WorkerId
@@ -248,15 +249,16 @@ class Progress:
     counts: dict[str, tuple[int, int]]
     ended: bool = False
     lost_frames: int = 0
-    """Frames sent to it that nobody could send again."""
+    """Frames sent to it that could not be sent again."""
     meter: Meter | None = None
-    """What it has measured of itself in this process."""
+    """Its measurements in this process."""
     taken: CheckpointNumber = NO_CHECKPOINT
     """The newest checkpoint whose state it has captured."""
     handed_over: CheckpointNumber = NO_CHECKPOINT
-    """The newest one that is all there, and left to be written to the store."""
+    """The newest one that is complete and queued to be written to the store."""
     caught_up: bool = False
-    """Its source has given all there was when the run started, in a run that ends then."""
+    """Its source has emitted everything that existed when the run started, in a run that ends
+    then."""
 
 
 ShardReport: TypeAlias = (
@@ -271,7 +273,7 @@ ShardReport: TypeAlias = (
     | ShardFailed
     | Progress
 )
-"""Everything a shard can say of itself; each names it and its generation."""
+"""Every report of a shard; each names the shard and its generation."""
 
 Report: TypeAlias = ShardReport | LinkCut
-"""Everything a coordinator can be told by a worker and its shards."""
+"""Every report of a worker and its shards to a coordinator."""

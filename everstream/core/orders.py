@@ -1,4 +1,4 @@
-"""What the coordinator goes through, is asked for and orders: its vocabulary. Values only."""
+"""The vocabulary of the coordinator: its phases, its policy and its orders. Values only."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -34,17 +34,18 @@ class Outcome(Enum):
     FINISHED = "finished"
     STOPPED = "stopped"
     CAUGHT_UP = "caught up"
-    """Everything that was there when the run started is processed; the next run goes on from there."""
+    """Everything that existed when the run started is processed; the next run resumes from
+    there."""
     FAILED = "failed"
 
 
 TOLERABLE_FAILURES = 100
-"""If nobody says otherwise."""
+"""The default."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What the user chose."""
+    """The user's settings."""
 
     checkpoints: bool = True
     every_s: float | None = 30.0
@@ -52,15 +53,15 @@ class Policy:
     max_restarts: int = 3
     restart_window_s: float = 600.0
     slow_after_s: float = 10.0
-    """A checkpoint or a restore that takes longer than this is spoken of."""
+    """A checkpoint or a restore that takes longer than this is reported."""
     tolerable_failures: int = TOLERABLE_FAILURES
-    """So many checkpoints in a row may fail; with one more the run does."""
+    """The number of checkpoints in a row that may fail; one more failure ends the run."""
     until_caught_up: bool = False
-    """The run ends when its sources have given all there was when it started."""
+    """The run ends when its sources have emitted everything that existed when it started."""
     checkpoint_timeout_s: float = 600.0
-    """An epoch that is not complete by then is given up, and the next one starts."""
+    """An epoch that is not complete by then is aborted, and the next one starts."""
     stop_grace_s: float = 30.0
-    """So long a stop waits for its checkpoint (or three times as long as the newest one took, but
+    """How long a stop waits for its checkpoint (or three times as long as the newest one took, but
     never longer than a checkpoint may take); then the run stops without one."""
 
 
@@ -72,7 +73,7 @@ class SendTo:
 
 @dataclass(frozen=True)
 class Place:
-    """This process takes this place: what is sent to the worker goes there from now on."""
+    """This process becomes this worker: messages to the worker go there from now on."""
 
     process: TaskNumber
     worker: WorkerId
@@ -80,7 +81,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Dismiss:
-    """This process has no place, and will need none: it may go."""
+    """This process is no worker, and will not be needed: it may exit."""
 
     process: TaskNumber
 
@@ -92,7 +93,7 @@ class WriteManifest:
 
 @dataclass(frozen=True)
 class Discard:
-    """Nobody will go back to what these objects hold; they may be deleted at any time."""
+    """No rollback needs these objects any more; they may be deleted at any time."""
 
     objects: tuple[ObjectRef, ...]
 
@@ -105,19 +106,19 @@ class EndRun:
 
 @dataclass(frozen=True)
 class Quiesced:
-    """This coordinator has stopped with nothing on its way: the same workers get another plan."""
+    """This coordinator has stopped with nothing in flight: the same workers get another plan."""
 
 
 @dataclass(frozen=True)
 class Refused:
-    """A new shard cannot have its share: the same workers get the former plan again."""
+    """A new shard cannot load its share: the same workers get the former plan again."""
 
     error: EverstreamError
 
 
 @dataclass(frozen=True)
 class Publish:
-    """Send this event to those who watch the run."""
+    """Send this event to the listeners of the run."""
 
     event: RunEvent
 

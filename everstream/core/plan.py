@@ -49,9 +49,9 @@ class Plan:
     cycles: list[tuple[ShardId, ...]] = field(default_factory=list)
     """The strongly connected components of the shards that hold a cycle."""
     key_groups: int | None = KEY_GROUPS
-    """How many groups keys are spread in; None: as many as the shards of their operator."""
+    """The number of key groups; None: as many as the operator has shards."""
     written: Graph | None = None
-    """The graph as the user wrote it: not all of its operators say how many shards they have."""
+    """The graph as the user wrote it: not all of its operators set their number of shards."""
 
     def __post_init__(self) -> None:
         self.inputs = {shard: [] for shard in self.shards}
@@ -126,7 +126,7 @@ class Plan:
         return bool(self.order_matters().intersection(self.chains[shard.operator].operators))
 
     def may_cut(self, shard: ShardId) -> bool:
-        """Whether its batches may be cut: nobody here or behind wants them whole."""
+        """Whether its batches may be cut: no operator here or downstream needs them whole."""
         whole = self._leading_to(
             node.name
             for node in self.graph.nodes.values()
@@ -135,7 +135,7 @@ class Plan:
         return whole.isdisjoint(self.chains[shard.operator].operators)
 
     def _leading_to(self, operators: Iterable[str]) -> set[str]:
-        """These operators, and all from which records go there."""
+        """These operators, and all operators upstream of them."""
         found = set(operators)
         waiting = list(found)
         while waiting:
@@ -149,20 +149,20 @@ class Plan:
 def spread(plan: Plan, workers: int, at_least: int = 0) -> Plan:
     """The same plan over another number of workers; nothing is checked again.
 
-    at_least: so many there are, even if some of them have no shards until there are more.
+    at_least: the minimum number of workers, even if some of them have no shards for now.
     """
     placed = place(list(plan.chains.values()), workers)
     return replace(plan, workers=[*placed, *([] for _ in range(at_least - len(placed)))])
 
 
 def rescaled(plan: Plan, shards: Mapping[str, int], key_groups: int | None) -> Plan:
-    """The same pipeline, on equally many workers, with these numbers of shards.
+    """The same pipeline, on the same number of workers, with these numbers of shards.
 
-    Operators that do not say how many shards they have follow those before them.
+    Operators that do not set their number of shards follow those before them.
     """
     assert plan.written is not None
     workers = len(plan.workers)
-    # Its connectors were checked when the plan was made: one that is away now harms nobody.
+    # Its connectors were checked when the plan was made: one that is unreachable now does no harm.
     planned = _planned(plan.written, workers, shards, key_groups, connectors=False)
     return spread(planned, workers, at_least=workers)
 
@@ -173,9 +173,9 @@ def make_plan(
     shards: Mapping[str, int] | None = None,
     key_groups: int | None = KEY_GROUPS,
 ) -> Plan:
-    """Check the pipeline, fuse what can be fused and spread the shards over at most `workers`.
+    """Check the pipeline, fuse operators and distribute the shards over at most `workers`.
 
-    shards: for these operators another number than the pipeline says.
+    shards: overrides the number of shards that the pipeline sets for these operators.
     """
     return _planned(pipeline.graph, workers, shards or {}, key_groups)
 

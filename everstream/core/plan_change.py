@@ -2,22 +2,23 @@
 
 A plan changes for one of three reasons:
 
-*rescale*   Somebody wants other numbers of shards. The run quiesces: sources pause, what is on its way
-            arrives, and a checkpoint is taken that holds no frames. That checkpoint is redistributed to
-            the new shards, and the same processes take the new plan.
+*rescale*   A user or the autoscaler wants other numbers of shards. The run quiesces: sources pause,
+            frames in flight arrive, and a checkpoint is taken that holds no frames. That checkpoint
+            is redistributed to the new shards, and the same processes take the new plan.
 *pack*      Workers have been missing for too long. Nothing can quiesce without them, so the same shards
             restart from the last checkpoint on the workers that are present.
 *spread*    Slots are back after a pack. The run quiesces as for a rescale, and the same shards are
             spread over more workers.
 
-    STEADY ──another plan is wanted──► QUIESCING ──nothing is on its way──► STARTING ──shares stored──► STEADY
-       ▲                                   │                                   │
-       └── given up, stopped, or packed ◄──┴────────── a share is refused ◄────┘
+    STEADY ──new plan wanted──► QUIESCING ──nothing in flight──► STARTING ──shares stored──► STEADY
+       ▲                            │                               │
+       └─ given up or packed ◄──────┴──────── a share is refused ◄──┘
 
-Each plan has a coordinator of its own, the successor of the one before it. Between two plans the store
-does not change: the redistributed checkpoint is written only after every new shard has loaded its share.
-So a share that an operator refuses leaves the store as it was, and the run returns to the former plan.
-A change that was given up or refused is not tried again until somebody wants something else.
+Each plan has a separate coordinator, the successor of the one before it. Between two plans the
+store does not change: the redistributed checkpoint is written only after every new shard has loaded
+its share. So a share that an operator refuses leaves the store as it was, and the run returns to
+the former plan. A change that was given up or refused is not retried until another change is
+requested.
 
 `PlanChange` only decides. The engine tells it what is present and wanted (`look`), and how a coordinator
 ended (`on_quiesced`, `on_refused`), and performs the decisions that it returns.
@@ -55,14 +56,14 @@ PLAN_MOVES: dict[PlanState, set[PlanState]] = {
 
 @dataclass(frozen=True)
 class StartQuiesce:
-    """Ask the coordinator to come to a standstill with a checkpoint."""
+    """Ask the coordinator to quiesce with a checkpoint."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class TakePlan:
-    """This coordinator decides from now on, and all processes begin anew with its plan."""
+    """This coordinator decides from now on, and all processes start over with its plan."""
 
     successor: Coordinator
     explained: bool = False
@@ -71,17 +72,17 @@ class TakePlan:
 
 @dataclass(frozen=True)
 class ReturnToFormer:
-    """Withdraw what was wanted, tell those who asked why, and take the former plan again."""
+    """Withdraw the request, report the reason, and take the former plan again."""
 
     successor: Coordinator
     error: EverstreamError
     refused: Plan
-    """What cannot be had."""
+    """The plan that was refused."""
 
 
 @dataclass(frozen=True)
 class GiveUp:
-    """The plan stays as it is: tell those who asked for another one why."""
+    """The plan stays as it is: report the reason to those who requested another one."""
 
     error: EverstreamError
 
@@ -102,9 +103,9 @@ class Facts:
     """What only the engine knows."""
 
     present: int
-    """Processes that are there, with the place of a worker or without."""
+    """Processes that are present, as workers or spares."""
     wanted: Mapping[str, int]
-    """Operator -> number of shards, where somebody has asked for one; the others follow the program."""
+    """Operator -> requested number of shards; the others follow the program."""
 
 
 class PlanChange:
@@ -120,21 +121,21 @@ class PlanChange:
         spares: int = 0,
         pack_after_s: float = 30.0,
     ) -> None:
-        """target: the plan to take as soon as nothing is on its way, if it is not the first one."""
+        """target: the plan to take as soon as nothing is in flight, if it is not the first one."""
         self._scheme = scheme
         self._policy = policy
         self._spares = spares
         self._pack_after_s = pack_after_s
         self._workers = len(coordinator.plan.workers)
-        """How many there are when none is missing."""
+        """The number of workers when none is missing."""
         self._target = target
         self._given_up: dict[str, int] | None = None
-        """The numbers of shards that could not be had, and are not tried again."""
+        """The numbers of shards that failed, and are not retried."""
         self._former: Coordinator | None = None
         """The coordinator to return to if a new shard refuses its share."""
         self._missing_since_s: float | None = None
         self._computed: tuple[Plan, Mapping[str, int], Plan | None] | None = None
-        """The last answer of `unfulfilled`, which is asked for all the time."""
+        """The last answer of `unfulfilled`, which is called very often."""
         started = coordinator.unwritten is None
         self._state = PlanState.STEADY if started else PlanState.STARTING
 
@@ -143,7 +144,7 @@ class PlanChange:
         return self._state
 
     def look(self, coordinator: Coordinator, facts: Facts, now_s: float) -> list[Decision]:
-        """Time has passed, and these are the facts: what to do now."""
+        """Time has passed, and these are the facts. Returns what to do now."""
         if self._state is PlanState.STARTING and coordinator.unwritten is None:
             self._enter(PlanState.STEADY)
             self._former = None
@@ -158,7 +159,7 @@ class PlanChange:
                 return []
 
     def unfulfilled(self, plan: Plan, wanted: Mapping[str, int]) -> Plan | None:
-        """The plan with the numbers of shards that are wanted; None if this one has them."""
+        """The plan with the requested numbers of shards; None if this one has them."""
         known = {name: count for name, count in wanted.items() if name in plan.chain_of}
         if self._computed is None or self._computed[0] is not plan or self._computed[1] != known:
             target = rescaled(plan, known, plan.key_groups)
@@ -200,18 +201,14 @@ class PlanChange:
         return spread(coordinator.plan, workers, at_least=workers)
 
     def _give_up(self) -> list[Decision]:
-        """The coordinator did not come to a standstill, and has said why."""
+        """The coordinator did not quiesce, and has reported why."""
         assert self._target is not None
         self._given_up, self._target = shard_counts(self._target), None
         self._enter(PlanState.STEADY)
-        return [
-            GiveUp(
-                RunFailed("the run did not come to a standstill in time: its shards stay the same")
-            )
-        ]
+        return [GiveUp(RunFailed("the run did not quiesce in time: its shards stay the same"))]
 
     def on_quiesced(self, coordinator: Coordinator) -> list[Decision]:
-        """The coordinator has ended with nothing on its way: the next plan begins from there."""
+        """The coordinator has ended with nothing in flight: the next plan begins from there."""
         assert self._target is not None
         plan, self._target = self._target, None
         try:
@@ -225,7 +222,7 @@ class PlanChange:
         return [TakePlan(self._successor(plan, coordinator, [begins, *older], unwritten=True))]
 
     def on_refused(self, coordinator: Coordinator, error: EverstreamError) -> list[Decision]:
-        """A new shard cannot have its share, and the store is as it was."""
+        """A new shard cannot load its share, and the store is as it was."""
         return self._return_to_former(coordinator, coordinator.plan, error)
 
     def _return_to_former(
@@ -246,10 +243,10 @@ class PlanChange:
     # Pack: nothing can quiesce without the workers that are missing.
 
     def _must_pack(self, coordinator: Coordinator, facts: Facts, now_s: float) -> bool:
-        """Workers have been missing for too long, and no process is there to take their places."""
+        """Workers have been missing for too long, and no process is there to replace them."""
         workers = len(coordinator.plan.workers)
         if coordinator.worker_count == workers or not facts.present:
-            self._missing_since_s = None  # none is missing, or there is nobody to pack onto
+            self._missing_since_s = None  # none is missing, or there is no worker to pack onto
             return False
         if self._missing_since_s is None:
             self._missing_since_s = now_s
@@ -272,7 +269,7 @@ class PlanChange:
         ]
 
     def _packed_target(self, plan: Plan, present: int) -> Plan | None:
-        """What is still to be changed after a pack: the numbers of shards, but not the workers."""
+        """What is still to change after a pack: the numbers of shards, but not the workers."""
         target = self._target
         if target is None or (
             shard_counts(target) == shard_counts(plan) and target.key_groups == plan.key_groups

@@ -1,7 +1,7 @@
-"""The checkpoint protocols there are, each under the one word that it has everywhere.
+"""The registry of checkpoint protocols, each under the name that is used everywhere.
 
-The command line, Python, the simulator, the benchmarks and the adviser all take their words and
-what follows from them out of here. A protocol is added by adding a line.
+The command line, Python, the simulator, the benchmarks and the adviser all take the names and their
+properties from here. To add a protocol, add a line.
 """
 
 from collections.abc import Callable, Iterable
@@ -25,11 +25,11 @@ from everstream.pipeline.checkpointing import (
 
 @dataclass(frozen=True)
 class Protocol:
-    """One way to checkpoint: its word, what a user chooses by it, and what follows from that."""
+    """One way to checkpoint: its name, the user's choice that selects it, and its properties."""
 
     name: str
     shard: Callable[..., ShardProtocol]
-    """Makes the part of one shard."""
+    """Makes the protocol object of one shard."""
     says: str
     """What it does, in a few words."""
     cycles: bool = True
@@ -43,7 +43,7 @@ class Protocol:
 
     @property
     def logs(self) -> bool:
-        """Senders log what they send, so that only those go back who must."""
+        """Senders log what they send, so that only the affected shards roll back."""
         return isinstance(self.choice, checkpointing.Uncoordinated)
 
     @property
@@ -78,7 +78,7 @@ PROTOCOLS: dict[str, Protocol] = {
         Protocol(
             "uncoordinated",
             Uncoordinated,
-            "each shard by itself, only those go back who must",
+            "each shard on its own timer, only affected shards roll back",
         ),
         Protocol("hmnr", HMNR, "as uncoordinated, safe on cycles"),
         Protocol(
@@ -99,7 +99,7 @@ def named(word: str) -> Protocol:
 
 
 def name_of(checkpoint: Checkpointing | None) -> str:
-    """The word for what a user chose in Python."""
+    """The name of what a user chose in Python."""
     match checkpoint:
         case None:
             return "none"

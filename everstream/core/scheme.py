@@ -1,4 +1,4 @@
-"""From what a user chose to what the engines need: which protocol, which coordinator, which log."""
+"""From the user's choice to what the engines need: which protocol, which coordinator, which log."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,8 @@ class Scheme:
     name: str
     protocol: Callable[[Place], ShardProtocol]
     log: LogKind = "none"
-    """Where senders keep what they sent; without one everybody goes back at a failure."""
+    """Where senders keep the frames they sent; without a log all shards roll back after a
+    failure."""
     cycles: bool = True
     """Works on graphs with feedback."""
     exactly_once: bool = True
@@ -39,10 +40,10 @@ class Scheme:
         before: Coordinator | None = None,
         unwritten: bool = False,
     ) -> Coordinator:
-        """With logs those go back who must; without, everybody.
+        """With logs only the affected shards roll back; without, all.
 
-        before: the one that has settled the same run with other shards.
-        unwritten: the newest of the manifests is to be put into the store once it is loaded.
+        before: the coordinator that has quiesced the same run with other shards.
+        unwritten: the newest of the manifests is to be written to the store once it is loaded.
         """
         strategy = (
             CoordinatedStrategy
@@ -52,13 +53,13 @@ class Scheme:
         return Coordinator(plan, policy, generation, manifests, strategy, before, unwritten)
 
     def check(self, plan: Plan) -> None:
-        """Raise a GraphError if this pipeline cannot be checkpointed so."""
+        """Raise a GraphError if this pipeline cannot be checkpointed in this way."""
         ordered = next((node for node in plan.graph.nodes.values() if node.ordered), None)
         if ordered is not None and self.log == "memory":
             raise GraphError(
                 ordered.name,
                 "it waits for every record in its order, and with logs in memory some can be lost",
-                'Say log="durable" (--log durable), or drop ordered=True.',
+                'Use log="durable" (--log durable), or drop ordered=True.',
             )
         if not self.cycles:
             edge = next((edge for edge in plan.graph.edges if edge.feedback), None)
@@ -74,7 +75,7 @@ class Scheme:
 
 
 def scheme_of(checkpoint: Checkpointing | None) -> Scheme:
-    """What a user's choice comes to."""
+    """The scheme for a user's choice."""
     protocol = PROTOCOLS[name_of(checkpoint)]
     if isinstance(checkpoint, Uncoordinated):
         return Scheme(

@@ -74,8 +74,8 @@ class Shard:
     """Decides for one shard.
 
     `ordered`: deliver frames in the order of their ordinals. `cuts`: a frame may be delivered in
-    parts. From the first part on it counts as received, and its rest is state of this shard, which
-    is in every checkpoint that is taken before it is done.
+    parts. From the first part on it counts as received, and the rest is state of this shard, which
+    is in every checkpoint taken before the frame is done.
     """
 
     def __init__(
@@ -100,30 +100,30 @@ class Shard:
         self._feedback = frozenset(feedback)
         self._status = Status.NEW
         self._halted = False
-        """A shard upstream has failed: wait until it is known who goes back."""
+        """A shard upstream has failed: wait until it is known which shards roll back."""
         self._generation = Generation(-1)
-        """Rises whenever this shard goes back."""
+        """Rises whenever this shard rolls back."""
         self._channels = ChannelPositions(inputs, outputs, gaps=gaps)
         self._last_number = NO_CHECKPOINT
         self._ordinal = 0
-        """Source: the next frame's. Ordered sink: the one that must come next."""
+        """Source: the ordinal of the next frame. Ordered sink: the one that must come next."""
         self._inboxes: dict[ChannelId, deque[Frame]] = {channel: deque() for channel in inputs}
         self._times = InputTimes(inputs, self._feedback)
-        # Feedback first, so that what goes round does not pile up behind what is new.
+        # Feedback first, so that records on the cycle do not pile up behind new ones.
         self._order = sorted(inputs, key=lambda channel: channel not in self._feedback)
         self._loops_ended = False
         self._final_failed = False
         self._paused = False
-        """Nothing more is to be read, and no timer called, until it goes back."""
+        """Nothing more is to be read, and no timer called, until a rollback."""
         self._turn = 0
         self._records: tuple[CheckpointRecord, ...] = ()
         self._early: list[Frame] = []
-        """Frames of those who have resumed before us, where markers act as they arrive."""
+        """Frames of shards that have resumed before us, where markers act as they arrive."""
         self._story: deque[str] = deque(maxlen=16)
         self.born_s = 0.0
-        """When what the next frames stem from came in. For those who read frames; decides nothing."""
+        """When the records of the next frames came in. For readers of frames; decides nothing."""
 
-    # What others may know of a shard.
+    # What callers can read about a shard.
 
     @property
     def status(self) -> Status:
@@ -140,7 +140,7 @@ class Shard:
 
     @property
     def works(self) -> bool:
-        """It runs, and waits for nobody's return."""
+        """It runs, and does not wait for a rollback."""
         return self._status is Status.RUNNING and not self._halted
 
     @property
@@ -149,21 +149,21 @@ class Shard:
 
     @property
     def last_number(self) -> CheckpointNumber:
-        """The newest checkpoint that it took or went back to."""
+        """The newest checkpoint that it took or rolled back to."""
         return self._last_number
 
     @property
     def open_loops(self) -> list[ChannelId]:
-        """Inputs on which records come round and that have not ended."""
+        """Feedback inputs that have not ended."""
         return sorted(self._feedback - self._channels.ended)
 
     @property
     def lost_frames(self) -> int:
-        """Frames that were sent here and that nobody could send again."""
+        """Frames that were sent here and could not be sent again."""
         return self._channels.lost_frames
 
     def generation_of(self, channel: ChannelId) -> Generation:
-        """Rises whenever the shard at either end of the channel goes back."""
+        """Rises whenever the shard at either end of the channel rolls back."""
         return self._channels.generation_of(channel)
 
     @property
@@ -183,7 +183,7 @@ class Shard:
         return self._inboxes[channel]
 
     def census(self, probe: Probe, cycle: Collection[ShardId], output_waits: bool) -> Census:
-        """Whether anything is left to do here, seen from the other shards of its cycle."""
+        """Whether anything is left to do here, for the other shards of its cycle."""
         channels = self._channels
         fed = any(c.sender not in cycle and c not in channels.ended for c in self._inputs)
         busy = output_waits or fed or any(self._inboxes.values())
@@ -198,7 +198,7 @@ class Shard:
         )
 
     def next_ordinal(self) -> int:
-        """A source has read a batch: the ordinal of the frames it becomes."""
+        """A source has read a batch. Returns the ordinal of the frames made from it."""
         ordinal = self._ordinal
         self._ordinal += 1
         return ordinal
@@ -206,7 +206,7 @@ class Shard:
     # What happens to a shard.
 
     def on_restore(self, command: Restore) -> list[Instruction]:
-        """Everybody goes back, to checkpoints of one epoch."""
+        """All shards roll back, to checkpoints of one epoch."""
         if command.generation <= self._generation:
             return []
         records = command.records.get(self.id, ())
@@ -214,7 +214,7 @@ class Shard:
         return self._go_back(command.generation, records, stable, stable, command.takes_back)
 
     def on_recover(self, command: Recover) -> list[Instruction]:
-        """Some go back: this shard, or neighbours of it, or neither."""
+        """Some shards roll back: this one, or neighbours of it, or neither."""
         if command.generation <= self._generation:
             return []
         if self.id in command.records:
@@ -224,7 +224,8 @@ class Shard:
             stable = command.stable[self.id]
             return self._go_back(command.generation, records, number, stable, command.takes_back)
         if self._status is Status.NEW:
-            # Our predecessor was meant; the coordinator will notice that it is gone.
+            # The command was meant for our predecessor; the coordinator will notice that it is
+            # gone.
             return []
         outputs = [c for c in self._channels.outputs if c.receiver in command.records]
         inputs = [c for c in self._inputs if c.sender in command.records]
@@ -232,7 +233,8 @@ class Shard:
             return []
         self._channels.begin(command.generation, [*inputs, *outputs])
         for channel in inputs:
-            # Whoever sent these sends them again, or never sent them. Only what was begun is ours.
+            # The senders send these again, or never sent them. Only frames that were begun are
+            # ours.
             begun = [replace(f, sequence=0) for f in self._inboxes[channel] if f.begun]
             self._inboxes[channel] = deque(begun)
             self._channels.forget_waiting(channel)
@@ -273,7 +275,8 @@ class Shard:
         restore_s: float,
         waiting: Mapping[ChannelId, Sequence[Frame]] | None = None,
     ) -> list[Instruction]:
-        """The operators' state is that of the checkpoint, and these frames wait at the inputs."""
+        """The operators' state is restored from the checkpoint, and these frames wait at the
+        inputs."""
         if generation != self._generation:
             return []
         same_shard = [record for record in self._records if record.shard == self.id]
@@ -308,12 +311,12 @@ class Shard:
         return [Start()]
 
     def take_early(self) -> list[Frame]:
-        """Frames that came before we had resumed; to be given to `on_frame` one by one."""
+        """Frames that came before we had resumed; to be passed to `on_frame` one by one."""
         early, self._early = self._early, []
         return early
 
     def accepts(self, frame: Frame) -> bool:
-        """False if a zombie sent it, or somebody who has gone back since."""
+        """False if the sender is a zombie, or has rolled back since."""
         known = self._channels.generation_of(frame.channel)
         if frame.generation > known:
             raise InternalError(
@@ -324,7 +327,7 @@ class Shard:
         return frame.generation == known
 
     def on_frame(self, frame: Frame) -> list[Instruction]:
-        """A frame came in that is of this time."""
+        """A frame of the present generation came in."""
         if self._status is Status.READY and self._protocol.consumes_markers_on_arrival:
             self._early.append(frame)
             return []
@@ -347,8 +350,8 @@ class Shard:
     def on_start_checkpoint(self, command: StartCheckpoint) -> list[Instruction]:
         """The coordinator starts an epoch. Only a source that has not ended acts on it.
 
-        A stopped one does, too: the epoch it stopped for may have been given up. And a shard
-        that had ended but could not save that tries again.
+        A stopped one does, too: the epoch it stopped for may have been aborted. And a shard that
+        had ended but could not save its last checkpoint retries that.
         """
         if self._status is Status.ENDED and self._final_failed:
             return self._capture_final()
@@ -379,11 +382,11 @@ class Shard:
         return instructions + (self._end() if ends else [])
 
     def on_source_ended(self) -> list[Instruction]:
-        """The source has nothing more."""
+        """The source has no more records."""
         return self._end()
 
     def on_finished(self) -> list[Instruction]:
-        """The last records and the ends are on their way: save that."""
+        """The last records and the ends have been sent: save that."""
         return self._capture_final() if self._status is Status.ENDED else []
 
     def on_durable(self, generation: Generation, record: CheckpointRecord) -> list[Instruction]:
@@ -403,7 +406,7 @@ class Shard:
         return [Tell(CheckpointFailed(self.id, generation, record.number, reason, record.final))]
 
     def on_stable(self, number: CheckpointNumber) -> list[Instruction]:
-        """The one place a permit comes from while running."""
+        """The only place a permit comes from while running."""
         if self._status in (Status.RUNNING, Status.STOPPED, Status.ENDED):
             return [Commit(permit(number))]
         return []
@@ -430,9 +433,9 @@ class Shard:
     # What a shard does next.
 
     def step(self, most: int = sys.maxsize) -> list[Instruction]:
-        """The next piece of work, at most one delivery or one read; none only if there is none.
+        """The next piece of work, at most one delivery or one read; empty only if there is none.
 
-        `most`: the records it may have, where it can be cut.
+        `most`: how many records it may deliver, where a frame can be cut.
         """
         if self._status is not Status.RUNNING or self._halted:
             return []
@@ -460,9 +463,9 @@ class Shard:
         return instructions
 
     def on_cut(self, frame: Frame, records: int) -> None:
-        """So many records of a frame were delivered; the rest of it comes next on its channel.
+        """`records` records of a frame were delivered; the rest of it comes next on its channel.
 
-        What rode along has been heeded, and its watermark is for when all of it is done.
+        Its piggyback has been processed, and its watermark applies once all of it is done.
         """
         rest = replace(frame, start=frame.start + records, piggyback=b"")
         self._inboxes[frame.channel].appendleft(rest)
@@ -506,26 +509,26 @@ class Shard:
         if self._channels.all_ended:
             instructions += self._perform(self._protocol.on_input_ended(frame.channel))
             return instructions + self._end()
-        # Before a checkpoint that this end completes: it holds the watermark already.
+        # Before a checkpoint that this end completes: that already holds the watermark.
         if watermark is not None:
             instructions.append(Advance(watermark))
         return instructions + self._perform(self._protocol.on_input_ended(frame.channel))
 
     def _in_order(self, frame: Frame) -> bool:
-        """Lower ordinals come again where frames are delivered at least once."""
+        """Lower ordinals are replayed where frames are delivered at least once."""
         return (
             not self._ordered or frame.kind is not FrameKind.DATA or frame.number <= self._ordinal
         )
 
     def _end(self) -> list[Instruction]:
         self._move(Status.ENDED, "all input has ended")
-        self._loops_ended = True  # if it is on a cycle, then that was what ended
+        self._loops_ended = True  # if it is on a cycle, the cycle has ended
         return [Finish()]
 
     def _capture_final(self) -> list[Instruction]:
         self._final_failed = False
         final = self._record(CheckpointNumber(self._last_number + 1), final=True)
-        # Whoever keeps positions is asked again for what has not arrived.
+        # Protocols that keep positions request again what has not arrived.
         return [Capture(final, "outputs" if self._protocol.keeps_positions else "none")]
 
     def _record(

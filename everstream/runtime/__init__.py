@@ -1,1 +1,1 @@
-"""Performs what a shard decides, in a process of whatever engine; the engine fills a `EngineApi`."""
+"""Performs a shard's instructions in a process of any engine, which implements `EngineApi`."""

@@ -1,8 +1,8 @@
-"""A chain of fused operators at work: batches go in at the head, output falls into outlets.
+"""A chain of fused operators at work: batches go in at the head, output goes to outlets.
 
 Stages are built anew for every generation, from the pipeline as the user wrote it, so nothing an
-operator kept in plain attributes can leak from before a failure to after it. A sink's transactions stay
-here until their permit has come.
+operator kept in plain attributes can leak from before a failure to after it. A sink's transactions
+are held here until their permit arrives.
 """
 
 import math
@@ -45,13 +45,13 @@ from everstream.state.snapshot import ShardState
 
 
 class WritableNumber(Protocol):
-    """One number that is written over."""
+    """A single number that is overwritten in place."""
 
     def __setitem__(self, index: Literal[0], value: int, /) -> None: ...
 
 
 class ChainStages:
-    """All operators of one shard, and the batch on its way through them."""
+    """All operators of one shard, and the batch that passes through them."""
 
     def __init__(
         self,
@@ -65,9 +65,10 @@ class ChainStages:
         recovers: bool = True,
         times: bool = True,
     ) -> None:
-        """recovers: sinks are put right here; otherwise by the driver, before this chain is built.
+        """recovers: sinks recover their output here; otherwise the driver does, before this chain
+        is built.
 
-        times: it is measured how long records take to a sink.
+        times: measure how long records take to a sink.
         """
         self.plan = plan
         self.shard = shard
@@ -76,22 +77,23 @@ class ChainStages:
         self.clock_s = clock_s
         self.steady_s = steady_s if steady_s is not None else clock_s
         self.now_s = ForwardClock(lambda: self.clock_s())
-        """Processing time: it does not even go back with a generation."""
+        """Processing time: a new generation does not set it back."""
         self._recovers = recovers
         self._times = times
         self.stages: dict[str, Stage] = {}
         self.moment = Moment()
         self.tuning = Tuning()
         self.settings: Settings = tunable_in(plan.graph)
-        """What can be tuned, as it is now."""
+        """The present values of the settings that can be tuned."""
         self.meter = Meter()
         self.started = False
         self._at = shard.operator
         """The operator at work."""
         self._unfinished = False
-        """A batch came in part: what it tells of event time holds when all of it is through."""
+        """A part of a batch came in: its watermark applies when the whole batch is through."""
         self.place: WritableNumber = [0]
-        """Says which of the operators is at work; an engine may put it where others can see it."""
+        """The number of the operator at work; an engine may put it where other processes can see
+        it."""
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -99,7 +101,7 @@ class ChainStages:
 
     @property
     def catches_up(self) -> bool:
-        """Its source ends for this run, and not for good."""
+        """Its source ends for this run only."""
         return self.plan.graph.nodes[self.shard.operator].stops_at is not None
 
     @property
@@ -114,7 +116,7 @@ class ChainStages:
         store: str,
         permit: Permit,
     ) -> None:
-        """Make the operators anew with restored state; sources seek, sinks recover."""
+        """Build the operators anew with restored state; sources seek, sinks recover."""
         self.close()
         self.moment.born_s = 0.0
         graph = self.plan.graph
@@ -149,7 +151,7 @@ class ChainStages:
             ctx.skipped = extra.get("skipped", 0)
             self.now_s.not_before(extra.get("now_s", 0.0))
             ctx.watermark, ctx.announced = extra.get("watermark", (NO_WATERMARK, NO_WATERMARK))
-            # By its place in the graph: some connectors can be either.
+            # By its position in the graph: some connectors can be either.
             if kind is Kind.SOURCE:
                 stage.reader = what.open(self.shard.number, shards)
                 stage.reader.keep_time(self.clock_s, self.steady_s)
@@ -188,7 +190,8 @@ class ChainStages:
                 self._tune(stage)
 
     def _put_right(self, sink: Stage, saved: Mapping[str, Any], permit: Permit) -> None:
-        """Let the outside world show what the permit says, unless that is done already."""
+        """Bring the sink's external output to what the permit covers, unless that is already
+        done."""
         if self._recovers:
             assert sink.writer is not None
             sink.hold(sink.writer.recover(saved.get("transactions", ()), permit))
@@ -196,7 +199,7 @@ class ChainStages:
     def _put_inherited_right(
         self, sink: Sink, who: SinkShard, saved: Mapping[str, Any], permit: Permit
     ) -> None:
-        """Shards that are no more have output, too: it is put right in their name."""
+        """Shards that no longer exist have output, too: recover it on their behalf."""
         for inherited in saved.get("inherited", ()) if self._recovers else ():
             earlier = replace(who, shard=inherited.shard, shards=inherited.shards)
             writer = sink.open(earlier)
@@ -230,7 +233,7 @@ class ChainStages:
                 stage.operator.on_start(stage.ctx)
                 self._tune(stage)
                 self._forward_emitted(stage)
-        # Those behind may not have heard the last watermark before the failure.
+        # Operators downstream may not have received the last watermark before the failure.
         self._pass_watermarks()
 
     def tune(self, tuning: Tuning) -> None:
@@ -258,7 +261,7 @@ class ChainStages:
         return [wish for stage in self.stages.values() for wish in stage.ctx.take_tuning()]
 
     def process(self, batch: Batch, side: str = "", *, last: bool = True) -> None:
-        """Send a batch that came in at this side through the chain; `last`: not a part of one."""
+        """Send a batch of this input through the chain; `last`: no part of it is left."""
         self._unfinished, began = not last, self._unfinished
         if len(batch):
             self.head.ctx.input = side
@@ -267,7 +270,7 @@ class ChainStages:
             self._pass_watermarks()
 
     def advance(self, watermark: int) -> None:
-        """The inputs have come to this watermark: tell the operators and outlets behind."""
+        """The inputs have reached this watermark: pass it to the operators and outlets."""
         self._advance(self.head, watermark)
 
     @property
@@ -280,7 +283,7 @@ class ChainStages:
         return timer_at_s
 
     def call_timers(self, now_s: float) -> None:
-        """Call the operators whose time has come."""
+        """Call the operators whose timers are due."""
         for stage in self.stages.values():
             if stage.operator is not None and stage.ctx.wanted_at_s <= now_s:
                 self._enter(stage)
@@ -313,7 +316,7 @@ class ChainStages:
             self.advance_source()
 
     def advance_source(self) -> bool:
-        """Pass on how far event time has come at the source, all of whose records are through."""
+        """Pass on the event time of the source, all of whose records are through."""
         reader = self.head.reader
         assert reader is not None
         watermark = reader.watermark()
@@ -323,10 +326,10 @@ class ChainStages:
         return True
 
     def finish(self) -> None:
-        """No more input: upstream first, so that last records still pass those behind.
+        """No more input: upstream first, so that last records still pass the operators downstream.
 
-        Event time comes to its end, so all that waits for it fires. Timers of processing time that
-        are pending are dropped: a bounded input does not end later because of them.
+        Event time reaches its end, so all event-time timers fire. Pending timers of processing time
+        are dropped: they do not delay the end of a bounded input.
         """
         for stage in self.stages.values():
             if stage.operator is not None:
@@ -373,14 +376,15 @@ class ChainStages:
             self._pass_watermark(stage)
 
     def _process_in_runs(self, stage: Stage, batch: Batch, judged: RecordWatermarks) -> None:
-        """What it makes of a record is judged as the record is: it gets those that are behind after
-        the watermark that they are behind."""
+        """The output for a record is judged like the record: late output is delivered after the
+        watermark that it is late for."""
         for rows, watermark in judged.runs():
             self._advance(stage, watermark)
             self._process(stage, batch[rows])
 
     def _write(self, stage: Stage, batch: Batch) -> int:
-        """Write what the sink takes, and do with the rest what `on_error` says; how many it took."""
+        """Write what the sink accepts, and treat the rest by `on_error`; returns how many it
+        accepted."""
         assert stage.writer is not None
         while True:
             try:
@@ -416,7 +420,7 @@ class ChainStages:
             self._pass_watermark(stage)
 
     def _pass_watermark(self, stage: Stage) -> None:
-        """Let those behind a stage know what it promises, if that is news."""
+        """Pass on the watermark that a stage promises, if it has advanced."""
         watermark = stage.ctx.watermark
         announces = stage.operator is not None and stage.operator.announces_watermarks
         if announces and watermark != END_OF_TIME:
@@ -457,10 +461,10 @@ class ChainStages:
             else:
                 target.collect(batch)
 
-    # What a checkpoint takes of the operators, and whose output is prepared, durable or committed.
+    # What a checkpoint saves of the operators, and which output is prepared, durable or committed.
 
     def prepare(self, checkpoint: int) -> dict[str, Any]:
-        """Close the sinks' transactions; what must be saved besides the key stores."""
+        """Close the sinks' transactions. Returns what must be saved besides the key stores."""
         extras: dict[str, Any] = {}
         for stage in self.stages.values():
             if stage.operator is not None:
@@ -544,7 +548,7 @@ class ChainStages:
 
     @property
     def skipped(self) -> dict[str, int]:
-        """Operator -> records left out, of those that left any out."""
+        """Operator -> records skipped, for operators that skipped any."""
         return {
             name: stage.ctx.skipped
             for name, stage in self.stages.items()
@@ -555,10 +559,10 @@ class ChainStages:
         """The names under which this chain's extras are saved."""
         return [*self.operators, *(name + DEAD_LETTERS for name in self.operators)]
 
-    # Ends.
+    # Shutdown.
 
     def stop(self) -> None:
-        """In good order: hooks first."""
+        """Shut down in order: hooks first."""
         for stage in self.stages.values():
             if stage.operator is not None:
                 self._enter(stage)
@@ -577,7 +581,8 @@ class ChainStages:
     def explain(self, error: BaseException, operator: str | None = None) -> EverstreamError:
         """The error as one that names the operator, the record and the traceback.
 
-        operator: whose it is, if not of the one at work: output is committed in the background.
+        operator: the one that failed, if not the one at work: output is committed in the
+        background.
         """
         at_work = self.stages.get(self._at) if operator is None else None
         record = at_work.ctx.record if at_work is not None else None
@@ -585,6 +590,7 @@ class ChainStages:
         return explained(error, self.plan.graph.nodes[name].written_as, self.shard.number, record)
 
     def _enter(self, stage: Stage) -> None:
-        """From here on this operator has the word: an error, or the end of the process, is its own."""
+        """This operator is at work from here on: an error, or the end of the process, is attributed
+        to it."""
         self._at = stage.name
         self.place[0] = stage.number

@@ -1,7 +1,7 @@
 """Frames that belong to a checkpoint: those that wait at its shard's outputs and inputs.
 
-Those that arrive while it is open may be more than memory is for. Then they wait for their upload on the
-local disk, in segments, as what waits at a feedback edge does; and the checkpoint names the segments.
+Frames that arrive while it is open may not fit into memory. Then they wait for their upload on the
+local disk, in segments, as records at a feedback edge do; and the checkpoint names the segments.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from everstream.state.saved import Saved
 from everstream.state.snapshot import ShardState
 
 CHANNELS = "/channels"
-"""Where a checkpoint keeps them; with a slash, so that no operator can have this name."""
+"""The name under which a checkpoint keeps them; with a slash, so that no operator can have it."""
 _Saved: TypeAlias = tuple[int, int, bytes | None, int, int]
 
 
@@ -26,14 +26,14 @@ class ChannelState(Saved, word="channel-state"):
     """Encoded at once, because an operator may change records once it has seen them."""
 
     outputs: dict[int, Any] = field(default_factory=dict)
-    """Edge -> what its outlet had not sent."""
+    """Edge -> the frames that its outlet had not sent."""
     inputs: dict[str, list[_Saved]] = field(default_factory=dict)
     segments: tuple[Spilled, ...] = ()
     """Frames at the inputs that came before those."""
     spill: Spill | None = None
     """Where they are written if there are too many; with the channels of the inputs."""
     most_bytes: int = 0
-    """What may be in memory of them."""
+    """How much of them may be in memory."""
     _held_bytes: int = field(default=0, init=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -61,24 +61,25 @@ class ChannelState(Saved, word="channel-state"):
 
     @property
     def spilled(self) -> Iterator[Spilled]:
-        """All that is on the local disk."""
+        """Every segment on the local disk."""
         for saved in self.outputs.values():
             for queue in saved.values() if isinstance(saved, Mapping) else [saved]:
                 yield from (entry for entry in queue if isinstance(entry, Spilled))
         yield from self.segments
 
     def save(self, put: Callable[[str, Any], ObjectRef], prefix: str) -> int:
-        """Put into the store what is on the local disk and not there, piece by piece; its bytes."""
+        """Put segments that are only on the local disk into the store, one by one; returns their
+        bytes."""
         named = enumerate(self.spilled)
         return sum(segment.save(put, f"{prefix}/{number}.frames") for number, segment in named)
 
     @property
     def saved_segments(self) -> tuple[ObjectRef, ...]:
-        """What `save` has put there, now or for an earlier checkpoint."""
+        """The segments that `save` has stored, now or for an earlier checkpoint."""
         return tuple(segment.ref for segment in self.spilled if segment.ref is not None)
 
     def fetch(self, spill: Spill) -> None:
-        """Have the segments of the inputs here; raises CorruptObject if one is not whole."""
+        """Fetch the segments of the inputs; raises CorruptObject if one is incomplete."""
         self.segments = tuple(map(spill.fetch, self.segments))
 
     def join(self, other: "ChannelState") -> None:
@@ -91,8 +92,7 @@ class ChannelState(Saved, word="channel-state"):
     ) -> Mapping[ChannelId, list[Frame]]:
         """The frames as they wait at the inputs after a restore.
 
-        They have no position: nobody sent them in this generation, and nobody gets credit for
-        them.
+        They have no position: they were not sent in this generation, and return no credit.
         """
         found: dict[ChannelId, list[Frame]] = {}
         for segment in self.segments:
@@ -130,11 +130,11 @@ def _frames(
 
 
 def encoded_alone(channels: ChannelState) -> bytes:
-    """Frames as an object of their own: a snapshot of nothing else."""
+    """Frames as a separate object: a snapshot of nothing else."""
     return ShardState().capture({CHANNELS: channels}).encode()
 
 
 def decoded_alone(data: bytes, ref: ObjectRef) -> ChannelState:
-    """The frames in such an object; raises CorruptObject if it is none."""
+    """The frames in such an object; raises CorruptObject if it is not one."""
     channels: ChannelState = ShardState().restore([data], [ref])[CHANNELS]
     return channels

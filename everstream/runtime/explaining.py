@@ -1,7 +1,7 @@
 """Turns an error of an operator into one that names the operator and the record, and may recur.
 
-Classes of users take part in this, as records and as errors, and may fail at being shown or
-pickled: an explanation always comes of it all the same, and always reaches the driver.
+User classes take part in this, as records and as errors, and may fail when they are printed or
+pickled. An explanation is made all the same, and always reaches the driver.
 """
 
 import errno
@@ -13,7 +13,8 @@ import polars as pl
 
 from everstream.errors import EverstreamError, OperatorError, ShareRefused, StoreError, UserError
 
-# A database that is away may be back after a pause; a column that does not exist will not. These are
+# A database that is down may be back after a pause; a column that does not exist will not. These
+# are
 # only kinds of errors that concern the program, its records or a folder, and never the state of
 # another system: in doubt the work is retried.
 OF_THE_PROGRAM = (
@@ -38,11 +39,11 @@ OF_A_FOLDER = {
 
 
 def will_recur(error: BaseException) -> bool:
-    """Whether the same work would end in the same error once more."""
+    """Whether the same work would fail with the same error again."""
     if isinstance(error, OSError):
         return error.errno in OF_A_FOLDER
     if isinstance(error, StoreError):
-        # Libraries of object stores raise what they like when a network fails.
+        # Libraries of object stores raise all kinds of errors when a network fails.
         return isinstance(error.__cause__, OSError) and will_recur(error.__cause__)
     if error.__cause__ is not None and will_recur(error.__cause__):
         return True
@@ -52,7 +53,7 @@ def will_recur(error: BaseException) -> bool:
 _SHOWN = 300
 _PACKAGE = __file__.rsplit("/", 2)[0]
 _OURS = (f"{_PACKAGE}/core/", f"{_PACKAGE}/runtime/")
-"""Where lines of a traceback are from that tell a user nothing, whatever a user's folders are called."""
+"""Files whose traceback lines tell a user nothing, whatever the user's folders are called."""
 
 
 def explained(
@@ -72,7 +73,7 @@ def explained(
 
 
 def _travels(error: BaseException) -> bool:
-    """Whether it can be sent to the driver; a class of a user's may add what cannot."""
+    """Whether it can be sent to the driver; a user's class may hold something that cannot."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # see `_shown`
@@ -81,7 +82,7 @@ def _travels(error: BaseException) -> bool:
 
 
 def _shown(record: Any) -> str:
-    """A record as text, and not too long; classes of users may fail at that, too."""
+    """A record as text of limited length; user classes may fail at that, too."""
     try:
         text = repr(record).encode(errors="backslashreplace").decode()
     except Exception as error:

@@ -1,7 +1,7 @@
-"""What a runner leaves to its engine: saving a checkpoint, committing output, and all other I/O.
+"""The jobs that a runner leaves to its engine: saving a checkpoint and committing output.
 
-An `Upload` and a `CommitJob` are made on the shard's thread and performed in the background; they
-share nothing with the shard that it still changes. The `EngineApi` is all a runner knows of the world.
+An `Upload` and a `CommitJob` are made on the shard's thread and performed in the background. They
+share nothing with the shard that it still changes. `EngineApi` is a runner's only access to I/O.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,10 +20,10 @@ from everstream.state.store import ObjectRef
 
 @dataclass
 class Persisting:
-    """A transaction that is to become durable: with the first upload that comes to it, and only once.
+    """A transaction that the first upload that reaches it makes durable, exactly once.
 
-    The next checkpoint may be taken before it is known that the last one was saved. By the time it
-    is uploaded itself, the transactions of that one may be committed, and gone from where they were.
+    The next checkpoint may be taken before the last one is known to be saved. By the time it is
+    uploaded, the transactions of the last one may be committed and removed.
     """
 
     transaction: Committable
@@ -45,15 +45,15 @@ class Upload:
     capture: StateCapture
     transactions: list[Persisting]
     segments: Sequence[Segment] = ()
-    """What the shard has sent up to this checkpoint: durable before it, or it counts for nothing."""
+    """Frames sent up to this checkpoint: they must be durable before it counts."""
     channels: ChannelState = field(default_factory=ChannelState)
-    """Frames that belong to it; those on the local disk are in the store before the capture, too."""
+    """Frames that belong to it; those on the local disk are stored before the capture, too."""
     spilled_bytes: int = 0
-    """Of them, what was not in the store before."""
+    """How much of them was not in the store before."""
 
     @property
     def name(self) -> str:
-        """Where the object goes: no two generations ever share a name."""
+        """The name of the object: no two generations ever share a name."""
         return (
             f"{self.shard.operator}-{self.shard.number}/"
             f"{self.record.number:08d}-{self.generation:x}.ckpt"
@@ -73,7 +73,7 @@ class Upload:
         return put(self.name, self.prepare_in_pieces(reached))
 
     def prepare(self, reached: Callable[[ShardId, Point], None]) -> bytes:
-        """Make the sinks' records durable and encode the state: the bytes to store."""
+        """Make the sinks' records durable and encode the state. Returns the bytes to store."""
         return b"".join(self.prepare_in_pieces(reached))
 
     def prepare_in_pieces(self, reached: Callable[[ShardId, Point], None]) -> tuple[bytes, ...]:
@@ -87,7 +87,7 @@ class Upload:
 
 @dataclass
 class CommitJob:
-    """Transactions the world may see now."""
+    """Transactions that may be committed now."""
 
     shard: ShardId
     generation: Generation

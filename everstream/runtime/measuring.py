@@ -1,8 +1,8 @@
-"""What a shard did with its time, and all else that it measures of itself, read in one piece.
+"""How a shard spends its time, and its other measurements, read together.
 
-The times come from readings of the clock around each step, and from being asked: whoever was asked and
-could not step has rested since then, until it steps or is asked again. Everything else is known
-anyway, and only looked up when somebody wants to know.
+Times come from clock readings around each step and from calls to `may_step`: a shard that was asked
+and could not step counts as resting until it steps or is asked again. Everything else is known
+anyway, and only looked up on request.
 """
 
 from dataclasses import replace
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 
 class TimeUse:
-    """Sums of a shard's time. What is in none of them it waited for its turn: others had the thread."""
+    """Sums of a shard's time. The remainder is time in which other shards had the thread."""
 
     __slots__ = ("_blocked", "_since_s", "blocked_s", "busy_s", "waiting_s")
 
     def __init__(self) -> None:
         self.busy_s = self.waiting_s = self.blocked_s = 0.0
         self._since_s: float | None = None
-        """Since when it rests; None while it does not."""
+        """Since when the shard rests; None while it does not."""
         self._blocked = False
 
     def rests(self, now_s: float, *, blocked: bool) -> None:
-        """It was asked and cannot step: for want of room behind it, or of anything to do."""
+        """It was asked and cannot step: downstream has no room, or there is nothing to do."""
         self.settle(now_s)
         self._since_s = now_s
         self._blocked = blocked
@@ -40,7 +40,7 @@ class TimeUse:
         self.busy_s += ended_s - began_s
 
     def settle(self, now_s: float) -> None:
-        """Count the rest up to now."""
+        """Count the resting time up to now."""
         if self._since_s is None:
             return
         if self._blocked:
@@ -71,14 +71,14 @@ class Alignment:
         self._first_s: float | None = None
 
     def look(self, waits: bool, now_s: float) -> None:
-        """Whether the shard has seen a marker and waits for others."""
+        """Record whether the shard has seen a marker and waits for others."""
         if not waits:
             self._first_s = None
         elif self._first_s is None:
             self._first_s = now_s
 
     def over(self, now_s: float) -> float:
-        """All markers are there: seconds since the first."""
+        """All markers have arrived. Returns the seconds since the first."""
         waited_s = 0.0 if self._first_s is None else now_s - self._first_s
         self._first_s = None
         self.came = False
@@ -86,7 +86,7 @@ class Alignment:
 
 
 def read_meter(runner: "ShardRunner") -> Meter:
-    """All that this shard has measured, as of now."""
+    """All measurements of this shard, as of now."""
     chain, use = runner.chain, runner.use
     use.settle(runner.engine.clock_s())
     reader = chain.head.reader if chain.stages else None
@@ -112,7 +112,7 @@ def read_meter(runner: "ShardRunner") -> Meter:
 
 
 def _watermark(chain: "ChainStages") -> int | None:
-    """What its last operator has promised to those behind, in milliseconds."""
+    """The watermark that its last operator has promised downstream, in milliseconds."""
     last = chain.stages.get(chain.operators[-1])
     if last is None or last.passed in (NO_WATERMARK, END_OF_TIME):
         return None

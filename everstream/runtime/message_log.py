@@ -1,11 +1,11 @@
-"""The log of what a shard has sent: the very bytes, kept until nobody can ask for them again.
+"""The log of what a shard has sent: the exact bytes, kept until they cannot be requested again.
 
 A frame is in memory until the next checkpoint of its sender, or until a segment is full, and then
-in the store. Nothing is written on the way of a frame, and nothing is lost by that: a sender that
-dies goes back to its last checkpoint, and what it had sent after that never happened. So a log is
-cut at a rollback by itself, because a checkpoint names the segments that were whole at its time.
+in the store. No frame waits for a write, and nothing is lost by that: a sender that dies rolls back
+to its last checkpoint, and what it had sent after that never happened. So a rollback cuts the log
+implicitly, because a checkpoint names the segments that were complete at its time.
 
-`MemoryLog` is what FERDiS had: it dies with its process, and what was in transit is lost.
+`MemoryLog` follows FERDiS: it dies with its process, and frames in transit are lost.
 """
 
 import struct
@@ -24,7 +24,7 @@ SEGMENT_BYTES: Final = 16 << 20
 """A segment of this size is written without waiting for the next checkpoint."""
 _MAGIC: Final = b"EVERLOG"
 FORMAT: Final = 1
-"""A digit behind the magic."""
+"""One digit after the magic."""
 _START: Final = _MAGIC + str(FORMAT).encode()
 _COUNT = struct.Struct("<I")
 _FRAME = struct.Struct("<IBQQIqIQ")
@@ -45,7 +45,7 @@ class Segment:
     ref: ObjectRef | None = None
 
     def save(self, put: Callable[[str, Data], ObjectRef]) -> None:
-        """Write it, if nobody has; then the memory is free. May run on another thread."""
+        """Write it unless that is done, then free the memory. May run on another thread."""
         frames = self.frames
         if self.ref is None and frames is not None:
             self.ref = put(self.name, encode_segment(frames, self.channels))
@@ -53,17 +53,18 @@ class Segment:
 
 
 class MessageLog(Protocol):
-    """What a runner needs of a log."""
+    """The interface of a log for its runner."""
 
     @property
     def size_bytes(self) -> int | None:
-        """Of all that it keeps; None if nobody knows."""
+        """The size of everything it keeps; None if unknown."""
 
     def append(self, frame: Frame) -> None:
         """This frame is being sent."""
 
     def after(self, channel: ChannelId, sequence: int) -> list[Frame]:
-        """What was sent on a channel after this position; raises CorruptObject if it cannot."""
+        """Frames sent on a channel after this position; raises CorruptObject if they cannot be
+        read."""
 
     def full_segment(self) -> Segment | None:
         """A segment that should be written now, if there is one."""
@@ -72,12 +73,12 @@ class MessageLog(Protocol):
         """Everything sent so far, as segments a checkpoint can name."""
 
     def prune(self, received: Mapping[str, int]) -> None:
-        """Nobody will ask for anything up to these positions any more."""
+        """Frames up to these positions will not be requested any more."""
 
     def restore(
         self, generation: Generation, segments: Sequence[LogSegment], sent: Mapping[ChannelId, int]
     ) -> None:
-        """Go back to what was logged up to these positions."""
+        """Roll back to what was logged up to these positions."""
 
     def ensure_end(self, channel: ChannelId, sequence: int) -> None:
         """The sender had ended: whatever else is lost, its end is known to have this position."""
@@ -110,7 +111,7 @@ class DurableLog:
         segment.frames.append(frame)
         segment.last[str(frame.channel)] = frame.sequence
         if frame.payload is not None:
-            # Now, because the operator may change a list of objects once it has handed it on.
+            # Now, because the operator may change a list of objects after emitting it.
             segment.size_bytes += len(frame.payload.encoded)
 
     def after(self, channel: ChannelId, sequence: int) -> list[Frame]:
@@ -149,7 +150,7 @@ class DurableLog:
         self._open = self._segment()
 
     def ensure_end(self, channel: ChannelId, sequence: int) -> None:
-        """It is in the store like everything else."""
+        """The end is in the store like every other frame."""
 
     def _frames(self, segment: Segment) -> list[Frame]:
         frames = segment.frames
@@ -193,10 +194,10 @@ class MemoryLog:
     def restore(
         self, generation: Generation, segments: Sequence[LogSegment], sent: Mapping[ChannelId, int]
     ) -> None:
-        """A shard that goes back in a living process still has its log.
+        """A shard that rolls back in a living process still has its log.
 
-        Otherwise an empty frame stands where the last one was, so that its receiver sees how many
-        are missing although none may follow.
+        Otherwise an empty frame takes the position of the last one, so that its receiver sees how
+        many are missing although none may follow.
         """
         for channel, frames in self.frames.items():
             last = sent[channel]
@@ -226,7 +227,7 @@ def log_of(
 
 
 def encode_segment(frames: Sequence[Frame], channels: Sequence[ChannelId]) -> tuple[bytes, ...]:
-    """Headers first, then each payload on a boundary of its own; the payloads are not copied."""
+    """Headers first, then each payload on a separate boundary; the payloads are not copied."""
     number = {channel: index for index, channel in enumerate(channels)}
     head = [_START, _COUNT.pack(len(frames))]
     for frame in frames:
@@ -256,7 +257,7 @@ def encode_segment(frames: Sequence[Frame], channels: Sequence[ChannelId]) -> tu
 
 
 def decode_segment(data: bytes, channels: Sequence[ChannelId]) -> Iterator[Frame]:
-    """The frames of a segment; their generation is left to whoever sends them again."""
+    """The frames of a segment; the sender sets their generation when it sends them again."""
     view = memoryview(data)
     for frame, at, size in frames_in(data, channels):
         if size is not None:
@@ -267,7 +268,8 @@ def decode_segment(data: bytes, channels: Sequence[ChannelId]) -> Iterator[Frame
 def frames_in(
     data: bytes, channels: Sequence[ChannelId]
 ) -> Iterator[tuple[Frame, int, int | None]]:
-    """The frames of a segment without their payloads; where each of these is, and its size if any."""
+    """The frames of a segment without payloads, with the position of each payload, and its size if
+    any."""
     digit = data[len(_MAGIC) : len(_START)]
     if data[: len(_MAGIC)] != _MAGIC or not digit.isdigit():
         raise CorruptObject("a segment of a message log does not start like one.")

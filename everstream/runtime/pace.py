@@ -1,10 +1,9 @@
-"""How many records a shard takes at once, so that one step lasts about so long and no longer.
+"""How many records a shard takes at once, so that one step lasts about a given time and no longer.
 
-Nothing interrupts a step: markers, stops and the other shards of a worker wait for its end. What a
-record costs is learned while running, from steps that took long enough to tell: a quick one only
-says that more may be tried. A step has a part that costs the same however many records it has, and
-a part for each record; steps are cut to the time they may take, but never so short that the first
-part is more than a fifth of them.
+Nothing interrupts a step: markers, stops and the other shards of a worker wait for its end. The
+cost of a record is learned while running, from steps that took long enough to measure: after a
+quick one, more records are tried. A step has a fixed cost and a cost per record. Steps are cut to
+the time they may take, but never so short that the fixed cost is more than a fifth of them.
 """
 
 STEP_S = 0.05
@@ -13,22 +12,22 @@ FIRST = 16
 """Records of the first steps, when nothing is known."""
 UNLIMITED = 1 << 31
 _ENOUGH = 1 << 17
-"""More than any batch has: whoever takes so many is quick."""
+"""More than any batch has: a shard that takes this many is fast."""
 _GROWTH = 4
-"""So many times the records of a quick step are tried next: they will fit."""
+"""After a quick step, this many times its records are tried next: they will fit."""
 _SMOOTHING = 0.3
 _PROBE_EVERY = 8
 
 
 class Pace:
-    """What one shard has learned. `step_s` 0: it takes whatever comes."""
+    """What one shard has learned. `step_s` 0: no limit."""
 
     def __init__(self, step_s: float = STEP_S) -> None:
         self._step_s = step_s
         self.most = FIRST if step_s > 0 else UNLIMITED
-        """Records the next step may have: what fits, but not many times what was tried."""
+        """Records the next step may have: as many as fit, but not many times what was tried."""
         self.fits = UNLIMITED
-        """Records that fit into a step, by all that is known."""
+        """Records that fit into a step, by everything known."""
         self._fixed_s = 0.0
         self._each_s = 0.0
         self._turn = 0
@@ -38,7 +37,8 @@ class Pace:
     def take(self) -> int:
         """Records the next step may have.
 
-        Now and then half of them: steps of one size cannot tell the two parts of a cost apart.
+        Now and then half of them: steps of one size cannot tell the fixed cost from the cost per
+        record.
         """
         if self.most == UNLIMITED:
             return UNLIMITED
@@ -48,7 +48,7 @@ class Pace:
         return self.most // 2 if self.most > 1 else 2
 
     def note(self, records: int, took_s: float) -> None:
-        """A step with so many records took so long."""
+        """A step with `records` records took `took_s`."""
         if not records or not self._step_s:
             return
         if took_s * _GROWTH < self._step_s:
@@ -63,15 +63,16 @@ class Pace:
         self.most = min(self.fits, tried) if tried < _ENOUGH else self.fits
 
     def _try(self, records: int) -> None:
-        """It is quick, whatever was learned when it, or the machine, was not."""
+        """It is quick now, whatever was learned when it, or the machine, was slow."""
         self._known, self._fixed_s, self._each_s = False, 0.0, 0.0
         self.fits = UNLIMITED
         self.most = records if records < _ENOUGH else UNLIMITED
 
     def _learn(self, records: int, took_s: float) -> None:
         expected_s = self._fixed_s + self._each_s * records
-        # Far from what was expected: it has changed, or the machine has stalled. If it was that, the
-        # next step will be far from what is expected now, and all it has cost is a few small ones.
+        # Far from what was expected: the cost has changed, or the machine has stalled. If it
+        # stalled, the
+        # next step will be far from what is expected now, and the price is a few small steps.
         if not self._known or not expected_s / 2 <= took_s <= 4 * expected_s:
             self._known = True
             self._fixed_s, self._each_s = 0.0, took_s / records

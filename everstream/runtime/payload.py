@@ -1,8 +1,8 @@
-"""What a frame carries: a batch, and how it becomes bytes and back.
+"""The payload of a frame: a batch, and how it becomes bytes and back.
 
-A payload is encoded at most once, however many channels or logs it goes to, and decoded only
-when somebody looks at the batch. Batches with columns travel as Arrow IPC, others as one pickle for
-the whole batch, with the memory of large arrays, such as images, as it is behind it.
+A payload is encoded at most once, however many channels or logs it goes to, and decoded only when
+the batch is used. Batches with columns are sent as Arrow IPC, others as one pickle for the whole
+batch, followed by the memory of large arrays, such as images.
 """
 
 import pickle
@@ -19,7 +19,7 @@ from everstream.state.freezing import dumps_apart
 
 
 class BatchPayload:
-    """A batch that may also be bytes."""
+    """A batch, its bytes, or both."""
 
     __slots__ = ("_batch", "_encoded")
 
@@ -35,7 +35,7 @@ class BatchPayload:
 
     @property
     def known_bytes(self) -> int | None:
-        """About what it takes, if that can be known without encoding it: objects have no size."""
+        """Its approximate size, if known without encoding it: objects have no size."""
         if self._encoded is not None:
             return len(self._encoded)
         batch = self._batch
@@ -56,10 +56,10 @@ _APART = b"\x02" + b"\x00" * 7
 _POLARS = b"\x03" + b"\x00" * 7
 """Eight bytes, so that the Arrow data behind them stays aligned."""
 _WIDE = frozenset({pl.Int128, pl.UInt128})
-"""PyArrow has no such numbers: Polars writes and reads them."""
+"""PyArrow does not have such numbers: Polars writes and reads them."""
 _SMALL_FRAME = 4096
-"""Values in a frame, up to which Polars writes Arrow IPC by itself: the way through PyArrow copies less,
-and takes some 100 microseconds however small the frame is."""
+"""Up to this many values in a frame, Polars writes Arrow IPC directly. The way through PyArrow
+copies less, but takes some 100 microseconds however small the frame is."""
 _SMALL_BYTES = 1 << 16
 """The same for reading."""
 
@@ -85,7 +85,8 @@ def encode_batch(batch: Batch) -> Any:
 
 
 def _pickled(batch: list[Any]) -> Any:
-    """Classes of the user's own script go along by value: the other process has no such module."""
+    """Classes of the user's own script are pickled by value: the other process has no such
+    module."""
     try:
         encoded, apart = dumps_apart(_PICKLED, batch)
         return _joined(memoryview(encoded)[len(_PICKLED) :], apart) if apart else encoded
@@ -101,7 +102,7 @@ _COUNT = struct.Struct("<8sQ")
 
 
 def _joined(pickled: memoryview, apart: list[memoryview]) -> Any:
-    """How many pieces and how long each is, then the pieces; each is copied once, to its place."""
+    """The number of pieces and their lengths, then the pieces; each is copied once, into place."""
     pieces = [pickled, *apart]
     lengths = [piece.nbytes for piece in pieces]
     places, size = _places(lengths)
@@ -111,7 +112,7 @@ def _joined(pickled: memoryview, apart: list[memoryview]) -> Any:
     struct.pack_into(f"<{len(lengths)}Q", whole, _COUNT.size, *lengths)
     end = _COUNT.size + 8 * len(lengths)
     for place, piece in zip(places, pieces, strict=True):
-        whole[end:place] = bytes(place - end)  # what was in this memory before is nobody's business
+        whole[end:place] = bytes(place - end)  # do not leak the previous contents of this memory
         end = place + piece.nbytes
         whole[place:end] = piece
     return buffer
@@ -128,11 +129,11 @@ def _places(lengths: Sequence[int]) -> tuple[list[int], int]:
 
 
 def _taken_apart(encoded: Any) -> list[Any]:
-    """The batch; its arrays lie in memory of their own, which nobody else looks at."""
+    """The batch; its arrays are in separate memory that nothing else uses."""
     whole = memoryview(bytearray(encoded))
     _, count = _COUNT.unpack_from(whole)
     if _COUNT.size + 8 * count > len(whole):
-        raise InternalError(f"a frame of {len(whole)} bytes says it has {count} pieces")
+        raise InternalError(f"a frame of {len(whole)} bytes claims to have {count} pieces")
     lengths = struct.unpack_from(f"<{count}Q", whole, _COUNT.size)
     places, size = _places(lengths)
     if size != len(whole):
@@ -173,6 +174,7 @@ def decode_batch(encoded: Any) -> Batch:
 
 
 def warm_up() -> None:
-    """Let Polars and Arrow set themselves up: the first batch of a process pays tens of ms for it."""
+    """Initialize Polars and Arrow, which takes the first batch of a process tens of ms
+    otherwise."""
     batch = pl.DataFrame({"warm": range(1000)}).filter(pl.col("warm") >= 0)
     decode_batch(encode_batch(batch))

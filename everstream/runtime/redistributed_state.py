@@ -1,8 +1,8 @@
-"""A shard's share of what earlier shards had saved, when their number has changed since.
+"""Loads a shard's share of the state of earlier shards, when their number has changed since.
 
 Every new shard reads the checkpoints of all earlier ones that may have something for it, and keeps
-what is its own: state as its operators say, offsets as their source says. Output that waits to be
-committed goes with the number of the shard it belongs to: whoever inherits that puts it right.
+its share: state as its operators define it, offsets as their source defines it. Output that is not
+committed yet keeps the number of the shard it belongs to; the shard that inherits it recovers it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ from everstream.state.snapshot import ShardState
 
 @dataclass(frozen=True)
 class _Part:
-    """What one earlier shard had saved, by the names that operators have now."""
+    """What one earlier shard had saved, by the present names of its operators."""
 
     record: CheckpointRecord
     extras: Mapping[str, Any]
@@ -48,7 +48,7 @@ def load_share(
     record: CheckpointRecord,
     load: Callable[[Sequence[ObjectRef]], list[bytes]],
 ) -> dict[str, Any]:
-    """Fill the key stores with this shard's share; the extras of its operators."""
+    """Fill the key stores with this shard's share. Returns the extras of its operators."""
     state.reset()
     parts = [_loaded(part, load) for part in record.parts]
     extras: dict[str, Any] = {}
@@ -74,7 +74,8 @@ def load_share(
 def check_shares(
     manifest: EpochManifest, plan: Plan, load: Callable[[Sequence[ObjectRef]], list[bytes]]
 ) -> None:
-    """Work out the share of every shard of this plan, and keep none; ShareRefused if one has none."""
+    """Compute and discard the share of every shard of this plan; raises ShareRefused if one
+    fails."""
     for record in manifest.records.values():
         if record.parts:
             chain = ChainStages(plan, record.shard, {}, ShardState(), lambda: 0.0)
@@ -83,7 +84,7 @@ def check_shares(
 
 @contextmanager
 def _refusing(place: Place) -> Iterator[None]:
-    """What users wrote of how state or offsets are shared out may raise anything."""
+    """User code that redistributes state or offsets may raise anything."""
     try:
         yield
     except (EnvironmentFault, InternalError):
@@ -126,13 +127,13 @@ def _place(chain: ChainStages, name: str, before: int, groups: int | None) -> Pl
 
 
 def _own(plan: Plan, name: str, parts: Sequence[_Part], place: Place) -> Mapping[str, Entries]:
-    """The number of shards is what it was."""
+    """The number of shards has not changed."""
     own = [part for part in parts if part.number == place.shard and not part.record.final]
     return own[0].states.get(name, {}) if own else {}
 
 
 def _share(plan: Plan, name: str, parts: Sequence[_Part], place: Place) -> Mapping[str, Entries]:
-    """Shards that had ended are done with their state: it is nobody's."""
+    """Shards that had ended need their state no longer: it is dropped."""
     what = plan.graph.nodes[name].what
     living = {part.number: part.states.get(name, {}) for part in parts if not part.record.final}
     if not isinstance(what, Operator) or not any(living.values()):
@@ -141,7 +142,7 @@ def _share(plan: Plan, name: str, parts: Sequence[_Part], place: Place) -> Mappi
 
 
 def _output(found: Mapping[int, Any], place: Place, most: int) -> dict[str, Any]:
-    """What waits to be committed, of this shard and of those whose place it takes."""
+    """Uncommitted output of this shard and of the earlier shards that it replaces."""
     waiting = {number: extra.get("transactions", ()) for number, extra in found.items()}
     inherited = tuple(
         Inherited(number, most, waiting.get(number, ()))
@@ -165,7 +166,7 @@ def _extra(
     if node.kind is Kind.SOURCE and key == name and goes_on:
         assert isinstance(node.what, Source)
         if len(found) != place.before:
-            raise InternalError(f"'{name}' had {place.before} shards, and {len(found)} say where")
+            raise InternalError(f"'{name}' had {place.before} shards and {len(found)} offsets")
         offsets = [found[number]["offset"] for number in sorted(found)]
         extra["offset"] = node.what.redistribute(offsets, place.shards)[place.shard]
     rests = [one["rest"] for one in mine if "rest" in one]
@@ -186,8 +187,8 @@ def _living(parts: Sequence[_Part]) -> Sequence[_Part]:
 
 
 def _watermark(chain: ChainStages, extras: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Where records are read, what the slowest may still give counts. Behind that nothing is on its
-    way, so whoever has heard most has heard what holds for all."""
+    """At a source, the slowest shard determines the watermark. Downstream nothing is in flight, so
+    the highest watermark that any shard received holds for all."""
     times = [extra["watermark"] for extra in extras if "watermark" in extra]
     reads = chain.plan.graph.nodes[chain.shard.operator].kind is Kind.SOURCE
     if not times or (reads and len(times) < len(extras)):

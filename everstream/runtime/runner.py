@@ -1,8 +1,8 @@
-"""Performs a shard's instructions: everything that needs no I/O of its own.
+"""Performs the instructions of a shard that need no I/O.
 
-The runner binds the deciding `Shard` to the working `ChainStages` and outlets. Sending,
-uploading, committing and loading go out through a `EngineApi`, which Spark workers fill with sockets
-and threads and the simulator with virtual time.
+The runner binds the deciding `Shard` to the working `ChainStages` and outlets. Sending, uploading,
+committing and loading go out through an `EngineApi`, which Spark workers implement with sockets and
+threads and the simulator with virtual time.
 """
 
 import math
@@ -73,7 +73,7 @@ from everstream.state.store import ObjectRef
 
 
 class ShardRunner:
-    """One shard: decides, works, and talks to the rest of the world through its engine."""
+    """One shard: decides, works, and reaches everything else through its engine."""
 
     def __init__(
         self,
@@ -86,9 +86,10 @@ class ShardRunner:
         recovers: bool = True,
         measures: bool = True,
     ) -> None:
-        """recovers: its sinks are put right when it restores; otherwise the driver has done it.
+        """recovers: its sinks recover their output when it restores; otherwise the driver has done
+        it.
 
-        measures: it says what it has measured of itself.
+        measures: it reports its measurements.
         """
         inputs, outputs = plan.inputs[id], plan.outputs[id]
         self.cycle = plan.cycle_of(id)
@@ -136,11 +137,12 @@ class ShardRunner:
             inputs, self.chain, state, self.outlets, self.sent, engine, self.spill
         )
         self.ready_at_s = 0.0
-        """A source that had nothing to give is not asked again before this time."""
+        """A source that had no records is not asked again before this time."""
         self.caught_up = False
-        """Its source has given all there was when the run started, in a run that ends then."""
+        """Its source has emitted everything that existed when the run started, in a run that ends
+        then."""
         self.processed = 0
-        """Records that reached this shard in this process: what `--kill ...@10000` counts."""
+        """Records that reached this shard in this process: the count for `--kill ...@10000`."""
         self.dropped = 0
         """Frames of zombies that were dropped."""
         self.use = TimeUse() if measures else NoUse()
@@ -149,14 +151,14 @@ class ShardRunner:
         """The last step."""
         self._alignment = Alignment()
         self._untold: Tuning | None = None
-        """Settings that the operators have not been told of."""
+        """Settings that have not been passed to the operators."""
         self._end_unsaved = False
         """All input has ended, and the last checkpoint has not been taken."""
 
     # Commands of the coordinator.
 
     def on_command(self, command: Command) -> None:
-        """Obey; what concerns the worker as a whole is for the worker."""
+        """Obey. Commands for the worker as a whole are left to the worker."""
         match command:
             case Restore():
                 self._perform(self.shard.on_restore(command))
@@ -190,7 +192,8 @@ class ShardRunner:
         instructions = self.shard.on_recover(command)
         try:
             if self.shard.id not in command.records:
-                # Also if its log cannot be read: nothing reaches those who go back before they are.
+                # Also if its log cannot be read: nothing reaches shards that roll back before they
+                # are ready.
                 self._perform([one for one in instructions if isinstance(one, Cut)])
                 instructions = [one for one in instructions if not isinstance(one, Cut)]
                 self.sent.find()
@@ -212,11 +215,11 @@ class ShardRunner:
         self._save_the_end()
 
     def _on_probe(self, command: Probe) -> None:
-        """Is anything left to do here, seen from the other shards of the cycle?"""
+        """Report whether anything is left to do here, to the other shards of the cycle."""
         cycle = self._everybody if command.cycle == EVERYBODY else self.cycle
         if command.cycle in (EVERYBODY, self._cycle_number):
             waits = not all(outlet.idle for outlet in self.outlets.values())
-            if command.cycle != EVERYBODY:  # then it is paused, and gives out nothing
+            if command.cycle != EVERYBODY:  # then it is paused, and emits nothing
                 waits |= self.chain.started and bool(self.chain.head.rest)
             self.engine.tell(self.shard.census(command, cycle, waits))
 
@@ -229,7 +232,7 @@ class ShardRunner:
     # Everything else that happens to a shard.
 
     def on_tick(self, now_s: float) -> None:
-        # A shard's own timer waits for its last capture: another would hold all of it once more.
+        # A shard's timer waits for its last capture: another would hold all of the state again.
         if not self._snapshots.saving:
             self._perform(self.shard.on_tick(now_s))
 
@@ -252,7 +255,7 @@ class ShardRunner:
             outlet.grant(channel, frames)
             outlet.wish(channel, most)
             if self.sent.log is not None and self.shard.status is Status.STOPPED:
-                return  # what waits is in the checkpoint it stopped with; sending it is for later
+                return  # the queue is in its last checkpoint, and is sent after a restore
             self._guarded(outlet.pump)
             self._save_the_end()
 
@@ -267,7 +270,7 @@ class ShardRunner:
         self._perform(self.shard.on_durable(upload.generation, record))
 
     def on_upload_failed(self, upload: Upload, error: BaseException) -> None:
-        """An upload failed: without room or connection we go on; anything else is an error."""
+        """An upload failed. Without room or connection we continue; anything else is an error."""
         if upload.generation != self.shard.generation:
             return
         if isinstance(error, EnvironmentFault | OSError):
@@ -295,7 +298,7 @@ class ShardRunner:
             self._perform(self.shard.on_failure(self.chain.explain(error, sink)))
 
     def fail(self, error: EverstreamError) -> None:
-        """The engine cannot go on with this shard; the same would come of the same work again."""
+        """The engine cannot continue with this shard; a retry would fail in the same way."""
         error.will_recur = True
         self._perform(self.shard.on_failure(error))
 
@@ -328,16 +331,17 @@ class ShardRunner:
 
     @property
     def saving(self) -> bool:
-        """Whether a large capture is not whole: call `save_slice` between two steps, or while idle."""
+        """Whether a large capture is incomplete: call `save_slice` between two steps, or while
+        idle."""
         return self._snapshots.saving and self.shard.status is not Status.FAILED
 
     def save_slice(self) -> None:
-        """Save some more of the state as it was captured, for some milliseconds."""
+        """Save some more of the captured state, for some milliseconds."""
         self._guarded(self._snapshots.save_slice)
         self._upload()
 
     def on_tune(self, tuning: Tuning) -> None:
-        """Settings have been changed: heeded with the next step, so also by a source that waits."""
+        """Settings have changed: they apply from the next step, also for a source that waits."""
         self._untold = tuning
         self.ready_at_s = 0.0
 
@@ -399,7 +403,7 @@ class ShardRunner:
                 return
 
     def _guarded(self, work: Callable[..., None], *arguments: Any) -> None:
-        """User code runs in here: what it raises ends this shard, not the worker."""
+        """User code runs in here: an error ends this shard, not the worker."""
         try:
             work(*arguments)
         except BaseException as error:  # it may even exit, or cancel itself
@@ -422,8 +426,8 @@ class ShardRunner:
     def _save_the_end(self) -> None:
         """Take the last checkpoint once nothing waits that would be sent after it.
 
-        Nobody else's checkpoint could ever agree with one from before: this shard takes no more.
-        Without a log that does not matter, because everybody goes back together.
+        No other checkpoint could ever agree with an earlier one, because this shard takes no more.
+        Without a log that does not matter, because all shards roll back together.
         """
         waits = self.sent.log is not None and not all(o.idle for o in self.outlets.values())
         if self._end_unsaved and not waits:
@@ -444,7 +448,7 @@ class ShardRunner:
             self.engine.upload(upload)
 
     def _open_again(self) -> None:
-        """Everybody is back: send those who have gone back what they have not seen."""
+        """All shards are ready: send those that rolled back the frames they have not received."""
         for channel, again in self.sent.asked():
             self.chain.meter.replayed += sum(frame.records for frame in again)
             self.outlets[channel.edge].open(channel, again)
@@ -484,7 +488,7 @@ class ShardRunner:
         return self._is_ready(now_s) and self._has_room()
 
     def may_step(self, now_s: float) -> bool:
-        """The same, and if it cannot it is noted what it waits for."""
+        """The same; if it cannot step, the reason is recorded."""
         if not self._is_ready(now_s):
             self.use.rests(now_s, blocked=False)
         elif not self._has_room():
@@ -497,36 +501,36 @@ class ShardRunner:
         if not self.shard.works:
             return False
         if self.shard.paused and self.chain.head.reader is not None:
-            return False  # what it has read and not given out is part of its checkpoint
+            return False  # records that it has read and not emitted are part of its checkpoint
         return now_s >= self.ready_at_s or self._timer_due()
 
     def _has_room(self) -> bool:
         return all(outlet.idle or outlet.feedback for outlet in self.outlets.values())
 
     def timer_in_s(self) -> float:
-        """How long until an operator can be called that wants to be; for ever if none does."""
+        """The time until the next operator wants to be called; infinite if none does."""
         timer_at_s = self.chain.timer_at_s
         if timer_at_s == math.inf or self.shard.paused or not self.can_step(math.inf):
             return math.inf
         return timer_at_s - self.chain.now_s()
 
-    # How much.
+    # Sizes.
 
     def _most(self) -> int:
-        """Records the next step may have: for its own sake, and for those behind."""
+        """Records the next step may have: for its own sake, and for downstream shards."""
         if not self._wishes:
             return UNLIMITED
         return self._for_those_behind(self.pace.take())
 
     def _wished(self) -> int:
-        """The size of frames this shard wants; 0 if it takes them as they come."""
+        """The size of frames this shard wants; 0 for any size."""
         if not self._wishes:
             return 0
         wished = self._for_those_behind(self.pace.fits)
         return wished if wished < UNLIMITED else 0
 
     def _for_those_behind(self, most: int) -> int:
-        """So many records, or fewer if somebody behind wants fewer."""
+        """This many records, or fewer if a downstream shard wants fewer."""
         for outlet in self.outlets.values():
             if outlet.most < most:
                 most = outlet.most
@@ -610,7 +614,7 @@ class ShardRunner:
     # Output.
 
     def _flush(self, ordinal: int, records: int) -> None:
-        """A step of so many records is over: its output leaves as frames with this ordinal."""
+        """A step of `records` records is over: its output leaves as frames with this ordinal."""
         self.shard.born_s = self.chain.moment.born_s
         for outlet in self.outlets.values():
             outlet.flush(ordinal, records)

@@ -1,8 +1,8 @@
-"""Whether a pipeline can be sent to the processes that run it, and if not, what is in the way.
+"""Checks whether a pipeline can be sent to its workers, and if not, finds what prevents it.
 
-Operators travel as pickles, with all that their functions refer to. What cannot be pickled (a lock,
-a connection, an open file) is often three levels down, and the error of the pickler names only its
-type. So it is looked for here, and named by the way that leads to it.
+Operators are sent as pickles, with everything their functions refer to. An object that cannot be
+pickled (a lock, a connection, an open file) is often three levels down, and the pickler's error
+names only its type. So this module finds it, and names the path that leads to it.
 """
 
 import functools
@@ -17,13 +17,13 @@ from everstream.pipeline.graph import Graph
 
 DEEPEST = 8
 MADE_THERE = (
-    "Make it where it is used: in on_start of an operator class, in open of a source or sink, or "
+    "Create it where it is used: in on_start of an operator class, in open of a source or sink, or "
     "inside the function."
 )
 
 
 def check_sendable(graph: Graph) -> None:
-    """Raise a GraphError that names the operator and what of it cannot be sent."""
+    """Raise a GraphError that names the operator and the part of it that cannot be sent."""
     for node in graph.nodes.values():
         for part in (node.what, node.dead_letters):
             _check(node.name, part)
@@ -37,7 +37,7 @@ def _check(operator: str, part: Any) -> None:
         return
     way, found = _culprit(part, (), DEEPEST)
     where = " of ".join(reversed(way)) if way else f"the {type(part).__name__} itself"
-    # The pickler's words for the thing itself are shorter than those for all around it.
+    # The pickler's message for the object alone is shorter than that for everything around it.
     reason = _refusal(found) or error
     raise GraphError(
         operator,
@@ -48,14 +48,14 @@ def _check(operator: str, part: Any) -> None:
 
 
 class _Nowhere:
-    """A file that keeps nothing: large operators are not copied only to be looked at."""
+    """A file that keeps nothing, so that large operators are not copied for the check."""
 
     def write(self, data: Any) -> int:
         return len(data)
 
 
 def _refusal(thing: Any) -> Exception | None:
-    """What the pickler says against this."""
+    """The pickler's error for this, if any."""
     try:
         cloudpickle.dump(thing, _Nowhere())
     except Exception as error:  # pickling runs whatever __reduce__ and __getstate__ do
@@ -64,7 +64,7 @@ def _refusal(thing: Any) -> Exception | None:
 
 
 def _culprit(thing: Any, way: tuple[str, ...], deeper: int) -> tuple[tuple[str, ...], Any]:
-    """The innermost part that cannot be pickled, and the way to it, the outermost step first."""
+    """The innermost part that cannot be pickled, and the path to it, the outermost step first."""
     for step, part in _parts(thing) if deeper else ():
         if _refusal(part) is not None:
             return _culprit(part, (*way, step), deeper - 1)
@@ -72,7 +72,7 @@ def _culprit(thing: Any, way: tuple[str, ...], deeper: int) -> tuple[tuple[str, 
 
 
 def _parts(thing: Any) -> Iterator[tuple[str, Any]]:
-    """What goes with this when it is pickled, each part with its name."""
+    """What is pickled along with this, each part with its name."""
     if isinstance(thing, types.FunctionType):
         yield from _parts_of_function(thing)
     elif isinstance(thing, types.MethodType):

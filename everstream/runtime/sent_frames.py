@@ -1,9 +1,9 @@
 """What a shard has sent, and replays to receivers that roll back.
 
 `SentFrames` binds a shard's message log to its outlets. When receivers roll back, or the shard itself
-does, frames are requested from it: they are read at once, while there is still time to report that they
-cannot be, and sent when all shards are restored. Without a log all shards roll back together and nothing
-is replayed. `SourceLog` is the log of a source shard that reads its records again instead.
+does, frames are requested from it. They are read at once, while an unreadable log can still be
+reported, and sent when all shards are restored. Without a log all shards roll back together and
+nothing is replayed. `SourceLog` is the log of a source shard that reads its records again instead.
 """
 
 import pickle
@@ -34,20 +34,24 @@ from everstream.state.objects import ObjectRef
 from everstream.state.saved import dumps
 from everstream.state.snapshot import ShardState
 
-# A log for source shards that holds no records: the source is its own log. What a source gave at an
-# offset it gives again, and stages without state, randomness or clock make the same frames of it. So
-# instead of a frame's bytes its offset is logged, and which records of the batch it was made of: some
+# A log for source shards that holds no records: the source serves as the log. A source emits the
+# same
+# records at an offset again, and stages without state, randomness or clock make the same frames of
+# them.
+# So instead of a frame's bytes its offset is logged, and which records of the batch it was made of:
+# some
 # ten bytes. A frame that is requested again is read again. The plan decides whether that is sound for
 # a shard (`reads_again`); for all others the bytes themselves are logged.
 _BYTES = b"bytes".ljust(64)
 _PLACE = b"place"
-"""What a logged payload is; as long as a boundary, so that Arrow data behind it stays aligned."""
+"""The kind of a logged payload; as long as a boundary, so that Arrow data behind it stays
+aligned."""
 _PART = struct.Struct("<IQQ")
-"""The how-manieth frame, made of the records of the batch from where on, and how many."""
+"""The index of the frame, the first record of the batch it was made of, and how many."""
 
 
 def reads_again(plan: Plan, shard: ShardId) -> bool:
-    """Whether this shard is a source whose output can be had again by reading."""
+    """Whether this shard is a source whose output can be reproduced by reading again."""
     nodes = [plan.graph.nodes[name] for name in plan.chains[shard.operator].operators]
     source, others = nodes[0].what, [node.what for node in nodes[1:]]
     return (
@@ -68,7 +72,7 @@ def _routes_by_columns(plan: Plan, edge: int) -> bool:
 
 
 class SourceLog(DurableLog):
-    """Logs where each frame was read. The runner says so before each step, in `origin`."""
+    """Logs where each frame was read. The runner sets that before each step."""
 
     def __init__(
         self,
@@ -83,11 +87,12 @@ class SourceLog(DurableLog):
         self._count: dict[ChannelId, int] = {}
 
     def reading_at(self, offset: Any) -> None:
-        """What is appended from now on was read at this offset."""
+        """Frames appended from now on were read at this offset."""
         self._origin = dumps(offset)
 
     def forwarding(self, start: int, records: int) -> None:
-        """What is appended from now on was made of so many records of the batch, from `start` on."""
+        """Frames appended from now on were made of `records` records of the batch, from `start`
+        on."""
         self._part = (start, records)
         self._count = {}
 
@@ -96,7 +101,7 @@ class SourceLog(DurableLog):
             super().append(frame)
             return
         if self._origin is None:
-            # It waited in the checkpoint we went back to: nobody here knows where it was read.
+            # It waited in the checkpoint we rolled back to: its offset is unknown here.
             logged = _BYTES + bytes(frame.payload.encoded)
         else:
             index = self._count.get(frame.channel, 0)
@@ -122,7 +127,7 @@ class SourceLog(DurableLog):
 
 
 class _ReadAgain:
-    """The shard's stages a second time, with a reader of their own."""
+    """A second instance of the shard's stages, with a separate reader."""
 
     def __init__(self, plan: Plan, shard: ShardId) -> None:
         self._plan = plan
@@ -145,8 +150,8 @@ class _ReadAgain:
         parts = self._parts(place.channel)
         if index >= len(parts) or len(parts[index]) != place.records:
             raise CorruptObject(
-                f"the source of {place.channel} does not give again what it gave before: "
-                f"{place.records} records were sent and cannot be found."
+                f"the source of {place.channel} does not return the records that it returned "
+                f"before: {place.records} records were sent and cannot be found."
             )
         return replace(place, payload=BatchPayload(parts[index]))
 
@@ -158,7 +163,7 @@ class _ReadAgain:
         reader.seek(pickle.loads(origin))
         batch = self._chain.read()
         if isinstance(batch, EndOfStream | None) or len(batch) < start + records:
-            raise CorruptObject("a source has nothing where it gave records before.")
+            raise CorruptObject("a source has no records at an offset where it had some before.")
         self._chain.forward(batch[start : start + records])
 
     def _parts(self, channel: ChannelId) -> list[Batch]:
@@ -176,7 +181,7 @@ class _ReadAgain:
 
 
 class _Catch:
-    """Stands where an outlet stands, and keeps what falls into it."""
+    """Takes the place of an outlet, and keeps what it receives."""
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
@@ -189,7 +194,7 @@ class _Catch:
 
 
 class SentFrames:
-    """One shard's memory of what it sent."""
+    """One shard's record of what it sent."""
 
     def __init__(self, plan: Plan, shard: ShardId, scheme: Scheme, engine: EngineApi) -> None:
         self.shard = shard
@@ -201,18 +206,18 @@ class SentFrames:
             self.log = log_of(scheme.log, shard, self.outputs, engine.load)
         self._save_segment = engine.save_segment
         self._asked_for: dict[ChannelId, int] = {}
-        """Channels to be opened again -> what their receivers have seen."""
+        """Channels to be opened again -> the position that their receivers have reached."""
         self._found: dict[ChannelId, list[Frame]] = {}
-        """What is sent there again then."""
+        """The frames to send there again."""
 
     @property
     def size_bytes(self) -> int | None:
-        """Of all that the log keeps."""
+        """The size of everything the log keeps."""
         return 0 if self.log is None else self.log.size_bytes
 
     @property
     def append(self) -> Callable[[Frame], None] | None:
-        """What an outlet tells of every frame it sends."""
+        """The callback of an outlet for every frame it sends."""
         return None if self.log is None else self._append
 
     def _append(self, frame: Frame) -> None:
@@ -223,7 +228,7 @@ class SentFrames:
             self._save_segment(full)
 
     def before_reading(self, reader: Reader) -> None:
-        """A source is about to read: a log of offsets wants to know where."""
+        """A source is about to read: a log of offsets needs to know where."""
         if isinstance(self.log, SourceLog):
             self.log.reading_at(reader.offset)
 
@@ -237,12 +242,12 @@ class SentFrames:
         return () if self.log is None else self.log.seal()
 
     def prune(self, received: Mapping[str, int]) -> None:
-        """Nobody will ask for what was received before these positions."""
+        """Frames received before these positions will not be requested."""
         if self.log is not None:
             self.log.prune(received)
 
     def ask(self, command: Recover) -> None:
-        """Note which channels will want frames again."""
+        """Record which channels will request frames again."""
         goes_back = self.shard in command.records
         if goes_back:
             self._asked_for = {}
@@ -251,19 +256,19 @@ class SentFrames:
                 self._asked_for[channel] = command.received[str(channel)]
 
     def find(self) -> None:
-        """Read what was asked for; raises CorruptObject if it cannot be read."""
+        """Read the requested frames; raises CorruptObject if they cannot be read."""
         if self.log is not None:
             self._found = {c: self.log.after(c, seen) for c, seen in self._asked_for.items()}
 
     def asked(self) -> list[tuple[ChannelId, list[Frame]]]:
-        """The channels to open now, with what to send there first."""
+        """The channels to open now, with the frames to send there first."""
         asked_for, self._asked_for = self._asked_for, {}
         found, self._found = self._found, {}
         channels = []
         for channel, seen in asked_for.items():
             again = found.get(channel, [])
             if self.log is not None:
-                # And what has been sent since.
+                # And frames that have been sent since.
                 again = again + self.log.after(channel, again[-1].sequence if again else seen)
             channels.append((channel, again))
         return channels
@@ -274,7 +279,7 @@ class SentFrames:
         record: CheckpointRecord | None,
         outlets: Mapping[int, Outlet],
     ) -> None:
-        """The log is as it was at the checkpoint; nothing leaves before everybody is back."""
+        """Restore the log as of the checkpoint; nothing is sent before all shards are ready."""
         if self.log is None:
             return
         sent = {c: record.sent.get(str(c), 0) if record else 0 for c in self.outputs}

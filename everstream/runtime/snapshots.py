@@ -1,10 +1,10 @@
-"""A shard's checkpoints: how one is taken, and how one is gone back to.
+"""A shard's checkpoints: how to take one, and how to restore one.
 
 A checkpoint is taken in one step, between two pieces of work: sinks close their transactions, the
-key stores are captured, the log is sealed. What comes of it is an `Upload`, which shares nothing
-with the shard that it still changes. Where frames that are still to arrive belong to it, it stays
-open until the last of them has come. And where a store is large it waits until that has been saved,
-in slices between later pieces of work.
+key stores are captured, the log is sealed. The result is an `Upload`, which shares nothing with the
+shard that it still changes. If frames that are still to arrive belong to it, it stays open until
+the last of them has come. And if a store is large, it waits until that has been saved, in slices
+between later pieces of work.
 """
 
 from collections import deque
@@ -53,8 +53,8 @@ class Snapshots:
         self._open: tuple[Upload, ChannelState] | None = None
         """A checkpoint that waits for frames that belong to it."""
         self._closed: deque[Upload] = deque()
-        """Checkpoints that are to be uploaded, in their order: a later one may need what an
-        earlier one brings to the store."""
+        """Checkpoints to be uploaded, in order: a later one may need objects that an earlier one
+        puts into the store."""
 
     def take(
         self,
@@ -63,10 +63,10 @@ class Snapshots:
         generation: Generation,
         waiting: Iterable[Frame],
     ) -> None:
-        """The state of this instant; it stays open if frames that are to come belong to it."""
+        """Capture the state of this instant; it stays open if frames to come belong to it."""
         began_s = self._engine.clock_s()
         if self._open is not None:
-            # Its epoch was given up, otherwise no other would have begun.
+            # Its epoch was aborted, otherwise no other would have begun.
             self._state.mark_failed(self._open[0].capture)
             self._open = None
         extras = self._chain.prepare(record.number)
@@ -97,7 +97,7 @@ class Snapshots:
             self._closed.append(upload)
 
     def _channel_state(self) -> ChannelState:
-        # Half of it, as one that is being uploaded is in memory, too.
+        # Half of it, because one that is being uploaded is in memory, too.
         most_bytes = self._space.memory_bytes // 2
         return ChannelState(spill=Spill(self._space, self._inputs), most_bytes=most_bytes)
 
@@ -111,7 +111,7 @@ class Snapshots:
         self._state.save_slice(self._engine.clock_s)
 
     def ready(self) -> Iterator[Upload]:
-        """Those that can be uploaded now."""
+        """The checkpoints that can be uploaded now."""
         while self._closed and self._closed[0].capture.whole:
             yield self._closed.popleft()
 
@@ -121,14 +121,14 @@ class Snapshots:
         self._open[1].add(frame)
 
     def close(self, aligned_s: float) -> None:
-        """No more frames belong to the open checkpoint, which stayed open for so long."""
+        """No more frames belong to the open checkpoint, which was aligning for this long."""
         assert self._open is not None
         (upload, channels), self._open = self._open, None
         upload.record = replace(upload.record, aligned_s=aligned_s, holds_frames=bool(channels))
         self._closed.append(upload)
 
     def saved(self, upload: Upload, ref: ObjectRef, upload_s: float) -> CheckpointRecord:
-        """A checkpoint is durable: its record, with all it takes to go back to it."""
+        """A checkpoint is durable. Returns its record, with everything needed to restore it."""
         chain = self._state.mark_durable(upload.capture, ref)
         return replace(
             upload.record,
@@ -145,7 +145,8 @@ class Snapshots:
         self._state.mark_failed(upload.capture)
 
     def restore(self, order: LoadState) -> Mapping[ChannelId, Sequence[Frame]]:
-        """Go back; the frames that wait at the inputs. Raises CorruptObject if it cannot."""
+        """Roll back. Returns the frames that wait at the inputs. Raises CorruptObject if it
+        cannot."""
         self._open = None
         self._closed.clear()
         for outlet in self._outlets.values():
@@ -181,7 +182,7 @@ def load_state(
     records: Sequence[CheckpointRecord],
     load: Callable[[Sequence[ObjectRef]], list[bytes]],
 ) -> dict[str, Any]:
-    """Fill the key stores; the extras (offsets, transactions) of this chain's operators.
+    """Fill the key stores. Returns the extras (offsets, transactions) of this chain's operators.
 
     Usually one record holds everything. After a change of the graph the operators' state is
     gathered, by their names, from the records they were in; the next capture is full then.

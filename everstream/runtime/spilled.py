@@ -1,10 +1,10 @@
-"""Frames that wait on the local disk, because there are more of them than memory is for.
+"""Frames that wait on the local disk, because they do not fit into memory.
 
 They are written in segments, as the bytes that would be sent, to files without names
-(`state/storage/unnamed.py`), which go with the last who wants something of them.
+(`state/storage/unnamed.py`), which disappear with their last user.
 
-A segment never changes. A checkpoint that has one puts it into the store as an object of its own, once,
-however many checkpoints name it, and nobody needs all segments in memory to do so.
+A segment never changes. A checkpoint that contains one puts it into the store as a separate object,
+once, however many checkpoints name it. That never needs all segments in memory.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,24 +21,24 @@ from everstream.state.saved import Saved
 from everstream.state.storage.unnamed import Piece, UnnamedFile, UnnamedFiles
 
 MEMORY_BYTES: Final = 32 << 20
-"""What may wait in memory at one feedback edge of a shard, or of frames for one checkpoint."""
+"""How much may wait in memory at one feedback edge of a shard, or of frames for one checkpoint."""
 LEAST_BYTES: Final = 4 << 20
-"""What each channel of an edge may have of it, however many there are: tiny segments cost too much."""
+"""The least that each channel of an edge may have of it: tiny segments cost too much."""
 FRAME_BYTES: Final = 256
-"""What a frame that waits takes besides its records."""
+"""The size of a waiting frame besides its records."""
 
 
 class Spilled(Saved, word="spilled-frames"):
     """A segment: on the local disk, in the store, or in both."""
 
     _piece: Piece | None = None
-    """None as it comes out of a snapshot, before it is fetched."""
+    """None after loading from a snapshot, until it is fetched."""
     _object: tuple[str, int, str] | None = None
 
     def __init__(self, piece: Piece, length: int, ref: ObjectRef | None = None) -> None:
         self._piece = piece
         self.length = length
-        """How many frames."""
+        """The number of frames."""
         if ref is not None:
             self._object = (ref.name, ref.size_bytes, ref.checksum)
 
@@ -49,7 +49,7 @@ class Spilled(Saved, word="spilled-frames"):
 
     @property
     def ref(self) -> ObjectRef | None:
-        """Once it is in the store."""
+        """Set once it is in the store."""
         return None if self._object is None else ObjectRef(*self._object)
 
     @property
@@ -57,7 +57,8 @@ class Spilled(Saved, word="spilled-frames"):
         return self._here.size_bytes
 
     def save(self, put: Callable[[str, Any], ObjectRef], name: str) -> int:
-        """Put it into the store, if nobody has; the bytes that took. May run on another thread."""
+        """Put it into the store unless that is done; returns the bytes. May run on another
+        thread."""
         if self._object is not None:
             return 0
         ref = put(name, self._here.read())
@@ -65,14 +66,15 @@ class Spilled(Saved, word="spilled-frames"):
         return ref.size_bytes
 
     def frames(self, channels: Sequence[ChannelId]) -> Iterator[Frame]:
-        """All of them, in memory. Each has its own, so that nobody who keeps one keeps all."""
+        """All frames, in memory. Each has separate memory, so that keeping one does not keep
+        all."""
         for frame in decode_segment(self._here.read(), channels):
             if frame.payload is not None:
                 frame.payload = BatchPayload(encoded=bytes(frame.payload.encoded))
             yield frame
 
     def headers(self, channels: Sequence[ChannelId]) -> Iterator[Frame]:
-        """The frames, with payloads that stay on disk until somebody looks at them."""
+        """The frames, with payloads that stay on disk until they are used."""
         here = self._here
         for frame, at, size_bytes in frames_in(here.read(), channels):
             if size_bytes is not None:
@@ -87,7 +89,7 @@ class Spilled(Saved, word="spilled-frames"):
 
 
 class _PayloadOnDisk:
-    """Read whenever it is wanted, and kept by nobody but who wants it."""
+    """Read from disk at each use, and not cached."""
 
     __slots__ = ("_at", "_batch", "_file", "_size_bytes")
 
@@ -109,7 +111,7 @@ class _PayloadOnDisk:
 
 
 class SpillSpace:
-    """All that one shard spills."""
+    """The spilled frames of one shard."""
 
     def __init__(
         self,
@@ -117,7 +119,7 @@ class SpillSpace:
         load: Callable[[Sequence[ObjectRef]], list[bytes]],
         whose: str = "a shard",
     ) -> None:
-        """folder: on the local disk; the system's temporary one if it is not there."""
+        """folder: on the local disk; the system's temporary folder if it does not exist."""
         self.folder = folder
         self.load = load
         self.whose = whose
@@ -125,7 +127,7 @@ class SpillSpace:
         self.written_bytes = 0
 
     def share_bytes(self, queues: int) -> int:
-        """What each of so many queues may have in memory."""
+        """How much each of this many queues may have in memory."""
         return max(self.memory_bytes // queues, min(self.memory_bytes, LEAST_BYTES))
 
 
@@ -138,15 +140,16 @@ class Spill:
         self._files = UnnamedFiles(space.folder, f"records that wait at {space.whose}")
 
     def write(self, frames: Sequence[Frame]) -> Spilled:
-        """A segment of these; an EnvironmentFault that says what to do if there is no room."""
+        """A segment of these; raises an EnvironmentFault with the fix if there is no room."""
         return Spilled(self._write(encode_segment(frames, self.channels)), len(frames))
 
     def fetch(self, saved: Spilled) -> Spilled:
-        """A segment of a checkpoint, here. Raises CorruptObject if it is not whole in the store."""
+        """Fetch a segment of a checkpoint. Raises CorruptObject if it is incomplete in the
+        store."""
         ref = saved.ref
         assert ref is not None
         [data] = self._space.load([ref])
-        # What cannot be read is told now, while there are older checkpoints to go back to.
+        # Report unreadable data now, while there are older checkpoints to fall back to.
         length = sum(1 for _ in frames_in(data, self.channels))
         return Spilled(self._write([data]), length, ref)
 
@@ -154,7 +157,7 @@ class Spill:
         return spilled.frames(self.channels)
 
     def let_go(self) -> None:
-        """Nothing is wanted any more of what was written."""
+        """Nothing that was written is needed any more."""
         self._files.let_go()
 
     def _write(self, data: Sequence[Any]) -> Piece:

@@ -18,12 +18,12 @@ from everstream.runtime.payload import BatchPayload
 
 
 class PendingBatch:
-    """One source shard's batch under way."""
+    """The batch that a source shard has read and not fully emitted."""
 
     def __init__(self, saved: bytes | None = None) -> None:
         self._batch: Batch = BatchPayload(encoded=saved).batch if saved is not None else []
         self.start = 0
-        """Records of the batch that were taken."""
+        """How many records of the batch were taken."""
 
     def __bool__(self) -> bool:
         return self.start < len(self._batch)
@@ -33,7 +33,7 @@ class PendingBatch:
         self._batch, self.start = batch, 0
 
     def take(self, most: int) -> Batch:
-        """The next part, of at most so many records."""
+        """The next part, of at most `most` records."""
         batch, start = self._batch, self.start
         left = len(batch) - start
         if left <= most:
@@ -48,7 +48,8 @@ class PendingBatch:
 
 @dataclass(frozen=True)
 class Inherited:
-    """Output of an earlier shard of a sink, when there were so many, for one that takes its place."""
+    """Output of an earlier shard of a sink, with the number of shards then, for the shard that
+    replaces it."""
 
     shard: int
     shards: int
@@ -62,13 +63,13 @@ class Stage:
     name: str
     ctx: Context
     number: int = 0
-    """Its place in the chain."""
+    """Its index in the chain."""
     operator: Operator | None = None
     reader: Reader | None = None
     writer: Writer | None = None
     targets: dict[str, list["Stage | Outlet"]] = field(default_factory=dict)
     keyings: dict[str, Keying] = field(default_factory=dict)
-    """Input -> its keys, where nobody before this stage has seen to it that each record has one."""
+    """Input -> its keys, where no earlier stage has ensured that each record has one."""
     records_in: int = 0
     records_out: int = 0
     pending: list[Committable] = field(default_factory=list)
@@ -76,16 +77,16 @@ class Stage:
     unpersisted: list[Persisting] = field(default_factory=list)
     """Those whose records may not be durable yet."""
     offsets: list[tuple[int, Any]] = field(default_factory=list)
-    """A source's: checkpoint, offset, of those that may become stable."""
+    """Of a source: checkpoint and offset, for checkpoints that may become stable."""
     stable_offsets: list[Any] = field(default_factory=list)
-    """The offsets of the stable checkpoints one can still go back to, oldest first."""
+    """The offsets of the stable checkpoints that the run can still roll back to, oldest first."""
     rest: PendingBatch = field(default_factory=PendingBatch)
-    """A source's: what was read and is not processed."""
+    """Of a source: records that were read and are not processed."""
     dead_letters: "Stage | None" = None
     judged_behind: bool = False
-    """Whether an operator behind it, in this chain, looks at what records are judged by."""
+    """Whether a later operator of this chain looks at the watermarks that records are judged by."""
     passed: int = NO_WATERMARK
-    """The watermark that was passed on to those behind."""
+    """The watermark that was passed on downstream."""
 
     def note_stable(self, checkpoint: int) -> None:
         """Let the source forget what no kept checkpoint needs."""

@@ -1,8 +1,8 @@
 """Blobs: named bytes in a folder, on a local disk or any other filesystem fsspec knows.
 
-A blob is whole or not there. `write` replaces; `create` lets exactly one of several creators
-win, which is what the order of manifests rests on. Whatever goes wrong underneath becomes a
-StoreError that names the path and says what to do.
+A blob is complete or absent. `write` replaces; `create` lets exactly one of several creators win,
+which the order of manifests depends on. Every error underneath becomes a StoreError that names the
+path and the fix.
 """
 
 import builtins
@@ -27,15 +27,15 @@ class Blobs(Protocol):
     """Named bytes. Paths are relative, with forward slashes."""
 
     def write(self, path: str, data: Data) -> None:
-        """Put these bytes there, replacing what was there; nobody ever sees half of them."""
+        """Put these bytes there, replacing existing ones; a reader never sees half of them."""
 
     def write_summed(self, path: str, data: Data) -> str:
-        """Like `write`, to the path with a dot and the data's checksum; gives the checksum."""
+        """Like `write`, to the path with a dot and the data's checksum. Returns the checksum."""
 
     def create(self, path: str, data: bytes) -> None:
-        """Put these bytes there if nothing is there, else raise FileExistsError.
+        """Put these bytes there if the path is free, else raise FileExistsError.
 
-        NotStored means that they are not there; after any other error they may be, or come later.
+        NotStored means that they are not there; after any other error they may be, or appear later.
         """
 
     def read(self, path: str) -> bytes:
@@ -48,7 +48,7 @@ class Blobs(Protocol):
         """Remove a blob; harmless if it is not there."""
 
     def clean(self) -> None:
-        """Remove what dead writers left behind."""
+        """Remove files left behind by dead writers."""
 
 
 class FsspecBlobs:
@@ -122,7 +122,7 @@ class FsspecBlobs:
 
 @contextmanager
 def store_errors(what: str, passing: tuple[type[OSError], ...] = ()) -> Iterator[None]:
-    """Whatever is raised in here becomes a StoreError that says what could not be done, and why.
+    """Turn every error into a StoreError that names the failed operation and the cause.
 
     Libraries of object stores raise errors of many kinds, most of which are no OSError.
     """
@@ -138,7 +138,7 @@ def store_errors(what: str, passing: tuple[type[OSError], ...] = ()) -> Iterator
         raise kind(f"cannot {what}: {why}. {_advice(error)}") from error
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
-    except BaseException as error:  # a cancelled request, say, is no Exception
+    except BaseException as error:  # a cancelled request, for example, is no Exception
         cause = f"{type(error).__module__}.{type(error).__qualname__}: {said(error)}"
         raise StoreError(f"cannot {what}: {cause}. {_REACHABLE}") from error
 
@@ -150,13 +150,19 @@ def _reopen(url: str, options: dict[str, Any]) -> FsspecBlobs:
 def _advice(error: OSError) -> str:
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
-            return "Free some space or put the store on a larger disk; then start again: the last checkpoint is whole."
+            return (
+                "Free some space or put the store on a larger disk; then start again: the last "
+                "checkpoint is complete."
+            )
         case errno.EACCES | errno.EPERM | errno.EROFS:
-            return "Let this user write there, or choose another store. Its filesystem must allow hard links."
+            return (
+                "Grant this user write access, or choose another store. Its filesystem must allow "
+                "hard links."
+            )
         case errno.ENOTSUP | errno.ENOSYS | errno.EMLINK:
             return "This filesystem has no hard links: put the store on one that has."
         case errno.ENOTDIR | errno.EISDIR | errno.EEXIST:
-            return "A file stands where a folder should be: choose another store or move the file."
+            return "A file is in the place of a folder: choose another store or move the file."
         case errno.ENAMETOOLONG:
             return "Give the operator or the pipeline a shorter name."
         case errno.EMFILE | errno.ENFILE:
@@ -191,11 +197,11 @@ class _Remote:
         except FileExistsError:
             raise
         except Exception as error:
-            # Stores refuse in many words (412, 409, EINVAL). What is there tells what was meant.
+            # Stores refuse in many words (412, 409, EINVAL). Reading the object back tells why.
             try:
                 there = self.read(path)
             except Exception:
-                raise error from None  # nothing is there, or nobody can tell
+                raise error from None  # nothing is there, or it cannot be read
             if there != data:
                 raise FileExistsError(path) from error
 
@@ -230,7 +236,7 @@ IDENTITY: Final = "identity"
 
 
 def identity_of(url: str) -> str:
-    """The same for ever; made when somebody asks for the first time."""
+    """The permanent identity of a store; created at the first request."""
     blobs = FsspecBlobs(url)
     with suppress(FileNotFoundError):
         return blobs.read(IDENTITY).decode(errors="replace")

@@ -1,8 +1,8 @@
-"""The canonical form of a key: what state is kept under, and what says which shard a key belongs to.
+"""The canonical form of a key: state is kept under it, and it determines the shard of a key.
 
-Two keys are one key where Python says that they are equal and hash equally: 1, 1.0, True,
-`np.int64(1)` and `Decimal(1)` are. To this comes one rule of our own: every NaN is one key, as in
-PostgreSQL and in Polars' `group_by`, although Python finds no NaN equal to any other.
+Two keys are one key if they are equal and hash equally in Python: 1, 1.0, True, `np.int64(1)` and
+`Decimal(1)` are. One rule is added: every NaN is one key, as in PostgreSQL and in Polars'
+`group_by`, although in Python no NaN equals any other.
 """
 
 import dataclasses
@@ -30,11 +30,12 @@ _AS_THEY_ARE: Final = frozenset({int, str, bytes, bool, type(None)})
 _EPOCH: Final = dt.datetime(1970, 1, 1)
 _US: Final = dt.timedelta(microseconds=1)
 MOST_DIGITS: Final = 10_000
-"""A Decimal may have so many digits before the point: beyond that its whole number fills memory."""
+"""The most digits a Decimal may have before the point: beyond that its whole number fills
+memory."""
 
 
 def canonical_keys(keys: list[Any]) -> list[Any]:
-    """The canonical form of each key; costs little where all of them are canonical already."""
+    """The canonical form of each key; cheap if all of them are already canonical."""
     kinds = set(map(type, keys))
     if tuple in kinds and all(type(key) is tuple for key in keys):
         kinds = set(map(type, chain.from_iterable(keys)))
@@ -44,7 +45,7 @@ def canonical_keys(keys: list[Any]) -> list[Any]:
 
 
 def canonical_key(key: Any) -> Any:
-    """The one key among those that are equal to this one by which state is found.
+    """The one key among all equal ones under which state is kept.
 
     >>> import numpy as np
     >>> canonical_key((np.float64(1.5), "a")), canonical_key(float("nan")) is canonical_key(np.nan)
@@ -114,7 +115,7 @@ def equal_number(number: Decimal | Fraction) -> int | float | Fraction:
 
 
 def instant(time: dt.date | dt.time | dt.timedelta) -> tuple[str, int]:
-    """A date or time as a kind and a number: those that are equal have equal ones."""
+    """A date or time as a kind and a number: equal times have equal ones."""
     if isinstance(time, dt.datetime):
         if time.utcoffset() is None:
             return "datetime", (time.replace(tzinfo=None) - _EPOCH) // _US
@@ -132,7 +133,7 @@ def instant(time: dt.date | dt.time | dt.timedelta) -> tuple[str, int]:
 
 
 def time_at(kind: str, number: int) -> dt.date | dt.time | dt.timedelta:
-    """The date or time of which `instant` says this."""
+    """The date or time for which `instant` returns this."""
     match kind:
         case "datetime":
             return _EPOCH + number * _US
@@ -170,7 +171,7 @@ def fields_of(key: Any) -> tuple[Any, ...] | None:
 
 
 def _of_python(scalar: Any) -> Any:
-    """A value of NumPy's as the one of Python's that it is equal to."""
+    """The Python value that equals this NumPy value."""
     if isinstance(scalar, np.datetime64 | np.timedelta64):
         if np.isnat(scalar):
             return None
@@ -197,7 +198,7 @@ def _has_nan(column: pl.Series) -> bool:
 
 
 def _as_tuple(key: Any) -> Any:
-    """A compound key as Polars gives it, as one that can be looked up."""
+    """A compound key from Polars, in a form that can be looked up."""
     if isinstance(key, dict):
         return tuple(map(_as_tuple, key.values()))
     return tuple(map(_as_tuple, key)) if type(key) is tuple else key

@@ -1,7 +1,8 @@
-"""What was set while a run went on, kept in its store: numbered slots, each created once.
+"""Settings that were changed during a run, kept in its store: numbered slots, each created once.
 
-Whoever changes settings creates the next slot, so that of two who do so at once neither is lost;
-whoever may write into the store may do so. A run publishes beside them what it lets be changed.
+To change settings, create the next slot, so that of two concurrent changes neither is lost. Anyone
+who may write to the store may do so. Beside the slots a run publishes which settings can be
+changed.
 """
 
 import json
@@ -33,15 +34,15 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Shards:
-    """How many shards somebody wants an operator to have."""
+    """The requested number of shards of an operator."""
 
     wanted: int
     written: int
-    """What its program said then: if that is changed, the program counts."""
+    """The number in the program at that time: if the program changes it, the program wins."""
 
 
 def read_settings(blobs: Blobs) -> Recorded:
-    """The newest; those of a slot that cannot be read are refused, with its name."""
+    """The newest settings; raises a StoreError that names the slot if it cannot be read."""
     paths = blobs.list(SLOTS)
     if not paths:
         return Recorded()
@@ -55,8 +56,8 @@ def read_settings(blobs: Blobs) -> Recorded:
         return read_settings(blobs)
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(
-            f"{newest} in the store cannot be read ({error}): settings that were tuned are lost. "
-            "Delete that file to go on with those the pipeline was written with."
+            f"{newest} in the store cannot be read ({error}): tuned settings are lost. "
+            "Delete that file to continue with the settings in the program."
         ) from None
 
 
@@ -66,9 +67,9 @@ def record_settings(
     shards: Mapping[str, Shards] | None = None,
     instead_of: Mapping[str, int] | None = None,
 ) -> Recorded:
-    """Put these on top of what was set.
+    """Apply these on top of the present settings.
 
-    instead_of: numbers of shards; those of operators for which another one is recorded stay.
+    instead_of: numbers of shards; operators for which another number is recorded keep that one.
     """
     for _ in range(ATTEMPTS):
         before = read_settings(blobs)
@@ -88,21 +89,21 @@ def record_settings(
         try:
             blobs.create(_path(after.version), json.dumps(body).encode())
         except FileExistsError:
-            continue  # somebody else was quicker: on top of theirs
+            continue  # another writer was faster: apply on top of its settings
         for path in blobs.list(SLOTS)[:-KEPT]:
             blobs.delete(path)
         return after
-    raise StoreError("the settings in the store keep being changed by others: try again.")
+    raise StoreError("other writers keep changing the settings in the store: try again.")
 
 
 def publish_tunable(blobs: Blobs, tunable: dict[str, dict[str, str]]) -> None:
-    """Let others know what can be tuned here."""
+    """Publish which settings can be tuned here."""
     body = {"format": FORMAT, "tunable": tunable}
     blobs.write(TUNABLE, json.dumps(body, indent=2).encode())
 
 
 def read_tunable(blobs: Blobs) -> dict[str, dict[str, str]] | None:
-    """What the last run here has let be tuned; None if there was no run."""
+    """The settings that the last run here allowed to be tuned; None if there was no run."""
     try:
         body: dict[str, Any] = json.loads(blobs.read(TUNABLE))
     except FileNotFoundError:
@@ -117,12 +118,12 @@ def read_tunable(blobs: Blobs) -> dict[str, dict[str, str]] | None:
 
 
 def settings_in(blobs: Blobs) -> list[str]:
-    """The blobs of what was set until now."""
+    """The blobs with all settings recorded so far."""
     return blobs.list(CONTROL)
 
 
 def forget_settings(blobs: Blobs, paths: Sequence[str]) -> None:
-    """A fresh start has the settings the pipeline was written with."""
+    """A fresh start uses the settings in the program."""
     for path in paths:
         blobs.delete(path)
 

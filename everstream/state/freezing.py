@@ -1,8 +1,8 @@
-"""Cutting values loose from the running operator, so that no later change can reach them.
+"""Detaching values from the running operator, so that no later change can reach them.
 
-A snapshot is taken in one instant and encoded later, on another thread. Between the two the
-operator goes on. `freeze` gives back something that later changes cannot touch: values that
-cannot change are shared, arrays are copied, and everything else is pickled there and then.
+A snapshot is taken in one instant and encoded later, on another thread, while the operator
+continues. `freeze` returns something that later changes cannot affect: values that cannot change
+are shared, arrays are copied, and everything else is pickled immediately.
 """
 
 import datetime
@@ -55,7 +55,7 @@ def _kind_of(type_: type) -> ValueKind:
     if type_ is np.ndarray:
         return ValueKind.ARRAY
     if package == "numpy" and issubclass(type_, np.generic):
-        # np.void is a window onto memory that can change; np.object_ is never a value's type.
+        # np.void is a view of memory that can change; np.object_ is never a value's type.
         return ValueKind.MUTABLE if issubclass(type_, np.void) else ValueKind.ATOMIC
     if package == "polars" and type_.__name__ in _POLARS_FRAMES:
         return ValueKind.FRAME
@@ -82,7 +82,7 @@ STEADY: Final = _Steadiness()
 
 
 def is_steady(value: Any) -> bool:
-    """Whether nobody who holds this value can change it; looks into plain tuples, one level."""
+    """Whether this value can never change in place; looks into plain tuples, one level."""
     if type(value) is tuple:
         return all(STEADY[type(item)] for item in value)
     return STEADY[type(value)]
@@ -104,7 +104,7 @@ def types_within(values: Collection[Any]) -> set[type]:
 
 
 def dumps(value: Any) -> bytes:
-    """Pickle; classes that cannot be imported by name (a script's own) go by value.
+    """Pickle; classes that cannot be imported by name (a script's own) are pickled by value.
 
     Raises one of the errors of the pickle module if neither way works.
     """
@@ -121,7 +121,7 @@ APART_BYTES: Final = 1 << 12
 def dumps_apart(header: bytes, value: Any) -> tuple[bytes, list[memoryview]]:
     """`header + dumps(value)`, with the memory of large arrays beside it and not in it.
 
-    `pickle.loads(..., buffers=...)` puts them together again. A big value is not copied twice.
+    `pickle.loads(..., buffers=...)` puts them together again. A large value is not copied twice.
     """
     buffer = io.BytesIO()
     buffer.write(header)
@@ -147,9 +147,9 @@ LARGE_BYTES: Final = 1 << 18
 
 
 class _Collector:
-    """Takes what a pickler writes, in pieces: large values are kept, not copied.
+    """Collects the output of a pickler in pieces: large values are kept, not copied.
 
-    It is called between two pieces, in Python: so other threads can run while much is pickled.
+    It is called between two pieces, in Python, so other threads can run during a long pickle.
     """
 
     def __init__(self, first: bytes) -> None:
@@ -227,7 +227,7 @@ def freeze_keys(keys: Iterable[Any], whose: str) -> Any:
 
 
 def all_atomic(values: Collection[Any]) -> bool:
-    """Whether nothing in here can ever change; asks once per type, not per value."""
+    """Whether nothing in here can ever change; checks each type once, not each value."""
     return all(KINDS[type_] is ValueKind.ATOMIC for type_ in types_within(values))
 
 

@@ -1,8 +1,8 @@
-"""Signs of life in the store: what a driver says of itself there, and who waits for its place.
+"""Heartbeats in the store: the status of a driver, and the standby that waits to replace it.
 
-Two small objects that are overwritten. A driver puts its heartbeat there when it starts and when it ends;
-in between only if somebody stands by, and as often as that one asks for. Nothing depends on them but
-when a standby tries its luck: whether it may have the store, the log of manifests decides.
+Two small objects that are overwritten. A driver writes its heartbeat when it starts and when it
+ends, and in between only if there is a standby, as often as that one requests. They only determine
+when a standby tries to take over: the log of manifests decides whether it may.
 """
 
 import json
@@ -18,7 +18,7 @@ WAITING: Final = "standby/waiting"
 
 
 class Life(Enum):
-    """How a driver is, or how it ended."""
+    """The status of a driver, or how it ended."""
 
     RUNNING = "running"
     FINISHED = "finished"
@@ -28,11 +28,11 @@ class Life(Enum):
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """What a driver says of itself."""
+    """The status that a driver reports."""
 
     lease: int
     command: str
-    """Which command it belongs to: that one starts it again when it dies."""
+    """The command it belongs to, which restarts it when it dies."""
     owner: str
     life: Life = Life.RUNNING
     beat: int = 0
@@ -43,7 +43,7 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Somebody stands by, and wants a sign of life so often."""
+    """A standby is waiting, and requests a heartbeat at this interval."""
 
     owner: str
     every_s: float
@@ -54,7 +54,7 @@ class Waiting:
 
 
 def read_heartbeat(blobs: Blobs) -> Heartbeat | None:
-    """None if there is none that can be read."""
+    """The heartbeat; None if none can be read."""
     try:
         found = _read(blobs, HEARTBEAT)
         return None if found is None else Heartbeat(**{**found, "life": Life(found["life"])})

@@ -1,9 +1,9 @@
-"""A store with what this machine wrote lately near at hand, on its own disk.
+"""A store with local copies of the objects that this machine wrote recently.
 
-A worker that is started again on the same machine, or a spare there that takes its place, finds its last
-snapshots in a folder and reads only the rest from the store. A copy counts only if it is exactly what
-the manifest names: one that is torn, old or gone is passed over, and the store has the last word. The
-folder is bounded: what was used longest ago goes first.
+A worker that restarts on the same machine, or a spare there that replaces it, finds its last
+snapshots in a folder and reads only the rest from the store. A copy counts only if it is exactly
+what the manifest names: a torn, old or missing copy is ignored, and the store is read instead. The
+folder is bounded: the least recently used copies are evicted first.
 """
 
 import hashlib
@@ -25,9 +25,9 @@ from everstream.state.store import CheckpointStore
 
 LIMIT_BYTES = 1 << 30
 SHARE = 10
-"""Of the free space of the disk at most one in so many parts."""
+"""At most one part in this many of the free space of the disk."""
 FORGOTTEN_S = 86_400.0
-"""A folder that nobody has used for so long belongs to a run that was killed."""
+"""A folder that was unused for this long belongs to a run that was killed."""
 PREFIX = "everstream-near-"
 
 
@@ -35,13 +35,13 @@ class LocalCopies:
     """The folder of one run on this machine."""
 
     def __init__(self, run: str, limit_bytes: int = LIMIT_BYTES) -> None:
-        """run: known to all processes of a run; all who say the same share the folder."""
+        """run: known to all processes of a run; processes with the same value share the folder."""
         name = hashlib.sha256(run.encode()).hexdigest()[:32]
         self.folder = Path(tempfile.gettempdir()) / f"{PREFIX}{os.getuid()}-{name}"
         self._limit_bytes = limit_bytes
 
     def open(self) -> bool:
-        """Whether there is one that only we can enter."""
+        """Whether there is a folder that only we can enter."""
         with suppress(OSError):
             self._sweep()
             self.folder.mkdir(mode=0o700, exist_ok=True)
@@ -65,7 +65,7 @@ class LocalCopies:
             self._make_room()
 
     def find(self, ref: ObjectRef) -> bytes | None:
-        """The object, if what is here is exactly that."""
+        """The object, if the copy is exactly that."""
         path = self._path(ref)
         try:
             data = path.read_bytes()
@@ -90,7 +90,7 @@ class LocalCopies:
     def _make_room(self) -> None:
         found = []
         for entry in os.scandir(self.folder):
-            with suppress(FileNotFoundError):  # another worker has made room, too
+            with suppress(FileNotFoundError):  # another worker is evicting, too
                 known = entry.stat()
                 found.append((known.st_mtime, known.st_size, entry.path))
         total = sum(size for _, size, _ in found)
@@ -108,7 +108,7 @@ class LocalCopies:
 
 
 class LocalRecoveryStore(CheckpointStore):
-    """A store whose objects are looked for near at hand first."""
+    """A store whose objects are read from local copies first."""
 
     def __init__(self, blobs: Blobs, near: LocalCopies) -> None:
         super().__init__(blobs)
@@ -128,7 +128,7 @@ class LocalRecoveryStore(CheckpointStore):
 
 
 def helps(url: str) -> bool:
-    """Whether copies near at hand spare anybody a way: a store that is a folder is near already."""
+    """Whether local copies save time: a store that is a folder is already local."""
     return get_protocol(url) not in LocalFileSystem.protocol
 
 

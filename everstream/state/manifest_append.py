@@ -1,10 +1,10 @@
-"""Did it land? Puts an entry into the log of manifests and finds out whether it is there.
+"""Appends an entry to the log of manifests and finds out whether it is there.
 
-A put that failed may have got there all the same, or get there much later: on an object store even
-after its writer has died. Looking does not help, because nobody sees what is still on its way. So
-after an unknown outcome we occupy the very slot: of our entry and a void one whatever comes first
-keeps the other out for ever. For this void entries are never removed, and an entry is put only
-once; what is put again and again is the void one, which does no harm wherever it turns up.
+A put that failed may have arrived all the same, or arrive much later: on an object store even after
+its writer has died. Reading does not help, because a put in flight is invisible. So after an
+unknown outcome we occupy the same slot with a void entry: whichever of the two arrives first keeps
+the other out for ever. For this reason void entries are never removed, and an entry is put only
+once. Only the void one is put repeatedly, which is harmless wherever it appears.
 """
 
 import time
@@ -17,24 +17,24 @@ from everstream.state.manifests import Lease, ManifestLog, encoded
 PAUSE_S = 0.5
 
 ManifestAppend: TypeAlias = Generator[Exception, None, int]
-"""Gives what went wrong whenever it has to wait; returns the slot of an entry that is there.
+"""Yields the error whenever it has to wait; returns the slot of an entry that is there.
 
-Raises LeaseLost if somebody has taken over, and another StoreError if the entry is not there and
-never will be. Nothing else is raised, and it goes on until one of the three is known.
+Raises LeaseLost if another driver has taken over, and another StoreError if the entry is not there
+and never will be. Nothing else is raised, and it continues until one of the three is known.
 """
 
 Wait: TypeAlias = Callable[[Exception], None]
-"""Told what went wrong; returns when the store may be tried again."""
+"""Receives the error; returns when the store may be tried again."""
 
 
 def append(log: ManifestLog, lease: Lease, kind: str, body: Any) -> ManifestAppend:
-    """Add an entry under this lease. What is only late gets a moment before its slot is occupied."""
+    """Add an entry under this lease. A late put gets a moment before its slot is occupied."""
     try:
         slot = log.next_slot(lease)
         entry, void = encoded(kind, lease, body), encoded("void", lease, None)
     except Exception as error:  # nothing was put yet
         _give_up(error)
-    failure: Exception = StoreError(f"slot {slot} of the log is void already")
+    failure: Exception = StoreError(f"slot {slot} of the log is already void")
     wanted = entry
     while True:
         try:
@@ -60,7 +60,7 @@ def append(log: ManifestLog, lease: Lease, kind: str, body: Any) -> ManifestAppe
 
 
 def performed(append: ManifestAppend, wait: Wait) -> int:
-    """Go through with it, on this thread."""
+    """Perform all steps on this thread."""
     while True:
         try:
             trouble = next(append)

@@ -1,16 +1,16 @@
 """The log of manifests: numbered slots, each created exclusively, so all drivers see one order.
 
-A driver takes over by putting a lease into the first free slot. From then on it puts its
-manifests into the slots that follow, always the one after the newest it knows. Whoever lost the
-lease finds that very slot taken by somebody else's entry and learns it there; so two drivers can
-never both add a manifest. For this the slots of leases must stay for ever, and the newest slot
-must never go away: only slots of manifests that newer ones follow are ever removed. Void entries
-stay, too: each keeps a manifest that was given up from append late in its slot (see `append`).
+A driver takes over by putting a lease into the first free slot. From then on it puts its manifests
+into the slots that follow, always the one after the newest it knows. A driver that has lost the
+lease finds that slot taken by another driver's entry; so two drivers can never both add a manifest.
+For this reason the slots of leases must stay for ever, and the newest slot must never be removed:
+only slots of manifests that newer ones follow are ever removed. Void entries stay, too: each keeps
+an abandoned manifest from arriving late in its slot (see `append`).
 
-So a store has more slots the longer it is in use, and nobody wants to read them all. Entries never
-change, and what lands in a slot of the past never counts: so an index may say of all slots up to one
-which of them still matter, and who has it lists only those after that one. It is a help and no more:
-who finds none, or a damaged one, reads all.
+So a store has more slots the longer it is in use, and reading them all would take too long. Entries
+never change, and an entry that arrives in a slot of the past never counts. So an index lists, for
+all slots up to one, those that still matter, and a reader of the index lists only the slots after
+that one. The index is only an optimization: without one, or with a damaged one, all slots are read.
 """
 
 import json
@@ -27,16 +27,16 @@ from everstream.state.signing import Forged, is_signed
 
 FOLDER: Final = "manifests/"
 FORMAT: Final = 1
-"""Of entries: what is around a manifest. Those of the first releases have no number."""
+"""The format of entries: what is around a manifest. Those of the first releases have no number."""
 KINDS: Final = frozenset({"lease", "checkpoint", "fresh", "void"})
 _KEYS: Final = (
-    "A store is opened with the key it was made with, and one that was made without a key is opened "
-    "without: give the right key file with --store-key (store_key=, EVERSTREAM_STORE_KEY_FILE), "
-    "leave it out, or use another store"
+    "A store must be opened with the key it was created with, and one created without a key must "
+    "be opened without one: give the right key file with --store-key (store_key=, "
+    "EVERSTREAM_STORE_KEY_FILE), leave it out, or use another store"
 )
 INDEX: Final = f"{FOLDER}index"
 UNINDEXED: Final = 16
-"""Entries that may be read for nothing before the index is written anew."""
+"""Entries that may be read in vain before the index is written anew."""
 _LISTED_IN_ORDER: Final = 10**8 // 2
 """Below this, slots are listed from one on: names are in the order of numbers up to eight digits."""
 _SLOT = re.compile(re.escape(FOLDER) + r"(\d{8,})\.json")
@@ -45,7 +45,8 @@ _CHECKSUM = re.compile(rb'\{"checksum": "([0-9a-f]{32})", "entry": ')
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right of one driver to add manifests, until somebody takes a lease with a higher number."""
+    """The right of one driver to add manifests, until another takes a lease with a higher
+    number."""
 
     number: int
     slot: int
@@ -53,7 +54,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A whole manifest: what the core wrote, and where in the order it stands."""
+    """A complete manifest: what the core wrote, and its position in the order."""
 
     slot: int
     lease: int
@@ -81,10 +82,10 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a slot holds.
+    """The content of a slot.
 
-    `kind` is lease, checkpoint, fresh (what came before does not count any more), void (nothing:
-    it is only taken) or corrupt.
+    `kind` is lease, checkpoint, fresh (earlier entries do not count any more), void (nothing: the
+    slot is only occupied) or corrupt.
     """
 
     slot: int
@@ -93,12 +94,12 @@ class Entry:
     body: Any = None
     reason: str = ""
     distrusted: bool = False
-    """Corrupt, because it is not signed as it should be; a store of nothing else has another key."""
+    """Corrupt, because its signature is wrong; if all entries are, the store has another key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who took a lease: the only one who can add manifests until somebody else takes the next."""
+    """The owner of a lease: only it can add manifests until another takes the next lease."""
 
     number: int
     slot: int
@@ -125,10 +126,10 @@ M = TypeVar("M", bound=Numbered)
 
 
 def standing(manifests: Iterable[M]) -> list[M]:
-    """Those one may go back to, of manifests that come newest first.
+    """The manifests that a run may roll back to, from a list that is newest first.
 
-    Going back writes an older epoch again, as the newest. Whatever epoch was newer than that was
-    given up for good: what it had shown to the world has been taken back.
+    A rollback writes an older epoch again, as the newest. All epochs newer than that were given up
+    for good: their committed output has been taken back.
     """
     found: list[M] = []
     for manifest in manifests:
@@ -143,7 +144,7 @@ def path_of(slot: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """Up to a slot, those that matter."""
+    """The slots up to one that matter."""
 
     upto: int = 0
     matter: tuple[int, ...] = ()
@@ -154,7 +155,7 @@ class Index:
 
     @classmethod
     def decoded(cls, data: bytes) -> "Index":
-        """What these bytes say; nothing if they are damaged, or of a later version."""
+        """Decode these bytes; an empty index if they are damaged, or of a later version."""
         checksum, _, text = data.partition(b"\n")
         if checksum != checksum_of(text).encode():
             return cls()
@@ -167,7 +168,7 @@ class ManifestLog:
 
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
-        # Entries never change, so each is read once unless a fresh look is asked for.
+        # Entries never change, so each is read once unless a fresh look is requested.
         self._read: dict[int, Entry] = {}
         self._newest_known: dict[Lease, int] = {}
 
@@ -190,7 +191,7 @@ class ManifestLog:
         return found
 
     def index(self, entries: Sequence[Entry]) -> None:
-        """Let whoever reads the log next leave out entries that no longer matter, if that is many.
+        """Let the next reader of the log skip entries that no longer matter, if there are many.
 
         Of all but the newest entry those matter that are checkpoints, or cannot be read, and of the
         others the last fresh start and the highest lease.
@@ -215,12 +216,13 @@ class ManifestLog:
             return Index()
 
     def claim(self, kind: str, owner: str, after: int | None = None) -> Lease:
-        """Put a lease or a fresh start into the first free slot, after everything there is.
+        """Put a lease or a fresh start into the first free slot, after all entries.
 
-        With `after`, only if the lease of this number is the newest: else LeaseLost says whose is.
+        With `after`, only if the lease of this number is the newest; otherwise LeaseLost names the
+        owner.
 
-        After an error it may turn up all the same, now or later. Then it is like one whose owner
-        died at once: whoever held the lease before is fenced, and the next claim comes after it.
+        After an error it may appear all the same, now or later. Then it is like one whose owner
+        died at once: the previous holder of the lease is fenced, and the next claim comes after it.
         """
         while True:
             entries = self.entries()
@@ -236,7 +238,7 @@ class ManifestLog:
             except FileExistsError:
                 continue
             # If we were slow, that slot may have been used and removed again: then it lies in
-            # the past, where it fences nobody. The newest slot never goes away, so it tells.
+            # the past, where it fences no driver. The newest slot is never removed, so it tells.
             if not self.slots(after=slot):
                 self._newest_known[lease] = slot
                 return lease
@@ -247,7 +249,7 @@ class ManifestLog:
                 raise self._lost(Lease(number, 0), entry)
 
     def next_slot(self, lease: Lease) -> int:
-        """Where the next entry under this lease goes, unless somebody has taken over.
+        """The slot of the next entry under this lease, unless another driver has taken over.
 
         StoreGone if the log is not there any more: an entry in an empty folder would look like a
         store, and name objects that were deleted.
@@ -255,22 +257,23 @@ class ManifestLog:
         newest = self._newest(lease)
         if self._is_gone(newest) and not self.slots(after=newest):
             raise StoreGone(
-                f"{self._blobs!r} was deleted, or emptied, while this run was using it: its log no "
-                f"longer has entry {newest}. The run cannot write what it needs to go on from there "
-                "again, because later checkpoints build on earlier ones. Put the store back from a "
-                "backup and run again; or start over with --fresh, which deletes the output."
+                f"{self._blobs!r} was deleted, or emptied, while this run was using it: its log "
+                f"no longer has entry {newest}. The run cannot write again what it needs to "
+                "resume from there, because later checkpoints build on earlier ones. Restore the "
+                "store from a backup and run again; or start over with --fresh, which deletes "
+                "the output."
             )
         return newest + 1
 
     def occupy(self, slot: int, data: bytes) -> bytes:
-        """Put this entry into a slot unless it is taken; what the slot holds then."""
+        """Put this entry into a slot unless it is taken. Returns what the slot holds then."""
         try:
             self._blobs.create(path_of(slot), data)
         except FileExistsError:
             try:
                 return self._blobs.read(path_of(slot))
             except Forged:
-                return b""  # whatever it is, it is not ours
+                return b""  # it is unreadable, so it is not ours
         return data
 
     def settled(self, lease: Lease, slot: int) -> None:
@@ -278,7 +281,7 @@ class ManifestLog:
         self._newest_known[lease] = slot
 
     def require(self, lease: Lease) -> None:
-        """Raise LeaseLost if somebody has taken over by now."""
+        """Raise LeaseLost if another driver has taken over by now."""
         self.require_newest(lease, self._newest(lease))
 
     def require_newest(self, lease: Lease, slot: int) -> None:
@@ -291,7 +294,7 @@ class ManifestLog:
             raise self._lost(lease, self._entry(later[-1]))
 
     def lost(self, lease: Lease, slot: int, data: bytes) -> LeaseLost:
-        """What it means that this slot holds neither what we put there nor a void entry of ours."""
+        """The error if this slot holds neither what we put there nor a void entry of ours."""
         return self._lost(lease, entry_of(slot, data))
 
     def remove(self, slot: int) -> None:
@@ -309,7 +312,7 @@ class ManifestLog:
         return self._newest_known[lease]
 
     def _is_gone(self, slot: int) -> bool:
-        """False if nobody knows, because the store cannot be read at the moment."""
+        """False if unknown, because the store cannot be read at the moment."""
         try:
             return self._entry(slot).kind == "gone"
         except StoreError:
@@ -330,9 +333,9 @@ class ManifestLog:
         elif taken.kind == "fresh":
             by = "the store was started afresh"
         else:
-            by = f"slot {taken.slot} holds an entry that is not ours ({taken.kind})"
+            by = f"slot {taken.slot} holds an entry of another driver ({taken.kind})"
         return LeaseLost(
-            f"lease {lease.number} is lost: {by}. This driver must stop; nothing it has not "
+            f"lease {lease.number} is lost: {by}. This driver must stop; nothing that it has not "
             "made stable counts. If both were started on purpose, give each its own store."
         )
 
@@ -345,7 +348,7 @@ def encoded(kind: str, lease: Lease, body: Any) -> bytes:
 
 
 def entry_of(slot: int, data: bytes) -> Entry:
-    """What these bytes say; a StoreError if only a newer Everstream can tell."""
+    """Decode these bytes; a StoreError if that takes a newer Everstream."""
     head = _CHECKSUM.match(data)
     if is_signed(data):
         return Entry(slot, "corrupt", reason=f"'{path_of(slot)}' is signed", distrusted=True)

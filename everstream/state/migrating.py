@@ -1,9 +1,9 @@
-"""Values of an earlier version of a program: kept as they were until somebody asks for them.
+"""Values of an earlier version of a program, kept as they were until they are read.
 
-A key store knows of which version its values are, and so does every snapshot. When a program declares a
-later one, what is there is wrapped as `Outdated`, which costs a moment for all keys; only a value that is
-read is migrated, and from then on it is one of the new version. A checkpoint holds both kinds, each as
-what it is, so a second upgrade finds values of several versions and knows which.
+A key store knows the version of its values, and so does every snapshot. When a program declares a
+later version, existing values are wrapped as `Outdated`, which takes a moment for all keys. A value
+is migrated when it is read, and has the new version from then on. A checkpoint holds both kinds
+with their versions, so a second upgrade can find values of several versions and tell them apart.
 """
 
 import copy
@@ -30,7 +30,7 @@ class Outdated(Saved, word="outdated"):
 
 @dataclass(frozen=True)
 class Migration:
-    """The version of the values that a program keeps, and how earlier ones become such."""
+    """The version of the values that a program keeps, and how to migrate earlier ones."""
 
     version: int = FIRST_VERSION
     migrate: Migrate | None = None
@@ -38,32 +38,33 @@ class Migration:
     def __post_init__(self) -> None:
         version, migrate = self.version, self.migrate
         if not isinstance(version, int) or version < FIRST_VERSION:
-            raise UserError(f"version={version!r}: say 1, 2, 3 and so on.")
+            raise UserError(f"version={version!r}: must be 1, 2, 3 and so on.")
         if version > FIRST_VERSION and migrate is None:
             raise UserError(
-                f"version={version} needs migrate=: a function of a value and the version it has, "
-                f"which gives one of version {version}; or a dict with a function for each step."
+                f"version={version} needs migrate=: a function of a value and its version that "
+                f"returns one of version {version}; or a dict with a function for each step."
             )
         if isinstance(migrate, Mapping):
             missing = [step for step in range(FIRST_VERSION, version) if step not in migrate]
             if missing:
                 raise UserError(
                     f"version={version}, migrate={{...}}: it has no function from version "
-                    f"{missing[0]} to {missing[0] + 1}. Values of every earlier version may be left."
+                    f"{missing[0]} to {missing[0] + 1}. Values of every earlier version may exist."
                 )
 
     def check_not_before(self, version: int) -> None:
-        """Raise a UserError if values of this version are later than those that the program keeps."""
+        """Raise a UserError if values of this version are later than the program's version."""
         if version > self.version:
             raise UserError(
-                f"the values in the checkpoint have version {version}, and the program keeps those of "
+                f"the values in the checkpoint have version {version}, and the program keeps "
                 f"version {self.version}: values cannot be migrated to an earlier version. Use the "
                 "program that wrote them, or roll back to an earlier checkpoint with `everstream "
                 "rewind`."
             )
 
     def __call__(self, old: Outdated) -> Any:
-        """The value as this version keeps it. The old one stays whole, whatever the function does."""
+        """The value migrated to this version. The old one stays unchanged, whatever the function
+        does."""
         value = old.value if is_steady(old.value) else copy.deepcopy(old.value)
         if isinstance(self.migrate, Mapping):
             for step in range(old.version, self.version):

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from everstream.errors import InternalError, StoreError
 
 Data: TypeAlias = bytes | tuple[bytes, ...]
-"""The content of an object, whole or in pieces that follow each other."""
+"""The content of an object, as a whole or in consecutive pieces."""
 
 
 def pieces_of(data: Data) -> tuple[bytes, ...]:
@@ -15,10 +15,10 @@ def pieces_of(data: Data) -> tuple[bytes, ...]:
 
 
 def checksum_of(data: Data) -> str:
-    """128 bits that tell any two objects apart; not made to withstand somebody who forges them.
+    """128 bits that distinguish any two objects; not meant to resist forgery.
 
     SHA-1, because processors have instructions for it: half the time of the next best that Python
-    brings along. Large pieces are read without holding up other threads.
+    includes. Large pieces are read without holding up other threads.
     """
     checksum = hashlib.sha1(usedforsecurity=False)
     for piece in pieces_of(data):
@@ -28,7 +28,7 @@ def checksum_of(data: Data) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ObjectRef:
-    """Where an object is and how to know that it is whole."""
+    """The name of an object, and how to verify that it is complete."""
 
     name: str
     size_bytes: int

@@ -1,11 +1,11 @@
-"""How values are named in snapshots: by words that stay, not by where a class happens to stand.
+"""The names of values in snapshots: words that stay, independent of where a class is defined.
 
 A pickle names a class by its module, so a class that moves, of ours or inside a library, would make
 every older store unreadable. Classes of ours that are saved inherit from `Saved` and are named by
-the words in `CLASSES`; arrays and frames are saved as plain bytes with their type. What a pickle
-names is then this module and what Python, and the user, put there. So these hold for ever: the
-name of this module and of the functions `revive`, `nested`, `merged`, `frame`, `series`, `array`,
-`objects`, `scalar` and `nan_key`, what they take, and the words.
+the words in `CLASSES`; arrays and frames are saved as plain bytes with their type. A pickle then
+names only this module, Python's and the user's. So these must never change: the name of this module
+and of the functions `revive`, `nested`, `merged`, `frame`, `series`, `array`, `objects`, `scalar`
+and `nan_key`, their parameters, and the words.
 """
 
 import copyreg
@@ -49,7 +49,7 @@ CLASSES: Final = {
     "table-transaction": "everstream.connectors.sql.tables:TableTransaction",
     "webhook-transaction": "everstream.connectors.http.webhook:WebhookTransaction",
 }
-"""Word -> where the class stands today. Words are never taken out, nor given to another class."""
+"""Word -> where the class is defined today. Words are never removed, nor given to another class."""
 
 
 class Saved:
@@ -82,12 +82,13 @@ def revive(word: str, fields: dict[str, Any]) -> Any:
 
 
 def nested(data: bytes) -> Any:
-    """A value that was pickled before what it is part of."""
+    """A value that was pickled before the value that contains it."""
     return pickle.loads(data)
 
 
 def merged(parts: list[dict[Any, Any]]) -> dict[Any, Any]:
-    """A dict that was saved in parts; a key in several of them has its first place, and last value."""
+    """A dict that was saved in parts; a key in several of them has its first position and last
+    value."""
     whole: dict[Any, Any] = {}
     for part in parts:
         whole.update(part)
@@ -114,12 +115,12 @@ def objects(shape: tuple[int, ...], values: list[Any]) -> np.ndarray[Any, Any]:
 
 
 def scalar(dtype: np.dtype[Any], data: bytes) -> Any:
-    """A number of numpy's."""
+    """A NumPy scalar."""
     return np.frombuffer(data, dtype)[0]
 
 
 class NanKey(float):
-    """A NaN that is itself again when it is read: a dict finds a NaN only if it is the same object."""
+    """A NaN that unpickles as the same object: a dict finds a NaN only by identity."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (nan_key, ())
@@ -143,7 +144,8 @@ def dumps(value: Any) -> bytes:
 def dump(
     value: Any, file: Any, apart: Callable[[pickle.PickleBuffer], object] | None = None
 ) -> None:
-    """Pickle into what has a `write`; memory that `apart` takes, by returning None, stays out."""
+    """Pickle into an object with `write`; memory that `apart` takes, by returning None, stays
+    out."""
     pickler = pickle.Pickler(file, PROTOCOL, buffer_callback=apart)
     pickler.dispatch_table = _table()
     pickler.dump(value)
@@ -154,7 +156,7 @@ _joint: dict[Any, Any] = {}
 
 
 def _table() -> dict[Any, Any]:
-    """Our reducers before everybody else's, as these are now; made anew only when they change."""
+    """Our reducers before the registered ones, as these are now; rebuilt only when they change."""
     global _seen, _joint
     if not _joint or copyreg.dispatch_table != _seen:
         seen = dict(copyreg.dispatch_table)
@@ -163,7 +165,7 @@ def _table() -> dict[Any, Any]:
 
 
 def dumps_by_value(value: Any) -> bytes:
-    """As `dumps`; classes that cannot be imported by name (a script's own) go along."""
+    """As `dumps`; classes that cannot be imported by name (a script's own) are pickled by value."""
     buffer = io.BytesIO()
     pickler = cloudpickle.Pickler(buffer, PROTOCOL)
     pickler.dispatch_table = ChainMap(_REDUCERS, pickler.dispatch_table)
@@ -175,7 +177,7 @@ Reduced = tuple[Any, ...]
 
 
 def _as_ever(value: Any) -> Reduced:
-    """For the rare kinds that only their library knows how to save."""
+    """For rare kinds that only their library can save."""
     reduced: Reduced = value.__reduce_ex__(PROTOCOL)
     return reduced
 
@@ -183,8 +185,9 @@ def _as_ever(value: Any) -> Reduced:
 def _frame(value: pl.DataFrame) -> Reduced:
     if pl.Object in value.dtypes:
         return _as_ever(value)
-    # While a frame is written it is locked, also for threads that hold Python's own lock and ask for
-    # its columns, and then nobody goes on. Nobody else has the clone, which shares the data.
+    # While a frame is written it is locked, also for threads that hold the GIL and ask for its
+    # columns,
+    # which is a deadlock. The clone, which shares the data, is used here alone.
     return frame, (value.clone().write_ipc_stream(None).getvalue(),)
 
 

@@ -1,8 +1,9 @@
-"""Savepoints: checkpoints with a name, kept until somebody deletes them.
+"""Savepoints: checkpoints with a name, kept until you delete them.
 
-A savepoint is a copy of its own, with all that it takes to restore it, in a folder of the store that
-no run tidies up. So it costs the space of the state once more, and nothing that is done to the store
-afterwards, `--fresh` included, can harm it. Its manifest comes last: without one it does not count.
+A savepoint is a full copy, with everything needed to restore it, in a folder of the store that no
+run cleans up. So it takes the space of the state a second time, and nothing done to the store
+afterwards, `--fresh` included, can harm it. Its manifest is written last: without one it does not
+count.
 """
 
 import io
@@ -24,7 +25,8 @@ from everstream.state.store import CheckpointStore
 SAVEPOINTS: Final = "savepoints/"
 MANIFEST: Final = "manifest.json"
 FORMAT: Final = 1
-"""Of the file around the manifest, which has a format of its own, and of exported savepoints."""
+"""The format of the file around the manifest (which has a separate one), and of exported
+savepoints."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
 
@@ -38,9 +40,9 @@ class Savepoint:
     taken_at: float
     """In seconds since 1970."""
     slot: int | None
-    """Where in this store's log its checkpoint stood; None if it came from another store."""
+    """The slot of its checkpoint in this store's log; None if it came from another store."""
     edited: bool = False
-    """Its state is not that of the checkpoint any more: see `everstream/inspection/editing.py`."""
+    """Its state was changed since the checkpoint: see `everstream/inspection/editing.py`."""
 
     @property
     def objects(self) -> tuple[ObjectRef, ...]:
@@ -59,7 +61,7 @@ class Savepoint:
         return sum(ref.size_bytes for ref in self.objects)
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in its file."""
+        """In the form of its file."""
         return {
             "format": FORMAT,
             "taken_at": self.taken_at,
@@ -76,7 +78,7 @@ class Savepoint:
 
 
 def checked_name(name: str) -> str:
-    """The name, if it is one."""
+    """The name, if it is valid."""
     if not _NAME.fullmatch(name) or name.isdigit():
         raise UserError(
             f"'{name}' is no name for a savepoint: use letters, digits, '.', '_' and '-', and not "
@@ -86,14 +88,14 @@ def checked_name(name: str) -> str:
 
 
 def savepoints_in(store: CheckpointStore) -> list[Savepoint]:
-    """All of them, by name."""
+    """All savepoints, by name."""
     ends = f"/{MANIFEST}"
     found = (path for path in store.blobs.list(SAVEPOINTS) if path.endswith(ends))
     return [savepoint(store, path[len(SAVEPOINTS) : -len(ends)]) for path in found]
 
 
 def savepoint(store: CheckpointStore, name: str) -> Savepoint:
-    """The one of this name; a UserError names those that there are."""
+    """The savepoint of this name; a UserError lists the existing ones."""
     try:
         text = store.blobs.read(_path(checked_name(name), MANIFEST))
     except FileNotFoundError:
@@ -116,11 +118,11 @@ def savepoint(store: CheckpointStore, name: str) -> Savepoint:
 def take_savepoint(store: CheckpointStore, name: str, now: float, at_least: int = 0) -> Savepoint:
     """Keep the newest checkpoint under this name; `at_least`: of this epoch or a later one.
 
-    Safe while a run goes on: if that removes the checkpoint meanwhile, there is a newer one. `now`:
+    Safe during a run: if the run removes the checkpoint meanwhile, there is a newer one. `now`:
     seconds since 1970.
     """
     if _path(checked_name(name), MANIFEST) in store.blobs.list(f"{SAVEPOINTS}{name}/"):
-        raise UserError(f"there is a savepoint '{name}' already: delete it, or use another name.")
+        raise UserError(f"there is already a savepoint '{name}': delete it, or use another name.")
     while True:
         newest = next(iter(store.manifests()), None)
         if newest is None or newest.epoch < at_least:
@@ -156,14 +158,14 @@ def objects_in(store: CheckpointStore, kept: Savepoint) -> Iterator[tuple[Object
 
 
 def put_back(source: CheckpointStore, kept: Savepoint, target: CheckpointStore) -> None:
-    """Make the objects of a savepoint objects of a store, so that a manifest may name them."""
+    """Copy the objects of a savepoint into a store, so that a manifest may name them."""
     for ref, data in objects_in(source, kept):
         found = target.put(ref.name, data)
         assert found == ref
 
 
 def delete_savepoint(store: CheckpointStore, name: str) -> None:
-    """The manifest first: what is left of it after a crash is no savepoint any more."""
+    """The manifest first: after a crash the rest of it is no savepoint any more."""
     folder = f"{SAVEPOINTS}{checked_name(name)}/"
     paths = store.blobs.list(folder)
     if not paths:
@@ -174,12 +176,12 @@ def delete_savepoint(store: CheckpointStore, name: str) -> None:
 
 
 class Incoming:
-    """A savepoint from elsewhere, on its way into a store: first its objects, then `finish`."""
+    """A savepoint that is being imported into a store: first its objects, then `finish`."""
 
     def __init__(self, store: CheckpointStore, arriving: Savepoint) -> None:
         if _path(checked_name(arriving.name), MANIFEST) in store.blobs.list(SAVEPOINTS):
             raise UserError(
-                f"there is a savepoint '{arriving.name}' already: delete it, or use another name."
+                f"there is already a savepoint '{arriving.name}': delete it, or use another name."
             )
         self._blobs = store.blobs
         self._arriving = arriving
@@ -196,7 +198,7 @@ class Incoming:
     def finish(self) -> None:
         if self._missing:
             missing = min(ref.name for ref in self._missing)
-            raise StoreError(f"the savepoint is not whole: '{missing}' is missing.")
+            raise StoreError(f"the savepoint is incomplete: '{missing}' is missing.")
         _finish(self._blobs, self._arriving)
 
 
@@ -206,7 +208,7 @@ def _finish(blobs: Blobs, taken: Savepoint) -> None:
         blobs.create(_path(taken.name, MANIFEST), checksum_of(body).encode() + b"\n" + body)
     except FileExistsError:
         raise UserError(
-            f"somebody else has just taken a savepoint '{taken.name}': use another name."
+            f"another command has just taken a savepoint '{taken.name}': use another name."
         ) from None
 
 
@@ -218,8 +220,9 @@ def _object_path(name: str, ref: ObjectRef) -> str:
     return _path(name, f"objects/{ref.name}.{ref.checksum}")
 
 
-# A savepoint as one file: a tar archive with its manifest first and its objects behind it. It is read
-# and written piece by piece, so no more than one object is in memory. What comes in is checked against
+# A savepoint as one file: a tar archive with its manifest first and its objects after it. It is
+# read
+# and written piece by piece, so no more than one object is in memory. An import is checked against
 # the manifest, object by object, before any of it counts.
 FIRST = "savepoint.json"
 
@@ -229,13 +232,13 @@ Told = Callable[[ObjectRef], None]
 def export_savepoint(
     store: CheckpointStore, kept: Savepoint, file: str | os.PathLike[str], told: Told
 ) -> None:
-    """Write it into a file, which is there only when it is whole. `told` of each object.
+    """Write it to a file, which appears only when it is complete. `told` is called for each object.
 
-    Only its owner can read it: it holds the state as it is.
+    Only the owner can read the file, because it holds the state in plain form.
     """
     path = Path(file)
     if path.exists():
-        raise UserError(f"'{path}' is there already: delete it, or give another name.")
+        raise UserError(f"'{path}' exists already: delete it, or give another name.")
     unfinished = path.with_name(path.name + ".unfinished")
     unfinished.unlink(missing_ok=True)
     with (
@@ -266,7 +269,7 @@ def import_savepoint(
             if head is None or head.name != FIRST:
                 raise tarfile.ReadError("it does not begin with a savepoint's manifest")
             fields = json.loads(_content(archive, head))
-            # Its place was in the log of another store.
+            # Its slot was in the log of another store.
             arriving = Savepoint.from_json(name or fields["name"], {**fields, "slot": None})
             incoming = Incoming(store, arriving)
             while (member := archive.next()) is not None:
@@ -275,7 +278,7 @@ def import_savepoint(
                 told(ObjectRef.of(member.name, data))
             incoming.finish()
     except (tarfile.TarError, ValueError, KeyError) as error:
-        raise StoreError(f"'{file}' is no whole savepoint: {error}") from None
+        raise StoreError(f"'{file}' is no complete savepoint: {error}") from None
     except OSError as error:
         raise UserError(f"'{file}' cannot be read: {error}") from None
     return arriving

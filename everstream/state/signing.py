@@ -1,10 +1,11 @@
-"""Signed stores: who can write to a store but does not have its key cannot make us believe a byte.
+"""Signed stores: without the key of a store, write access is not enough to forge its content.
 
 Snapshots are pickles, and a pickle runs code when it is loaded; checksums find damage, not forgery.
 With a key every manifest and object carries a keyed hash (HMAC-SHA-256) of its content and of its
-name in the store, and is refused before anything of it is looked at. Connectors that keep files of
-their own in a store are given a `StoreUrl`, and sign what they write there with the same key. The key itself is never written
-to a store, a log, an error or a Spark task: it is read from a file, and workers are given it at the gate.
+name in the store. Anything without a valid one is refused before it is read. Connectors that keep
+their own files in a store receive a `StoreUrl`, and sign what they write there with the same key.
+The key itself is never written to a store, a log, an error or a Spark task: it is read from a file,
+and workers receive it in the key exchange.
 """
 
 import hashlib
@@ -30,11 +31,11 @@ MAKE_ONE: Final = "Make one with: (umask 077; openssl rand -hex 32 > store.key)"
 
 
 class Forged(StoreError):
-    """Something in a signed store was not signed with its key: nothing of it is looked at."""
+    """Something in a signed store was not signed with its key: it is not read."""
 
 
 class StoreKey:
-    """The key of a store: the first of its words signs, each of them is believed."""
+    """The key of a store: its first word signs, and each of its words verifies."""
 
     def __init__(self, words: Sequence[bytes]) -> None:
         self._words = {_name_of(word): word for word in words}
@@ -42,7 +43,7 @@ class StoreKey:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> "StoreKey":
-        """From a file: one word to a line, the one to sign with first."""
+        """From a file: one word per line, the one to sign with first."""
         file = Path(path)
         try:
             mode = stat.S_IMODE(file.stat().st_mode)
@@ -52,7 +53,7 @@ class StoreKey:
             raise UserError(f"the store key '{path}' cannot be read: {why}. {MAKE_ONE}") from None
         if mode & 0o026:
             raise UserError(
-                f"the store key '{path}' is open to others (mode {mode:04o}): chmod 600 it."
+                f"the store key '{path}' is readable by others (mode {mode:04o}): chmod 600 it."
             )
         words = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
         if not words or any(len(word) < SHORTEST for word in words):
@@ -64,7 +65,7 @@ class StoreKey:
 
     @classmethod
     def given(cls, path: str | os.PathLike[str] | None) -> "StoreKey | None":
-        """From the file that was named, here or in the environment; None if none was."""
+        """From the file named here or in the environment; None if none is."""
         named = path if path is not None else os.environ.get(KEY_FILE) or None
         return None if named is None else cls.read(named)
 
@@ -72,25 +73,25 @@ class StoreKey:
         return "StoreKey(...)"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("the key of a store is never pickled: it could be read on its way")
+        raise TypeError("the key of a store is never pickled: it could be read in transit")
 
     def words(self) -> list[str]:
-        """To be sent where only those can read it who may have it."""
+        """To be sent only where no one without access to the key can read it."""
         return [word.decode() for word in self._words.values()]
 
     def head(self, path: str, data: Data) -> bytes:
-        """What goes before these bytes where they are stored under this name."""
+        """The header of these bytes where they are stored under this name."""
         name = self._signing
         return b"everstream signed 1 %s %s\n" % (name, _mac(self._words[name], path, data))
 
     def opened(self, path: str, data: bytes) -> bytes:
-        """What was signed under this name, or Forged."""
+        """The content that was signed under this name; raises Forged if the signature is wrong."""
         found = _HEAD.match(data)
         if found is None:
             other = _ANY_HEAD.match(data)
             if other is None:
                 raise Forged(f"'{path}' is not signed")
-            # Nobody vouches for this number: it may be damage, and a copy may be whole.
+            # This number is not authenticated: it may be damage, and a copy may be complete.
             number = other[1].decode()
             raise Forged(f"'{path}' is signed in format {number}, perhaps by a newer Everstream")
         if found[1] not in self._words:
@@ -102,9 +103,10 @@ class StoreKey:
 
 
 class StoreUrl(str):
-    """Where a store is, with its key for code in this process that reads or writes there directly.
+    """The address of a store, with its key for code in this process that reads or writes there
+    directly.
 
-    It is a plain string for everybody else, and pickles as one: the key stays in this process.
+    It is otherwise a plain string, and pickles as one: the key stays in this process.
     """
 
     key: StoreKey | None
@@ -124,7 +126,7 @@ def key_of(store: str) -> StoreKey | None:
 
 
 class SignedBlobs(FsspecBlobs):
-    """Blobs that carry a signature, and are believed only with it."""
+    """Blobs that carry a signature, and are refused without it."""
 
     def __init__(self, url: str, key: StoreKey, **options: Any) -> None:
         super().__init__(url, **options)
@@ -157,7 +159,7 @@ def is_signed(data: bytes) -> bool:
 
 
 def _name_of(word: bytes) -> bytes:
-    """Tells keys apart, and says nothing of them."""
+    """Tells keys apart without revealing them."""
     return hmac.digest(word, b"everstream key name", "sha256").hex()[:16].encode()
 
 

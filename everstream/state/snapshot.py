@@ -1,8 +1,8 @@
 """Snapshots of a shard's state: of one instant, encoded later, full or incremental.
 
-A delta holds every change since the newest capture that was durable when it was taken, whether
-or not captures in between have arrived. So it can be laid on top of any capture from that one
-on, and chains stay right however many uploads are under way and in whatever order they end.
+A delta holds every change since the newest capture that was durable when it was taken, whether or
+not captures in between have arrived. So it can be applied on top of any capture from that one on,
+and chains stay correct however many uploads are under way and in whatever order they end.
 """
 
 import pickle
@@ -23,18 +23,18 @@ from everstream.state.objects import ObjectRef, check_format
 
 MAGIC: Final = b"EVERSNAP"
 VERSION: Final = 2
-"""1: all values are of the first version of the program, and it is not said."""
+"""1: all values have the first version of the program, and no version is saved."""
 _HEADER = MAGIC + bytes([VERSION])
 VERSIONS: Final = "/versions"
-"""Among the extras: store -> the version of its values, of those that have a later one. With a slash,
-so that no operator can have this name."""
+"""Among the extras: store -> the version of its values, where it is a later one. With a slash, so
+that no operator can have this name."""
 
 CHAIN_LIMIT: Final = 10
 """A restore never reads more objects than this for one shard."""
 DELTA_SHARE: Final = 0.5
-"""Deltas worth more than this part of their full snapshot make the next one full."""
+"""Deltas larger than this share of their full snapshot make the next one full."""
 SLICED_LIMIT: Final = 2
-"""Captures that are saved in slices at the same time: each holds what has changed since."""
+"""Captures that are saved in slices at the same time: each holds the changes since."""
 
 Kind: TypeAlias = Literal["full", "delta"]
 StoreId: TypeAlias = tuple[str, str]
@@ -46,10 +46,10 @@ NO_VERSIONS: Final[Mapping[StoreId, int]] = {}
 
 
 class Capture:
-    """The state of one instant, cut loose from the shard: later changes do not show in it.
+    """The state of one instant, detached from the shard: later changes do not show in it.
 
-    `slices` are what is still to be saved of its large stores; without them it is whole. `frozen` are
-    its stores on disk, whose files go into the store before it is encoded.
+    `slices` are the unsaved parts of its large stores; without them it is complete. `frozen` are
+    its stores on disk, whose files are put into the store before it is encoded.
     """
 
     __slots__ = ("_content", "base", "files", "frozen", "kind", "lineage", "sequence", "slices")
@@ -76,7 +76,7 @@ class Capture:
 
     @property
     def new_bytes(self) -> int:
-        """Of files that were not in the store before."""
+        """The size of files that were not in the store before."""
         return sum(frozen.new_bytes for frozen in self.frozen.values())
 
     def save_files(self, put: Put, prefix: str) -> None:
@@ -91,11 +91,11 @@ class Capture:
         return not self.slices
 
     def encode(self) -> bytes:
-        """The bytes to store. Once only, from any thread: the capture lets go of its content."""
+        """The bytes to store. Once only, from any thread: the capture releases its content."""
         return b"".join(self.encode_in_pieces())
 
     def encode_in_pieces(self) -> tuple[bytes, ...]:
-        """The same as pieces that follow each other; large values in them are not copied."""
+        """The same as consecutive pieces; large values in them are not copied."""
         if not self.whole:
             raise InternalError("a capture was encoded before its last slice")
         content, self._content = self._content, None
@@ -112,7 +112,7 @@ class Capture:
 
 @dataclass(frozen=True, slots=True)
 class _Base:
-    """The newest durable capture, and what it takes to restore it."""
+    """The newest durable capture, and the objects that restore it."""
 
     sequence: int
     chain: tuple[ObjectRef, ...]
@@ -139,17 +139,17 @@ class ShardState:
     """
 
     def __init__(self, space: DiskSpace | None = None) -> None:
-        """space: where state is kept on disk, and which; without it all is in memory."""
+        """space: where state is kept on disk, and which; without it all state is in memory."""
         self._space = space
         self._stores: dict[StoreId, StateBackend[Any, Any]] = {}
         self._base: _Base | None = None
         self._under_way: dict[int, Capture] = {}
         self._sliced: list[Capture] = []
-        """Captures that are not whole yet, oldest first."""
+        """Captures that are incomplete, oldest first."""
         self._layered: dict[StoreId, StateBackend[Any, Any]] = {}
-        """Stores whose dict stands still under what has changed since."""
+        """Stores whose dict is frozen under later changes."""
         self._sequence = 0
-        # Raised by restore and reset: captures from before no longer bear on what is dirty.
+        # Raised by restore and reset: earlier captures no longer affect what is dirty.
         self._lineage = 0
 
     def keystore(
@@ -174,12 +174,13 @@ class ShardState:
 
     @property
     def keys(self) -> int:
-        """In all stores together."""
+        """The number of keys in all stores together."""
         return sum(store.size_hint for store in self._stores.values())
 
     @property
     def size_bytes(self) -> int | None:
-        """Of the objects that the newest durable capture is restored from; None if there is none."""
+        """The size of the objects that restore the newest durable capture; None if there is
+        none."""
         base = self._base
         if base is None:
             return None
@@ -188,7 +189,7 @@ class ShardState:
     def capture(self, extras: Mapping[str, Any], *, in_slices: bool = False) -> Capture:
         """Everything as it is now. `extras` (offsets, transactions) must not change in place.
 
-        With `in_slices` it may not be whole: then `save_slice` has to be called until it is.
+        With `in_slices` it may be incomplete: then call `save_slice` until it is complete.
         """
         while len(self._sliced) >= SLICED_LIMIT or any(
             store.layered >= SLICED_LIMIT for store in self._layered.values()
@@ -219,13 +220,13 @@ class ShardState:
 
     @property
     def saving(self) -> bool:
-        """Whether a capture is not whole, or the changes since then are kept apart."""
+        """Whether a capture is incomplete, or the changes since then are kept apart."""
         return bool(self._sliced or self._layered)
 
     def save_slice(self, clock_s: Callable[[], float]) -> None:
-        """Continue the oldest capture that is not whole; a UserError if a value cannot be saved.
+        """Continue the oldest incomplete capture; a UserError if a value cannot be saved.
 
-        When all are whole, the changes since then are brought back into their stores.
+        When all are complete, the changes since then are folded back into their stores.
         """
         if not self._sliced:
             self._fold(clock_s)
@@ -246,7 +247,7 @@ class ShardState:
             return
 
     def mark_durable(self, capture: Capture, ref: ObjectRef) -> tuple[ObjectRef, ...]:
-        """This capture is stored under `ref`: the objects that restore it, in order.
+        """This capture is stored under `ref`. Returns the objects that restore it, in order.
 
         A capture overtaken by a later one builds on what was durable when it was taken.
         """
@@ -263,7 +264,7 @@ class ShardState:
         return chain
 
     def mark_failed(self, capture: Capture) -> None:
-        """This capture will never be durable; what it held goes into the next one."""
+        """This capture will never be durable; its content goes into the next one."""
         if capture.lineage != self._lineage:
             return
         self._settle(capture)
@@ -279,7 +280,7 @@ class ShardState:
     def restore(
         self, objects: Sequence[bytes], chain: Sequence[ObjectRef], load: Load | None = None
     ) -> dict[str, Any]:
-        """Be what these snapshots say, in order, and give the extras of the last one.
+        """Restore these snapshots, in order, and return the extras of the last one.
 
         load: reads objects of the store, where state is kept on disk. Changes nothing if one of the
         snapshots cannot be read.
@@ -316,15 +317,15 @@ class ShardState:
         return extras
 
     def pairs(self) -> dict[StoreId, Iterable[tuple[Any, Any]]]:
-        """Everything that is kept, by operator and name of the state; for looking at only."""
+        """All state, by operator and name of the state; for inspection only."""
         return {store_id: store.pairs() for store_id, store in self._stores.items()}
 
     def full(self) -> set[str]:
-        """The operators that keep anything."""
+        """The operators that keep any state."""
         return {operator for (operator, _), store in self._stores.items() if store}
 
     def sizes(self) -> dict[str, tuple[int, int]]:
-        """Operator -> its keys, and about what they take in memory."""
+        """Operator -> its keys, and their approximate size in memory."""
         found: dict[str, tuple[int, int]] = {}
         for (operator, _), store in self._stores.items():
             keys, about_bytes = found.get(operator, (0, 0))
@@ -337,7 +338,8 @@ class ShardState:
             store.remove()
 
     def beside(self, owner: Callable[[str], str | None]) -> "ShardState":
-        """One to read a snapshot into whose stores this one then adopts: those on disk as they are."""
+        """A second one to read a snapshot into; this one then adopts its stores, without copying
+        files."""
         space = self._space
         if space is None:
             return ShardState()
@@ -362,7 +364,7 @@ class ShardState:
         self._base = None
 
     def _versions(self) -> dict[str, Any]:
-        """What is said of versions, if there is anything to say."""
+        """The versions to save, if any."""
         later = {i: s.version for i, s in self._stores.items() if s.version > FIRST_VERSION}
         return {VERSIONS: later} if later else {}
 
@@ -375,7 +377,7 @@ class ShardState:
     ) -> None:
         for store_id in {*entries, *on_disk, *versions}:
             self.keystore(*store_id)
-        # First what may fail, and what changes a store last of that.
+        # First the steps that may fail, with those that change a store last.
         for store_id in sorted(on_disk, key=lambda store_id: self._stores[store_id].saves_files):
             if load is None:
                 raise InternalError(
@@ -403,7 +405,8 @@ class ShardState:
         return DiskBackend(Path(space.folder), space.group, _named((operator, name)), init)
 
     def _parts(self, full: bool, in_slices: bool) -> dict[StoreId, StorePart | None]:
-        """What has to be saved of each store. Files come last: they need not be given up if it fails."""
+        """The part to save of each store. Files come last, so that none is given up if another part
+        fails."""
         parts: dict[StoreId, StorePart | None] = {}
         for store_id in sorted(
             self._stores, key=lambda store_id: self._stores[store_id].saves_files
@@ -449,7 +452,7 @@ def _decode(data: bytes, name: str) -> tuple[Kind, dict[str, Any], dict[StoreId,
         kind, extras, parts = pickle.loads(memoryview(data)[len(_HEADER) :])
     except (AttributeError, ImportError) as error:
         raise UserError(
-            f"'{name}' holds values of a class that is not there any more ({error}). Keep it "
+            f"'{name}' holds values of a class that no longer exists ({error}). Keep it "
             "importable under the same name, or start over with --fresh, which deletes the output."
         ) from error
     except (pickle.UnpicklingError, EOFError, ValueError, TypeError, IndexError, KeyError) as error:

@@ -1,16 +1,17 @@
 """The checkpoint store: objects with checksums, and the log of manifests that names them.
 
-Objects come first, the manifest that names them last: what no manifest names does not count. The
-log of manifests has one order that all drivers agree on, and only the holder of the newest lease
-can add to it. Names of objects should hold the lease number, so that no two drivers share one.
+Objects are written first, the manifest that names them last: an object that no manifest names does
+not count. All drivers agree on one order of the log of manifests, and only the holder of the newest
+lease can add to it. Names of objects should contain the lease number, so that no two drivers share
+one.
 
-What is deleted goes in three steps: the manifests, a look whether the lease is still ours, the
-objects. A driver can be fenced at any moment, and not know: whoever takes the lease before that look
-keeps all objects, and whoever takes it later no longer finds the manifests, so builds on nothing that
-is about to go.
+Deletion has three steps: delete the manifests, check that the lease is still ours, delete the
+objects. A driver can be fenced at any moment without knowing it. A driver that takes the lease
+before the check keeps all objects. One that takes it later no longer finds the manifests, so it
+does not build on objects that are about to be deleted.
 
-Every object is there twice. Incremental snapshots build on each other, so all checkpoints that are
-kept share objects: without a second copy one flipped bit could make every one of them useless.
+Every object exists twice. Incremental snapshots build on each other, so all kept checkpoints share
+objects: without a second copy one flipped bit could make every one of them useless.
 """
 
 import math
@@ -41,18 +42,18 @@ COPIES: Final = "copies/"
 """The second copy of each object has the same name in here."""
 
 SHOWN: Final = "shown/"
-"""A file in here says of a manifest, by its slot, that all its output is committed."""
+"""A file in here records that all output of a manifest, named by its slot, is committed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """One look at everything in the log, for those who only read."""
+    """One look at everything in the log, for readers."""
 
     manifests: list[Manifest]
-    """All whole manifests, newest first."""
+    """All complete manifests, newest first."""
     skipped: list[Skipped]
     holder: Holder | None
-    """Who took the newest lease; None if nobody ever did, so there is no store here."""
+    """The owner of the newest lease; None if there never was one, so there is no store here."""
     unnamed: list[str]
     """Objects that no manifest names, without their checksums."""
 
@@ -63,9 +64,9 @@ class CheckpointStore:
     def __init__(self, blobs: Blobs) -> None:
         self.blobs = blobs
         self.skipped: list[Skipped] = []
-        """What the last call of `manifests` had to leave out."""
+        """Manifests that the last call of `manifests` had to leave out."""
         self.on_damage: Callable[[str], None] = lambda text: None
-        """Told of an object that could be read only from its copy."""
+        """Called with a message about an object that could be read only from its copy."""
         self._log = ManifestLog(blobs)
         self._lease: Lease | None = None
 
@@ -87,23 +88,23 @@ class CheckpointStore:
         return ObjectRef(name, sum(map(len, pieces_of(data))), checksum)
 
     def get(self, ref: ObjectRef) -> bytes:
-        """The object, checked, or its copy; CorruptObject says what is wrong with both."""
+        """The object, verified, or its copy; raises CorruptObject with the problems of both."""
         data, problem = self._examine(ref, _object_path(ref))
         if problem is None:
             return data
         copy, no_help = self._examine(ref, _copy_path(ref))
         if no_help is not None:
-            raise self._corrupt(ref, f"{problem}, and its copy is no help: {no_help}")
+            raise self._corrupt(ref, f"{problem}, and its copy cannot be used either: {no_help}")
         self.on_damage(f"object '{ref.name}' was read from its copy: {problem}; check the disk")
         return copy
 
     def problem_of(self, ref: ObjectRef) -> str | None:
-        """What is wrong with an object and its copy; None if one of them is whole."""
+        """What is wrong with an object and its copy; None if one of them is intact."""
         problem = self._examine(ref, _object_path(ref))[1]
         return problem and self._examine(ref, _copy_path(ref))[1] and problem
 
     def weakness_of(self, ref: ObjectRef) -> str | None:
-        """What is wrong with one of the two, if the other is whole."""
+        """What is wrong with one of the two, if the other is intact."""
         problem = self._examine(ref, _object_path(ref))[1]
         of_copy = self._examine(ref, _copy_path(ref))[1]
         if (problem is None) == (of_copy is None):
@@ -111,7 +112,7 @@ class CheckpointStore:
         return problem or f"of its copy: {of_copy}"
 
     def heal(self, ref: ObjectRef) -> str | None:
-        """Write the damaged one of the two anew, from the other; what was wrong with it."""
+        """Rewrite the damaged one of the two from the other. Returns what was wrong with it."""
         data, problem = self._examine(ref, _object_path(ref))
         copy, of_copy = self._examine(ref, _copy_path(ref))
         if (problem is None) == (of_copy is None):
@@ -136,7 +137,7 @@ class CheckpointStore:
         return data, None
 
     def acquire_lease(self, owner: str, after: int | None = None) -> Lease:
-        """Take over this store: from now on nobody who came before can add a manifest.
+        """Take over this store: from now on no earlier driver can add a manifest.
 
         With `after`, only from the holder of this lease: if there is a newer one, LeaseLost.
         """
@@ -144,13 +145,13 @@ class CheckpointStore:
         return self._lease
 
     def hold(self, lease: Lease) -> None:
-        """This lease, which was taken elsewhere, is ours."""
+        """Use this lease, which was taken elsewhere."""
         self._lease = lease
 
     def append(self, lease: Lease, body: dict[str, Any]) -> ManifestAppend:
         """Add a manifest, step by step: see `ManifestAppend`.
 
-        `body["objects"]` lists every object it takes to recover.
+        `body["objects"]` lists every object that is needed to recover.
         """
         if not isinstance(body.get("objects"), list):
             raise InternalError("a manifest needs the key 'objects', a list of object references")
@@ -159,26 +160,26 @@ class CheckpointStore:
         return append(self._log, lease, "checkpoint", body)
 
     def append_manifest(self, lease: Lease, body: dict[str, Any], wait: Wait = pause) -> int:
-        """Add a manifest and give its slot. Waits until it is known whether it is there.
+        """Add a manifest and return its slot. Waits until it is known whether it is there.
 
-        LeaseLost means that somebody has taken over, any other StoreError that the manifest is not
-        there and never will be.
+        LeaseLost means that another driver has taken over, any other StoreError that the manifest
+        is not there and never will be.
         """
         return performed(self.append(lease, body), wait)
 
     def manifests(self) -> list[Manifest]:
-        """All whole manifests, newest first; `skipped` tells what was left out."""
+        """All complete manifests, newest first; `skipped` lists those left out."""
         entries = self._log.entries(anew=True)
         self.skipped = _skipped(entries)
         return _valid(entries)
 
     def fresh_slot(self) -> int:
-        """The slot of the last start from nothing: what stood before it does not count. 0: none."""
+        """The slot of the last fresh start: earlier entries do not count. 0: none."""
         return _fresh_start(self._log.entries())
 
     def survey(self) -> Survey:
         """One consistent look at the log. Changes nothing, and needs no lease."""
-        # Objects first: what is written while we look is then named, or not seen at all.
+        # Objects first: one that is written meanwhile is then either named or not seen at all.
         paths = self.blobs.list(OBJECTS)
         entries = self._log.entries(anew=True)
         manifests = _valid(entries)
@@ -191,15 +192,16 @@ class CheckpointStore:
         )
 
     def still_has(self, manifest: Manifest) -> bool:
-        """Whether nobody has pruned this manifest by now."""
+        """Whether this manifest has not been pruned."""
         return manifest.slot in self._log.slots(after=manifest.slot - 1)
 
     def prune(self, keep: int, *, objects: bool = True) -> None:
-        """Keep the newest manifests and all that they name; remove what only others named.
+        """Keep the newest manifests and all objects that they name; remove objects that only others
+        named.
 
-        What was given up goes first and does not count: if the manifest that was written again
-        rots one day, nobody must take one of those for the newest. Without `objects` only
-        manifests go: what they named may be needed by one to come.
+        Manifests that were given up are removed first and do not count: if the rewritten manifest
+        is damaged one day, none of them must be mistaken for the newest. Without `objects` only
+        manifests are removed: a later one may need the objects that they named.
         """
         if keep < 1:
             raise InternalError(f"at least one manifest must be kept, not {keep}")
@@ -214,7 +216,7 @@ class CheckpointStore:
         self._remove_manifests(gone)
 
     def note_shown(self) -> None:
-        """All output that the newest manifest covers is committed: there is nothing left to do."""
+        """All output that the newest manifest covers is committed: nothing is left to do."""
         newest = _shown_path(self.manifests()[0])
         self.blobs.write(newest, b"shown\n")
         for path in self.blobs.list(SHOWN):
@@ -222,7 +224,8 @@ class CheckpointStore:
                 self.blobs.delete(path)
 
     def all_shown(self) -> bool:
-        """Whether that was noted. If not, a driver may have died before its sinks had committed."""
+        """Whether that was recorded. If not, a driver may have died before its sinks had
+        committed."""
         newest = next(iter(self.manifests()), None)
         if newest is None or _shown_path(newest) not in self.blobs.list(SHOWN):
             return False
@@ -232,19 +235,21 @@ class CheckpointStore:
             return False
 
     def discard(self, refs: Iterable[ObjectRef]) -> None:
-        """Delete objects that nothing names any more; LeaseLost if somebody has taken over."""
+        """Delete objects that nothing names any more; LeaseLost if another driver has taken
+        over."""
         self._require_lease()
         for ref in refs:
             self.blobs.delete(_object_path(ref))
             self.blobs.delete(_copy_path(ref))
 
     def remove_given_up(self) -> None:
-        """After going back: what lay in between can never be restored any more."""
+        """After a rollback: epochs in between can never be restored any more."""
         self.prune(keep=len(self._log.entries()))
 
     def sweep(self, lease: Lease) -> None:
-        """Remove what was given up or is named nowhere, and temporary files. Before work starts."""
-        # Look at the objects first: if nobody has taken over after that, none of them can
+        """Remove objects that were given up or are not named, and temporary files. Before work
+        starts."""
+        # List the objects first: if no other driver has taken over after that, none of them can
         # belong to a later driver.
         paths = self._object_paths()
         self._log.require(lease)
@@ -258,11 +263,11 @@ class CheckpointStore:
         self._log.index(self._log.entries())
 
     def forget_all(self, lease: Lease | None = None, wait: Wait = pause) -> None:
-        """Start afresh: all manifests and objects go; leases stay, so old drivers stay fenced.
+        """Start afresh: delete all manifests and objects; leases stay, so old drivers stay fenced.
 
-        Without a lease this fences off every driver there is.
+        Without a lease this fences every existing driver.
         """
-        # Before anybody can follow: so none of these objects is a later driver's.
+        # Before another driver can follow: so none of these objects belongs to a later one.
         paths = self._object_paths()
         if lease is None:
             self._lease = self._log.claim("fresh", "")
@@ -279,7 +284,7 @@ class CheckpointStore:
         self.discard(named - {ref for manifest in kept for ref in manifest.objects})
 
     def _remove_manifests(self, entries: Iterable[Entry]) -> list[Manifest]:
-        """Those among these entries, which are gone then."""
+        """Remove the manifests among these entries, and return them."""
         found = [e for e in entries if e.kind == "checkpoint"]
         for entry in found:
             self._log.remove(entry.slot)
@@ -310,13 +315,13 @@ def _valid(entries: list[Entry]) -> list[Manifest]:
 
 
 def _holder(entries: list[Entry]) -> Holder | None:
-    """Who took the newest lease that entries of no older one follow.
+    """The owner of the newest lease that no entries of an older lease follow.
 
-    A claim that came late into a slot of the past was never held.
+    A claim that arrived late in a slot of the past was never held.
     """
     oldest: float = math.inf
     for entry in reversed(entries):
-        # A fresh start has an owner only if it came with a lease of its own.
+        # A fresh start has an owner only if it came with a separate lease.
         claims = entry.kind == "lease" or (entry.kind == "fresh" and entry.body)
         if claims and entry.lease <= oldest:
             return Holder.of(entry)
@@ -326,7 +331,7 @@ def _holder(entries: list[Entry]) -> Holder | None:
 
 
 def _skipped(entries: list[Entry]) -> list[Skipped]:
-    """What cannot be read, since the last fresh start: what was before it is of no account."""
+    """Unreadable entries since the last fresh start: earlier ones do not matter."""
     start = _fresh_start(entries)
     broken = [entry for entry in entries if entry.kind == "corrupt" and entry.slot > start]
     return [Skipped(path_of(entry.slot), entry.reason, entry.slot) for entry in broken]

@@ -1,10 +1,10 @@
-"""Whose run a store is in, as far as this machine can see: a lock that goes with its process.
+"""A lock that shows which run on this machine uses a store; it disappears with its process.
 
 The lease in the log of manifests makes two drivers safe: only the later one can add anything. The
-lock is for people: it tells a second run that the first is still alive, before it fences it off by
-mistake. The system lets go of it when the process ends, however that happens. For a store that is
-no local folder it lies in the folder for temporary files and is seen on this machine alone: in a
-folder that only its owner can enter, because everybody can put links and files beside it.
+lock is for people: it tells a second run that the first is still alive, before it fences that one
+by mistake. The system releases it when the process ends, however that happens. For a store that is
+no local folder it is kept in the folder for temporary files and is visible on this machine alone:
+in a folder that only its owner can enter, because other users can put links and files beside it.
 """
 
 import errno
@@ -28,16 +28,16 @@ from everstream.state.storage.folders import make_folders
 LOCK = "driver.lock"
 TEXT_BYTES = 4096
 _here: Counter[Path] = Counter()
-"""The locks that runs of this process have. The system knows no difference between those, and lets
-go of a lock when any descriptor of its file is closed: so their files are opened once."""
+"""The locks of runs in this process. The system does not distinguish between them, and releases a
+lock when any descriptor of its file is closed: so their files are opened once."""
 _changing = threading.Lock()
 
 
 @contextmanager
 def held(url: str, owner: str, take_over: bool) -> Iterator[None]:
-    """Hold the store for a run of `owner`; a UserError if somebody else's run does.
+    """Hold the store for a run of `owner`; a UserError if another run holds it.
 
-    With `take_over` whoever had it keeps a lock that nobody looks at any more.
+    With `take_over`, the previous holder keeps a lock that is no longer checked.
     """
     path = _path(url)
     with _changing:
@@ -56,7 +56,7 @@ def held(url: str, owner: str, take_over: bool) -> Iterator[None]:
 def _locked(path: Path, url: str, owner: str, take_over: bool) -> Iterator[None]:
     descriptor = _opened(path, take_over)
     if descriptor is None:
-        yield  # such a store cannot be opened either, and that is said better there
+        yield  # such a store cannot be opened either, and opening it gives a better error
         return
     try:
         if not _lock(descriptor):
@@ -71,13 +71,13 @@ def _locked(path: Path, url: str, owner: str, take_over: bool) -> Iterator[None]
 def _in_use(url: str, owner: str) -> UserError:
     return UserError(
         f"the store '{url}' is in use: {owner} is running on it. Stop that run first, or name "
-        "another store. To take the store from it say --take-over (take_over=True): it can then "
+        "another store. To take the store from it use --take-over (take_over=True): it can then "
         "make nothing stable any more, and ends."
     )
 
 
 def holder_of(url: str) -> str | None:
-    """Who runs on this store, if another process of this machine does."""
+    """The owner of the run on this store, if it is in another process of this machine."""
     path = _path(url)
     if _here[path]:
         return None
@@ -92,7 +92,7 @@ def holder_of(url: str) -> str | None:
 
 
 def is_held(url: str) -> bool:
-    """Whether a run on this store goes on, in this process or another one of this machine."""
+    """Whether a run uses this store, in this process or another one of this machine."""
     return _here[_path(url)] > 0 or holder_of(url) is not None
 
 
@@ -104,15 +104,15 @@ def _path(url: str) -> Path:
 
 
 def _private_folder() -> Path:
-    """Where locks of stores lie that are no folders of this machine."""
+    """The folder for locks of stores that are no folders of this machine."""
     folder = Path(tempfile.gettempdir()) / f"everstream-locks-{os.getuid()}"
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
         raise EnvironmentFault(
-            f"'{folder}' is not a folder that only you can enter: somebody else has made it, or let "
-            "others in. Remove it, or set TMPDIR to a folder of your own."
+            f"'{folder}' is not a folder that only you can enter: another user created it, or it "
+            "is open to others. Remove it, or set TMPDIR to a folder that belongs to you."
         )
     return folder
 
@@ -133,7 +133,7 @@ def _opened(path: Path, anew: bool) -> int | None:
 
 
 def _lock(descriptor: int) -> bool:
-    """Whether it is ours now. A filesystem without locks has nobody to tell of."""
+    """Whether it is ours now. On a filesystem without locks, no other holder is known."""
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):

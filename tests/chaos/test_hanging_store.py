@@ -131,7 +131,7 @@ def going_back_waits_for_the_fate_of_a_manifest(run: Told) -> None:
         run.says("stalled writing the manifest of epoch ")
         run.reads_on()
         kill(pid_of(run.folder, "middle"))
-        run.says("stalled writing the manifest of epoch ", "and going back waits for it")
+        run.says("stalled writing the manifest of epoch ", "the rollback starts after it")
     run.says("epoch")  # the one that hung
     run.says("epoch")  # all are back
 

@@ -131,7 +131,7 @@ def test_a_disk_that_stays_full_ends_the_run_and_the_next_one_is_exact(
         killable(tmp_path).run(
             checkpoint=OFTEN, listener=listener, tolerable_checkpoint_failures=5, **options
         )
-    assert f"goes on from epoch {listener.newest}" in str(caught.value)
+    assert f"resumes from epoch {listener.newest}" in str(caught.value)
     news = [failed for failed in listener.of(CheckpointAborted) if not failed.repeated]
     assert len(news) == 1, "what does not change is said once"
     listener.file.unlink()

@@ -103,7 +103,7 @@ def test_a_pipeline_fits_its_own_checkpoint(stopped: Path) -> None:
     assert said.exit_code == 0, said.output
     lines = said.output.splitlines()
     rows = {name: next(line for line in lines if name in line) for name in ("numbers", "count")}
-    assert all("goes on" in row for row in rows.values()), said.output
+    assert all("resumes" in row for row in rows.values()), said.output
     assert "Fits: a run goes on" in said.output
 
 
@@ -116,10 +116,10 @@ def test_a_renamed_operator_would_be_refused_with_the_fix_and_fits_when_it_is_sa
     assert "--renamed count=total" in said.output and "--drop-state count" in said.output
     said = check(total, "--store", stopped / "store", "--renamed", "count=total")
     assert said.exit_code == 0, said.output
-    assert "'total' goes on with the state of 'count'" in said.output
+    assert "'total' resumes with the state of 'count'" in said.output
     said = check(total, "--store", stopped / "store", "--drop-state", "count")
     assert said.exit_code == 0, said.output
-    assert "new: begins with nothing" in said.output
+    assert "new: begins with no state" in said.output
 
 
 def test_shards_that_were_changed_while_a_run_went_on_count_also_after_a_rewind(
@@ -129,7 +129,7 @@ def test_shards_that_were_changed_while_a_run_went_on_count_also_after_a_rewind(
     mine, store = program(stopped), tmp_path / "store"
     before = CheckpointStore.at(str(store)).manifests()[0].body["epoch"]
     record_settings(CheckpointStore.at(str(store)).blobs, {}, {"count": Shards(3, 2)})
-    would = "'count' goes on with 3 shard(s) instead of 2"
+    would = "'count' resumes with 3 shard(s) instead of 2"
     asked_for = "'count' has 3 shard(s) instead of 2, as requested"
     said = check(mine, "--store", store)
     assert would in said.output and asked_for in said.output and said.exit_code == 0
@@ -179,7 +179,7 @@ def test_on_spark_renamed_state_goes_on_exactly_and_is_said(stopped: Path, tmp_p
         listener=notes,
     )
     assert result.outcome is Outcome.FINISHED
-    assert "'total' goes on with the state of 'count'" in notes.texts
+    assert "'total' resumes with the state of 'count'" in notes.texts
     shown = Counter(
         tuple(json.loads(line))
         for part in (stopped / "out").glob("*.jsonl")
@@ -271,8 +271,8 @@ def test_what_is_migrated_new_and_dropped_is_said_by_operator_and_done_on_spark(
     said = check(second, "--store", store)
     assert said.exit_code == 0, said.output
     for words in (
-        "goes on; 'seen' is migrated from version 1 to 2",
-        "mean=average(n) is new: begins at nothing",
+        "resumes; 'seen' is migrated from version 1 to 2",
+        "mean=average(n) is new: begins empty",
         "last=max(n) is dropped",
         "'count': 'seen' is migrated",
         "Fits: a run goes on",

@@ -206,7 +206,7 @@ def test_a_graph_that_was_changed_around_frames_on_their_way_does_not_fit(log: L
     manifest = EpochManifest(Epoch(1), records, "test", log=log)
     check_fits(manifest, before, log)
     moved = planned(source().on_demand().map(same, name="new").on_demand().map(same, name="a"))
-    with pytest.raises(UserError, match=r"changed around operator .*on their way"):
+    with pytest.raises(UserError, match=r"changed around operator .*in flight"):
         check_fits(manifest, moved, log)
     if log == "none":
         empty = {s: replace(record, holds_frames=False) for s, record in records.items()}

@@ -135,7 +135,7 @@ def test_a_source_that_does_not_keep_its_word_is_found_out() -> None:
     log.reading_at(Range(100, column="n", batch=10).open(0, 1).offset)
     log.forwarding(0, 10)
     log.append(sent(channel, 1, pl.DataFrame({"n": [1, 2, 3]})))
-    with pytest.raises(CorruptObject, match="does not give again what it gave before"):
+    with pytest.raises(CorruptObject, match="does not return the records that it returned before"):
         log.after(channel, 0)
 
 

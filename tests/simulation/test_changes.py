@@ -69,7 +69,7 @@ def test_a_renamed_operator_is_refused_until_its_new_name_is_said(seed: int) -> 
     ):
         stopped.change(counting("total"))
     stopped.change(counting("total"), UpgradeOverrides({"count": "total"}))
-    assert stopped.notes == ("'total' goes on with the state of 'count'",)
+    assert stopped.notes == ("'total' resumes with the state of 'count'",)
     assert stopped.finish() == exact()
 
 
@@ -87,7 +87,7 @@ def test_dropped_state_begins_with_nothing_while_the_others_go_on() -> None:
     before, read = stopped.shown(), stopped.read_by("numbers")
     assert 0 < read < RECORDS
     stopped.change(counting(), UpgradeOverrides(dropped=frozenset({"count"})))
-    assert stopped.notes == ("the state of 'count' is dropped: it begins with nothing",)
+    assert stopped.notes == ("the state of 'count' is dropped: it begins with no state",)
     after = stopped.finish() - before
     assert after.total() == RECORDS - read
     assert sum(number == 1 for _, number in after) == KEYS, "every key begins at one again"
@@ -162,7 +162,7 @@ def test_under_every_protocol_a_rename_is_exact_or_refused(protocol: str) -> Non
     try:
         stopped.change(counting("total"), UpgradeOverrides({"count": "total"}))
     except UserError as error:
-        assert "its checkpoint holds records on their way" in str(error)
+        assert "its checkpoint holds records in flight" in str(error)
         stopped.change(counting())
     assert stopped.finish() == exact()
 

@@ -88,7 +88,7 @@ def test_under_every_protocol_values_are_migrated_exactly(protocol: str) -> None
     stopped = Changing(kept_by(Counting()), 0, scheme_for(protocol, 0)).stop_at(3)
     stopped.change(kept_by(Counting2()))
     assert stopped.notes == (
-        "'count': 'seen' is migrated from version 1 to 2, each value when it is first touched",
+        "'count': 'seen' is migrated from version 1 to 2, each value when it is first used",
     )
     assert stopped.finish() == exact()
 
@@ -128,7 +128,7 @@ def test_a_field_more_begins_with_nothing_and_the_others_go_on() -> None:
 
     More.__name__ = "Counting"
     stopped = Changing(kept_by(Counting())).stop_at(3).change(kept_by(More()))
-    assert stopped.notes == ("'count': 'other' is new: begins with nothing",)
+    assert stopped.notes == ("'count': 'other' is new: begins empty",)
     assert stopped.finish() == exact()
 
 
@@ -136,7 +136,7 @@ def test_a_field_more_begins_with_nothing_and_the_others_go_on() -> None:
     ("options", "says"),
     [
         ({"version": 2}, "version=2 needs migrate="),
-        ({"version": 0}, "say 1, 2, 3"),
+        ({"version": 0}, "must be 1, 2, 3"),
         ({"version": 3, "migrate": {2: str}}, "no function from version 1 to 2"),
     ],
 )
@@ -189,7 +189,7 @@ def test_aggregates_that_are_added_begin_at_nothing_and_those_taken_out_are_drop
     read = stopped.read_by("rows")
     before = stopped.shown()
     stopped.change(aggregated({"n": count(), **NEW}))
-    assert "'running': low=min(at) is new: begins at nothing" in stopped.notes[2]
+    assert "'running': low=min(at) is new: begins empty" in stopped.notes[2]
     assert stopped.notes[-1] == "'running': high=max(at) is dropped"
     after = stopped.finish() - before
     final = {dict(row)["room"]: dict(row) for row in sorted(after, key=lambda r: dict(r)["n"])}
@@ -228,7 +228,7 @@ def test_under_every_protocol_other_aggregates_are_exact_or_refused(protocol: st
     try:
         stopped.change(aggregated({**columns, "low": min("at")}))
     except UserError as error:
-        assert "holds rows on their way that were made for it as it was" in str(error)
+        assert "holds rows in flight that were made for its earlier version" in str(error)
         stopped.change(aggregated(columns))
     last = [dict(row)["n"] for row in stopped.finish()]
     assert sorted(last)[-KEYS:] == [RECORDS // KEYS] * KEYS
@@ -270,7 +270,7 @@ def test_open_windows_are_finished_under_the_old_rule_and_new_ones_begin_under_t
     read = stopped.read_by("rows")
     assert 0 < read < RECORDS
     stopped.change(windowed(new))
-    assert "are finished as they are, with what has come so far" in stopped.notes[0]
+    assert "finish as they are, with the records received so far" in stopped.notes[0]
     expected = windows_of(*first, range(read)) + windows_of(*then, range(read, RECORDS))
     assert stopped.finish() == expected
 
@@ -333,7 +333,7 @@ def test_open_sessions_go_on_with_the_new_gap(first: str, then: str) -> None:
     stopped = Changing(build(first)).stop_at(2)
     before = stopped.shown()
     stopped.change(build(then))
-    assert "open sessions go on with a gap of" in stopped.notes[0]
+    assert "open sessions continue with a gap of" in stopped.notes[0]
     shown = stopped.finish()
     assert sum(n for _, _, n in shown.elements()) == many and before <= shown
     alone, together = (

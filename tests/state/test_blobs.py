@@ -267,7 +267,7 @@ def _temporary_name_of(pid: int) -> str:
     ("code", "advice"),
     [
         (errno.ENOSPC, "Free some space"),
-        (errno.EACCES, "Let this user write"),
+        (errno.EACCES, "Grant this user write access"),
         (errno.EIO, "Check"),
     ],
 )
@@ -355,5 +355,5 @@ def test_a_really_full_disk_keeps_what_was_there(tmp_path: Path) -> None:
 
 def test_a_file_in_place_of_the_folder_is_explained(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("not a folder")
-    with pytest.raises(StoreError, match="A file stands where a folder should be"):
+    with pytest.raises(StoreError, match="A file is in the place of a folder"):
         FsspecBlobs(str(tmp_path / "store")).write("a/b", b"")

@@ -83,7 +83,7 @@ def test_a_server_that_takes_the_wish_for_an_exclusive_create_and_ignores_it_is_
     with S3Proxy(s3, cheats=True) as proxy:
         for name, value in proxy.variables.items():
             monkeypatch.setenv(name, value)
-        with pytest.raises(StoreError, match="creates an object that is there already"):
+        with pytest.raises(StoreError, match="creates an object that exists already"):
             FsspecBlobs(somewhere()).create("a", b"1")
 
 

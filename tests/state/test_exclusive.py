@@ -113,10 +113,10 @@ def opened(kind: type[Bucket], url: str) -> CheckpointStore:
 @pytest.mark.parametrize(
     "kind, why",
     [
-        (Cheat, "creates an object that is there already"),
+        (Cheat, "creates an object that exists already"),
         (Liar, "and replaces it"),
-        (LooksFirst, "at once more than one succeed"),
-        (Ignorant, "knows no exclusive create"),
+        (LooksFirst, "at once, more than one succeeds"),
+        (Ignorant, "has no exclusive create"),
         (Generic, "which two can do at once"),
     ],
 )

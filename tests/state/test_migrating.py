@@ -164,7 +164,7 @@ def test_values_of_a_later_version_are_refused() -> None:
     kept.store(SECOND)
     kept.checkpoint()
     kept.restart()
-    with pytest.raises(UserError, match="have version 2, and the program keeps those of version 1"):
+    with pytest.raises(UserError, match="have version 2, and the program keeps version 1"):
         kept.store(Migration())
 
 

@@ -1,7 +1,7 @@
 """How far a shard has come on each of its channels, and under which generation each one runs.
 
 A position is a sequence number: of the newest frame that has arrived, was received by the
-operators, or was sent. Frames of an older generation than the channel's are a zombie's.
+operators, or was sent. Frames of an older generation than the channel's come from a zombie.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -23,10 +23,10 @@ class ChannelPositions:
         self.ended: set[ChannelId] = set()
         """Inputs that have ended."""
         self.lost_frames = 0
-        """Frames that were sent to this shard and that nobody could send again."""
+        """Frames that were sent to this shard and could not be sent again."""
         self._gaps = gaps
         self._generation = dict.fromkeys([*inputs, *outputs], Generation(-1))
-        """Rises whenever the shard at either end goes back."""
+        """Rises whenever the shard at either end rolls back."""
         self._arrived = dict.fromkeys(inputs, 0)
         self._received = dict.fromkeys(inputs, 0)
         self._sent = dict.fromkeys(outputs, 0)
@@ -47,7 +47,7 @@ class ChannelPositions:
         """A frame came in; it must be the next one."""
         channel = frame.channel
         expected = self._arrived[channel] + (0 if frame.kind is FrameKind.MARKER else 1)
-        # A gap is counted at the delivery, as that is what a checkpoint knows of.
+        # A gap is counted at delivery, because checkpoints count deliveries.
         if frame.sequence != expected and not (self._gaps and frame.sequence > expected):
             kind = FramesLost if frame.sequence > expected else InternalError
             raise kind(
@@ -57,7 +57,7 @@ class ChannelPositions:
         self._arrived[channel] = frame.sequence
 
     def receive(self, frame: Frame) -> None:
-        """A frame, or the first part of one, is given to the operators."""
+        """A frame, or the first part of one, is passed to the operators."""
         if frame.begun:
             return
         received = self._received[frame.channel]
@@ -66,7 +66,7 @@ class ChannelPositions:
         self._received[frame.channel] = max(frame.sequence, received)
 
     def forget_waiting(self, channel: ChannelId) -> None:
-        """What has arrived and was not received will come again."""
+        """Frames that have arrived but were not received will be sent again."""
         self._arrived[channel] = self._received[channel]
 
     def send(self, channel: ChannelId, kind: FrameKind) -> int:
@@ -82,16 +82,17 @@ class ChannelPositions:
         return sum(n for channel, n in self._sent.items() if channel.receiver in receivers)
 
     def received(self) -> dict[str, int]:
-        """As a checkpoint and the coordinator know it."""
+        """In the form that checkpoints and the coordinator use."""
         return {str(channel): count for channel, count in self._received.items()}
 
     def sent(self) -> dict[str, int]:
         return {str(channel): count for channel, count in self._sent.items()}
 
     def restore(self, record: CheckpointRecord | None, *, keeps_positions: bool) -> None:
-        """Go back to a checkpoint (None: to the empty start).
+        """Roll back to a checkpoint (None: to the empty start).
 
-        Positions are kept where frames in transit are replayed from logs; else they begin anew.
+        Positions are kept where frames in transit are replayed from logs; otherwise they start
+        anew.
         """
         by_name = {str(channel): channel for channel in self.inputs}
         ended = record.ended if record is not None else ()

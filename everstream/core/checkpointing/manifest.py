@@ -1,4 +1,4 @@
-"""What a manifest says: which checkpoints form an epoch, and what each shard restores from."""
+"""Manifests: which checkpoints form an epoch, and what each shard restores from."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,10 +18,10 @@ from everstream.state.objects import check_format
 from everstream.state.store import CheckpointStore
 
 FORMAT = 3
-"""Of manifests. 1: without descriptions of operators, and without this number. 2: keys are in as many
-groups as their operator has shards."""
+"""The version of the manifest format. 1: no descriptions of operators, and no version number. 2: an
+operator has as many key groups as shards."""
 KEPT_MANIFESTS = 3
-"""How many a store keeps: if the newest cannot be restored, there are others."""
+"""How many manifests a store keeps: if the newest cannot be restored, there are others."""
 
 
 @dataclass(frozen=True)
@@ -32,36 +32,37 @@ class EpochManifest:
     records: dict[ShardId, CheckpointRecord]
     pipeline: str = ""
     final: bool = False
-    """Every shard had ended: the pipeline is done."""
+    """Every shard had ended: the pipeline is finished."""
     began_s: float = 0.0
     duration_s: float = 0.0
     shard_counts: dict[str, int] = field(default_factory=dict)
     """Operator -> number of shards."""
     written_at: float | None = None
-    """When this manifest was written, in seconds since 1970; whoever writes it says so."""
+    """When this manifest was written, in seconds since 1970; set by the writer."""
     log: LogKind = "none"
-    """Where what was on its way between these checkpoints is to be found."""
+    """Where the frames in flight between these checkpoints are kept."""
     described: dict[str, Description] | None = None
-    """Operator -> what its saved state belongs to; None in manifests of the first format."""
+    """Operator -> the description of its saved state; None in manifests of the first format."""
     key_groups: int | None = None
-    """In how many groups keys are spread; None, as in older formats: as many as there are shards."""
+    """The number of key groups; None, as in older formats: as many as the operator has shards."""
     most_shards: dict[str, int] = field(default_factory=dict)
-    """Operator -> how many shards it has ever had in this store, of those that had other numbers."""
+    """Operator -> the most shards it has ever had in this store, if its number ever changed."""
     returns: tuple[int, ...] = ()
-    """The epochs this store ever went back to, in order: whatever newer ones had shown before was
-    taken back. For those who read the output as it comes."""
+    """The epochs that this store ever rolled back to, in order: output of newer epochs was taken
+    back. For readers that follow the output as it is committed."""
     rewound: bool = False
-    """Somebody went back to it on purpose, and no run has begun since: nothing was taken back yet."""
+    """A user rewound the store to it, and no run has started since: nothing was taken back yet."""
     is_doubtful: bool = field(default=False, compare=False)
-    """Whether a later one has been shown is not known: its manifest cannot be read, or whoever wrote
-    this one kept no account of `returns`. Not saved."""
+    """It is unknown whether a later epoch was committed: its manifest cannot be read, or the writer
+    of this one did not record `returns`. Not saved."""
 
     @property
     def size_bytes(self) -> int:
         return sum(record.size_bytes for record in self.records.values())
 
     def gone_back_to(self, older: "EpochManifest") -> "EpochManifest":
-        """An older manifest as it is written again, as the newest, to go back from this one."""
+        """An older manifest, to be written again as the newest in order to roll back from this
+        one."""
         most = {
             n: max(self.ever(n), older.ever(n)) for n in {*self.most_shards, *older.most_shards}
         }
@@ -70,16 +71,16 @@ class EpochManifest:
 
     @property
     def was_gone_back_to(self) -> bool:
-        """What came after it was given up, and somebody may still have to take it back."""
+        """Later epochs were given up, and their output may still have to be taken back."""
         return self.returns[-1:] == (self.epoch,)
 
     @property
     def may_be_behind_output(self) -> bool:
-        """Output of later checkpoints may be there, and must be taken back."""
+        """Output of later checkpoints may exist, and must be taken back."""
         return self.is_doubtful or self.was_gone_back_to
 
     def ever(self, operator: str) -> int:
-        """How many shards an operator has ever had."""
+        """The most shards that an operator has ever had."""
         return max(self.most_shards.get(operator, 0), self.shard_counts.get(operator, 0))
 
     def to_json(self) -> dict[str, Any]:
@@ -138,7 +139,8 @@ def epoch_manifest(
     written_at: float | None = None,
     log: LogKind = "none",
 ) -> EpochManifest:
-    """The manifest of an epoch of this plan, with these checkpoints; `before` is the newest until then."""
+    """The manifest of an epoch of this plan, with these checkpoints; `before` was the newest until
+    now."""
     whole = len(records) == len(plan.shards)
     return EpochManifest(
         epoch=epoch,
@@ -162,8 +164,8 @@ class FallBack:
     """The newest checkpoint cannot be restored, and an older one can."""
 
     manifest: EpochManifest
-    """To be written as the newest before anything is restored from it: sinks will take back what the
-    broken checkpoint showed, so no run, not even the next one, may restore that one."""
+    """To be written as the newest before anything is restored from it. Sinks will take back the
+    output of the broken checkpoint, so no run, not even the next one, may restore that one."""
     damaged: StoreDamaged
 
 
@@ -173,9 +175,9 @@ def fall_back(
     reason: str,
     shard: ShardId | None = None,
 ) -> FallBack | RunFailed:
-    """What follows if the newest of these manifests cannot be restored, or why the run must end.
+    """What to do if the newest of these manifests cannot be restored, or why the run must end.
 
-    word: what a manifest is called; shard: the one that could not restore, if one did.
+    word: what a manifest is called; shard: the one that could not restore, if any.
     """
     broken = manifests[0].epoch if manifests else NO_EPOCH
     if broken == NO_EPOCH:
@@ -186,8 +188,8 @@ def fall_back(
     if older is None:
         return RunFailed(
             f"{what} cannot be restored ({where}), and no older checkpoint is left. Nothing was "
-            "changed: going back to the start would take back output that was committed, and miss what a source has "
-            "forgotten since. Put the damaged object back from a backup of the store and run "
+            "changed: starting over would take back committed output, and miss records that a "
+            "source no longer has. Restore the damaged object from a backup of the store and run "
             "again; or start over with --fresh (fresh=True), which deletes all checkpoints in "
             "the store and all output of the pipeline's sinks."
         )
@@ -196,13 +198,14 @@ def fall_back(
 
 
 def _older_than_newest(manifests: Sequence[EpochManifest]) -> EpochManifest | None:
-    """Never the start: output was committed since, and sources may have forgotten what they gave."""
+    """Never the start: output was committed since, and sources may no longer have their first
+    records."""
     older = manifests[1] if len(manifests) > 1 else None
     return None if older is None or older.epoch == NO_EPOCH else older
 
 
 def manifests_in(store: CheckpointStore) -> list[EpochManifest]:
-    """All that can be read, newest first; `store.skipped` tells what was left out."""
+    """All that can be read, newest first; `store.skipped` lists those left out."""
     found = store.manifests()
     manifests = [EpochManifest.from_json(manifest.body) for manifest in found]
     if found and any(skipped.slot > found[0].slot for skipped in store.skipped):
@@ -211,7 +214,8 @@ def manifests_in(store: CheckpointStore) -> list[EpochManifest]:
 
 
 def still_valid(manifests: Iterable[EpochManifest]) -> list[EpochManifest]:
-    """Those we may go back to, of manifests that come newest first; see `standing`."""
+    """The manifests that a run may roll back to, from a list that is newest first; see
+    `standing`."""
     return standing(manifests)
 
 
@@ -220,7 +224,7 @@ def shard_counts(plan: Plan) -> dict[str, int]:
 
 
 def shown_once(plan: Plan) -> list[str]:
-    """The sinks that show no record twice, whatever comes again after a failure."""
+    """The sinks that show no record twice, whatever is replayed after a failure."""
     return [
         node.name
         for node in plan.graph.of_kind(Kind.SINK)
@@ -229,7 +233,8 @@ def shown_once(plan: Plan) -> list[str]:
 
 
 def check_fits(manifest: EpochManifest, plan: Plan, log: LogKind = "none") -> None:
-    """Raise a UserError if this pipeline, with this kind of log, cannot go on from there."""
+    """Raise a UserError if this pipeline, with this kind of log, cannot resume from the
+    manifest."""
     if manifest.pipeline != plan.graph.name:
         raise UserError(
             f"the store holds checkpoints of pipeline '{manifest.pipeline}', not of "
@@ -241,8 +246,8 @@ def check_fits(manifest: EpochManifest, plan: Plan, log: LogKind = "none") -> No
     if manifest.log != log:
         raise UserError(
             f"the store holds checkpoints {_KINDS[manifest.log]}, and this run would take them "
-            f"{_KINDS[log]}: what is on its way between operators cannot go from one to the "
-            "other. Go on as before, or use --fresh to start over, which deletes the output."
+            f"{_KINDS[log]}: records in flight between operators cannot be moved from one kind to "
+            "the other. Keep the kind, or use --fresh to start over, which deletes the output."
         )
     _check_channels(manifest, plan)
 
@@ -256,7 +261,7 @@ _KINDS: dict[LogKind, str] = {
 
 
 def _check_channels(manifest: EpochManifest, plan: Plan) -> None:
-    """Frames that are part of checkpoints find their way only in the graph they were sent in."""
+    """Frames in a checkpoint can be delivered only in the graph they were sent in."""
 
     def names(channels: Iterable[ChannelId]) -> set[str]:
         return {str(channel) for channel in channels}
@@ -272,9 +277,9 @@ def _check_channels(manifest: EpochManifest, plan: Plan) -> None:
         ):
             raise UserError(
                 f"the pipeline was changed around operator '{shard.operator}', and its "
-                "checkpoint holds records on their way there. Go on with the pipeline as it "
+                "checkpoint holds records in flight there. Resume with the pipeline as it "
                 "was, or use --fresh to start over, which deletes the output. (Stopped under "
-                "aligned checkpoints, nothing is on its way, and a pipeline can be changed.)"
+                "aligned checkpoints, nothing is in flight, and a pipeline can be changed.)"
             )
 
 

@@ -5,7 +5,7 @@ from typing import Final, SupportsIndex, TypeVar
 T = TypeVar("T")
 
 KEPT: Final = 1000
-"""How many checkpoints, failures and notes of a run are remembered one by one."""
+"""How many checkpoints, failures and notes of a run are kept one by one."""
 
 
 class Newest(list[T]):
@@ -15,7 +15,7 @@ class Newest(list[T]):
         super().__init__()
         self.limit = limit
         self.total = 0
-        """How many were ever added."""
+        """How many entries were ever added."""
 
     @property
     def forgotten(self) -> int:
@@ -28,5 +28,5 @@ class Newest(list[T]):
             del self[0]
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[type[list[T]], tuple[list[T]]]:
-        """Elsewhere it is a plain list of what is left."""
+        """Pickled, it becomes a plain list of the entries that are left."""
         return list, (self[:],)

@@ -8,10 +8,10 @@ from everstream.core.ids import NO_CHECKPOINT, CheckpointNumber, ShardId
 from everstream.state.objects import ObjectRef
 
 DEAD_LETTERS = "/dead-letters"
-"""Ends the name under which an operator's dead letters are saved."""
+"""Suffix of the name under which an operator's dead letters are saved."""
 
 LogKind: TypeAlias = Literal["none", "durable", "memory"]
-"""Where senders keep what they sent."""
+"""Where senders keep the frames they sent."""
 
 
 @dataclass(frozen=True)
@@ -40,30 +40,30 @@ class CheckpointRecord:
     objects: tuple[ObjectRef, ...] = ()
     """The chain of objects that restores it, the full one first."""
     files: tuple[ObjectRef, ...] = ()
-    """What those objects name: the files of state that is kept on disk."""
+    """Files that those objects name: state that is kept on disk."""
     keeps: tuple[str, ...] | None = None
-    """Operators that have something in them: state, an offset, transactions. None: not known."""
+    """Operators that have something saved: state, an offset, transactions. None: unknown."""
     aliases: dict[str, str] = field(default_factory=dict)
-    """Operator, as the objects call it -> as it is called now; "" if that was dropped."""
+    """Operator, as named in the objects -> its present name; "" if its state was dropped."""
     final: bool = False
-    """The shard had ended: this also stands for every later epoch."""
+    """The shard had ended: this record also counts for every later epoch."""
     previous: CheckpointNumber = NO_CHECKPOINT
-    """The checkpoint this shard took before; a final record stands for the epochs after it."""
+    """The checkpoint this shard took before; a final record counts for the epochs after it."""
     stopped: bool = False
-    """The shard was told to stop with this checkpoint."""
+    """The shard was asked to stop with this checkpoint."""
     forced: bool = False
     """The protocol demanded it before a delivery; no timer did."""
     loops_ended: bool = False
     """The feedback inputs of the shard's cycle had been declared ended."""
     holds_frames: bool = False
-    """Frames that were on their way are part of it, under the names of their channels."""
+    """It includes frames that were in flight, under the names of their channels."""
     spilled: tuple[ObjectRef, ...] = ()
-    """What the objects name of those frames: segments that were on the local disk."""
+    """Segments from the local disk with such frames, as the objects name them."""
     carried: tuple[ObjectRef, ...] = ()
-    """Objects with frames that had come round to the shard and wait at its inputs; they were written
-    by those who sent them, after this checkpoint had been."""
+    """Objects with frames that had come round to the shard and wait at its inputs. Their senders
+    wrote them after this checkpoint."""
     log: tuple[LogSegment, ...] = ()
-    """What the shard had sent and somebody may still ask for."""
+    """Frames that the shard had sent and that may still be requested."""
     received: dict[str, int] = field(default_factory=dict)
     sent: dict[str, int] = field(default_factory=dict)
     ended: tuple[str, ...] = ()
@@ -73,45 +73,48 @@ class CheckpointRecord:
     ordinal: int = 0
     uncommitted: dict[str, tuple[int, ...]] | None = None
     """Sink -> the checkpoints whose output was not known to be committed when this one was taken,
-    its own among them. Whoever finds all of it committed has all output up to here. None: not known."""
+    its own among them. Once all of it is committed, all output up to here is. None: unknown."""
     counts: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Operator -> records in, records out."""
     skipped: dict[str, int] = field(default_factory=dict)
     """Operator -> records left out because of an error, of those that left any out."""
     variables: dict[str, Any] = field(default_factory=dict)
-    """The protocol's own."""
+    """The protocol's variables."""
     parts: tuple["CheckpointRecord", ...] = ()
-    """What earlier shards had saved, of which this one takes its share: the number of shards was
-    changed since. Then it has no objects of its own."""
+    """The records of earlier shards, of which this one takes its share, because the number of
+    shards was changed since. A record with parts has no objects itself."""
     shards: int = 0
     """Of such a part: how many shards there were."""
     key_groups: int | None = None
-    """Of such a part: in how many groups keys were spread; None for as many as there were shards."""
+    """Of such a part: the number of key groups; None for as many as there were shards."""
     most_shards: dict[str, int] = field(default_factory=dict)
-    """If it has parts: operator -> how many shards it has ever had, all of which may have output."""
+    """If it has parts: operator -> the most shards it has ever had, all of which may have
+    output."""
     lost_frames: int = 0
-    """Frames sent to this shard that nobody could send again."""
+    """Frames sent to this shard that could not be sent again."""
     aligned_s: float = 0.0
-    """From the first input that showed the marker to the last; aligned, they are held meanwhile."""
+    """From the marker on the first input to the marker on the last; aligned inputs are held
+    meanwhile."""
     capture_s: float = 0.0
     upload_s: float = 0.0
     size_bytes: int = 0
 
     @property
     def all_objects(self) -> tuple[ObjectRef, ...]:
-        """Everything in the store that it takes to go back to this checkpoint."""
+        """Every object in the store that is needed to roll back to this checkpoint."""
         logs = (segment.ref for segment in self.log)
         of_parts = (ref for part in self.parts for ref in part.all_objects)
         return (*self.objects, *self.files, *self.spilled, *self.carried, *logs, *of_parts)
 
     @property
     def restore_bytes(self) -> int:
-        """What it takes to have its state again."""
+        """How much must be read to restore its state."""
         own = sum(ref.size_bytes for ref in (*self.objects, *self.files))
         return own + sum(part.restore_bytes for part in self.parts)
 
     def owner(self, saved: str) -> str | None:
-        """Who owns what the objects keep under this name; None if nobody does any more."""
+        """The operator that owns what the objects keep under this name; None if there is none any
+        more."""
         if self.aliases.get(saved) == "":
             return None
         operator, slash, rest = saved.partition("/")
@@ -121,7 +124,7 @@ class CheckpointRecord:
         return alias + slash + rest if alias else None
 
     def to_json(self) -> dict[str, Any]:
-        # Not `asdict`, which copies all there is: a driver does this for every shard and epoch.
+        # Not `asdict`, which copies everything: a driver does this for every shard and epoch.
         return {
             **vars(self),
             "shard": str(self.shard),

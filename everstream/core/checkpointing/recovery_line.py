@@ -1,8 +1,8 @@
 """The recovery line: the newest checkpoints that agree with each other.
 
-A checkpoint agrees with another if nobody has received what its sender has not sent. What a
-sender has sent and its receiver not yet received is in transit, and is replayed from the sender's
-log; so that never forces anybody back.
+Two checkpoints agree if neither has received a frame that the other has not sent. A frame that was
+sent but not yet received is in transit, and is replayed from the sender's log; so it never forces a
+rollback.
 """
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
@@ -25,7 +25,7 @@ START = Position()
 
 
 class Link(NamedTuple):
-    """A channel, as far as agreement goes."""
+    """A channel, reduced to what agreement needs."""
 
     name: str
     sender: Hashable
@@ -35,9 +35,8 @@ class Link(NamedTuple):
 def recovery_line(links: Sequence[Link], histories: Mapping[S, Sequence[Position]]) -> dict[S, int]:
     """For each shard the index of its newest position that agrees with all the others.
 
-    A history is given oldest first and stands for a shard that begins at `START`, which has the
-    index -1. Steps receivers back until every channel agrees; ends because `START` agrees with
-    everything.
+    A history is given oldest first. Every shard begins at `START`, which has the index -1. Steps
+    receivers back until every channel agrees; ends because `START` agrees with everything.
     """
     line = {shard: len(history) - 1 for shard, history in histories.items()}
 

@@ -1,1 +1,1 @@
-"""Decide for the whole run: when it checkpoints, who goes back after a failure, when it ends."""
+"""Decide for the whole run: when it checkpoints, which shards roll back, when it ends."""

@@ -1,8 +1,8 @@
-"""The book of uncoordinated checkpoints: who has taken which, and which of them agree.
+"""The index of uncoordinated checkpoints: which shard has taken which, and which of them agree.
 
-Every durable checkpoint since the stable line is in here. From that follow the worst-case line (if
-everybody died now), the recovery line (if some have died and the others say how far they are), and
-which objects in the store nobody can ask for any more.
+It holds every durable checkpoint since the stable line. From these it computes the worst-case line
+(if all shards failed now), the recovery line (if some have failed and the others have reported
+their positions), and the objects in the store that no rollback can need any more.
 """
 
 from bisect import insort
@@ -31,17 +31,17 @@ class CheckpointIndex:
             for record in manifest.records.values()
             for ref in record.all_objects
         }
-        # The declared end of a cycle binds all of its shards: as if each had told every other.
+        # The declared end of a cycle binds all of its shards: as if each had sent to every other.
         pairs = [(a, b) for cycle in plan.cycles for a in cycle for b in cycle if a != b]
         self._links = [*plan.links, *(Link(f"loop/{a}->{b}", a, b) for a, b in pairs)]
 
     def start_from(self, line: Mapping[ShardId, CheckpointRecord]) -> None:
-        """Everything after this line is forgotten."""
+        """Forget everything after this line."""
         chosen = records_for(self.plan, line)
         self.histories = {shard: list(chosen[shard][:1]) for shard in self.plan.shards}
 
     def add(self, record: CheckpointRecord, now_s: float) -> int:
-        """A checkpoint is durable; how many bytes of log it has added to the store."""
+        """A checkpoint is durable. Returns the bytes of log that it has added to the store."""
         insort(self.histories[record.shard], record, key=lambda known: known.number)
         self._taken_s[record.shard, record.number] = now_s
         added = [s.ref.size_bytes for s in record.log if s.ref.name not in self._known]
@@ -49,11 +49,12 @@ class CheckpointIndex:
         return sum(added)
 
     def downstream(self, shards: Collection[ShardId]) -> set[ShardId]:
-        """Those who may have received something from these."""
+        """The shards that may have received something from these."""
         return descendants(self._links, shards) - set(shards)
 
     def worst_case_line(self) -> dict[ShardId, CheckpointRecord]:
-        """Where all would go back to if everybody died now; who is not in it would start over."""
+        """Where all shards would roll back to if all failed now; a shard not in it would start
+        over."""
         positions = {
             shard: [self._position(shard, record) for record in history]
             for shard, history in self.histories.items()
@@ -64,9 +65,9 @@ class CheckpointIndex:
     def going_back(
         self, failed: Collection[ShardId], halted: Mapping[ShardId, Halted]
     ) -> dict[ShardId, CheckpointRecord | None]:
-        """Who must go back, and to what (None: the start).
+        """The shards that have to roll back, and their checkpoints (None: the start).
 
-        Who is off the failed shards' paths cannot have received too much, nor sent too little.
+        Shards off the paths of the failed ones cannot have received too much or sent too little.
         """
         involved = {*failed, *halted}
         links = [k for k in self._links if {k.sender, k.receiver} <= involved]
@@ -87,7 +88,8 @@ class CheckpointIndex:
     def distance(
         self, back: Mapping[ShardId, CheckpointRecord | None], began_s: float, now_s: float
     ) -> tuple[float, int]:
-        """The age of the oldest of these checkpoints, and the most that one shard gives up."""
+        """The age of the oldest of these checkpoints, and the most checkpoints that one shard gives
+        up."""
         ages_s, given_up = [0.0], [0]
         for shard, record in back.items():
             taken_s = self._taken_s.get((shard, record.number)) if record is not None else None
@@ -97,19 +99,19 @@ class CheckpointIndex:
         return max(ages_s), max(given_up)
 
     def give_up_after(self, shard: ShardId, record: CheckpointRecord | None) -> None:
-        """The shard has gone back to this checkpoint: later ones never happened."""
+        """The shard has rolled back to this checkpoint: later ones never happened."""
         history = self.histories[shard]
         self.histories[shard] = [r for r in history if record and r.number <= record.number]
 
     def newest_numbers(self) -> dict[ShardId, CheckpointNumber]:
-        """Of all checkpoints that are known."""
+        """The number of the newest known checkpoint of each shard."""
         return {
             shard: history[-1].number if history else NO_CHECKPOINT
             for shard, history in self.histories.items()
         }
 
     def forget_before(self, numbers: Mapping[ShardId, CheckpointNumber]) -> None:
-        """Nobody goes back behind these any more."""
+        """No shard rolls back behind these any more."""
         for shard, number in numbers.items():
             self.histories[shard] = [r for r in self.histories[shard] if r.number >= number]
         self._taken_s = {
@@ -117,7 +119,7 @@ class CheckpointIndex:
         }
 
     def take_unneeded(self, manifests: Iterable[EpochManifest]) -> tuple[ObjectRef, ...]:
-        """Objects that neither these manifests nor a checkpoint in the book needs."""
+        """Objects that neither these manifests nor a checkpoint in the index needs."""
         kept = [r for manifest in manifests for r in manifest.records.values()]
         kept += (record for history in self.histories.values() for record in history)
         needed = {ref.name for record in kept for ref in record.all_objects}

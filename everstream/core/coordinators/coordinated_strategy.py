@@ -1,8 +1,8 @@
-"""Keeps checkpoints in numbered epochs: everybody takes part, and everybody goes back together.
+"""Checkpoints in numbered epochs: all shards take part, and all roll back together.
 
-Two rules keep it honest. A rollback never starts while a manifest is being written, because
-until the store has answered nobody knows which epoch is the last stable one. And nobody runs
-before everybody has restored, so a frame can only ever be of the present generation or older.
+Two rules keep it correct. A rollback never starts while a manifest is being written, because the
+last stable epoch is unknown until the store has answered. And no shard runs before all have
+restored, so a frame is always of the present generation or an older one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,7 +48,7 @@ class EpochLedger:
 
     shards: frozenset[ShardId]
     started: Epoch = NO_EPOCH
-    """The highest number ever given out; an aborted number is not used again."""
+    """The highest number ever assigned; the number of an aborted epoch is not used again."""
     in_flight: Epoch | None = None
     began_s: float = 0.0
     records: dict[ShardId, CheckpointRecord] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class EpochLedger:
         return dict(self.finals)
 
     def roll_back(self, line: Mapping[ShardId, CheckpointRecord], others: Iterable[Epoch]) -> None:
-        """Forget what came after the line; shards that had ended in it still have."""
+        """Forget what came after the line. Shards that had ended in it stay ended."""
         self.abort()
         self.finals = {shard: record for shard, record in line.items() if record.final}
         self.started = Epoch(max([self.started, *others]))
@@ -108,11 +108,11 @@ class CoordinatedStrategy(CheckpointStrategy):
         self._rollback_waits = False
         self._stop_epoch: Epoch | None = None
         self._timer_s: float | None = None
-        """Since when the time to the next epoch is counted."""
+        """When the interval to the next epoch started."""
         self._not_before_s = 0.0
         self._final_failed = False
         self._asked_s: float | None = None
-        """Since when somebody waits for an epoch that begins later than this."""
+        """When an epoch was requested; only an epoch that begins later answers the request."""
         self._records_at_epoch = 0
         self._line_s: float | None = None
         """When the stable epoch began, or this driver started to run."""
@@ -146,7 +146,7 @@ class CoordinatedStrategy(CheckpointStrategy):
             case RestoreFailed(shard=shard, reason=reason):
                 self._fall_back(shard, reason)
             case Halted() | Rewired():
-                raise InternalError(f"{report.shard} was never asked to halt or make room")
+                raise InternalError(f"{report.shard} was never asked to halt or rewire")
             case _:
                 assert_never(report)
 
@@ -185,7 +185,7 @@ class CoordinatedStrategy(CheckpointStrategy):
     # Epochs.
 
     def on_tick(self, now_s: float) -> None:
-        """Start an epoch if one is due; give one up that takes too long."""
+        """Start an epoch if one is due; abort one that takes too long."""
         run = self._run
         if run.unwritten is not None and now_s >= self._not_before_s:
             self._resume_when_restored(now_s)
@@ -204,7 +204,8 @@ class CoordinatedStrategy(CheckpointStrategy):
             self._start_epoch(now_s, stop=False)
 
     def _give_up_if_late(self, now_s: float) -> None:
-        """Shards that are late with its checkpoint may still take it; it counts for nobody."""
+        """Abort the epoch if it is late. Shards may still take its checkpoint, which then counts
+        for nothing."""
         timeout_s, ledger = self._run.policy.checkpoint_timeout_s, self._ledger
         if ledger.in_flight is None or now_s - ledger.began_s < timeout_s:
             return
@@ -217,7 +218,7 @@ class CoordinatedStrategy(CheckpointStrategy):
         self._not_before_s = now_s + RETRY_S
 
     def _missing(self) -> Sequence[ShardId]:
-        """The shards whose checkpoints the epoch in flight waits for."""
+        """The shards whose checkpoints the epoch in flight is missing."""
         have = self._ledger.records.keys() | self._ledger.finals.keys()
         return [shard for shard in self._run.plan.shards if shard not in have]
 
@@ -275,11 +276,11 @@ class CoordinatedStrategy(CheckpointStrategy):
         run.write(manifest)
 
     def _is_last(self, manifest: EpochManifest) -> bool:
-        """A stop may have been taken back since."""
+        """A stop may have been withdrawn since."""
         stopped = self._run.stop is not None and manifest.epoch == self._stop_epoch
         return manifest.final or stopped
 
-    # Going back.
+    # Rolling back.
 
     def resumes_from(self) -> int | None:
         return int(self._run.stable_epoch)
@@ -294,7 +295,7 @@ class CoordinatedStrategy(CheckpointStrategy):
         self._roll_back()
 
     def _roll_back(self) -> None:
-        """Everybody goes back to the line, under a new generation."""
+        """All shards roll back to the line, under a new generation."""
         run = self._run
         run.next_generation()
         self._rollback_waits = run.writing is not None
@@ -326,7 +327,7 @@ class CoordinatedStrategy(CheckpointStrategy):
         self._records_at_epoch = run.progress.records_read()
 
     def _fall_back(self, shard: ShardId, reason: str) -> None:
-        """The newest checkpoint cannot be read: take the one before it, and say so."""
+        """The newest checkpoint cannot be read: use the one before it, and report that."""
         run = self._run
         decision = fall_back(run.manifests, "epoch", reason, shard)
         if isinstance(decision, RunFailed):
@@ -342,7 +343,7 @@ class CoordinatedStrategy(CheckpointStrategy):
     def waits_for(self) -> Wait | None:
         run, ledger = self._run, self._ledger
         if run.writing is not None:
-            then = ", and going back waits for it" if self._rollback_waits else ""
+            then = "; the rollback starts after it" if self._rollback_waits else ""
             return Wait(f"writing the manifest of epoch {run.writing.epoch}{then}", why=THE_STORE)
         if run.phase is Phase.RESTORING and run.workers.complete:
             what = f"restoring epoch {run.stable_epoch} (generation {run.generation})"

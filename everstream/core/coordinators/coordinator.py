@@ -5,8 +5,9 @@
                                └──── a failure ◄────────┴─────────────────────────────┤
                                                                       all committed ──► DONE
 
-It watches workers, counts failures, ends loops and the run. How checkpoints become stable, and who
-goes back after a failure, it leaves to a strategy: one for epochs, one for recovery lines.
+It watches workers, counts failures, and ends cycles and the run. A strategy decides how checkpoints
+become stable and which shards roll back after a failure: one strategy for epochs, one for recovery
+lines.
 """
 
 import math
@@ -61,11 +62,11 @@ from everstream.events import (
 )
 
 TIMES_AS_LONG = 3
-"""As a checkpoint may take while there is other work."""
+"""A checkpoint may take this long while there is other work."""
 
 
 class FinalDeadline:
-    """Watches one run."""
+    """Ends a run that waits too long for the store when nothing else is left to do."""
 
     def __init__(self, run: RunState) -> None:
         self._run = run
@@ -75,11 +76,12 @@ class FinalDeadline:
         self._refusals = 0
 
     def refused(self) -> None:
-        """The store has answered, though it was no good answer: it is asked again."""
+        """The store has answered with an error: the request is retried, and the wait starts
+        again."""
         self._refusals += 1
 
     def given_up(self, now_s: float) -> RunFailed | None:
-        """The end of the run, if such a wait has lasted too long without any progress."""
+        """The error that ends the run, if such a wait has lasted too long without any progress."""
         what = self._what()
         run = self._run
         saved = run.checkpoint_stats.regular + run.checkpoint_stats.forced
@@ -91,8 +93,8 @@ class FinalDeadline:
         back = f"epoch {run.stable_epoch}" if run.stable_epoch else "the start"
         return RunFailed(
             f"{what} is not in the store after {self._limit_s:g} s ({TIMES_AS_LONG} times "
-            f"checkpoint_timeout), and nothing else is left to do. Look whether the store answers "
-            f"and has room, and run again: the next run goes on from {back}."
+            f"checkpoint_timeout), and nothing else is left to do. Check that the store answers "
+            f"and has room, then run again: the next run resumes from {back}."
         )
 
     def _what(self) -> str | None:
@@ -122,20 +124,20 @@ class Coordinator:
     ) -> None:
         self._run = RunState(plan, policy, generation, manifests, unwritten)
         self._has_former_plan = before is not None
-        """The same run had other shards, which it can return to."""
+        """The same run had other shards before, and can return to them."""
         if before is not None:
             self._run.succeed(before._run)
         self._strategy = strategy(self._run)
         self._stall_warning = StallWarning(policy.slow_after_s)
         self._final_deadline = FinalDeadline(self._run)
         self._stop_by_s: float | None = None
-        """When a run that was asked to stop does so without a checkpoint."""
+        """When a run that was asked to stop stops without a checkpoint."""
         self._return_at_s = 0.0
         self._paused: set[ShardId] = set()
-        """Shards that raised an error and are tried again after a pause."""
+        """Shards that raised an error and are retried after a pause."""
         self._said_of_spares: set[str] = set()
 
-    # What others may know of the run.
+    # What callers can read about the run.
 
     @property
     def plan(self) -> Plan:
@@ -151,22 +153,22 @@ class Coordinator:
 
     @property
     def worker_count(self) -> int:
-        """How many workers are here."""
+        """The number of workers that have joined."""
         return len(self._run.workers)
 
     @property
     def manifests(self) -> Sequence[EpochManifest]:
-        """Where we can go back to, newest first."""
+        """The checkpoints that the run can roll back to, newest first."""
         return self._run.manifests
 
     @property
     def unwritten(self) -> EpochManifest | None:
-        """What the run begins with, while it is not in the store."""
+        """What the run begins with, until it is in the store."""
         return self._run.unwritten
 
     @property
     def line(self) -> Mapping[ShardId, CheckpointRecord]:
-        """The checkpoints we would go back to if everything failed now."""
+        """The checkpoints that the run would roll back to if everything failed now."""
         return self._run.line
 
     @property
@@ -183,35 +185,35 @@ class Coordinator:
 
     @property
     def names_what_goes(self) -> bool:
-        """Objects are deleted when an order names them, and not when no manifest does any more."""
+        """Objects are deleted when an order names them, rather than when no manifest names them."""
         return self._strategy.names_what_goes
 
     @property
     def lost_frames(self) -> int:
-        """Frames nobody could send again, because a log had died with its process."""
+        """Frames that could not be sent again, because a log was lost with its process."""
         return self._run.progress.lost_frames(self._run.line)
 
     def is_calm(self, from_s: float) -> bool:
-        """All shards work, nothing is being written, and epochs are at least so far apart."""
+        """All shards work, nothing is being written, and epochs are at least this far apart."""
         run = self._run
         apart = run.every_s is None or run.every_s >= from_s
         return run.phase is Phase.RUNNING and run.writing is None and run.stop is None and apart
 
     def totals(self) -> dict[str, int]:
-        """Operator -> records taken so far, over all its shards (sources: given)."""
+        """Operator -> records received so far, over all its shards (sources: emitted)."""
         return self._run.progress.totals()
 
     def records_read(self) -> int:
         return self._run.progress.records_read()
 
     def set_interval(self, every_s: float) -> None:
-        """From now on so much time lies between two epochs."""
+        """Set the time between two epochs."""
         self._run.set_interval(every_s)
 
     # Workers.
 
     def on_process_joined(self, process: TaskNumber, address: Any, now_s: float) -> list[Order]:
-        """A process has started, or started again: it takes a place, or stands by."""
+        """A process has started, or started again: it becomes a worker or a spare."""
         run = self._run
         if run.over:
             run.outbox.add(Dismiss(process))
@@ -227,7 +229,8 @@ class Coordinator:
         return run.outbox.take()
 
     def on_process_lost(self, process: TaskNumber, how: str, now_s: float) -> list[Order]:
-        """It is gone, or silent for too long. A spare takes its place; the death of one harms nobody."""
+        """A process died or was silent for too long. A spare replaces a worker; losing a spare is
+        harmless."""
         run = self._run
         if run.over:
             return run.outbox.take()
@@ -255,9 +258,9 @@ class Coordinator:
     def on_start_failed(
         self, process: TaskNumber, error: EverstreamError, now_s: float
     ) -> list[Order]:
-        """A process could not even start; Spark will try again, but not for ever.
+        """A process could not even start. Spark retries, but not for ever.
 
-        Where every place is taken it would have been a spare, which nobody waits for.
+        If all workers are present, it would have been a spare, and the run does not wait for it.
         """
         run = self._run
         if run.over:
@@ -274,13 +277,13 @@ class Coordinator:
         return run.outbox.take()
 
     def on_injected_kill(self, worker: WorkerId, now_s: float) -> None:
-        """We are about to kill this worker ourselves: that is not held against the pipeline."""
+        """We are about to kill this worker ourselves: that does not count against the pipeline."""
         self._run.restarts.injected(worker, now_s)
 
     # Reports.
 
     def on_report(self, report: Report, now_s: float) -> list[Order]:
-        """A shard says something, or a worker of its links."""
+        """A report from a shard, or from a worker about its links."""
         if not self._run.over and self._strategy.is_current(report):
             self._hear(report, now_s)
         return self._run.outbox.take()
@@ -320,7 +323,7 @@ class Coordinator:
     # The store.
 
     def on_manifest_written(self, now_s: float) -> list[Order]:
-        """What it says is stable from here on, whatever fails next."""
+        """The manifest's contents are stable from here on, whatever fails next."""
         run = self._run
         manifest = run.store_answered()
         begins = manifest is run.unwritten
@@ -333,7 +336,7 @@ class Coordinator:
         return run.outbox.take()
 
     def on_manifest_failed(self, error: EverstreamError, now_s: float) -> list[Order]:
-        """The manifest is known not to be there."""
+        """The manifest is known not to be in the store."""
         run = self._run
         manifest = run.store_answered()
         if run.over:
@@ -348,16 +351,16 @@ class Coordinator:
         return run.outbox.take()
 
     def on_replaced(self, error: LeaseLost) -> list[Order]:
-        """Somebody has taken over the store: whatever is done here is for nothing."""
+        """Another driver has taken over the store: nothing that this one does counts any more."""
         run = self._run
         if not run.over:
             run.end(Outcome.FAILED, RunFailed(f"this driver was replaced: {error}", error))
         return run.outbox.take()
 
-    # Time and wishes.
+    # Time and requests.
 
     def on_tick(self, now_s: float) -> list[Order]:
-        """Time has passed: a checkpoint may be due, or something take too long."""
+        """Time has passed: a checkpoint may be due, or something may be taking too long."""
         self._say_what_is_slow(now_s)
         run = self._run
         late = self._stop_by_s is not None and now_s >= self._stop_by_s
@@ -385,7 +388,7 @@ class Coordinator:
         return run.outbox.take()
 
     def on_stop(self, reason: str, now_s: float) -> list[Order]:
-        """Stop with a checkpoint, so that the next run goes on from here."""
+        """Stop with a checkpoint, so that the next run resumes from here."""
         run = self._run
         if run.phase not in (Phase.FINISHING, Phase.DONE):
             run.quiesce.end()
@@ -394,7 +397,8 @@ class Coordinator:
         return run.outbox.take()
 
     def on_quiesce(self, reason: str, now_s: float) -> list[Order]:
-        """Stop with a checkpoint and nothing on its way, so that workers can go on with other shards."""
+        """Stop with a checkpoint and nothing in flight, so that workers can continue with other
+        shards."""
         run = self._run
         if run.stop is None and run.phase not in (Phase.FINISHING, Phase.DONE):
             run.quiesce.begin(reason, now_s + run.policy.checkpoint_timeout_s)
@@ -402,12 +406,12 @@ class Coordinator:
 
     @property
     def can_be_succeeded(self) -> bool:
-        """Nothing is on its way to the store of which only this one knows, and it is not over."""
+        """The run is not over, and nothing is being written that only this coordinator knows of."""
         return self._run.writing is None and not self._run.over
 
     @property
     def can_quiesce(self) -> bool:
-        """Nobody has asked it to stop, and it is not about to end."""
+        """No stop was requested, and the run is not about to end."""
         run = self._run
         return run.stop is None and run.phase not in (Phase.FINISHING, Phase.DONE)
 
@@ -417,11 +421,11 @@ class Coordinator:
 
     @property
     def changes_shards(self) -> bool:
-        """It comes to a standstill to go on with other shards, and not to end."""
+        """The run quiesces to continue with other shards, rather than to end."""
         return self._run.quiesce.wanted and not self._run.quiesce.ends_run
 
     def on_asked(self, now_s: float) -> list[Order]:
-        """Take a checkpoint of all that was done up to now; `is_asked` until that is stable."""
+        """Take a checkpoint of everything done up to now; `is_asked` until that is stable."""
         self._strategy.on_asked(now_s)
         self._let_strategy_act(now_s)
         return self._run.outbox.take()
@@ -430,7 +434,7 @@ class Coordinator:
     def is_asked(self) -> bool:
         return self._strategy.is_asked
 
-    # How it is done.
+    # Implementation.
 
     def _stop(self, reason: str, now_s: float) -> None:
         run = self._run
@@ -444,7 +448,8 @@ class Coordinator:
             self._let_strategy_act(now_s)
 
     def _has_caught_up(self) -> bool:
-        """Everything that was there when the run started has been read, and the run is to end then."""
+        """The run is to end when caught up, and has read everything that existed when it
+        started."""
         run = self._run
         if not run.policy.until_caught_up or run.phase is not Phase.RUNNING or self._paused:
             return False
@@ -453,16 +458,17 @@ class Coordinator:
         return run.progress.sources_caught_up()
 
     def _quiesce(self, now_s: float) -> None:
-        """Tell shards to pause, and ask them whether anything moves."""
+        """Ask the shards to pause, and check whether anything still moves."""
         run = self._run
         if now_s >= run.quiesce.by_s:
-            self._give_up_quiesce("what is on its way did not arrive in time", now_s)
+            self._give_up_quiesce("records in flight did not arrive in time", now_s)
         elif run.phase is Phase.RUNNING and not self._paused:
             for command in run.quiesce.commands(run.generation):
                 run.tell_all(command)
 
     def _give_up_quiesce(self, why: str, now_s: float) -> None:
-        """Go on as before, from the last checkpoint: shards that were told to pause know no other way."""
+        """Resume as before, from the last checkpoint: paused shards cannot resume in any other
+        way."""
         run = self._run
         run.outbox.tell(QuiesceGivenUp(run.quiesce.reason or "", why))
         run.quiesce.end()
@@ -474,7 +480,7 @@ class Coordinator:
     def _stop_without_checkpoint(self) -> None:
         """Back-pressure, a store or a worker keeps the last checkpoint from being taken in time.
 
-        What was prepared since the last stable one is given up, as after a failure.
+        Output prepared since the last stable checkpoint is aborted, as after a failure.
         """
         run, wait = self._run, self._strategy.waits_for()
         if run.final:
@@ -509,7 +515,7 @@ class Coordinator:
         now_s: float,
         pause_s: float = 0.0,
     ) -> bool:
-        """Take note of a failure; False if it was one too many and ends the run."""
+        """Count a failure; False if it exceeds the budget and ends the run."""
         run = self._run
         report = run.restarts.open(what, shards, worker, now_s)
         from_epoch = self._strategy.resumes_from()
@@ -524,7 +530,7 @@ class Coordinator:
     def _shard_failed(self, failed: ShardFailed, now_s: float) -> None:
         """An operator or a sink raised: whatever it needs may be back after a pause.
 
-        Until then it is as if nobody had noticed. What fails meanwhile has failed of one cause.
+        Until then nothing is rolled back. Other failures in the meantime count as the same one.
         """
         run = self._run
         if run.unwritten is not None and not run.writing and isinstance(failed.error, ShareRefused):
@@ -551,29 +557,29 @@ class Coordinator:
             self._go_back([failed.shard], now_s)
 
     def _end_of_no_use(self, failed: ShardFailed, now_s: float) -> None:
-        """It was tried again from the checkpoint and came to the same end."""
+        """The shard was retried from the checkpoint and failed in the same way."""
         run = self._run
         what = f"{failed.shard} failed"
         run.restarts.open(what, [failed.shard], None, now_s)
         back = f"epoch {run.stable_epoch}" if run.stable_epoch else "the start"
         message = (
-            f"{what} in the same way again after going back to {back}: it is not tried a third "
-            "time, because it would end like this"
+            f"{what} in the same way again after rolling back to {back}: not retried a third "
+            "time, because it would fail again"
         )
         run.end(Outcome.FAILED, RunFailed(message, failed.error))
 
     def _go_back(self, shards: Sequence[ShardId], now_s: float) -> None:
-        """With these go those that wait for the end of a pause: nobody can go back past them."""
+        """Roll back these shards, along with those in a pause: no rollback can leave them out."""
         paused, self._paused = self._paused, set()
         self._strategy.go_back(sorted({*shards, *paused}) if paused else shards, now_s)
 
     def _let_strategy_act(self, now_s: float) -> None:
-        """Not in a pause: a shard that failed takes no checkpoint."""
+        """Not during a pause: a failed shard takes no checkpoint."""
         if not self._paused:
             self._strategy.on_tick(now_s)
 
     def _link_cut(self, cut: LinkCut, now_s: float) -> None:
-        """What was on its way between two workers is gone: both have lost their place."""
+        """Frames in flight between two workers are lost: the shards of both have to roll back."""
         what = (
             f"the connection from worker {cut.sender} to worker {cut.receiver} was cut ({cut.how})"
         )

@@ -1,13 +1,13 @@
-"""Keeps checkpoints that each shard takes when it likes, and finds the recovery line among them.
+"""Checkpoints that each shard takes at its own times, and the recovery line among them.
 
-Whenever a checkpoint arrives the strategy looks for the worst-case line: the newest checkpoints
-that agree if everybody died now. When that line has moved it becomes the next manifest, and
-everything before it is stable: sinks show it, logs are cut, older checkpoints go.
+Whenever a checkpoint arrives, the strategy looks for the worst-case line: the newest checkpoints
+that agree if all shards failed now. When that line has moved it becomes the next manifest, and
+everything before it is stable: sinks commit it, logs are cut, older checkpoints are deleted.
 
-After a failure only those go back who must:
+After a failure only the shards that have to roll back do so:
 
-    failed ──► those downstream halt and say how far they are ──► the recovery line is known
-           ──► who is not on it goes back, neighbours get ready ──► all are back ──► they resume
+    failed ──► shards downstream halt and report their positions ──► the recovery line is known
+           ──► shards beyond it roll back, neighbours rewire ──► all are ready ──► they resume
 
 Shards that are not downstream of a failure never stop.
 """
@@ -62,21 +62,22 @@ from everstream.events import StoreDamaged
 
 @dataclass
 class Rollback:
-    """One return to a recovery line, from the failure until everybody runs."""
+    """One rollback to a recovery line, from the failure until all shards run."""
 
     generation: Generation
     failed: set[ShardId]
     halting: set[ShardId]
-    """Shards that have not yet said how far they are."""
+    """Shards that have not reported their position yet."""
     halted: dict[ShardId, Halted] = field(default_factory=dict)
     command: Recover | None = None
-    """Who goes back to what, once it is known."""
+    """Which shards roll back to which checkpoints, once that is known."""
     waiting: set[ShardId] = field(default_factory=set)
     """Shards that are not ready yet."""
 
 
 class IndependentStrategy(CheckpointStrategy):
-    """Uncoordinated and induced checkpoints: each shard has its own numbers, and only some go back."""
+    """Uncoordinated and induced checkpoints: each shard numbers its own, and only some roll
+    back."""
 
     names_what_goes: ClassVar[bool] = True
 
@@ -87,18 +88,20 @@ class IndependentStrategy(CheckpointStrategy):
         self._lines = CheckpointIndex(run.plan, run.found)
         self._rollback: Rollback | None = None
         self._fallback: EpochManifest | None = None
-        """An older line that must be the newest in the store before anybody goes back to it."""
+        """An older line that must be the newest in the store before any shard rolls back to it."""
         self._unreadable: tuple[ShardId, str] | None = None
-        """A shard whose newest checkpoint cannot be read, found out while a line is written."""
+        """A shard whose newest checkpoint turned out to be unreadable while a line is being
+        written."""
         self._epochs = max((manifest.epoch for manifest in run.found), default=NO_EPOCH)
         self._began_s: float | None = None
         self._ask_at_s: float | None = None
         self._asked_to_stop = False
         self._stops_after: dict[ShardId, CheckpointNumber] | None = None
-        """The newest checkpoints when this stop was asked for: those of an earlier one that was broken
-        off, by a driver that died, say, have stopped, too, and have nothing to do with it."""
+        """The newest checkpoints when this stop was requested. Checkpoints of an earlier stop that
+        was broken off (because its driver died, for example) are marked as stopped, too, but do not
+        count."""
         self._wanted: dict[str, int] | None = None
-        """Operator -> records that somebody waits for to be before the line."""
+        """Operator -> records that a caller waits for to be before the line."""
         self._lines.start_from(run.line)
 
     @property
@@ -178,7 +181,7 @@ class IndependentStrategy(CheckpointStrategy):
         )
 
     def on_manifest_written(self, manifest: EpochManifest, now_s: float) -> None:
-        """What is before the line is stable from here on, whatever fails next."""
+        """Everything before the line is stable from here on, whatever fails next."""
         run = self._run
         run.good(manifest.epoch)
         if manifest is self._fallback:
@@ -205,7 +208,7 @@ class IndependentStrategy(CheckpointStrategy):
     def on_manifest_failed(
         self, manifest: EpochManifest, error: EverstreamError, now_s: float
     ) -> None:
-        """The line has not moved; it will be tried again with the next checkpoint."""
+        """The line has not moved; the next checkpoint retries it."""
         begins = manifest is self._run.unwritten
         what = NOT_BEGUN if begins else f"line {manifest.epoch} could not be saved"
         self._run.give_up(manifest.epoch, what, str(error))
@@ -223,7 +226,7 @@ class IndependentStrategy(CheckpointStrategy):
         run.tell_all(Stable(run.stable_epoch, self._stable_numbers, received))
 
     def _is_last(self) -> bool:
-        """The line is the end of the run: everybody has ended, or has stopped as asked."""
+        """The line is the end of the run: all shards have ended, or have stopped as requested."""
         line = self._run.line
         return len(line) == len(self._run.plan.shards) and all(
             record.final or self._has_stopped(shard, record) for shard, record in line.items()
@@ -238,12 +241,13 @@ class IndependentStrategy(CheckpointStrategy):
         if self._is_last():
             self._run.finish(self._run.plan.sink_shards(), now_s)
 
-    # Time and wishes.
+    # Time and requests.
 
     def on_asked(self, now_s: float) -> None:
-        """The line comes after: what a shard received may be in no checkpoint of its sender yet.
+        """The line follows later: a shard may have received records that are in no checkpoint of
+        its sender.
 
-        So all are asked again until it has, as often as the graph is deep.
+        So all shards are asked repeatedly until it has followed, as often as the graph is deep.
         """
         totals = self._run.progress.totals()
         if not self._is_covered(totals):
@@ -293,13 +297,14 @@ class IndependentStrategy(CheckpointStrategy):
             return Wait(f"restoring (generation {rollback.generation})", tuple(rollback.waiting))
         return None
 
-    # Going back.
+    # Rolling back.
 
     def resumes_from(self) -> int | None:
         return None
 
     def go_back(self, failed: Sequence[ShardId], now_s: float) -> None:
-        """Find out how far those are who may have received what was never sent."""
+        """Ask the shards that may have received records that were never sent for their
+        positions."""
         run, earlier, lost = self._run, self._rollback, set(failed)
         if earlier is not None:
             lost |= earlier.failed
@@ -323,7 +328,7 @@ class IndependentStrategy(CheckpointStrategy):
         for shard, record in back.items():
             self._lines.give_up_after(shard, record)
             self._generations[shard] = rollback.generation
-            if self._stops_after is not None:  # numbers after this one come again
+            if self._stops_after is not None:  # later numbers will be used again
                 number = record.number if record is not None else NO_CHECKPOINT
                 self._stops_after[shard] = min(self._stops_after[shard], number)
         run.went_back(back.items())
@@ -334,7 +339,8 @@ class IndependentStrategy(CheckpointStrategy):
     def _recover_command(
         self, rollback: Rollback, back: dict[ShardId, CheckpointRecord | None]
     ) -> Recover:
-        """Who goes back to what, and what their neighbours must know; waits for all of them."""
+        """Which shards roll back to what, and what their neighbours must know; waits for all of
+        them."""
         touched = [c for c in self._run.plan.channels if c.sender in back or c.receiver in back]
         rollback.waiting = {end for c in touched for end in (c.sender, c.receiver)} | set(back)
         received: dict[str, int] = {}
@@ -367,10 +373,10 @@ class IndependentStrategy(CheckpointStrategy):
         self._advance_line(now_s)
 
     def _give_up(self, shard: ShardId, reason: str, now_s: float) -> None:
-        """A checkpoint cannot be read: do without it, and say so."""
+        """A checkpoint cannot be read: do without it, and report that."""
         run = self._run
         if run.writing is not None:
-            # It may be about to become stable: until the store has answered nobody knows.
+            # It may be about to become stable: that is unknown until the store has answered.
             self._unreadable = (shard, reason)
             return
         history = self._lines.histories[shard]

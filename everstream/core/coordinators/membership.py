@@ -1,8 +1,8 @@
-"""Which processes are here, and who has which place.
+"""Which processes have joined, and which worker each of them is.
 
-A worker is a place in the plan: the shards that run together. A process is a task of the job, known by
-its number. There may be more processes than places: those left over stand by as spares, and when a
-place is lost one of them takes it at once. Whoever comes then, stands by in its stead.
+A worker is a place in the plan: the shards that run together. A process is a task of the job, known
+by its number. There may be more processes than workers: the others are spares. When a worker is
+lost, a spare replaces it at once, and the next process to join becomes a spare.
 """
 
 from collections.abc import Collection, Iterator
@@ -13,14 +13,14 @@ from everstream.core.plan import Plan
 
 
 class Membership:
-    """The workers of the plan whose process has said hello and was not lost since, and the spares."""
+    """The workers of the plan whose process has joined and was not lost since, and the spares."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._addresses: dict[WorkerId, Any] = {}
         self._places: dict[TaskNumber, WorkerId] = {}
         self._spares: dict[TaskNumber, Any] = {}
-        """Those who stand by, in the order in which they came, and where they are reached."""
+        """The spares with their addresses, in the order in which they joined."""
 
     def __contains__(self, worker: WorkerId) -> bool:
         return worker in self._addresses
@@ -33,7 +33,7 @@ class Membership:
 
     @property
     def complete(self) -> bool:
-        """Everybody is here."""
+        """All workers are present."""
         return len(self._addresses) == len(self._plan.workers)
 
     @property
@@ -42,13 +42,14 @@ class Membership:
 
     @property
     def spares(self) -> tuple[TaskNumber, ...]:
-        """Those who stand by."""
+        """The processes that are spares."""
         return tuple(self._spares)
 
     def join(self, process: TaskNumber, address: Any) -> WorkerId | None:
-        """The place that this process takes; None if there is none for it, and it stands by.
+        """The worker that this process becomes; None if all are taken, and it is a spare.
 
-        It prefers the one with its own number: without spares the two are always the same.
+        A process prefers the worker with its own number: without spares the two are always the
+        same.
         """
         free = list(self._free())
         if not free:
@@ -60,7 +61,7 @@ class Membership:
         return worker
 
     def leave(self, process: TaskNumber) -> WorkerId | None:
-        """This process is gone; the place that is empty now."""
+        """This process is gone. Returns the worker that is missing now."""
         self._spares.pop(process, None)
         worker = self._places.pop(process, None)
         if worker is not None:
@@ -68,14 +69,14 @@ class Membership:
         return worker
 
     def fill(self, worker: WorkerId) -> TaskNumber | None:
-        """The spare that takes this place, which is empty; None if nobody stands by."""
+        """The spare that replaces this missing worker; None if there is no spare."""
         process = next(iter(self._spares), None)
         if process is not None:
             self._take(process, worker, self._spares.pop(process))
         return process
 
     def of(self, shards: Collection[ShardId]) -> list[WorkerId]:
-        """Those who run any of these shards."""
+        """The workers that run any of these shards."""
         wanted = set(shards)
         return [worker for worker in self if not wanted.isdisjoint(self._plan.workers[worker])]
 

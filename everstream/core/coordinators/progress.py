@@ -1,4 +1,4 @@
-"""How far the run has come, as its shards tell, and what its checkpoints came to."""
+"""How far the run has come, as its shards report, and the totals of its checkpoints."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _PLACES = (_BEHIND, _SAVED, _STORED)
 
 
 class RunProgress:
-    """The newest progress report of each shard, and what they come to together."""
+    """The newest progress report of each shard, and their totals."""
 
     def __init__(self, plan: Plan) -> None:
         self.sources = frozenset(node.name for node in plan.graph.of_kind(Kind.SOURCE))
@@ -35,7 +35,7 @@ class RunProgress:
         generation: Generation,
         records: Iterable[tuple[ShardId, CheckpointRecord | None]],
     ) -> None:
-        """These shards stand where their checkpoints are (None: at the empty start)."""
+        """These shards are back at their checkpoints (None: at the empty start)."""
         for shard, record in records:
             counts = record.counts if record is not None else {}
             lost = record.lost_frames if record is not None else 0
@@ -45,7 +45,8 @@ class RunProgress:
         self._reports = {}
 
     def holding_up(self, epoch: Epoch, shards: Iterable[ShardId]) -> str:
-        """Where the checkpoints of these shards, which this epoch waits for, are, as far as known."""
+        """What holds up the checkpoints of these shards, which this epoch is missing, as far as
+        known."""
         places: dict[str, list[str]] = {}
         for shard in sorted(shards):
             places.setdefault(self._place(self._reports.get(shard), epoch), []).append(str(shard))
@@ -58,7 +59,7 @@ class RunProgress:
         return _STORED if report.handed_over >= epoch or report.ended else _SAVED
 
     def totals(self) -> dict[str, int]:
-        """Operator -> records taken so far, over all its shards (sources: given)."""
+        """Operator -> records received so far, over all its shards (sources: emitted)."""
         sums: dict[str, int] = {}
         for report in self._reports.values():
             for name, (records_in, records_out) in report.counts.items():
@@ -71,7 +72,7 @@ class RunProgress:
         return sum(totals.get(name, 0) for name in self.sources)
 
     def shown(self) -> dict[str, int]:
-        """Sinks that show nothing twice -> records they have taken."""
+        """Sinks that commit nothing twice -> records they have received."""
         totals = self.totals()
         return {sink: totals.get(sink, 0) for sink in self._shown_once}
 
@@ -80,7 +81,7 @@ class RunProgress:
         return ended.issuperset(self._plan.source_shards())
 
     def sources_caught_up(self) -> bool:
-        """Every source has given all there was when the run started, or has ended."""
+        """Every source has emitted everything that existed when the run started, or has ended."""
         reports = self._reports.items()
         there = {shard for shard, report in reports if report.caught_up or report.ended}
         return there.issuperset(self._plan.source_shards())
@@ -91,7 +92,7 @@ class RunProgress:
         return ended.issuperset(self._plan.shards)
 
     def lost_frames(self, line: Mapping[ShardId, CheckpointRecord]) -> int:
-        """Frames nobody could send again, because a log had died with its process."""
+        """Frames that could not be sent again, because a log was lost with its process."""
         heard = {shard: report.lost_frames for shard, report in self._reports.items()}
         saved = {shard: record.lost_frames for shard, record in line.items()}
         return sum(max(heard.get(s, 0), saved.get(s, 0)) for s in self._plan.shards)
@@ -99,7 +100,7 @@ class RunProgress:
 
 @dataclass
 class CheckpointStats:
-    """Durable checkpoints of single shards, whichever of them were ever gone back to."""
+    """Durable checkpoints of single shards, whether or not any was ever restored."""
 
     regular: int = 0
     forced: int = 0

@@ -1,4 +1,4 @@
-"""Recovery reports and the restart budget: what a failure cost, and how many are too many."""
+"""Recovery reports: what each failure cost."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from everstream.core.ids import NO_EPOCH, Epoch
 
 @dataclass
 class RecoveryReport:
-    """The story of one failure. Times are on the driver's clock, in seconds."""
+    """The timeline of one failure. Times are on the driver's clock, in seconds."""
 
     what: str
     """Which worker or shard failed, and how it was noticed."""
@@ -22,22 +22,22 @@ class RecoveryReport:
     restarted_s: float | None = None
     restored_s: float | None = None
     replayed_s: float | None = None
-    """When the sources had given again all that they had given before the failure."""
+    """When the sources had emitted again everything that they had emitted before the failure."""
     caught_up_s: float | None = None
     from_epoch: Epoch = NO_EPOCH
     records_replayed: int = 0
     duplicates_suppressed: int = 0
-    """Records that had reached a sink before the failure, come again, and are shown once."""
+    """Records that had reached a sink before the failure, were replayed, and are shown once."""
     records_read: int = 0
-    """Records the sources had given when the failure was noticed."""
+    """Records the sources had emitted when the failure was detected."""
     goal: dict[str, int] = field(default_factory=dict)
-    """Operator -> records it had taken when the failure was noticed."""
+    """Operator -> records it had received when the failure was detected."""
     went_back: tuple[str, ...] = ()
-    """The shards that went back to a checkpoint; the others kept their state and went on."""
+    """The shards that rolled back to a checkpoint; the others kept their state and continued."""
     rollback_s: float = 0.0
-    """The age of the oldest checkpoint that one of them went back to."""
+    """The age of the oldest checkpoint that one of them rolled back to."""
     checkpoints_back: int = 0
-    """How many checkpoints one of them gave up, at most."""
+    """The most checkpoints that one of them gave up."""
 
     @property
     def start_s(self) -> float:
@@ -73,7 +73,7 @@ class RecoveryReport:
 
 
 class RecoveryBook:
-    """Keeps the reports of a run and closes them as the run comes back."""
+    """Keeps the reports of a run, and closes them as the run catches up."""
 
     def __init__(self) -> None:
         self.reports: Newest[RecoveryReport] = Newest()
@@ -89,7 +89,7 @@ class RecoveryBook:
     def going_back(
         self, shards: Sequence[str], rollback_s: float, checkpoints_back: int, replayed: int = 0
     ) -> None:
-        """It is decided who goes back and how far, and so how many records they take again."""
+        """It is decided which shards roll back and how far, and so how many records they replay."""
         for report in self.unfinished:
             report.records_replayed = max(report.records_replayed, replayed)
             report.went_back = tuple(sorted({*report.went_back, *shards}))
@@ -103,9 +103,9 @@ class RecoveryBook:
         now_s: float,
         shown: Mapping[str, int] | None = None,
     ) -> None:
-        """Every shard is back at the checkpoint, where so many records had been read.
+        """Every shard is back at the checkpoint, where `records_read` records had been read.
 
-        shown: sinks that show nothing twice -> how many records they had taken by then.
+        shown: sinks that commit nothing twice -> how many records they had received by then.
         """
         for report in self.unfinished:
             report.restored_s = now_s
@@ -129,14 +129,14 @@ class RecoveryBook:
                 report.caught_up_s = now_s
 
     def ended(self, now_s: float) -> None:
-        """The run is over: what was restored has caught up by now."""
+        """The run is over: everything restored has caught up by now."""
         for report in self.unfinished:
             if report.restored_s is not None:
                 report.replayed_s = report.replayed_s or now_s
                 report.caught_up_s = now_s
 
     def goal(self) -> dict[str, int]:
-        """The furthest any failure that is still being made up for had come."""
+        """The furthest progress before any failure that the run has not caught up with."""
         goals: dict[str, int] = {}
         for report in self.unfinished:
             for name, count in report.goal.items():
@@ -144,10 +144,10 @@ class RecoveryBook:
         return goals
 
     def records_read(self) -> int:
-        """The most any failure that is still being made up for had seen read."""
+        """The most records read before any failure that the run has not caught up with."""
         return max((report.records_read for report in self.unfinished), default=0)
 
     @property
     def unfinished(self) -> list[RecoveryReport]:
-        """The failures that are still being made up for."""
+        """The failures that the run has not caught up with."""
         return [report for report in self.reports if report.caught_up_s is None]

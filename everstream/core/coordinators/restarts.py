@@ -16,11 +16,11 @@ from everstream.core.orders import Policy
 from everstream.errors import EverstreamError, OperatorError, RunFailed
 
 TOGETHER_S = 1.0
-"""Different workers that fail within this time have failed of one cause."""
+"""Different workers that fail within this time have failed for one cause."""
 
 
 class RestartBudget:
-    """At most so many failures in a window of time; those we injected ourselves are free.
+    """At most `limit` failures in a window of time; failures that we inject ourselves are free.
 
     Workers that fail together, because a machine died or a network was cut, count once.
     """
@@ -33,7 +33,7 @@ class RestartBudget:
         """The workers of the newest failure."""
 
     def spend(self, now_s: float, worker: WorkerId | None = None) -> bool:
-        """Note a failure; False if it was one too many."""
+        """Count a failure; False if it exceeds the budget."""
         while self._times_s and now_s - self._times_s[0] > self.window_s:
             self._times_s.popleft()
         if not self._is_part_of_the_last(now_s, worker):
@@ -51,7 +51,7 @@ class RestartBudget:
 
 KEPT = 100
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
-"""Where an object lies in memory: it stands in its text and is another each time."""
+"""The memory address of an object: it is part of its text, and differs each time."""
 
 
 class Repeats:
@@ -62,7 +62,7 @@ class Repeats:
         self._seen: set[tuple[str, ...]] = set()
 
     def has_seen(self, error: EverstreamError, epoch: Epoch) -> bool:
-        """Whether this very error was there before, and nothing has become stable since."""
+        """Whether the same error occurred before, and nothing has become stable since."""
         if epoch != self._epoch or len(self._seen) >= KEPT:
             self._seen.clear()
         self._epoch = epoch
@@ -75,7 +75,7 @@ class Repeats:
 
 
 def _place(error: EverstreamError) -> tuple[str, ...]:
-    """What two errors have in common that are the same one: whichever shard came to it first."""
+    """What two occurrences of the same error have in common, whichever shard raised it first."""
     if isinstance(error, OperatorError):
         texts: tuple[str, ...] = (error.operator, error.record, error.traceback)
     else:
@@ -84,23 +84,23 @@ def _place(error: EverstreamError) -> tuple[str, ...]:
 
 
 _DETAILS = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
-"""What differs from one failure to the next though the cause is the same: names of files, numbers."""
+"""What differs between failures of the same cause: names of files, numbers."""
 
 
 class FailedCheckpoints:
-    """The failures in a row of a run."""
+    """Counts the failed checkpoints in a row."""
 
     def __init__(self, tolerable: int) -> None:
         self._tolerable = tolerable
         self._in_a_row: dict[object, int] = {}
-        """Whose checkpoint -> how many of them have failed since the last good one."""
+        """Owner of the checkpoint -> how many have failed since its last good one."""
         self._last: dict[object, int] = {}
         self._causes: set[str] = set()
 
     def failed(self, number: int, cause: str, owner: object = None) -> bool:
-        """Checkpoint `number` could not be had; whether that is news to be told.
+        """Checkpoint `number` failed; True if that is to be reported.
 
-        owner: whose checkpoint it is, where shards take them one by one.
+        owner: the shard that takes the checkpoint, where shards take them one by one.
         """
         if self._last.get(owner) != number:  # several shards may fail at one epoch
             self._last[owner] = number
@@ -111,7 +111,8 @@ class FailedCheckpoints:
         return is_news
 
     def succeeded(self, owner: object = None) -> int:
-        """A checkpoint is good; how many had failed in a row, if there is no other failure left."""
+        """A checkpoint is good. Returns how many had failed in a row, once no owner has failures
+        left."""
         count = self._in_a_row.pop(owner, 0)
         self._last.pop(owner, None)
         if not count or self._in_a_row:
@@ -120,15 +121,15 @@ class FailedCheckpoints:
         return count
 
     def too_many(self, cause: str, stable: int) -> RunFailed | None:
-        """The end of the run, if more have failed in a row than it tolerates."""
+        """The error that ends the run, if more have failed in a row than it tolerates."""
         count = max(self._in_a_row.values(), default=0)
         if count <= self._tolerable:
             return None
         back = f"epoch {stable}, which is safe in the store" if stable else "the start"
         return RunFailed(
             f"{count} checkpoints in a row have failed, and tolerable_checkpoint_failures "
-            f"(--tolerable-checkpoint-failures) is {self._tolerable}. The last cause: {cause}. Mend "
-            f"that and run again: the next run goes on from {back}."
+            f"(--tolerable-checkpoint-failures) is {self._tolerable}. The last cause: {cause}. Fix "
+            f"that and run again: the next run resumes from {back}."
         )
 
 
@@ -136,14 +137,14 @@ FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 10.0
 PAUSE_GROWTH = 4
 CALM_S = 60.0
-"""After so long without an error of a shard the next one is a first one again."""
+"""After this long without an error of a shard, the next one counts as the first again."""
 
 
 class BackOff:
-    """How long to wait before a shard that raised an error is tried again.
+    """How long to wait before a shard that raised an error is retried.
 
-    At once the first time; then the pauses grow, so that the default budget of three restarts
-    outlasts a database that is away for some seconds.
+    The first retry is immediate. Then the pauses grow, so that the default budget of three restarts
+    outlasts a database that is down for some seconds.
     """
 
     def __init__(self) -> None:
@@ -151,7 +152,7 @@ class BackOff:
         self._calm_from_s = 0.0
 
     def pause_s(self, now_s: float) -> float:
-        """It has failed now: the pause before the next attempt."""
+        """It has failed now. Returns the pause before the next attempt."""
         if now_s >= self._calm_from_s:
             self._next_s = 0.0
         pause_s = self._next_s
@@ -161,7 +162,7 @@ class BackOff:
 
 
 class Restarts:
-    """The failures of a run. Those we inject ourselves are not held against the pipeline."""
+    """The failures of a run. Those we inject ourselves do not count against the pipeline."""
 
     def __init__(self, policy: Policy, progress: RunProgress) -> None:
         self.book = RecoveryBook()
@@ -173,7 +174,7 @@ class Restarts:
         self._injected: dict[WorkerId, float] = {}
 
     def follow(self, progress: RunProgress) -> None:
-        """The run has another plan from now on, whose progress is counted here."""
+        """The run has another plan from now on: count its progress."""
         self._progress = progress
 
     def injected(self, worker: WorkerId, now_s: float) -> None:
@@ -183,7 +184,7 @@ class Restarts:
     def open(
         self, what: str, shards: Sequence[ShardId], worker: WorkerId | None, now_s: float
     ) -> RecoveryReport:
-        """Begin the report of a failure: how far the run had come, which it must reach again."""
+        """Begin the report of a failure, with the progress that the run has to reach again."""
         killed_s = self._injected.pop(worker, None) if worker is not None else None
         goal = self._progress.totals()
         for name, count in self.book.goal().items():
@@ -207,7 +208,7 @@ class Restarts:
         error: EverstreamError | None,
         now_s: float,
     ) -> RunFailed | None:
-        """Why the run must end, if this failure was one too many."""
+        """The error that ends the run, if this failure exceeds the budget."""
         if report.injected or self._budget.spend(now_s, worker):
             return None
         limit, window_s = self._policy.max_restarts, self._policy.restart_window_s
@@ -217,7 +218,8 @@ class Restarts:
     def start_failed(
         self, process: TaskNumber, error: EverstreamError, epoch: Epoch, now_s: float
     ) -> RunFailed | None:
-        """A worker could not even start: why the run must end, if that was one too many."""
+        """A worker could not even start. Returns the error that ends the run, if it exceeds the
+        budget."""
         if self.repeats.has_seen(error, epoch):
             return RunFailed(f"worker {process} could not start, twice for the same reason", error)
         if self._budget.spend(now_s):
@@ -226,6 +228,6 @@ class Restarts:
         return RunFailed(message, error)
 
     def progressed(self, now_s: float) -> None:
-        """Shards that run have come further: some failure may be made up for."""
+        """Running shards have progressed: the run may have caught up with a failure."""
         if self.book.unfinished:
             self.book.progressed(self._progress.totals(), self._progress.records_read(), now_s)

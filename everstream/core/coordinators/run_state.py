@@ -1,7 +1,7 @@
-"""What is known of a run. `RunState` alone writes it, by moves that have names.
+"""The facts of a run. Only `RunState` changes them, through named moves.
 
-The coordinator and the strategy of its checkpoints read the facts, which have no setters, and make
-the moves. Which of them a strategy may see and make, `StrategyRun` in `strategy.py` lists.
+The coordinator and its checkpoint strategy read the facts, which have no setters, and make the
+moves. `StrategyRun` in `strategy.py` lists those that a strategy may see and make.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -36,7 +36,7 @@ from everstream.events import CheckpointAborted, CheckpointsSucceed, RunEvent
 
 
 class Outbox:
-    """Orders in the order they were given."""
+    """Collects orders, first in, first out."""
 
     def __init__(self) -> None:
         self._orders: list[Order] = []
@@ -56,7 +56,7 @@ class Outbox:
 
 
 class Committing:
-    """The shards whose last commit is waited for; nobody's before `begin`."""
+    """The shards whose last commit is outstanding; none before `begin`."""
 
     def __init__(self) -> None:
         self._waiting: set[ShardId] = set()
@@ -70,11 +70,12 @@ class Committing:
         return not self._waiting
 
     def begin(self, shards: Collection[ShardId]) -> None:
-        """The last epoch is stable: these shards have something to show."""
+        """The last epoch is stable: these shards have output to commit."""
         self._waiting = set(shards)
 
     def committed(self, shard: ShardId, number: int, last: CheckpointNumber) -> None:
-        """A shard shows everything up to a number; what counts is its last checkpoint."""
+        """A shard has committed everything up to a number; its last checkpoint is the one that
+        counts."""
         if number >= last:
             self._waiting.discard(shard)
 
@@ -98,8 +99,8 @@ class RunState:
         self._phase = Phase.GATHERING
         self._stop: str | None = None
         self.found: Final = tuple(manifests)
-        """What the store held at the start, newest first, given up or not."""
-        # When they began was told by the clock of another process: it means nothing here.
+        """The manifests in the store at the start, newest first, given up or not."""
+        # Their start times are on the clock of another process, and mean nothing here.
         self._manifests = [replace(manifest, began_s=0.0) for manifest in still_valid(manifests)]
         self._unwritten = self._manifests[0] if unwritten and self._manifests else None
         self._writing: EpochManifest | None = None
@@ -114,7 +115,7 @@ class RunState:
         self.failures = FailedCheckpoints(policy.tolerable_failures)
 
     def succeed(self, before: "RunState") -> None:
-        """The same run had another plan until now: keep its interval and all that it has counted."""
+        """Take over from the same run under another plan: keep its interval and its counts."""
         self._every_s = before._every_s
         self.checkpoint_stats = before.checkpoint_stats
         self.failures = before.failures
@@ -143,23 +144,23 @@ class RunState:
 
     @property
     def manifests(self) -> Sequence[EpochManifest]:
-        """Where we can go back to, newest first."""
+        """The checkpoints that the run can roll back to, newest first."""
         return self._manifests
 
     @property
     def unwritten(self) -> EpochManifest | None:
-        """What the run begins with, if it is to be put into the store: once every shard has loaded
-        its share, because a share that cannot be had must leave the store as it was."""
+        """What the run begins with, if it is to be written to the store. It is written once every
+        shard has loaded its share: if a share cannot be loaded, the store must stay as it was."""
         return self._unwritten
 
     @property
     def writing(self) -> EpochManifest | None:
-        """On its way to the store: until it has answered, nobody knows which is the newest."""
+        """On its way to the store: until the store has answered, the newest manifest is unknown."""
         return self._writing
 
     @property
     def line(self) -> Mapping[ShardId, CheckpointRecord]:
-        """The checkpoints we would go back to if everything failed now."""
+        """The checkpoints that the run would roll back to if everything failed now."""
         return self._manifests[0].records if self._manifests else {}
 
     @property
@@ -168,17 +169,18 @@ class RunState:
 
     @property
     def newest(self) -> EpochManifest | None:
-        """What we would go back to if everything failed now; None: the start."""
+        """The manifest that the run would roll back to if everything failed now; None: the
+        start."""
         return self._manifests[0] if self._manifests else None
 
     @property
     def takes_back(self) -> bool:
-        """Output of later checkpoints than the newest may have been shown."""
+        """Output of checkpoints after the newest one may have been committed."""
         return not self._manifests or self._manifests[0].may_be_behind_output
 
     @property
     def final(self) -> bool:
-        """The newest manifest is that of a pipeline that is done."""
+        """The newest manifest is the last one of a finished pipeline."""
         return bool(self._manifests) and self._manifests[0].final
 
     @property
@@ -201,11 +203,12 @@ class RunState:
         self._stop = reason
 
     def withdraw_stop(self) -> None:
-        """Nobody wants the run to stop any more."""
+        """The run is no longer to stop."""
         self._stop = None
 
     def store_answered(self) -> EpochManifest:
-        """The store has answered, whatever it said: the manifest that was on its way."""
+        """The store has answered, with success or an error. Returns the manifest that was being
+        written."""
         manifest, self._writing = self._writing, None
         assert manifest is not None
         return manifest
@@ -215,7 +218,7 @@ class RunState:
             self.outbox.send(worker, command)
 
     def give_up(self, number: int, what: str, cause: str, owner: object = None) -> None:
-        """A checkpoint could not be had: say so if that is news, and end if it is one too many."""
+        """A checkpoint failed: report it if it is new, and end the run if it exceeds the budget."""
         is_news = self.failures.failed(number, cause, owner)
         self.outbox.tell(CheckpointAborted(int(number), f"{what}: {cause}", not is_news))
         failed = self.failures.too_many(cause, self.stable_epoch)
@@ -233,7 +236,8 @@ class RunState:
         self.outbox.add(WriteManifest(manifest))
 
     def write_unwritten(self) -> bool:
-        """Every shard has loaded its share: whether that must be in the store before they work."""
+        """Every shard has loaded its share. True if the manifest must be stored before they
+        work."""
         if self._unwritten is not None and self._writing is None:
             self.write(self._unwritten)
         return self._unwritten is not None
@@ -245,11 +249,11 @@ class RunState:
         del self._manifests[KEPT_MANIFESTS:]
 
     def next_generation(self) -> Generation:
-        """Somebody goes back: what was sent before is void where it matters."""
+        """Some shards roll back: what they sent before is void where it matters."""
         self._enter(Phase.RESTORING)
         if self.quiesce.wanted:
             self.quiesce.interrupt()
-            self.withdraw_stop()  # nobody may stop before everything stands still again
+            self.withdraw_stop()  # no shard may stop before everything has quiesced again
         self.termination.reset()
         self._generation = Generation(self._generation + 1)
         return self._generation
@@ -257,7 +261,7 @@ class RunState:
     def going_back(
         self, shards: Iterable[ShardId], rollback_s: float, checkpoints_back: int
     ) -> None:
-        """It is decided which shards go back, and how far."""
+        """It is decided which shards roll back, and how far."""
         names = [str(shard) for shard in shards]
         self.restarts.book.going_back(names, rollback_s, checkpoints_back)
 
@@ -267,17 +271,17 @@ class RunState:
         *,
         everybody: bool = False,
     ) -> None:
-        """These shards are where their checkpoints are (None: at the empty start)."""
+        """These shards are back at their checkpoints (None: at the empty start)."""
         if everybody:
             self.progress.forget()
         self.progress.went_back(self._generation, records)
 
     def logged(self, size_bytes: int) -> None:
-        """A checkpoint came with so many bytes of message log."""
+        """A checkpoint came with this many bytes of message log."""
         self.checkpoint_stats.log_bytes += size_bytes
 
     def resume(self, generation: Generation, now_s: float) -> None:
-        """Everybody is back: run."""
+        """All shards are restored: run."""
         self.restarts.book.resumed(
             self.stable_epoch, self.progress.records_read(), now_s, self.progress.shown()
         )
@@ -294,7 +298,7 @@ class RunState:
         if self.phase is not Phase.FINISHING or not self.committing.done:
             return
         if self.quiesce.wanted and not self.final:
-            if self._writing is not None:  # what is written last is what others go on from
+            if self._writing is not None:  # the last manifest is what others resume from
                 return
             if not self.quiesce.ends_run:
                 self.hand_over(Quiesced())

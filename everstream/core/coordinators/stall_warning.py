@@ -1,8 +1,8 @@
-"""Notices that the run waits for something, and says so before anybody wonders.
+"""Warns when the run waits for something for too long.
 
-A store, a database or a peer that hangs raises no error, so nothing would ever be said. Whoever
-waits gives its wait a name; once the same wait has lasted too long, that is said, and again each
-time it has lasted twice as long.
+A store, a database or a peer that hangs raises no error, so nothing would report it. Every wait has
+a name. Once the same wait has lasted too long, a warning is due, and again each time the wait has
+lasted twice as long.
 """
 
 
@@ -16,7 +16,7 @@ class StallWarning:
         self._say_after_s = limit_s
 
     def due(self, wait: str | None, now_s: float) -> float | None:
-        """How long this wait (None: there is none) has lasted, if that must be said now."""
+        """How long this wait (None: there is none) has lasted, if a warning is due now."""
         if wait != self._wait:
             self._wait = wait
             self._since_s = now_s

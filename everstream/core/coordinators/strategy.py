@@ -1,7 +1,8 @@
-"""What a coordinator leaves to the strategy of the run's checkpoints.
+"""The interface between a coordinator and the checkpoint strategy of its run.
 
-A strategy knows one way to checkpoint: when a checkpoint becomes stable, and who goes back to what
-after a failure. Everything else (workers, restarts, loops, the end of a run) is the coordinator's.
+A strategy is one way to checkpoint: when a checkpoint becomes stable, and which shards roll back to
+what after a failure. Everything else (workers, restarts, cycles, the end of a run) is the
+coordinator's.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -26,13 +27,13 @@ from everstream.errors import EverstreamError
 from everstream.events import RunEvent
 
 ReturnReport: TypeAlias = Halted | Rewired | Restored | RestoreFailed
-"""What a shard says on its way back to a checkpoint."""
+"""What a shard reports while it rolls back to a checkpoint."""
 
 
 RETRY_S = 1.0
 """After a checkpoint failed, the next one waits this long."""
 THE_STORE = "the store: it has not answered"
-NOT_BEGUN = "what the new shards begin with could not be saved, and is saved again"
+NOT_BEGUN = "the redistributed checkpoint for the new shards could not be saved; retrying"
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Wait:
 
 
 class Orders(Protocol):
-    """Where orders go."""
+    """Where orders are sent."""
 
     def add(self, order: Order) -> None: ...
 
@@ -57,7 +58,7 @@ class Orders(Protocol):
 
 
 class PresentWorkers(Protocol):
-    """Who is here."""
+    """The workers that have joined."""
 
     @property
     def complete(self) -> bool: ...
@@ -79,9 +80,9 @@ class ReportedProgress(Protocol):
 
 
 class StrategyRun(Protocol):
-    """A run as the strategy of its checkpoints sees it: facts to read, and the moves it may make.
+    """A run as its checkpoint strategy sees it: facts to read, and the moves it may make.
 
-    `RunState` writes all of it; its docstrings say what each means.
+    `RunState` implements all of it; its docstrings explain each member.
     """
 
     @property
@@ -146,10 +147,10 @@ class CheckpointStrategy(Protocol):
     """One way to checkpoint, for the whole run."""
 
     names_what_goes: ClassVar[bool]
-    """Objects are deleted when an order names them, and not when no manifest does any more."""
+    """Objects are deleted when an order names them, rather than when no manifest names them."""
 
     def is_current(self, report: Report) -> bool:
-        """False if it comes from before somebody went back."""
+        """False if the report dates from before a rollback."""
 
     def last_number(self, shard: ShardId) -> CheckpointNumber:
         """The newest checkpoint of a shard that is stable."""
@@ -158,13 +159,13 @@ class CheckpointStrategy(Protocol):
         """A shard's checkpoint is durable."""
 
     def on_checkpoint_failed(self, report: CheckpointFailed, now_s: float) -> None:
-        """A shard could not save its checkpoint, and goes on without it."""
+        """A shard could not save its checkpoint, and continues without it."""
 
     def on_return(self, report: ReturnReport, now_s: float) -> None:
-        """A shard that goes back, or makes room for one that does, has come a step further."""
+        """A shard that rolls back, or rewires for one that does, has completed a step."""
 
     def on_manifest_written(self, manifest: EpochManifest, now_s: float) -> None:
-        """The manifest is in the store, and kept: what it says is stable, whatever fails next."""
+        """The manifest is in the store, and kept: its contents are stable, whatever fails next."""
 
     def on_begun(self, now_s: float) -> None:
         """What the run begins with is in the store: see `RunState.unwritten`."""
@@ -172,17 +173,17 @@ class CheckpointStrategy(Protocol):
     def on_manifest_failed(
         self, manifest: EpochManifest, error: EverstreamError, now_s: float
     ) -> None:
-        """It is known not to be there: go on without what it would have made stable."""
+        """It is known not to be in the store: continue without what it would have made stable."""
 
     def on_tick(self, now_s: float) -> None:
         """Time has passed."""
 
     def on_asked(self, now_s: float) -> None:
-        """Somebody wants all that was done up to now to be stable, and waits for it."""
+        """A caller waits for everything done up to now to become stable."""
 
     @property
     def is_asked(self) -> bool:
-        """What was asked for last is not stable yet."""
+        """What was last asked for is not stable yet."""
 
     def on_worker_back(self, worker: WorkerId, now_s: float) -> None:
         """A worker that was lost has started again."""

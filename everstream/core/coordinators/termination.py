@@ -1,14 +1,15 @@
-"""When nothing moves any more: on a cycle that has run dry, or in a whole run that is to stand still.
+"""Detects that nothing moves any more: on a cycle that has run dry, or in a run that quiesces.
 
-Feedback edges never end by themselves. A shard on a cycle waits for the end of its feedback input, and
-that waits for the shard. So the coordinator finds out when a cycle is quiet: everything that feeds it
-from outside has ended, none of its shards has work, and no frame is on its way inside it. It asks all
-shards of the cycle twice. If all were passive both times, and what they had received by the first
-answer is what they had sent by the second, nothing moved in between and nothing is on its way (the
-four-counter method). Then the feedback inputs are declared ended and the run ends in the usual order.
+Feedback edges never end without help. A shard on a cycle waits for the end of its feedback input,
+and that waits for the shard. So the coordinator finds out when a cycle is quiet: everything that
+feeds it from outside has ended, none of its shards has work, and no frame is in flight inside it.
+It asks all shards of the cycle twice. If all were passive both times, and the frames they had
+received by the first answer equal the frames they had sent by the second, nothing moved in between
+and nothing is in flight (the four-counter method). Then the coordinator declares the feedback
+inputs ended, and the run ends in the usual order.
 
-A run quiesces in the same way, so that its shards can be changed: sources read no more, timers rest,
-and all shards are asked until nothing moves. The checkpoint that is taken then holds no frames, under
+A run quiesces in the same way before its shards change: sources stop reading, timers pause, and the
+coordinator asks all shards until nothing moves. The checkpoint taken then holds no frames, under
 any protocol.
 """
 
@@ -21,7 +22,7 @@ from everstream.core.messages import EVERYBODY, Census, Command, Pause, Probe
 
 @dataclass
 class TerminationDetector:
-    """Asks around one cycle until it is quiet."""
+    """Probes the shards of one cycle until it is quiet."""
 
     cycle: tuple[ShardId, ...]
     round: int = 0
@@ -29,10 +30,10 @@ class TerminationDetector:
     waits: bool = False
     answers: dict[ShardId, Census] = field(default_factory=dict)
     _received_before: int | None = None
-    """What all had received in the last complete round, if all were passive then."""
+    """Frames that all shards had received in the last complete round, if all were passive then."""
 
     def reset(self) -> None:
-        """Somebody went back: what was found out does not count, not even that it was over."""
+        """A shard rolled back: no earlier answer counts, not even that the cycle had ended."""
         self.round += 1
         self.over = False
         self.answers = {}
@@ -47,7 +48,7 @@ class TerminationDetector:
 
     @property
     def complete(self) -> bool:
-        """Nobody's answer is waited for, so the next question may be asked."""
+        """No answer is outstanding, so the next probe may be sent."""
         return not self.waits
 
     def on_census(self, answer: Census) -> None:
@@ -65,13 +66,13 @@ class TerminationDetector:
 
 
 class CycleTermination:
-    """All cycles of a plan: asks around each of them, and says which have run dry."""
+    """All cycles of a plan: probes each of them, and reports which have run dry."""
 
     def __init__(self, cycles: Sequence[tuple[ShardId, ...]]) -> None:
         self._watches = [TerminationDetector(cycle) for cycle in cycles]
 
     def questions(self) -> list[Probe]:
-        """What to ask now, once everything that feeds the cycles has ended."""
+        """The probes to send now, once everything that feeds the cycles has ended."""
         return [
             Probe(number, watch.next_round())
             for number, watch in enumerate(self._watches)
@@ -90,23 +91,23 @@ class CycleTermination:
         return dry
 
     def reset(self) -> None:
-        """Somebody went back."""
+        """A shard rolled back."""
         for watch in self._watches:
             watch.reset()
 
 
 class Quiesce:
-    """Whether somebody wants a standstill, and how far it has come."""
+    """Whether the run is to quiesce, and how far that has come."""
 
     def __init__(self, shards: Sequence[ShardId]) -> None:
         self._watch = TerminationDetector(tuple(shards))
         self._paused_in: Generation | None = None
-        """Shards that go back forget that they were told to pause."""
+        """Shards that roll back forget that they were paused."""
         self.reason: str | None = None
         self.by_s = 0.0
-        """When it is given up."""
+        """When the attempt is given up."""
         self.ends_run = False
-        """Whether the run is over then: its sources have caught up."""
+        """Whether the run ends then: its sources have caught up."""
 
     @property
     def wanted(self) -> bool:
@@ -117,9 +118,9 @@ class Quiesce:
         self.ends_run = ends_run
 
     def interrupt(self) -> None:
-        """Somebody goes back: things move again, and answers that are on their way do not count.
+        """A shard rolls back: things move again, and answers in flight do not count.
 
-        Sources that had caught up may read again: that they have is to be found out anew.
+        Sources that had caught up may read again, so whether they have must be found out anew.
         """
         self._paused_in = None
         self._watch.reset()
@@ -127,11 +128,11 @@ class Quiesce:
             self.end()
 
     def end(self) -> None:
-        """Nobody wants it any more, or it is there."""
+        """The run has quiesced, or is no longer to do so."""
         self.reason = None
 
     def commands(self, generation: Generation) -> list[Command]:
-        """What to tell all shards now, while everybody works."""
+        """The commands for all shards now, while all of them work."""
         if not self.wanted:
             return []
         if generation != self._paused_in:
@@ -143,7 +144,7 @@ class Quiesce:
         return []
 
     def on_census(self, answer: Census) -> bool:
-        """Whether this answer shows that everything stands still."""
+        """Whether this answer shows that nothing moves any more."""
         if not self.wanted or answer.cycle != EVERYBODY or self._watch.over:
             return False
         self._watch.on_census(answer)

@@ -1,1 +1,1 @@
-"""What shards and workers measure of themselves."""
+"""The measurements of shards and workers."""

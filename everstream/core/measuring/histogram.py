@@ -1,8 +1,8 @@
-"""How long things took, as counts in fixed buckets: from them any quantile, of any stretch of time.
+"""Durations as counts in fixed buckets, which give any quantile over any stretch of time.
 
-Buckets are spaced by their logarithm, so an estimate is off by at most some 4.5 % of itself whether it
-is microseconds or minutes. All histograms have the same buckets: those of several shards add up, and
-what lies between two readings of one is their difference.
+Buckets are spaced logarithmically, so an estimate is off by at most some 4.5 %, for microseconds
+and for minutes. All histograms have the same buckets: those of several shards add up, and the
+difference of two readings of one covers the time between them.
 """
 
 import math
@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Self
 
 LOWEST_S = 1e-5
-"""What took less counts as this."""
+"""Shorter durations count as this."""
 PER_OCTAVE = 8
 OCTAVES = 27
 BUCKETS = PER_OCTAVE * OCTAVES
-"""Up to some 1,340 s; what took longer counts in the last of them."""
+"""Up to some 1,340 s; longer durations count in the last bucket."""
 
 
 def lower_s(bucket: float) -> float:
@@ -30,7 +30,7 @@ class Histogram:
     counts: list[int] = field(default_factory=lambda: [0] * BUCKETS)
 
     def add(self, took_s: float, times: int = 1) -> None:
-        """So many things took so long."""
+        """Count a duration, `times` times."""
         bucket = int(PER_OCTAVE * math.log2(took_s / LOWEST_S)) if took_s > LOWEST_S else 0
         self.counts[min(bucket, BUCKETS - 1)] += times
 
@@ -39,7 +39,8 @@ class Histogram:
         return sum(self.counts)
 
     def quantile(self, q: float) -> float | None:
-        """Seconds within which this share of all was done (the median: 0.5); None if nothing was."""
+        """Seconds within which this share of all was done (the median: 0.5); None if there were
+        none."""
         total = self.total
         if not total:
             return None
@@ -54,7 +55,7 @@ class Histogram:
         return type(self)(list(self.counts))
 
     def merge(self, other: "Histogram") -> None:
-        """Count what another one has counted, too."""
+        """Add the counts of another histogram."""
         self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
 
     def since(self, before: "Histogram") -> Self:

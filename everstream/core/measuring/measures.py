@@ -1,4 +1,5 @@
-"""What was measured over a whole run at one moment: what pages, metrics and histories are made of."""
+"""The measurements of a whole run at one moment, from which pages, metrics and histories are
+made."""
 
 from dataclasses import dataclass
 
@@ -8,16 +9,16 @@ from everstream.core.measuring.meter import Meter
 
 @dataclass(frozen=True)
 class WorkerMeasures:
-    """A worker's process: sums since it began, and what it has now."""
+    """A worker's process: sums since it began, and present values."""
 
     machine: str
     pid: int
     attempt: int
-    """The sums of another attempt began at 0, those of its shards as well."""
+    """The sums of another attempt, and those of its shards, started at 0."""
     cpu_s: float = 0.0
     """Of all its threads, in user and kernel mode."""
     memory_bytes: int | None = None
-    """Resident, now; None where the system does not tell."""
+    """Resident, now; None where the system does not report it."""
     peak_bytes: int = 0
     collecting_s: float = 0.0
     """Spent in Python's garbage collection."""
@@ -25,12 +26,13 @@ class WorkerMeasures:
 
 @dataclass(frozen=True)
 class Measures:
-    """What the event `MetricsSampled` is made of: sums, so that two of them say how it went in between."""
+    """The content of the event `MetricsSampled`: sums, so that two of them give the rates in
+    between."""
 
     wall_s: float
-    """When, as seconds since 1970."""
+    """When it was measured, in seconds since 1970."""
     shards: dict[ShardId, Meter]
     counts: dict[ShardId, dict[str, tuple[int, int]]]
     """Shard -> operator -> records in, records out."""
     workers: dict[WorkerId, WorkerMeasures]
-    """Those that are there."""
+    """The workers that are present."""

@@ -1,6 +1,6 @@
 """Coordinated, aligned checkpoints: the shard's side.
 
-Sources snapshot when the coordinator says so and send marker n. A shard holds every input that
+Sources snapshot on the coordinator's command and send marker n. A shard holds every input that
 has shown marker n until all have shown it or ended; then it snapshots, forwards the marker and
 releases its inputs. Between the marker and the snapshot nothing that belongs after the epoch is
 processed, so the snapshots of one epoch fit together without any channel contents.

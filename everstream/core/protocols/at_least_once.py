@@ -1,7 +1,7 @@
 """Coordinated checkpoints without alignment: nothing waits, and nothing is lost.
 
-As aligned, but an input that has shown its marker is not held. What it delivers before the other
-markers have come is in the snapshot and will come again after a failure: at least once. Without
+As aligned, but an input that has shown its marker is not held. Frames that it delivers before the
+other markers have come are in the snapshot and are replayed after a failure: at least once. Without
 failures the results are exact.
 """
 
@@ -18,7 +18,7 @@ class AtLeastOnce(Aligned):
     def __init__(self, place: Place) -> None:
         super().__init__(place)
         self.newest = Epoch(0)
-        """The newest epoch whose marker was seen; an epoch before it was given up."""
+        """The newest epoch whose marker was seen; epochs before it were aborted."""
         self._ahead: frozenset[ChannelId] = frozenset()
 
     @property

@@ -1,6 +1,6 @@
-"""What a checkpoint protocol has to answer.
+"""The interface of a checkpoint protocol.
 
-A protocol is asked four things, each with the facts at hand: may this frame be delivered now?
+A protocol answers four questions, each with the facts at hand: may this frame be delivered now?
 must a checkpoint come first? what rides on an outgoing frame? what does this tick or command ask
 for? It answers with values; the shard turns them into instructions. The protocol's variables are
 part of every checkpoint and are restored with it.
@@ -18,7 +18,7 @@ from everstream.core.messages import StartCheckpoint
 
 @dataclass(frozen=True)
 class Place:
-    """Where among the shards a protocol does its work."""
+    """The position of a protocol's shard in the plan."""
 
     id: ShardId
     inputs: tuple[ChannelId, ...]
@@ -28,7 +28,7 @@ class Place:
 
 
 class Verdict(Enum):
-    """What becomes of the frame at the head of an input."""
+    """What happens to the frame at the head of an input."""
 
     DELIVER = "deliver"
     HOLD = "hold"
@@ -66,7 +66,7 @@ class SendMarkers:
 
 @dataclass(frozen=True)
 class StopProducing:
-    """A source gives no more records after the checkpoint it has just been asked for."""
+    """A source emits no more records after the checkpoint it has just been asked for."""
 
 
 Ask: TypeAlias = TakeCheckpoint | CloseCheckpoint | SendMarkers | StopProducing
@@ -79,9 +79,9 @@ class ShardProtocol:
     keeps_positions: ClassVar[bool] = False
     """Channel positions survive a restore, because frames in transit are replayed from logs."""
     consumes_markers_on_arrival: ClassVar[bool] = False
-    """Markers are for `on_arrival` alone and never stand in a queue."""
+    """Markers are for `on_arrival` alone and never wait in a queue."""
     obeys_everywhere: ClassVar[bool] = False
-    """Every shard is told what the coordinator commands, not only the sources."""
+    """Every shard receives the coordinator's commands, not only the sources."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -100,9 +100,9 @@ class ShardProtocol:
 
     @property
     def ahead(self) -> Collection[ChannelId]:
-        """Inputs from which more was delivered than belongs before the checkpoint.
+        """Inputs that have delivered frames that belong after the checkpoint.
 
-        That will come again after a restore, the end of the input included.
+        These are replayed after a restore, the end of the input included.
         """
         return ()
 
@@ -122,7 +122,7 @@ class ShardProtocol:
         """The frame is about to reach the operator."""
 
     def on_consumed(self, frame: Frame) -> Sequence[Ask]:
-        """A frame that `admit` said is the protocol's own."""
+        """A frame that `admit` has claimed for the protocol."""
         return ()
 
     def on_input_ended(self, channel: ChannelId) -> Sequence[Ask]:
@@ -131,7 +131,7 @@ class ShardProtocol:
         return ()
 
     def on_command(self, command: StartCheckpoint) -> Sequence[Ask]:
-        """The coordinator asks for a checkpoint. Only sources are told."""
+        """The coordinator asks for a checkpoint. Only sources receive this."""
         return ()
 
     def on_tick(self, now_s: float) -> Sequence[Ask]:
@@ -143,11 +143,11 @@ class ShardProtocol:
         return b""
 
     def variables(self) -> dict[str, Any]:
-        """What must be in the checkpoint; JSON-able."""
+        """The values that must be in the checkpoint; JSON-able."""
         return {}
 
     def restore(self, variables: dict[str, Any], ended: Sequence[ChannelId]) -> None:
-        """Go back to what `variables` gave, with these inputs ended."""
+        """Restore the values that `variables` returned, with these inputs ended."""
         self.ended = set(ended)
 
 

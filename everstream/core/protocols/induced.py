@@ -1,4 +1,4 @@
-"""Communication-induced checkpoints: what rides on a frame can force one before its delivery.
+"""Communication-induced checkpoints: data on a frame can force a checkpoint before its delivery.
 
 As uncoordinated, plus forced checkpoints that keep every checkpoint useful: none can ever lie on
 a zigzag path back to itself, so a failure costs about one interval even on cyclic graphs. Such a

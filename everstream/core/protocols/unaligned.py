@@ -77,7 +77,7 @@ class Unaligned(ShardProtocol):
         self.arrived_ends = set(ended)
 
     def _begin(self, epoch: Epoch) -> Sequence[Ask]:
-        """Snapshot now. An epoch that is still open here was given up by the coordinator."""
+        """Snapshot now. An epoch that is still open here was aborted by the coordinator."""
         self.epoch = epoch
         self.open = True
         self.shown = set()

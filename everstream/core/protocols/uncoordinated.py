@@ -1,7 +1,7 @@
 """Uncoordinated checkpoints: each shard takes its own, on its own timer.
 
-Nobody waits for anybody. Frames are logged by their senders, so whatever is in transit between
-two checkpoints can be replayed; which checkpoints fit together is found out after a failure.
+Shards do not wait for each other. Senders log their frames, so frames in transit between two
+checkpoints can be replayed; which checkpoints fit together is computed after a failure.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class Uncoordinated(ShardProtocol):
         return [self.take()]
 
     def on_command(self, command: StartCheckpoint) -> Sequence[Ask]:
-        """A checkpoint wherever one stands: because somebody waits for it, or to stop with it."""
+        """Take a checkpoint now, because a caller waits for it, or to stop with it."""
         if command.stop:
             return [self.take(stopped=True), StopProducing()]
         return [self.take()] if command.wanted else ()
@@ -50,7 +50,7 @@ class Uncoordinated(ShardProtocol):
         return TakeCheckpoint(CheckpointNumber(self.number), forced, "outputs", stopped)
 
     def on_checkpoint(self, forced: bool) -> None:
-        """A checkpoint is about to be taken: what follows is after it."""
+        """A checkpoint is about to be taken: everything later is after it."""
 
     def variables(self) -> dict[str, Any]:
         return {"number": self.number}
@@ -61,6 +61,7 @@ class Uncoordinated(ShardProtocol):
         self._timer_set = False
 
     def _wait_s(self) -> float:
-        """From the shard's name and the checkpoint's number, so that a run can be repeated."""
+        """Derived from the shard's name and the checkpoint's number, so that a run can be
+        repeated."""
         chance = stable_hash((str(self.place.id), self.number)) % 1_000_001 / 1_000_000
         return self.every_s * (1 + self.jitter * (2 * chance - 1))

@@ -1,9 +1,9 @@
-"""A pipeline goes on from the checkpoint of an earlier version of itself, or is told why not.
+"""Checks whether a pipeline can resume from a checkpoint that an earlier version of it wrote.
 
-Each manifest carries a description of every operator that may keep state. What the pipeline says
-of itself now is compared with that before any state is taken up: state that nobody would find, or
-that somebody else would, is never passed over in silence. A user who means it says so: `renamed`
-carries state over to another name, `dropped` leaves it behind.
+Each manifest describes every operator that may keep state. Before any state is restored, these
+descriptions are compared with those of the pipeline as it is now. State that no operator would pick
+up, or that another operator would, is an error and never ignored silently. The user can override
+this: `renamed` moves state to another name, `dropped` leaves it behind.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,15 +37,16 @@ from everstream.pipeline.operator import Operator
 
 @dataclass(frozen=True)
 class UpgradeOverrides:
-    """What a user has said about state that does not fit by itself."""
+    """The user's decisions about state that does not fit without them."""
 
     renamed: Mapping[str, str] = field(default_factory=dict)
-    """Operator as it was -> as it is called now; to itself: it is the same in spite of all."""
+    """Earlier name of an operator -> its name now. A name to itself: keep the state despite
+    changes."""
     dropped: frozenset[str] = frozenset()
-    """Operators that begin with nothing, whatever the checkpoint has."""
+    """Operators that begin with no state, whatever the checkpoint holds."""
 
     def check(self, manifest: EpochManifest, plan: Plan) -> None:
-        """Raise a UserError for what cannot be meant, or cannot be done."""
+        """Raise a UserError for overrides that make no sense or cannot be applied."""
         before, now = _known(manifest), plan.graph.nodes
         targets = list(self.renamed.values())
         for old, new in self.renamed.items():
@@ -65,12 +66,12 @@ class UpgradeOverrides:
             if taken and new in _keeping(manifest):
                 raise UserError(
                     f"renamed {old}={new}: the checkpoint has state of an operator '{new}' already. "
-                    f"Say what becomes of that: rename it, too, or drop '{old}'."
+                    f"Decide what happens to that: rename it, too, or drop '{old}'."
                 )
             if old != new and old in before and now[new].kind is Kind.SINK:
                 raise UserError(
-                    f"renamed {old}={new}: a sink keeps its name, because what it has written bears "
-                    f"it. Call it '{old}' again."
+                    f"renamed {old}={new}: a sink keeps its name, because its committed output "
+                    f"carries it. Call it '{old}' again."
                 )
         for name in sorted(self.dropped):
             if name not in before and name not in now:
@@ -85,19 +86,19 @@ class UpgradeOverrides:
         holding = [record for record in manifest.records.values() if name in record.operators]
         if any(record.final for record in holding) and not manifest.final:
             raise UserError(
-                f"'{name}' has ended already, so it cannot begin again while others go on. Leave "
+                f"'{name}' has already ended, so it cannot start over while others continue. Leave "
                 "its state as it is."
             )
         on_their_way = manifest.log != "none" or any(record.holds_frames for record in holding)
         if kind is Kind.SOURCE and on_their_way:
             raise UserError(
-                f"source '{name}' cannot begin again: records that it had read are on their way in "
-                "this checkpoint. Go on with the pipeline as it was, and stop it under aligned "
+                f"source '{name}' cannot start over: records that it had read are in flight in "
+                "this checkpoint. Resume with the pipeline as it was, and stop it under aligned "
                 "checkpoints first."
             )
 
     def applied(self, manifest: EpochManifest) -> EpochManifest:
-        """The manifest as these overrides make it: same objects, other names."""
+        """The manifest with these overrides applied: same objects, other names."""
         names = {old: new for old, new in self.renamed.items() if old != new}
         moved = {old: new for old, new in names.items() if old in _known(manifest)}
         left = self.dropped & set(_known(manifest))
@@ -119,7 +120,7 @@ NO_OVERRIDES = UpgradeOverrides()
 
 @dataclass(frozen=True)
 class Difference:
-    """State that the pipeline as it is now would lose, or take for something else."""
+    """State that the pipeline as it is now would lose, or mistake for something else."""
 
     operator: str
     problem: str
@@ -131,24 +132,25 @@ class Difference:
 
 @dataclass(frozen=True)
 class GoingOn:
-    """What a run goes on from."""
+    """What a run resumes from."""
 
     manifests: list[EpochManifest]
     """Newest first."""
     wished: EpochManifest | None = None
-    """The newest as the user's overrides make it: to be written before anything else."""
+    """The newest with the user's overrides applied: to be written before anything else."""
     unwritten: bool = False
-    """The first of `manifests` is how the newest is shared out among other shards: to be written once
+    """The first of `manifests` is the newest, redistributed over other shards: to be written once
     these have loaded it."""
     notes: tuple[str, ...] = ()
     settles: Plan | None = None
-    """Records are on their way, and the numbers of shards have changed: what the run begins with, to
-    come to a standstill first."""
+    """Records are in flight, and the numbers of shards have changed: the plan that the run begins
+    with in order to quiesce first."""
     before: Mapping[str, Description] = field(default_factory=dict)
-    """Operator -> how its state was described, where that has changed and it goes on."""
+    """Operator -> the earlier description of its state, where that has changed and the state is
+    kept."""
 
     def tell(self, plan: Plan) -> None:
-        """Let the operators know what they go on from."""
+        """Pass to the operators the descriptions of the state that they resume from."""
         for name, node in plan.graph.nodes.items():
             if isinstance(node.what, Operator):
                 node.what.goes_on_from(self.before.get(name))
@@ -160,7 +162,8 @@ def going_on(
     log: LogKind = "none",
     overrides: UpgradeOverrides = NO_OVERRIDES,
 ) -> GoingOn:
-    """What this pipeline goes on from; raises a UserError that lists all that does not fit."""
+    """What this pipeline resumes from; raises a UserError that lists everything that does not
+    fit."""
     if not earlier:
         return GoingOn([])
     newest = earlier[0]
@@ -200,9 +203,10 @@ def _check_one_change(
 ) -> None:
     for name in sorted(moving.keys() & described.keys()):
         raise UserError(
-            f"'{name}' has changed, and is to go on with {shard_counts(plan)[name]} shard(s) instead "
-            f"of {moving[name]}. One after the other: say shards={moving[name]}, run it until its next "
-            "checkpoint, and change the shards then (everstream scale does, while it runs)."
+            f"'{name}' has changed, and would resume with {shard_counts(plan)[name]} shard(s) "
+            f"instead of {moving[name]}. Do one after the other: set shards={moving[name]}, run "
+            "until the next checkpoint, then change the shards (everstream scale does that while "
+            "the run continues)."
         )
 
 
@@ -210,9 +214,9 @@ def _redistributing(manifest: EpochManifest, plan: Plan, settles: bool) -> Itera
     now = shard_counts(plan)
     for name, before in moved(manifest, plan).items():
         if before != now[name]:
-            yield f"'{name}' goes on with {now[name]} shard(s) instead of {before}"
+            yield f"'{name}' resumes with {now[name]} shard(s) instead of {before}"
     if settles:
-        yield "what is on its way in the checkpoint arrives first, among the shards as they were"
+        yield "records in flight in the checkpoint are processed first, by the earlier shards"
 
 
 def refusal(found: Sequence[Difference]) -> str:
@@ -224,7 +228,7 @@ def refusal(found: Sequence[Difference]) -> str:
 def differences(
     manifest: EpochManifest, plan: Plan, overrides: UpgradeOverrides = NO_OVERRIDES
 ) -> list[Difference]:
-    """State in this manifest that does not fit; none if it was written without descriptions."""
+    """State in this manifest that does not fit; none if the manifest has no descriptions."""
     if manifest.described is None:
         return []
     kept = _keeping(manifest)
@@ -247,16 +251,16 @@ def differences(
 def _late(name: str, how: Carried) -> Difference:
     return Difference(
         name,
-        f"has changed ({'; '.join(how.says)}), and the checkpoint holds rows on their way that were "
-        "made for it as it was",
-        "Go on with the pipeline as it was, and stop it under aligned checkpoints first; or "
-        f"drop_state=['{name}'] (--drop-state {name}) lets it begin with nothing.",
+        f"has changed ({'; '.join(how.says)}), and the checkpoint holds rows in flight that were "
+        "made for its earlier version",
+        "Resume with the pipeline as it was, and stop it under aligned checkpoints first; or "
+        f"drop_state=['{name}'] (--drop-state {name}) lets it begin with no state.",
     )
 
 
 def _gone(name: str, before: Description, manifest: EpochManifest, plan: Plan) -> Difference:
     if name in plan.graph.nodes:
-        problem = f"kept state as {_what(before)}, and what has this name now keeps none"
+        problem = f"kept state as {_what(before)}, and the operator with this name now keeps none"
     else:
         problem = f"({_what(before)}) is in the checkpoint and not in the pipeline"
     drop = f"drop_state=['{name}'] (--drop-state {name}) leaves its state behind."
@@ -270,7 +274,7 @@ def _gone(name: str, before: Description, manifest: EpochManifest, plan: Plan) -
     return Difference(
         name,
         problem,
-        f"If it is called '{alike[0]}' now, say renamed={{'{name}': '{alike[0]}'}} "
+        f"If it is called '{alike[0]}' now, set renamed={{'{name}': '{alike[0]}'}} "
         f"(--renamed {name}={alike[0]}), or {drop}",
     )
 
@@ -284,9 +288,9 @@ def _changed(name: str, before: Description, now: Description) -> Difference:
     return Difference(
         name,
         f"is not what it was ({'; '.join(changed)})",
-        f"Put it back as it was; or drop_state=['{name}'] (--drop-state {name}) lets it begin with "
-        f"nothing; or, if its state still fits, renamed={{'{name}': '{name}'}} "
-        f"(--renamed {name}={name}) goes on with it.",
+        f"Change it back; or drop_state=['{name}'] (--drop-state {name}) lets it begin with "
+        f"no state; or, if its state still fits, renamed={{'{name}': '{name}'}} "
+        f"(--renamed {name}={name}) keeps it.",
     )
 
 
@@ -295,7 +299,7 @@ def _ambiguous(
 ) -> Iterator[Difference]:
     """A default name may have passed from one operator to another that was added.
 
-    Where a user has named both, nothing is left to guess.
+    Where a user has named both, there is no ambiguity.
     """
     nodes = plan.graph.nodes
     for other, about in plan.described.items():
@@ -307,7 +311,8 @@ def _ambiguous(
                 name,
                 f"may have had this name by default, and there is a new {_what(about)}, '{other}': "
                 f"either may be the '{name}' of the checkpoint",
-                f"Say name='{name}' where its state belongs, and another name for the other one.",
+                f"Set name='{name}' on the one that owns the state, and another name on the other "
+                "one.",
             )
             return
 
@@ -316,14 +321,14 @@ def _notes(manifest: EpochManifest, plan: Plan, overrides: UpgradeOverrides) -> 
     if manifest.described is None:
         yield (
             f"epoch {manifest.epoch} was written by an older Everstream, which did not describe "
-            "its operators: whether the pipeline still fits was not compared"
+            "its operators: could not check whether the pipeline still fits"
         )
     known = _known(manifest)
     for old, new in overrides.renamed.items():
         if old == new:
-            yield f"'{old}' goes on with its state as it is"
+            yield f"'{old}' keeps its state as it is"
         elif old in known:
-            yield f"'{new}' goes on with the state of '{old}'"
+            yield f"'{new}' resumes with the state of '{old}'"
         else:
             yield f"the checkpoint has no '{old}' any more: there is nothing to rename"
     for name, how in changed_in(overrides.applied(manifest), plan).items():
@@ -331,15 +336,15 @@ def _notes(manifest: EpochManifest, plan: Plan, overrides: UpgradeOverrides) -> 
             yield from (f"'{name}': {text}" for text in how.says)
     for name in sorted(overrides.dropped):
         begins = f"the state of '{name}' is dropped"
-        yield f"{begins}: it begins with nothing" if name in plan.graph.nodes else begins
+        yield f"{begins}: it begins with no state" if name in plan.graph.nodes else begins
 
 
 def fallbacks(
     earlier: Sequence[EpochManifest], plan: Plan, log: LogKind
 ) -> Iterator[EpochManifest]:
-    """Where to go back to, of those before the newest, if that cannot be restored.
+    """The manifests before the newest that a run can fall back to if the newest cannot be restored.
 
-    Whoever goes back over other numbers of shards takes back what these have shown, too.
+    Falling back past a change in the number of shards also takes back output of the later shards.
     """
     newest = earlier[0]
     for manifest in earlier[1:]:
@@ -353,7 +358,7 @@ def fallbacks(
 
 
 def _fits(manifest: EpochManifest, plan: Plan, log: LogKind) -> bool:
-    """Whether one can go on from this older manifest; it gets no overrides."""
+    """Whether a run can resume from this older manifest, to which no overrides apply."""
     try:
         check_fits(manifest, plan, log)
     except UserError:
@@ -362,13 +367,13 @@ def _fits(manifest: EpochManifest, plan: Plan, log: LogKind) -> bool:
 
 
 def _known(manifest: EpochManifest) -> set[str]:
-    """Every operator of the pipeline as it was."""
+    """Every operator of the pipeline that wrote the manifest."""
     held = {name for record in manifest.records.values() for name in record.operators}
     return held | set(manifest.shard_counts)
 
 
 def _keeping(manifest: EpochManifest) -> set[str]:
-    """The operators of which the manifest has something."""
+    """The operators whose state is in the manifest."""
     return {
         name
         for record in manifest.records.values()
@@ -388,7 +393,7 @@ def _shown(value: Any) -> str:
 def fates(
     manifest: EpochManifest, plan: Plan, overrides: UpgradeOverrides = NO_OVERRIDES
 ) -> dict[str, str]:
-    """Operator -> what would become of its state, in words: those of the pipeline, then others."""
+    """Operator -> what would happen to its state, in words: those of the pipeline, then others."""
     adapted = overrides.applied(manifest)
     kept, known = _keeping(adapted), _known(manifest)
     wrong = {found.operator: found for found in differences(adapted, plan, overrides)}
@@ -400,15 +405,15 @@ def fates(
         if name in wrong:
             said[name] = f"refused: {wrong[name].problem}"
         elif name in overrides.dropped:
-            said[name] = "begins with nothing: its state is dropped"
+            said[name] = "begins with no state: its state is dropped"
         elif name in kept:
-            going = f"goes on with the state of '{before[name]}'" if name in before else "goes on"
+            going = f"resumes with the state of '{before[name]}'" if name in before else "resumes"
             same = name not in changed or overrides.renamed.get(name) == name
             said[name] = "; ".join([going, *(() if same else changed[name].says)])
             if name in other and other[name] != now[name]:
-                said[name] += f", spread over {now[name]} shard(s) instead of {other[name]}"
+                said[name] += f", redistributed over {now[name]} shard(s) instead of {other[name]}"
         elif name in plan.described:
-            said[name] = "nothing saved so far" if name in known else "new: begins with nothing"
+            said[name] = "nothing saved so far" if name in known else "new: begins with no state"
         else:
             said[name] = "keeps no state"
     said |= {name: f"refused: {f.problem}" for name, f in wrong.items() if name not in said}

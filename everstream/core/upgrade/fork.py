@@ -1,8 +1,8 @@
-"""A pipeline that goes on from the savepoint of another: same state, output of its own.
+"""A pipeline that resumes from the savepoint of another: same state, separate output.
 
-What sinks had prepared belongs to the output of the run it was taken of, which commits it or has
-done so. The fork takes over everything else: its sinks begin with nothing, and what the sources give
-from the savepoint on is theirs.
+Output that sinks had prepared belongs to the run that took the savepoint, which commits it or has
+done so. The fork takes over everything else: its sinks start empty, and receive everything that the
+sources emit after the savepoint.
 """
 
 from dataclasses import replace
@@ -15,7 +15,7 @@ from everstream.pipeline.graph import Kind
 
 
 def forked(manifest: EpochManifest, plan: Plan) -> EpochManifest:
-    """The manifest as a run of this pipeline in another store begins with it."""
+    """The manifest that a run of this pipeline in another store begins with."""
     sinks = {node.name for node in plan.graph.of_kind(Kind.SINK)}
     left = UpgradeOverrides(dropped=frozenset(sinks)).applied(manifest)
     rejecting = [node.name for node in plan.graph.nodes.values() if node.dead_letters is not None]

@@ -1,8 +1,8 @@
-"""State that goes on though what stands there has changed: the rules, one per kind of change.
+"""Rules for keeping state across changes of an operator, one rule per kind of change.
 
-What an operator says of its state now is compared with what was said when it was saved. Where a rule
-tells what becomes of every part of it, the run goes on, and that is said; all else is refused. Rules see
-descriptions only, so they can be asked before a run, and without one.
+An operator's description of its state now is compared with the saved description. If a rule covers
+every part of the change, the run resumes and reports what happens to the state. Any other change is
+refused. Rules see descriptions only, so they can be checked before a run, or without one.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,16 +19,16 @@ AGGREGATES, WINDOW = "aggregates", "window"
 
 @dataclass(frozen=True)
 class Carried:
-    """How the state of an operator goes on."""
+    """How the state of an operator is kept."""
 
     says: tuple[str, ...]
     """What is kept, migrated, new or dropped, in words."""
     parts: bool = False
-    """Rows that were made for it as it was would not fit: none may be on their way to it."""
+    """Rows made for the earlier version would not fit: none may be in flight to the operator."""
 
 
 def carried(before: Description, now: Description) -> Carried | None:
-    """How state that was described so goes on under what is said now; None if no rule says so."""
+    """How state with the description `before` is kept under `now`; None if no rule covers it."""
     changed = {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
     if not changed:
         return Carried(())
@@ -45,7 +45,7 @@ def carried(before: Description, now: Description) -> Carried | None:
 
 
 def changed_in(manifest: EpochManifest, plan: Plan) -> dict[str, Carried]:
-    """Operator -> how its state in this manifest goes on, of those that have changed and do."""
+    """Operator -> how its state in this manifest is kept, for those that have changed."""
     found: dict[str, Carried] = {}
     for name, before in (manifest.described or {}).items():
         now = plan.described.get(name)
@@ -57,7 +57,7 @@ def changed_in(manifest: EpochManifest, plan: Plan) -> dict[str, Carried]:
 
 
 def alike(older: EpochManifest, newest: EpochManifest, plan: Plan) -> bool:
-    """Whether what operators are told of the newest manifest holds for an older one as well."""
+    """Whether the descriptions of the newest manifest hold for an older one as well."""
     then, told = older.described or {}, newest.described or {}
     other = [name for name in then if name in told and then[name] != told[name]]
     for name in other:
@@ -69,7 +69,7 @@ def alike(older: EpochManifest, newest: EpochManifest, plan: Plan) -> bool:
 
 
 def on_their_way(manifest: EpochManifest) -> bool:
-    """Whether records may be between two operators in this checkpoint."""
+    """Whether records may be in flight between two operators in this checkpoint."""
     records = manifest.records.values()
     if any(record.holds_frames or record.carried for record in records):
         return True
@@ -82,7 +82,7 @@ def on_their_way(manifest: EpochManifest) -> bool:
 
 
 def _keyed(before: Description, now: Description) -> tuple[str, ...] | None:
-    """Declared state: a later version is migrated, a further field begins with nothing."""
+    """Declared state: a later version is migrated, an additional field begins empty."""
     had: Mapping[str, Any] = before.get(KEYED, {})
     has: Mapping[str, Any] = now.get(KEYED, {})
     said: list[str] = []
@@ -95,26 +95,26 @@ def _keyed(before: Description, now: Description) -> tuple[str, ...] | None:
         if later > earlier:
             said.append(
                 f"'{name}' is migrated from version {earlier} to {later}, each value when it is "
-                "first touched"
+                "first used"
             )
-    said += (f"'{name}' is new: begins with nothing" for name in has if name not in had)
+    said += (f"'{name}' is new: begins empty" for name in has if name not in had)
     return tuple(said)
 
 
 def _aggregates(before: list[str], now: list[str]) -> tuple[str, ...] | None:
-    """Those that are new begin at nothing, those that are gone are dropped."""
+    """New aggregates begin empty, removed ones are dropped."""
     had, has = (dict(_named(listed)) for listed in (before, now))
     gone = {name: what for name, what in had.items() if name not in has}
     new = {name: what for name, what in has.items() if name not in had}
     same = had.keys() & has.keys()
-    # One that may have got another name would lose what it has: nobody can tell.
+    # A renamed aggregate would lose its value, and a rename cannot be told from a replacement.
     if any(had[name] != has[name] for name in same) or set(gone.values()) & set(new.values()):
         return None
     if not same:
         return None
     return (
         *(
-            f"{name}={what} is new: begins at nothing, also for keys that were"
+            f"{name}={what} is new: begins empty, also for existing keys"
             for name, what in new.items()
         ),
         *(f"{name}={what} is dropped" for name, what in gone.items()),
@@ -128,17 +128,17 @@ def _named(listed: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _window(before: str | None, now: str | None) -> tuple[str, ...] | None:
-    """Windows that are open end as they were begun; sessions go on with the new gap."""
+    """Open windows end as they began; sessions continue with the new gap."""
     if before == now:
         return ()
     if before is None or now is None:
         return None
     sessions = [text.startswith("a gap of ") for text in (before, now)]
     if all(sessions):
-        return (f"open sessions go on with {now} instead of {before}",)
+        return (f"open sessions continue with {now} instead of {before}",)
     if any(sessions):
         return None
     return (
-        f"open windows of {before} are finished as they are, with what has come so far; what "
-        f"comes from now on is in windows of {now}",
+        f"open windows of {before} finish as they are, with the records received so far; later "
+        f"records go to windows of {now}",
     )

@@ -1,9 +1,9 @@
-"""A checkpoint as other numbers of shards see it.
+"""Redistributes a checkpoint over other numbers of shards.
 
-From the manifest of a pipeline with some numbers of shards to one with others, without reading or
-writing any state: each new shard's record names, as its parts, those of the earlier shards, and
-takes its share of them when it is restored (`runtime/redistributed_state.py`). From then on it is a
-checkpoint like any other. All channels begin anew, so nothing may be on its way in the first one.
+The new manifest is computed without reading or writing any state: the record of each new shard
+names those of the earlier shards as its parts, and the shard takes its share of them when it is
+restored (`runtime/redistributed_state.py`). From then on it is a checkpoint like any other. All
+channels start anew, so nothing may be in flight in the original checkpoint.
 """
 
 from collections import Counter
@@ -25,18 +25,18 @@ def is_keyed(plan: Plan, operator: str) -> bool:
 
 
 def is_moved(plan: Plan, operator: str, shards: int, key_groups: int | None) -> bool:
-    """Whether an operator that had so many shards shares its state out in another way now."""
+    """Whether an operator that had this many shards now distributes its state in another way."""
     now = shard_counts(plan)[operator]
     if now != shards:
         return True
-    # Where the shards share the groups evenly, which of these there are makes no difference.
+    # If the shards share the groups evenly, it does not matter which groups there are.
     regrouped = (key_groups or shards) % now or (plan.key_groups or now) % now
     same = (key_groups or shards) == (plan.key_groups or now)
     return bool(regrouped) and not same and is_keyed(plan, operator)
 
 
 def moved(manifest: EpochManifest, plan: Plan) -> dict[str, int]:
-    """The operators that share their state out in another way -> how many shards they had."""
+    """The operators that distribute their state in another way -> how many shards they had."""
     now, back = shard_counts(plan), manifest.was_gone_back_to
     return {
         name: shards
@@ -64,20 +64,21 @@ def check_can_move(manifest: EpochManifest, plan: Plan) -> None:
         what = plan.graph.nodes[name].what
         if isinstance(what, Source) and type(what).redistribute is Source.redistribute:
             why = (
-                f"{type(what).__name__} does not say how its shards hand over (Source.redistribute)"
+                f"{type(what).__name__} does not define how its shards hand over "
+                "(Source.redistribute)"
             )
         elif isinstance(what, Operator) and name in kept and _is_silent(what):
             why = (
-                "nothing says what becomes of its ctx.state. Say so in its class: spread = "
+                "nothing defines how its ctx.state is redistributed. Set it in its class: spread = "
                 '"split", "union", "broadcast" or "key"'
             )
         else:
             continue
         if before != now[name]:
             raise UserError(
-                f"'{name}' cannot go from {before} shard(s) to {now[name]}: {why}. Or say "
-                f"shards={before} to go on from the checkpoint, or use --fresh to start over, which "
-                "deletes the output."
+                f"'{name}' cannot go from {before} shard(s) to {now[name]}: {why}. Or set "
+                f"shards={before} to resume from the checkpoint, or use --fresh to start over, "
+                "which deletes the output."
             )
     _check_order(changed, plan)
 
@@ -87,18 +88,18 @@ def _kept(record: CheckpointRecord) -> tuple[str, ...]:
 
 
 def _is_silent(what: Operator) -> bool:
-    """It says nothing of how its state is to be spread."""
+    """It does not define how its state is redistributed."""
     if what.describe_state() is None or type(what).redistribute is not Operator.redistribute:
         return False
     return what.spread is None and not declared_state(type(what))
 
 
 def is_quiesced(manifest: EpochManifest) -> bool:
-    """Whether nothing is on its way, and every shard's state is its own."""
+    """Whether nothing is in flight, and no shard's state has parts."""
     records = manifest.records.values()
     there = Counter(name for record in records for name in record.operators)
     if any(there[name] != shards for name, shards in manifest.shard_counts.items()):
-        return False  # some have not come to their first checkpoint
+        return False  # some shards have not taken their first checkpoint
     if any(record.holds_frames or record.carried for record in records):
         return False
     if any(record.parts and not record.final for record in records):
@@ -111,9 +112,9 @@ def is_quiesced(manifest: EpochManifest) -> bool:
 
 
 def redistribute(manifest: EpochManifest, plan: Plan) -> EpochManifest:
-    """The same checkpoint for the shards of this plan; raises a UserError if that cannot be."""
+    """The same checkpoint for the shards of this plan; raises a UserError if that is impossible."""
     if not is_quiesced(manifest):
-        raise InternalError(f"epoch {manifest.epoch} is not settled")
+        raise InternalError(f"epoch {manifest.epoch} is not quiesced")
     check_can_move(manifest, plan)
     changed = moved(manifest, plan)
     parts = [_as_part(record, manifest) for record in manifest.records.values()]
@@ -151,7 +152,7 @@ def _check_order(changed: Mapping[str, int], plan: Plan) -> None:
 def _as_part(record: CheckpointRecord, manifest: EpochManifest) -> CheckpointRecord:
     """A record as part of others.
 
-    One that has parts itself has ended, and was restored since: only its own place is of interest.
+    A record that has parts itself has ended and was restored since: only its own entry matters.
     """
     own = [p for p in record.parts if p.shard.number == record.shard.number]
     return replace(
@@ -235,9 +236,9 @@ def _uncommitted(parts: Iterable[CheckpointRecord]) -> dict[str, tuple[int, ...]
 def _with_ends(
     record: CheckpointRecord, before: Mapping[ShardId, CheckpointRecord], plan: Plan
 ) -> CheckpointRecord:
-    """With the inputs that have ended: their senders have, and will not say so again.
+    """Adds the inputs that have ended: their senders have ended, and will not report it again.
 
-    Who had ended goes on if somebody before it does, as happens if those were one chain.
+    A shard that had ended continues if one before it does, which happens if they were one chain.
     """
     ended = [
         channel

@@ -1,4 +1,4 @@
-"""Records of checkpoints under other names: the objects stay, and the record says what they are called now."""
+"""Checkpoint records under other names: the objects stay, the record has their present names."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -13,12 +13,12 @@ V = TypeVar("V")
 
 
 def without(values: Mapping[str, V], aliases: Mapping[str, str]) -> dict[str, V]:
-    """By their names now, without what was dropped."""
+    """The values by their present names, without those that were dropped."""
     return {aliases.get(n, n): value for n, value in values.items() if aliases.get(n) != ""}
 
 
 def aliased(record: CheckpointRecord, aliases: Mapping[str, str], log: LogKind) -> CheckpointRecord:
-    """A record by the names of now; "" for what was dropped."""
+    """A record by the present names; "" marks what was dropped."""
     if not aliases.keys() & set(record.operators):
         return _renamed_channels(record, aliases, log)
     own = dict(record.aliases)
@@ -43,9 +43,9 @@ def aliased(record: CheckpointRecord, aliases: Mapping[str, str], log: LogKind) 
 def _renamed_channels(
     record: CheckpointRecord, aliases: Mapping[str, str], log: LogKind
 ) -> CheckpointRecord:
-    """Channels by the names of their ends now.
+    """Channels by the present names of their ends.
 
-    Not where frames lie in the checkpoint, which are found by the names from then: `check_fits`
+    Except where the checkpoint holds frames, which are found by their earlier names: `check_fits`
     refuses a pipeline whose channels have other names.
     """
     if record.holds_frames or log != "none":

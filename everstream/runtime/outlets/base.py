@@ -1,17 +1,17 @@
 """Outlets: where a shard's output waits for credit and leaves along one edge of the graph.
 
-A receiver grants each of its input channels so many frames; a sender never sends more. Markers
+A receiver grants each of its input channels a number of frames; a sender never sends more. Markers
 and ends need no credit but keep their place behind the frames that were produced before them.
 
-Frames that were sent before and are asked for again go ahead of everything else on their channel.
-A channel whose receiver goes back is cut: what is sent there meanwhile is only logged.
+Frames that are replayed go ahead of everything else on their channel. A channel whose receiver
+rolls back is cut: frames sent there meanwhile are only logged.
 
 A watermark rides on the last frame that waits for a channel. A channel for which none waits gets
-an empty frame as soon as it has credit to spare; until then later watermarks replace it, so a
-slow receiver never makes the others wait for the sake of the time.
+an empty frame as soon as it has credit to spare. Until then later watermarks replace it, so a slow
+receiver never makes the others wait for the sake of event time.
 
-With credit comes the size of frames that a receiver wants: what waits at a slow one is time that a
-marker behind it has to wait, too.
+With credit comes the frame size that a receiver wants: every frame that waits at a slow receiver
+delays the markers behind it.
 """
 
 from abc import ABC, abstractmethod
@@ -33,22 +33,24 @@ from everstream.runtime.spilled import SpillSpace
 _SMOOTHING = 0.3
 
 
-# With each grant a receiver says how many records a frame to it should have. How many records of a step
-# go to it, a fraction or several times those that went in, is learned while running. From both follows
-# how many records a step may have so that none of its frames is too large.
+# With each grant a receiver sends the number of records that a frame to it should have. How many
+# records
+# of a step go to it, a fraction or a multiple of those that went in, is learned while running. From
+# both
+# follows how many records a step may have so that none of its frames is too large.
 class FrameSizes:
-    """The wishes of the receivers of one outlet."""
+    """The frame sizes that the receivers of one outlet want."""
 
     def __init__(self) -> None:
         self.most = FIRST
-        """Records the next step may have. Until a receiver was heard, few."""
+        """Records the next step may have. Few, until a receiver has sent its wish."""
         self._wished: dict[ChannelId, int] = {}
-        """Only those who want small frames."""
+        """Only the receivers that want small frames."""
         self._shares: dict[ChannelId, float] = {}
         """How many records each of them gets for one that goes in."""
 
     def wish(self, channel: ChannelId, records: int) -> None:
-        """A receiver wants frames of so many records (0: as they come)."""
+        """A receiver wants frames of this many records (0: any size)."""
         if self._wished.get(channel, 0) == records and self.most != FIRST:
             return
         if records:
@@ -60,11 +62,11 @@ class FrameSizes:
 
     @property
     def learning(self) -> bool:
-        """Whether it matters how much goes where."""
+        """Whether the distribution over the channels matters."""
         return bool(self._wished)
 
     def sent(self, records: int, to: dict[ChannelId, int]) -> None:
-        """A step with so many records has become frames of these sizes."""
+        """A step with this many records has become frames of these sizes."""
         if not records:
             return
         changed = False
@@ -85,23 +87,23 @@ class FrameSizes:
 
 
 CREDIT = 8
-"""Frames a receiver takes on a channel before it has processed any."""
+"""Frames a receiver accepts on a channel before it has processed any."""
 
 
 @dataclass(frozen=True)
 class Wiring:
-    """What an outlet stands between."""
+    """The sender, the receivers and the properties of an outlet's edge."""
 
     shard: Shard
     channels: tuple[ChannelId, ...]
     send: Callable[[Frame], None]
     one_frame: bool = False
-    """Each step sends exactly one frame, be it empty: an ordered sink counts on it."""
+    """Each step sends exactly one frame, even if empty: an ordered sink depends on it."""
     feedback: bool = False
-    """Leads back: it never makes its sender wait, which would be waiting for itself."""
+    """A feedback edge: it never makes its sender wait, which would be waiting for itself."""
     log: Callable[[Frame], None] | None = None
     space: SpillSpace | None = None
-    """Where a feedback edge lets wait what does not fit into memory."""
+    """Where a feedback edge keeps records that do not fit into memory."""
 
 
 class Outlet(ABC):
@@ -118,7 +120,7 @@ class Outlet(ABC):
         self.log = wiring.log
         self._space = wiring.space if wiring.feedback else None
         self._again: dict[ChannelId, deque[Frame]] = {}
-        """Frames that have their place on the channel and wait for credit to be sent again."""
+        """Frames that have a position on the channel and wait for credit to be sent again."""
         self._cut: set[ChannelId] = set()
         self._collected: list[Batch] = []
         self._watermark = NO_WATERMARK
@@ -127,22 +129,22 @@ class Outlet(ABC):
 
     @property
     def most(self) -> int:
-        """Records a step may have for the sake of those behind.
+        """Records a step may have for the sake of downstream shards.
 
-        On a cycle everybody would ask for what the others asked of it, for ever.
+        On a cycle the shards would pass their limits round to each other for ever.
         """
         return UNLIMITED if self.feedback else self._sizes.most
 
     def wish(self, channel: ChannelId, records: int) -> None:
-        """The receiver wants frames of so many records (0: as they come)."""
+        """The receiver wants frames of this many records (0: any size)."""
         self._sizes.wish(channel, records)
 
     def collect(self, batch: Batch) -> None:
-        """Part of what this step emits."""
+        """Take a part of the output of this step."""
         self._collected.append(batch)
 
     def flush(self, ordinal: int, records: int = 0) -> None:
-        """The step is over, which had so many records: route what it emitted, send what can be."""
+        """The step of `records` records is over: route its output, send what credit allows."""
         if self._collected:
             batches, self._collected = self._collected, []
             if len(batches) > 1:
@@ -171,12 +173,12 @@ class Outlet(ABC):
         self._sizes.sent(records, sizes)
 
     def advance(self, watermark: int) -> None:
-        """All that is collected after what waits now is not before this time."""
+        """Nothing that is collected from now on is before this time."""
         if not self.feedback:
             self._watermark = watermark
 
     def flush_outside_step(self) -> None:
-        """What on_start or on_end emitted has no place in the source's order."""
+        """Output of on_start or on_end has no position in the source's order."""
         if self._collected and self.one_frame:
             raise UserError(
                 "an operator before an ordered sink emitted from on_start or on_end, from a timer "
@@ -194,7 +196,7 @@ class Outlet(ABC):
         self.pump()
 
     def end(self) -> None:
-        """Nothing more will come. A cycle's end is for the coordinator to declare."""
+        """No more output. The coordinator declares the end of a cycle."""
         if self.feedback:
             return
         self._told = dict.fromkeys(self.channels, END_OF_TIME)
@@ -210,7 +212,7 @@ class Outlet(ABC):
         self._told = dict.fromkeys(self.channels, NO_WATERMARK)
 
     def _queue(self, channel: ChannelId, queues: int) -> PlainQueue | SpillingQueue:
-        """An empty one, one of so many. Only where nobody is made to wait can it become long."""
+        """An empty queue, one of `queues`. It can become long only on a feedback edge."""
         if self._space is None:
             return PlainQueue()
         return SpillingQueue(self._space, channel, self._space.share_bytes(queues))
@@ -229,13 +231,13 @@ class Outlet(ABC):
             self.send(frame)
 
     def cut(self, channel: ChannelId) -> None:
-        """The receiver goes back: nothing reaches it until the channel is opened again."""
+        """The receiver rolls back: nothing reaches it until the channel is opened again."""
         self._cut.add(channel)
         self._again.pop(channel, None)
         self._set_credit(channel, 0)
 
     def open(self, channel: ChannelId, again: Sequence[Frame]) -> None:
-        """The receiver is back, and has not seen these frames."""
+        """The receiver is back, and has not received these frames."""
         self._cut.discard(channel)
         if again:
             generation = self.shard.generation_of(channel)
@@ -252,14 +254,14 @@ class Outlet(ABC):
 
     @abstractmethod
     def queued(self) -> Any:
-        """What waits, as a value that pickles and that `requeue` takes.
+        """What waits, as a value that pickles and that `requeue` accepts.
 
-        With segments in it that are on disk: they pickle once they have been saved.
+        It may hold segments on disk: they pickle once they have been saved.
         """
 
     @abstractmethod
     def requeue(self, saved: Any) -> None:
-        """Let this wait, ahead of everything to come."""
+        """Queue this again, ahead of everything to come."""
 
     @abstractmethod
     def _set_credit(self, channel: ChannelId, frames: int) -> None: ...
@@ -269,7 +271,7 @@ class Outlet(ABC):
         """Take one credit of the channel, if it has any."""
 
     def _owed(self, channel: ChannelId) -> bool:
-        """Whether a channel has not been told the watermark."""
+        """Whether the watermark has not been sent on a channel."""
         return self._watermark > self._told[channel]
 
     @property
@@ -279,7 +281,7 @@ class Outlet(ABC):
 
     @abstractmethod
     def grant(self, channel: ChannelId, frames: int) -> None:
-        """The receiver takes so many more frames."""
+        """The receiver accepts this many more frames."""
 
     @abstractmethod
     def pump(self) -> None:
@@ -287,7 +289,7 @@ class Outlet(ABC):
 
     @abstractmethod
     def _route(self, batch: Batch, ordinal: int) -> Iterable[tuple[ChannelId, int]]:
-        """Let it wait for its channels; how many records each of them may get."""
+        """Queue it for its channels. Returns how many records each of them may get."""
 
     @abstractmethod
     def _to_all(self, item: Item) -> None: ...

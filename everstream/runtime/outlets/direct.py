@@ -1,4 +1,4 @@
-"""An outlet whose records each have their channel."""
+"""An outlet for records that each have a channel."""
 
 from collections.abc import Iterable
 from itertools import repeat
@@ -14,12 +14,12 @@ from everstream.runtime.payload import BatchPayload
 
 
 class DirectOutlet(Outlet):
-    """Each record has its channel: by key, or all of them."""
+    """Each record has a channel: by key, or all channels."""
 
     def __init__(
         self, wiring: Wiring, keying: Keying | None = None, tolerant: bool = False
     ) -> None:
-        """tolerant: the receiver decides what becomes of records without a key."""
+        """tolerant: the receiver decides what happens to records without a key."""
         super().__init__(wiring)
         self.keying = keying
         self._tolerant = tolerant

@@ -1,4 +1,4 @@
-"""An outlet whose frames go to whoever asks first."""
+"""An outlet whose frames go to the receiver that asks first."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from everstream.runtime.outlets.waiting import EMPTY, Item
 from everstream.runtime.payload import BatchPayload
 
 CREDIT_ON_DEMAND = 4
-"""Fewer, so that a slow shard does not pile up what a quick one could have had."""
+"""Fewer, so that a slow shard does not hoard frames that a fast one could process."""
 
 
 class DemandOutlet(Outlet):

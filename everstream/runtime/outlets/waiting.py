@@ -1,12 +1,12 @@
-"""Queues of what waits in an outlet: in memory, or in memory up to a bound and on disk beyond it.
+"""Queues of an outlet: in memory, or in memory up to a limit and on disk beyond it.
 
-Where a full queue makes its sender wait, it is short, and a plain one will do. A feedback edge never makes
-its sender wait, so its queue may become longer than memory is: then its front is in memory, its end is
-in memory until there is enough for a segment, and all between the two is on disk.
+Where a full queue makes its sender wait, it is short, and a plain one is enough. A feedback edge
+never makes its sender wait, so its queue may outgrow memory. Then its front is in memory, its end
+is in memory until it fills a segment, and everything between the two is on disk.
 
-What is in memory has no size before it is encoded, so sizes at the front are estimates: that of columns is
-known, and of lists of objects now and then one is encoded to see. What comes behind the front is encoded
-at once, as it may be changed by whoever made it, and its size is exact.
+Items in memory have no size before they are encoded, so sizes at the front are estimates: the size
+of columns is known, and for lists of objects a sample is encoded. Items behind the front are
+encoded at once, because their operator may still change them, and their size is exact.
 """
 
 from collections import deque
@@ -25,7 +25,7 @@ EMPTY: Item = (FrameKind.DATA, 0, None, 0)
 
 
 def to_saved(item: Item) -> Saved:
-    """Encoded at once: the records may be changed by whoever made them."""
+    """Encoded at once: their operator may still change the records."""
     kind, number, payload, records = item
     return int(kind), number, None if payload is None else bytes(payload.encoded), records
 
@@ -41,14 +41,14 @@ def from_saved(item: Saved) -> Item:
 
 
 UNCOUNTED: Final = 8
-"""Items that wait before anybody asks how large they are: as many as a receiver takes unseen."""
+"""Items that may wait before their size is estimated: as many as a receiver accepts unseen."""
 SAMPLED: Final = 32
-"""Of so many lists of objects one is encoded to see how large they are."""
+"""Of this many lists of objects one is encoded to estimate their size."""
 _NOBODY: Final = Generation(0)
 """Items have no generation before they are sent."""
 
 Entry: TypeAlias = Saved | Spilled
-"""What a checkpoint has of a queue, in order: single items, and segments of them."""
+"""The content of a queue in a checkpoint, in order: single items, and segments of them."""
 
 
 class PlainQueue(deque[Item]):
@@ -59,7 +59,7 @@ class PlainQueue(deque[Item]):
         return [to_saved(item) for item in self]
 
     def requeue(self, saved: Iterable[Entry]) -> None:
-        """Let this wait behind what waits."""
+        """Append this behind what waits."""
         for entry in saved:
             assert not isinstance(entry, Spilled), "only feedback edges spill"
             self.append(from_saved(entry))
@@ -88,17 +88,17 @@ class SpillingQueue:
         return self._length > 0
 
     def __getitem__(self, index: int) -> Item:
-        """Of the front."""
+        """An item of the front."""
         return self._front[index]
 
     @property
     def memory_bytes(self) -> int:
-        """What it has in memory, as far as it knows."""
+        """How much it has in memory, as far as it knows."""
         return self._front_bytes + self._end_bytes
 
     @property
     def spilled_bytes(self) -> int:
-        """What it has on disk."""
+        """How much it has on disk."""
         return sum(segment.size_bytes for segment in self._segments)
 
     def append(self, item: Item) -> None:
@@ -125,12 +125,12 @@ class SpillingQueue:
         return item
 
     def saved(self) -> list[Entry]:
-        """All of it, for a checkpoint: what is on disk is only named."""
+        """All of it, for a checkpoint: segments on disk are only named."""
         front, end = map(to_saved, self._front), map(to_saved, self._end)
         return [*front, *self._segments, *end]
 
     def requeue(self, saved: Iterable[Entry]) -> None:
-        """Let this wait behind what waits. Raises CorruptObject if it cannot be fetched."""
+        """Append this behind what waits. Raises CorruptObject if it cannot be fetched."""
         for entry in saved:
             if isinstance(entry, Spilled):
                 self._adopt(self._spill.fetch(entry))
@@ -171,7 +171,7 @@ class SpillingQueue:
 
 
 class _Sizes:
-    """About what items take, without encoding them all."""
+    """Estimates the size of items without encoding them all."""
 
     def __init__(self) -> None:
         self._record_bytes = 0.0
@@ -192,7 +192,7 @@ class _Sizes:
 
 
 def _encoded(item: Item) -> tuple[Item, int]:
-    """The item as bytes and nothing else, and what it takes."""
+    """The item as bytes and nothing else, and its size."""
     kind, number, payload, records = item
     if payload is None:
         return item, FRAME_BYTES

@@ -1,14 +1,15 @@
 """State on the local disk: for more keys than fit into memory.
 
-Entries that were used last are kept in a dict and written to a table (`table.py`) together, when the
-dict is full and at every capture; `changing` looks up all keys of a batch together. The dict has two
-generations: an entry that is used again moves to the younger one, and the older one is evicted when the
-younger is full.
+Recently used entries are kept in a dict and written to a table (`table.py`) together, when the dict
+is full and at every capture; `changing` looks up all keys of a batch together. The dict has two
+generations: an entry that is used again moves to the younger one, and the older one is evicted when
+the younger is full.
 
-Four things differ from state in memory: keys come in the order of their bytes, not of their arrival; keys
-are those that `key_by` takes; a value belongs to one key alone; and there is no raw dict of everything
-(`entries`). A capture is always of everything: it names the files of the table, and those that an earlier
-capture brought to the store are not saved again. So there are no layers of changes.
+Four things differ from state in memory: keys are ordered by their bytes, not by arrival; keys must
+be of the kinds that `key_by` accepts; a value belongs to one key alone; and there is no raw dict of
+everything (`entries`). A capture is always of everything: it names the files of the table, and
+files that an earlier capture has put into the store are not saved again. So there are no layers of
+changes.
 """
 
 import pickle
@@ -47,26 +48,26 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 HOT_BYTES: Final = 32 << 20
-"""About what one generation of the dict takes."""
+"""The approximate size of one generation of the dict."""
 ENTRY_BYTES: Final = 300
-"""What an entry costs in a dict, besides four times its bytes on disk."""
+"""The cost of an entry in a dict, besides four times its bytes on disk."""
 MOST_WHILE_MADE: Final = 1.5
-"""The dict may grow to so much of that before somebody waits until a capture is made."""
+"""How far the dict may grow beyond that before the writer waits until a capture is made."""
 FEWEST: Final = 16
 AT_FIRST: Final = 256
-"""Entries in the dict as long as nobody knows how large they are."""
+"""Entries in the dict while their size is unknown."""
 LOADED_AT_ONCE: Final = 10_000
 SHELVED: Final = 3
 """Checkpoints whose files stay on the local disk."""
 _PLAIN: Final = frozenset({int, float, bool, str, bytes, type(None)})
 _WITH_KEY: Final = b"K"
-"""Stands before the pickle of a key and a value, where the key's bytes do not say all of it. A
-pickle alone begins with 0x80."""
+"""Prefix of the pickle of a key and a value, where the key cannot be restored from its bytes alone.
+A pickle alone begins with 0x80."""
 
 
 @dataclass(frozen=True)
 class DiskSpace:
-    """Where the state of a shard is kept on disk, and which of it."""
+    """Where a shard keeps state on disk, and which state."""
 
     folder: str
     group: Group
@@ -75,7 +76,7 @@ class DiskSpace:
 
 
 class DiskBackend(Generic[K, V]):
-    """State whose entries are on disk, but for those that were used last."""
+    """State whose entries are on disk, except those used recently."""
 
     saves_files: ClassVar[bool] = True
     __slots__ = (
@@ -93,24 +94,24 @@ class DiskBackend(Generic[K, V]):
         self._entries: dict[K, V] = {}
         """The younger generation."""
         self._dirty: dict[K, None] = {}
-        """Keys whose entries may differ from the table, or that are gone."""
+        """Keys whose entries may differ from the table, or that were deleted."""
         self._folder = folder / place_of(name)
         self._group = group
         self._name = name
         self._table: RocksTable | None = None
-        """None as long as there is nothing to write."""
+        """None while there is nothing to write."""
         self._size = 0
         """Keys in the table."""
         self._old: dict[K, V] = {}
-        """The older generation: as it is in the table."""
+        """The older generation: identical to the table."""
         self._absent: set[K] = set()
         """Keys that are known not to be in the table."""
         self._blind: set[K] = set()
-        """Keys that were put, of which it is unknown whether they are in the table."""
+        """Keys that were put without knowing whether they are in the table."""
         self._lent: dict[K, None] = {}
-        """Keys of the last batch: they stay in the dict that was given out."""
+        """Keys of the last batch: they stay in the dict that the operator received."""
         self._average = 0.0
-        """Bytes of a value."""
+        """The mean size of a value in bytes."""
         self._known: dict[str, ObjectRef] = {}
         """The table's files that are in the store."""
         self._shelf = Shelf(self._folder / "shelf")
@@ -224,7 +225,7 @@ class DiskBackend(Generic[K, V]):
         return StorePart(None, {}, files=self._freeze())
 
     def close_capture(self, sequence: int, part: StorePart | None) -> None:
-        """Nothing is kept per capture but its files."""
+        """Nothing is kept per capture except its files."""
 
     def mark_durable(self, sequence: int, files: Frozen | None) -> None:
         """The files of this capture stay on the local disk for a while."""
@@ -237,7 +238,7 @@ class DiskBackend(Generic[K, V]):
             self._shelf.forget(gone.difference(*self._shelved))
 
     def mark_failed(self, sequence: int, files: Frozen | None) -> None:
-        """What this capture held is in the table, and so in the next one."""
+        """The content of this capture is in the table, and so in the next capture."""
         if files is self._newest:
             self._newest = None
         if files is not None and files in self._frozen:
@@ -266,7 +267,7 @@ class DiskBackend(Generic[K, V]):
         self._take_in(entries.items())
 
     def adopt(self, other: StateBackend[K, V]) -> None:
-        """From another one on disk it takes over the table, without reading it."""
+        """Take over the table of another store on disk without reading it."""
         self.version = other.version
         if isinstance(other, DiskBackend):
             other._write_back()
@@ -279,11 +280,11 @@ class DiskBackend(Generic[K, V]):
         """Leave nothing on the local disk."""
         self._replace(None, 0, {})
         shutil.rmtree(self._folder, ignore_errors=True)
-        with suppress(OSError):  # others have theirs beside it
+        with suppress(OSError):  # other stores have their folders beside it
             self._folder.parent.rmdir()
 
     def open(self, saved: SavedFiles, load: Load, version: int) -> None:
-        """Hold what these files hold. Changes nothing if one of them cannot be read."""
+        """Load these files. Changes nothing if one of them cannot be read."""
         folder = new_folder(self._folder / "tables")
         saved.fetch(folder, self._shelf, load)
         files = saved.files
@@ -315,7 +316,7 @@ class DiskBackend(Generic[K, V]):
         return max(FEWEST, int(HOT_BYTES / (ENTRY_BYTES + 4 * self._average)))
 
     def _meet(self, key: K) -> None:
-        """A key is about to be put that is not in the dict."""
+        """A key that is not in the dict is about to be put."""
         self._ensure_room(1)
         if key in self._old:
             del self._old[key]
@@ -323,7 +324,7 @@ class DiskBackend(Generic[K, V]):
             self._blind.add(key)
 
     def _find(self, key: K) -> bool:
-        """Bring it into the dict, if it is anywhere."""
+        """Bring it into the dict, if it exists anywhere."""
         if key in self._dirty or key in self._absent:
             return False
         self._ensure_room(1)
@@ -344,7 +345,7 @@ class DiskBackend(Generic[K, V]):
             return
         if self._table is None:
             for key in missing:
-                key_in_bytes(key, self._group)  # one that cannot be kept is told at once
+                key_in_bytes(key, self._group)  # report a key that cannot be kept at once
             absent.update(missing)
             return
         found = self._table.get_many(keys_in_bytes(missing, self._group))
@@ -359,12 +360,13 @@ class DiskBackend(Generic[K, V]):
         self._dirty[key] = None
 
     def _ensure_room(self, number: int) -> None:
-        """For so many keys: write what has changed, and let go of what was not used for long."""
+        """Make room for this many keys: write changes, and evict entries that were not used for
+        long."""
         wanted = len(self._entries) + len(self._absent) + number
         if wanted <= self._most:
             return
         if wanted <= MOST_WHILE_MADE * self._most and not all(f.made for f in self._frozen):
-            return  # another thread is at it; whoever writes would have to wait
+            return  # another thread is making the capture; a writer would have to wait
         self._write_back()
         entries, stay = self._entries, self._dirty.keys() | self._lent.keys()
         self._old = {key: value for key, value in entries.items() if key not in stay}
@@ -373,7 +375,7 @@ class DiskBackend(Generic[K, V]):
         self._absent &= stay
 
     def _write_back(self) -> None:
-        """Bring the table up to date. What somebody may still change in place stays marked."""
+        """Bring the table up to date. Values that may still change in place stay marked."""
         if not self._dirty:
             return
         held, _ = held_outside(self._entries, self._dirty)
@@ -406,7 +408,7 @@ class DiskBackend(Generic[K, V]):
         self._newest = None
 
     def _look_up_blind(self) -> None:
-        """So that keys are counted once."""
+        """Look them up, so that keys are counted once."""
         if self._blind:
             blind, self._blind = list(self._blind), set()
             found: list[Any] = [None] * len(blind)
@@ -430,10 +432,10 @@ class DiskBackend(Generic[K, V]):
         self._write_back()
 
     def _replace(self, table: RocksTable | None, size: int, known: dict[str, ObjectRef]) -> None:
-        """Use another table, in which nothing has changed."""
+        """Switch to another table, in which nothing has changed."""
         for frozen in self._frozen:
             if table is None:
-                frozen.make()  # a capture may still want it
+                frozen.make()  # a capture may still need it
             else:
                 frozen.give_up()
         if self._table is not None:
@@ -446,7 +448,7 @@ class DiskBackend(Generic[K, V]):
 
 
 def entries_in(saved: SavedFiles, load: Load) -> dict[Any, Any]:
-    """All entries of a store that was saved as files, for one that is kept elsewhere."""
+    """All entries of a store that was saved as files, for another kind of backend."""
     folder = temporary_folder()
     try:
         tables = new_folder(folder / "tables")

@@ -1,8 +1,8 @@
-"""The files of a table on disk as a checkpoint has them: named, and put into the store once.
+"""The files of a table on disk in a checkpoint: named, and put into the store once.
 
-A table's files never change, so a checkpoint is a list of objects, of which those that an earlier
-one brought to the store are only named again. A shelf on the local disk keeps links to those that are in
-the store: whoever goes back to a checkpoint takes from there what is still there, and fetches the rest.
+A table's files never change, so a checkpoint is a list of objects, and those that an earlier one
+has put into the store are only named again. A shelf on the local disk keeps links to files that are
+in the store: a rollback takes from there the files that still exist, and fetches the rest.
 """
 
 import hashlib
@@ -24,18 +24,18 @@ Put: TypeAlias = Callable[[str, Any], ObjectRef]
 Load: TypeAlias = Callable[[Sequence[ObjectRef]], list[bytes]]
 
 _LEFT_OUT: Final = (".log", "LOG", "LOCK", "IDENTITY")
-"""What a table makes anew, or has no use for."""
+"""Files that a table makes anew, or does not need."""
 
 
 class SavedFiles(Saved, word="disk-state"):
-    """What a snapshot says of one store on disk: its files, as objects of the store."""
+    """One store on disk in a snapshot: its files, as objects of the store."""
 
     def __init__(self, files: dict[str, ObjectRef], small: dict[str, bytes], keys: int) -> None:
         self._files = {
             name: (ref.name, ref.size_bytes, ref.checksum) for name, ref in files.items()
         }
         self.small = small
-        """What changes with every checkpoint, and is small: as it is."""
+        """Small files that change with every checkpoint: their contents."""
         self.keys = keys
 
     @property
@@ -43,7 +43,10 @@ class SavedFiles(Saved, word="disk-state"):
         return {name: ObjectRef(*ref) for name, ref in self._files.items()}
 
     def fetch(self, folder: Path, shelf: "Shelf", load: Load) -> None:
-        """Fill a folder that a table can be opened in. Raises CorruptObject if a file is not whole."""
+        """Fill a folder in which a table can be opened.
+
+        Raises CorruptObject if a file is incomplete.
+        """
         for name in (*self._files, *self.small):
             if name != os.path.basename(name) or name in ("", ".", ".."):
                 raise CorruptObject(f"a checkpoint names the file '{name}', outside of its folder.")
@@ -63,7 +66,7 @@ class Shelf:
         self._folder = folder
 
     def keep(self, ref: ObjectRef, path: Path) -> None:
-        """This file is the content of that object."""
+        """Keep a link to this file, the content of that object."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with suppress(FileExistsError):
             os.link(path, self._place(ref))
@@ -74,7 +77,7 @@ class Shelf:
             os.link(self._place(ref), path)
         except OSError:
             return False
-        # Its blocks have checksums of their own, which every read of one looks at.
+        # Its blocks have checksums, which every read of a block verifies.
         if path.stat().st_size == ref.size_bytes:
             return True
         path.unlink()
@@ -95,11 +98,11 @@ class Shelf:
 
 
 class Frozen:
-    """A table as it was at one instant.
+    """A table as of one instant.
 
-    Until `make` has been through, nobody may write to the table. Whoever is first makes it: the
-    thread that saves it, or the one that wants to write. From then on it is only links to files, so
-    whoever writes does not wait until it is saved.
+    Until `make` is done, the table must not be written to. The thread that saves it or the thread
+    that wants to write makes it, whichever comes first. From then on it is only links to files, so
+    a writer does not wait until it is saved.
     """
 
     def __init__(
@@ -111,7 +114,7 @@ class Frozen:
         shelf: Shelf,
         whose: str,
     ) -> None:
-        """known: the files that are in the store already; what is put there is added to it."""
+        """known: the files that are already in the store; those put there are added to it."""
         self._table = table
         self._folder = folder
         self._keys = keys
@@ -120,12 +123,12 @@ class Frozen:
         self._whose = whose
         self._saving = threading.Lock()
         self._making = threading.Lock()
-        """Taken by whoever has the other, or alone."""
+        """Taken by the holder of the other lock, or alone."""
         self._made = False
         self._given_up = False
         self.saved: SavedFiles | None = None
         self.new_bytes = 0
-        """What went into the store because of it."""
+        """The bytes put into the store because of it."""
 
     @property
     def made(self) -> bool:
@@ -133,7 +136,7 @@ class Frozen:
         return self._made
 
     def make(self) -> None:
-        """Hold on to the files as they are now."""
+        """Link the files as they are now."""
         with self._making:
             if self._given_up:
                 raise StoreError(f"the state of {self._whose} was given up before it was saved")
@@ -142,7 +145,7 @@ class Frozen:
                 self._made = True
 
     def save(self, put: Put, prefix: str) -> SavedFiles:
-        """Put into the store what is not there. Once is enough, however many checkpoints have it."""
+        """Put missing files into the store. Done once, however many checkpoints use it."""
         with self._saving:
             if self.saved is None:
                 self.make()
@@ -151,7 +154,7 @@ class Frozen:
             return self.saved
 
     def give_up(self) -> None:
-        """The table is about to be closed, or nobody wants this any more."""
+        """The table is about to be closed, or this capture is no longer needed."""
         with self._saving, self._making:
             self._given_up = True
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -172,21 +175,21 @@ class Frozen:
             files[path.name] = ref
             self._shelf.keep(ref, path)
         if "CURRENT" not in small:
-            raise InternalError(f"the files of {self._whose} are not whole: {sorted(small)}")
+            raise InternalError(f"the files of {self._whose} are incomplete: {sorted(small)}")
         return SavedFiles(files, small, self._keys)
 
 
 def place_of(whose: str) -> str:
-    """A name for a folder or an object that no other state has."""
+    """A unique name for the folder or object of a state."""
     return hashlib.sha1(whose.encode(), usedforsecurity=False).hexdigest()[:12]
 
 
 def new_folder(parent: Path) -> Path:
-    """An empty one in here that nobody else uses."""
+    """An empty folder in here that nothing else uses."""
     parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     return Path(tempfile.mkdtemp(dir=parent))
 
 
 def temporary_folder() -> Path:
-    """Where what is only read for a moment can be kept."""
+    """A folder for data that is read once."""
     return Path(tempfile.mkdtemp(prefix="everstream-read-"))

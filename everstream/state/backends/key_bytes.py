@@ -1,9 +1,9 @@
 """Keys as bytes, for state on disk: equal keys have equal bytes, and bytes become the key again.
 
-In front stands the key's group in two bytes, so that a group is a range. Behind it the same keys
-can stand that `key_by` takes. Numbers that are equal are one key, whatever their type, as in a dict:
-what is written is the simplest number, so that `True`, `1.0` and `Decimal(1)` come back as 1 unless
-somebody keeps the key as well (`is_itself`).
+The first two bytes are the key's group, so that a group is a range. The keys can be all that
+`key_by` accepts. Numbers that are equal are one key, whatever their type, as in a dict: the
+simplest number is written, so that `True`, `1.0` and `Decimal(1)` come back as 1 unless the key is
+stored as well (`is_itself`).
 """
 
 import datetime as dt
@@ -52,12 +52,12 @@ def keys_in_bytes(keys: Iterable[Any], group: Group) -> list[bytes]:
 
 def key_in_bytes(key: Any, group: Group) -> bytes:
     """The bytes of one key."""
-    inner = _encoded(key)  # first: it says which keys there can be
+    inner = _encoded(key)  # first: it rejects keys of other kinds
     return _GROUP.pack(group(key)) + inner
 
 
 def key_of(data: bytes) -> Any:
-    """The key that these are the bytes of."""
+    """The key that has these bytes."""
     try:
         if len(data) == _WHOLE.size and data[2] == _INT:
             return _WHOLE.unpack(data)[2] - _HALF
@@ -70,7 +70,7 @@ def key_of(data: bytes) -> Any:
 
 
 def is_itself(key: Any) -> bool:
-    """Whether the key that comes back from its bytes is of the same type, within tuples as well."""
+    """Whether the key decoded from its bytes has the same type, within tuples as well."""
     kind = type(key)
     if kind is tuple:
         return all(map(is_itself, key))

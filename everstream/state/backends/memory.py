@@ -1,14 +1,14 @@
-"""State in memory: a dict that knows what has changed.
+"""State in memory: a dict that tracks its changes.
 
 It keeps track of the keys that may differ from the last durable snapshot, so that the next one can be
 small. Two kinds of change in place are not noticed: a part of a value (`store["a"]["inner"]`) that is
 kept across captures, so read it through its key again; and a change of Polars and Arrow data, which
 count as unchangeable, so `put` a changed frame back.
 
-Changes are kept in layers, one per capture whose fate is unknown. Only a durable capture drops
+Changes are kept in layers, one per capture whose outcome is unknown. Only a durable capture drops
 layers; a failed one loses nothing. A capture of a large store is saved in slices while the operator
 continues (`slicing.py`), so code that changes a value in place must mark its key first. The dict of a
-very large store stays as it is meanwhile, under an overlay (`overlay.py`).
+very large store stays unchanged meanwhile, under an overlay (`overlay.py`).
 """
 
 from collections import Counter
@@ -51,7 +51,7 @@ class Changes:
     deleted: dict[Any, None] = field(default_factory=dict)
     """Keys that were deleted, perhaps to be put back at the end of the order."""
     cleared: bool = False
-    """Everything before the other changes was thrown away."""
+    """Everything before the other changes was cleared."""
 
     def __bool__(self) -> bool:
         return bool(self.dirty or self.deleted or self.cleared)
@@ -60,7 +60,7 @@ class Changes:
         return Changes(self.dirty.copy(), self.deleted.copy(), self.cleared)
 
     def extend(self, later: "Changes") -> None:
-        """Take in what happened after."""
+        """Add the changes that happened after."""
         if later.cleared:
             self.dirty, self.deleted, self.cleared = {}, {}, True
         for key in later.deleted:
@@ -93,17 +93,17 @@ class MemoryBackend(Generic[K, V]):
         # The same dict as _changes.dirty, one look-up closer.
         self._dirty: dict[Any, None] = self._changes.dirty
         self._held: dict[Any, None] = {}
-        """Of the last capture: keys whose value somebody else refers to."""
+        """Of the last capture: keys whose value is referenced elsewhere."""
         self._layers: list[tuple[int, Changes]] = []
         self._slices: list[Slices] = []
         self._types: set[type] = set()
-        """Of all values as of the last capture, and perhaps of some that are gone."""
+        """The types of all values as of the last capture, and perhaps of some that are gone."""
         self._bare = False
         self.version = NEVER_CHANGED.version
-        """Of all values that are not `Outdated`."""
+        """The version of all values that are not `Outdated`."""
         self._migration = NEVER_CHANGED
         self._outdated = False
-        """Whether some may be."""
+        """Whether some values may be `Outdated`."""
 
     def put(self, key: K, value: V) -> None:
         """Remember this value under this key."""
@@ -207,7 +207,7 @@ class MemoryBackend(Generic[K, V]):
         return self._entries
 
     def changing(self, keys: Iterable[K]) -> dict[K, V]:
-        """The raw dict, to change these keys and their values, and to let go of it thereafter."""
+        """The raw dict, to change these keys and their values; drop it afterwards."""
         if self._outdated:
             keys = list(keys)
             self._migrate(key for key in keys if key in self._entries)
@@ -219,7 +219,7 @@ class MemoryBackend(Generic[K, V]):
         self._dirty.update(dict.fromkeys(keys))
 
     def _migrated(self, key: K, old: Any) -> V:
-        """The value under a key that was marked as changed, as the program keeps it now."""
+        """The value under a key that was marked as changed, migrated to the present version."""
         value: V = self._migration(old)
         self._entries[key] = value
         return value
@@ -239,7 +239,7 @@ class MemoryBackend(Generic[K, V]):
     # For ShardState.
 
     def declare(self, migration: Migration) -> bool:
-        """Keep values of this version from now on; whether there are any that must be migrated."""
+        """Keep values of this version from now on. Returns whether any must be migrated."""
         migration.check_not_before(self.version)
         self._migration = migration
         outdated = self.version < migration.version and bool(self._entries)
@@ -262,11 +262,11 @@ class MemoryBackend(Generic[K, V]):
 
     @property
     def memory_hint(self) -> int:
-        """About what it takes in memory, from a few entries."""
+        """Its approximate size in memory, from a few entries."""
         return about_bytes(pairs(self._entries), len(self._entries))
 
     def adopt(self, other: StateBackend[K, V]) -> None:
-        """Hold what the other one holds, of whichever kind it is, with nothing changed since."""
+        """Take over the content of another store, of any kind, with nothing changed since."""
         self.load(dict(other.pairs()), other.version)
 
     def open(self, saved: SavedFiles, load: Load, version: int) -> None:
@@ -277,7 +277,7 @@ class MemoryBackend(Generic[K, V]):
         """There is nothing on the local disk."""
 
     def capture(self, *, full: bool, in_slices: bool) -> StorePart | None:
-        """Everything or what has changed, cut loose from the operator now or in slices."""
+        """Everything or the changes, detached from the operator now or in slices."""
         self._held, types = held_outside(self._entries, self._dirty, self._slices)
         self._types |= types
         if full:
@@ -313,11 +313,11 @@ class MemoryBackend(Generic[K, V]):
 
     @property
     def layered(self) -> int:
-        """How often it stood still and was not folded since."""
+        """How many overlays it has that were not folded yet."""
         return depth(self._entries)
 
     def fold(self, clock_s: Callable[[], float]) -> None:
-        """Bring changes down for a while, unless a capture needs what is below."""
+        """Fold changes into the dict below for a while, unless a capture needs that."""
         if not any(isinstance(s, StandingSlices) and not s.ended for s in self._slices):
             self._entries = fold(self._entries, clock_s)
 
@@ -346,7 +346,7 @@ class MemoryBackend(Generic[K, V]):
             self._start_changes(self._changes)
 
     def end_slices(self, slices: Slices) -> None:
-        """These are whole, or no longer needed."""
+        """These are complete, or no longer needed."""
         if slices in self._slices:
             self._slices.remove(slices)
             if not self._slices:
@@ -356,7 +356,7 @@ class MemoryBackend(Generic[K, V]):
                 )
 
     def mark_durable(self, sequence: int, files: Frozen | None) -> None:
-        """What this capture holds need not be saved again."""
+        """The content of this capture need not be saved again."""
         self._layers = [layer for layer in self._layers if layer[0] > sequence]
 
     def mark_failed(self, sequence: int, files: Frozen | None) -> None:
@@ -392,7 +392,7 @@ class MemoryBackend(Generic[K, V]):
 
     def _empty(self) -> None:
         if self.layered:
-            self._entries = {}  # what stands still is left to the captures that need it
+            self._entries = {}  # the frozen dict is left to the captures that need it
         else:
             self._entries.clear()
         self._types = set()

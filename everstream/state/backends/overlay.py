@@ -1,11 +1,11 @@
-"""A dict that stands still while its owner goes on: what changes is written on top of it.
+"""A dict that is frozen while its owner continues: changes are written on top of it.
 
-A capture of a very large store must not copy its dict. Instead the dict stays as it is and an
-`Overlay` takes its place: new and changed entries are its own, deleted ones are noted, and all else
-is looked up below. Overlays can lie on overlays, one for each capture under way.
+A capture of a very large store must not copy its dict. Instead the dict is frozen and an `Overlay`
+takes its place: it holds new and changed entries, records deleted ones, and looks up everything
+else below. Overlays can lie on overlays, one for each capture under way.
 
-When no capture needs what is below any more, `fold` brings the changes down, some at a time. A
-fold can stop anywhere: what was brought down and is still above says the same in both places. So
+When no capture needs the dict below any more, `fold` moves the changes down, some at a time. A fold
+can stop anywhere: an entry that was moved down and is still above is the same in both places. So
 the next capture does not wait for it.
 """
 
@@ -18,15 +18,15 @@ V = TypeVar("V")
 FOLD_S: Final = 0.025
 """How long one call of `fold` lasts."""
 FOLD_PIECE: Final = 1024
-"""The entries that are brought down between two looks at the clock."""
+"""The entries that are moved down between two looks at the clock."""
 FOLD_ENTRIES: Final = 200_000
-"""The most that one call brings down, also where the clock stands still."""
+"""The most entries that one call moves down, also if the clock does not advance."""
 
 
 class Overlay(dict[K, V]):
-    """What has changed above `below`, which nobody else may change from now on.
+    """The changes above `below`, which must not change from now on.
 
-    As a dict it holds its own entries; as a mapping, with its order, what the whole looks like.
+    As a dict it holds its own entries; as a mapping, with its order, it shows the whole.
     """
 
     __slots__ = ("below", "gone", "size", "steps")
@@ -37,7 +37,7 @@ class Overlay(dict[K, V]):
         """Keys that were deleted, whether or not they were put again: then they come last."""
         self.size = len(below)
         self.steps: Iterator[None] | None = None
-        """What is left of bringing it down, once that has begun."""
+        """The remaining steps of the fold, once that has begun."""
 
     # What a mapping can do by means of the few methods below, instead of what a dict does.
     get: Any = MutableMapping.get
@@ -115,7 +115,7 @@ class Overlay(dict[K, V]):
         return value
 
     def _is_new(self, key: K) -> bool:
-        """Whether there would be nothing under this key but for entries of its own."""
+        """Whether this key exists only because of entries in this overlay."""
         return key in self.gone or key not in self.below
 
 
@@ -146,7 +146,8 @@ def depth(entries: dict[Any, Any]) -> int:
 
 
 def times_held(entries: dict[K, V], key: K, value: V) -> int:
-    """How often these entries refer to the value of this key: once, and once more below."""
+    """How often these entries refer to the value of this key: once, and again in each layer
+    below."""
     times = 0
     while isinstance(entries, Overlay):
         times += dict.get(entries, key) is value
@@ -155,9 +156,9 @@ def times_held(entries: dict[K, V], key: K, value: V) -> int:
 
 
 def fold(entries: dict[K, V], clock_s: Callable[[], float]) -> dict[K, V]:
-    """Bring changes down for a while; what stands for these entries from now on.
+    """Fold changes for a while. Returns the dict that replaces these entries from now on.
 
-    That is the lowest dict itself in the end, the very one that the first overlay was laid upon.
+    In the end that is the lowest dict itself, the same object that the first overlay was laid upon.
     """
     began_s, left = clock_s(), FOLD_ENTRIES
     while isinstance(entries, Overlay):
@@ -187,7 +188,7 @@ def _lowest(entries: Overlay[K, V]) -> tuple[Overlay[K, V], Overlay[K, V] | None
 
 
 def _bring_down(overlay: Overlay[K, V]) -> Iterator[None]:
-    """Each step leaves the whole as it looks. Nobody may change the overlay any more."""
+    """Each step keeps the visible content the same. The overlay must not change any more."""
     below, gone = overlay.below, overlay.gone
     for key in gone:
         below.pop(key, None)

@@ -1,22 +1,24 @@
-"""What a state backend does, for the author of another one.
+"""The protocol of a state backend, for the author of another one.
 
 A backend keeps one named state of one operator in one shard: a mapping from keys to values. It has
-two sides. Operators use it as a dict. `ShardState` captures it at an instant, tells it what became of
-the capture, and restores it.
+two sides. Operators use it as a dict. `ShardState` captures it at an instant, reports the outcome
+of the capture, and restores it.
 
 The life of a capture:
 
-1. `capture` gives the part of this store that has to be saved: everything, or what has changed since
+1. `capture` returns the part of this store that has to be saved: everything, or the changes since
    the last durable capture. It may raise a UserError, and must not forget any change when it does.
-2. `close_capture` follows when all stores of the shard have given their parts. What changes from now
-   on belongs to the next capture.
+2. `close_capture` follows when all stores of the shard have returned their parts. Changes from now
+on
+   belong to the next capture.
 3. The part is encoded and uploaded by another thread while the operator continues. No later change
    may show in it.
-4. `mark_durable` or `mark_failed` follows, in any order with those of other captures. What a failed
-   capture held goes into the next one.
+4. `mark_durable` or `mark_failed` follows, in any order with those of other captures. The content
+of
+   a failed capture goes into the next one.
 
-A value that can change in place (a list, a dict) counts as changed as soon as it is read, and for as
-long as somebody other than the store refers to it: `held_outside` finds those.
+A value that can change in place (a list, a dict) counts as changed as soon as it is read, and as
+long as anything other than the store refers to it: `held_outside` finds those.
 
 To add a backend: write a class with these methods in a module beside `memory.py` and `disk.py`, add its
 word to `StateKind` in `pipeline/operator.py`, make it in `ShardState._new_store`, and add it to
@@ -43,21 +45,21 @@ V = TypeVar("V")
 D = TypeVar("D")
 
 _SAMPLED: Final = 100
-"""Entries whose size stands for that of all."""
+"""Entries whose size is taken as the size of all."""
 _LOOKED_AT: Final = 1 << 16
-"""Values that are looked at before other threads get a turn."""
+"""Values that are checked before other threads get a turn."""
 
 
 @dataclass(slots=True)
 class StorePart:
-    """What a capture saves of one store."""
+    """The part of one store in a capture."""
 
     deleted: Any
-    """Pickles as the list of deleted keys; None if the entries are everything that there is."""
+    """Pickles as the list of deleted keys; None if the entries are the whole store."""
     entries: Any
-    """Pickles as a dict of the changed entries. With `files`, what these saved takes its place."""
+    """Pickles as a dict of the changed entries. With `files`, the saved files take its place."""
     slices: Slices | None = None
-    """The entries, as long as they are not cut loose from the operator."""
+    """The entries, while they are not detached from the operator."""
     files: Frozen | None = None
 
 
@@ -67,9 +69,9 @@ class StateBackend(Protocol[K, V]):
     saves_files: ClassVar[bool]
     """Whether a capture is a list of files (`Part.files`), which `open` reads, or entries."""
     init: Callable[[], V] | None
-    """Makes the first value of a key that is read with `[]` and is not there."""
+    """Makes the first value of a missing key that is read with `[]`."""
     version: int
-    """Of the values; see `declare`."""
+    """The version of the values; see `declare`."""
 
     # For operators.
 
@@ -107,7 +109,8 @@ class StateBackend(Protocol[K, V]):
 
     @property
     def entries(self) -> dict[K, V]:
-        """The raw dict of everything, or a UserError. Whoever changes it must `touch` the keys."""
+        """The raw dict of everything, or a UserError. Code that changes it must `touch` the
+        keys."""
 
     def changing(self, keys: Iterable[K]) -> dict[K, V]:
         """A raw dict in which these keys may be changed until the end of the batch."""
@@ -115,7 +118,7 @@ class StateBackend(Protocol[K, V]):
     def touch(self, keys: Iterable[K]) -> None:
         """Mark keys that were changed through `entries`."""
 
-    # For looking at.
+    # For inspection.
 
     def pairs(self) -> Iterable[tuple[K, V]]:
         """All keys with their values, for a reader who changes nothing."""
@@ -131,41 +134,41 @@ class StateBackend(Protocol[K, V]):
     # For captures.
 
     def capture(self, *, full: bool, in_slices: bool) -> StorePart | None:
-        """What has to be saved now; None if there is nothing.
+        """The part that has to be saved now; None if there is nothing.
 
-        full: everything, not just what has changed since the last durable capture. A backend may
-        always give everything. in_slices: it may give `Part.slices`, to be saved little by little.
+        full: everything, not just the changes since the last durable capture. A backend may always
+        return everything. in_slices: it may return `Part.slices`, to be saved little by little.
         """
 
     def close_capture(self, sequence: int, part: StorePart | None) -> None:
         """The capture with this number has this part: later changes belong to the next one."""
 
     def mark_durable(self, sequence: int, files: Frozen | None) -> None:
-        """This capture is in the store: what it holds need not be saved again."""
+        """This capture is in the store: its content need not be saved again."""
 
     def mark_failed(self, sequence: int, files: Frozen | None) -> None:
         """This capture will never be durable. files: those that no other capture needs."""
 
     @property
     def layered(self) -> int:
-        """How many captures keep the changes since then apart; 0 if the backend does no such thing."""
+        """How many captures keep later changes apart; 0 if the backend does not do that."""
 
     def fold(self, clock_s: Callable[[], float]) -> None:
-        """Bring such changes together for a while, unless a capture needs them apart."""
+        """Merge such changes for a while, unless a capture needs them apart."""
 
     # For restoring.
 
     def declare(self, migration: Migration) -> bool:
-        """Keep values of this version from now on; whether there are any that must be migrated."""
+        """Keep values of this version from now on. Returns whether any must be migrated."""
 
     def load(self, entries: dict[K, V], version: int = FIRST_VERSION) -> None:
         """Hold exactly these entries, with nothing changed since."""
 
     def open(self, saved: SavedFiles, load: Load, version: int) -> None:
-        """Hold what these files hold. Changes nothing if one of them cannot be read."""
+        """Load these files. Changes nothing if one of them cannot be read."""
 
     def adopt(self, other: "StateBackend[K, V]") -> None:
-        """Hold what the other one holds, of whichever kind it is, with nothing changed since."""
+        """Take over the content of another store, of any kind, with nothing changed since."""
 
     def remove(self) -> None:
         """Leave nothing on the local disk."""
@@ -174,17 +177,17 @@ class StateBackend(Protocol[K, V]):
 def held_outside(
     entries: dict[K, V], dirty: dict[Any, None], slices: Collection[Slices] = ()
 ) -> tuple[dict[Any, None], set[type]]:
-    """Changed keys whose value somebody may still change without reading it again; types of values.
+    """Changed keys whose value may still change without being read again, and the types of values.
 
-    To be called before a capture refers to the values. slices: captures that do.
+    Call this before a capture refers to the values. slices: captures that do.
     """
     keys: Iterator[Any]
     values: Iterator[Any]
     if 4 * len(dirty) > len(entries) and not depth(entries):
-        # Going through everything in order is faster than looking that many keys up.
+        # Iterating over everything in order is faster than looking up that many keys.
         keys, values = iter(entries), iter(entries.values())
     else:
-        # A key that is gone looks like None here, which is steady.
+        # A deleted key looks like None here, which is steady.
         keys, values = iter(dirty), map(entries.get, dirty)
     held: dict[Any, None] = {}
     seen: set[type] = set()
@@ -207,7 +210,7 @@ def held_outside(
 
 
 def about_bytes(entries: Iterable[tuple[Any, Any]], number: int) -> int:
-    """About what so many entries take in memory, from the first few."""
+    """The approximate size of this many entries in memory, from the first few."""
     some = list(islice(entries, _SAMPLED))
     if not some:
         return 0

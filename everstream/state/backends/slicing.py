@@ -1,11 +1,11 @@
-"""Cutting a large store loose from its operator in slices, while the operator goes on.
+"""Captures a large store in slices while its operator continues.
 
-At the capture at most the dict of the store is copied, not its values, and of a very large store
-not even that: its dict stands still from then on and changes are written above it
-(`state/overlay.py`). What was captured is pickled afterwards, a slice at a time between two pieces
-of work. What can change in place is pickled at the last moment before somebody gets hold of it: a
-key store says of each key that its value may change from now on (`save`). So every value is saved
-as it was at the capture.
+At the capture at most the dict of the store is copied, not its values. The dict of a very large
+store is not copied either: it is frozen from then on, and changes are written above it
+(`state/overlay.py`). The captured entries are pickled afterwards, a slice at a time between two
+pieces of work. A value that can change in place is pickled just before the operator gets access to
+it: the key store announces each key whose value may change from now on (`save`). So every value is
+saved as it was at the capture.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,22 +17,22 @@ from everstream.state.backends.overlay import pairs
 from everstream.state.freezing import KINDS, ValueKind, all_atomic, freeze, is_steady, pickled_whole
 
 AT_ONCE_ENTRIES: Final = 1000
-"""Stores up to this size are cut loose at once."""
+"""Stores up to this size are captured at once."""
 COPIED_ENTRIES: Final = 100_000
-"""Of larger ones not even the dict is copied."""
+"""The dict of a larger store is not copied."""
 SLICE_S: Final = 0.025
 """How long a slice lasts, unless one value alone takes longer."""
 SLICE_ENTRIES: Final = 100_000
-"""The most that a slice has, also where the clock stands still."""
+"""The most entries of a slice, also if the clock does not advance."""
 _FIRST_PIECE = 16
 _LARGEST_PIECE = 4096
 
 
 def can_be_sliced(entries: dict[Any, Any]) -> bool:
-    """Whether it is worth it, and nothing is in there that could change unseen.
+    """Whether slicing is worth it, and no value could change unnoticed.
 
-    Numbers and texts cannot change, so there a copy of the dict is all it takes. Frames are shared
-    with their reader, who may change one in place and put it back.
+    Numbers and texts cannot change, so a copy of the dict is enough for them. Frames are shared
+    with their reader, which may change one in place and put it back.
     """
     if len(entries) <= AT_ONCE_ENTRIES:
         return False
@@ -41,7 +41,7 @@ def can_be_sliced(entries: dict[Any, Any]) -> bool:
 
 
 def can_stand_still(number: int, types: Iterable[type]) -> bool:
-    """Whether so many entries, with values of these types, are captured without a copy."""
+    """Whether this many entries, with values of these types, are captured without a copy."""
     return number > COPIED_ENTRIES and all(KINDS[type_] is not ValueKind.FRAME for type_ in types)
 
 
@@ -51,16 +51,16 @@ class Slices:
     def __init__(
         self, entries: dict[Any, Any], name: str, on_end: "Callable[[Slices], None] | None" = None
     ) -> None:
-        """Takes over `entries`: a dict that nobody else holds. on_end: called by `end`."""
+        """Takes over `entries`: a dict that nothing else refers to. on_end: called by `end`."""
         self._entries = entries
-        """What is not saved yet."""
+        """The entries that are not saved yet."""
         self._name = name
         self._on_end = on_end
         self._order = iter(list(entries))
         self._left = len(entries)
         self._pieces: list[Any] = []
         self._early: list[Any] = []
-        """What had to be saved out of turn. Its keys stand in the pieces, with None."""
+        """Entries that had to be saved out of turn. Their keys are in the pieces, with None."""
         self._piece_size = _FIRST_PIECE
         self._broken: BaseException | None = None
 
@@ -71,7 +71,7 @@ class Slices:
 
     @property
     def ended(self) -> bool:
-        """Whether it reads nothing any more: whole, or broken for good."""
+        """Whether it reads nothing any more: complete, or broken for good."""
         return self.whole or self._broken is not None
 
     def holds(self, key: Any, value: Any) -> bool:
@@ -79,9 +79,9 @@ class Slices:
         return self._entries.get(key) is value
 
     def save(self, keys: Iterable[Any]) -> None:
-        """The values of these keys may change after this. Those that share one go on sharing it.
+        """The values of these keys may change after this. Keys that share a value keep sharing it.
 
-        Never raises: it is called in the middle of an operator's work, whose fault it is not.
+        Never raises: it is called in the middle of an operator's work, which is not the cause.
         """
         early = self._take_early(keys)
         if early and self._broken is None:
@@ -110,12 +110,13 @@ class Slices:
             self._let_go()
 
     def end(self) -> None:
-        """It is whole, or no longer needed: its store need not look after it."""
+        """It is complete, or no longer needed: its store need not track it."""
         if self._on_end is not None:
             self._on_end(self)
 
     def finish(self) -> None:
-        """Do all slices now. Never raises: what cannot be saved is told by the next `go_on`."""
+        """Do all slices now. Never raises: the next `go_on` reports a value that cannot be
+        saved."""
         while not self.ended:
             try:
                 self.go_on(lambda: 0.0)
@@ -127,17 +128,17 @@ class Slices:
         self._left -= size
         try:
             self._pieces.append(self._cut(piece))
-        except BaseException as error:  # what was taken is gone: there is no second try
+        except BaseException as error:  # the entries taken are gone: there is no retry
             self._broken = error
             raise
 
     def _take(self, size: int) -> dict[Any, Any]:
-        """The entries whose turn it is."""
+        """The next entries in turn."""
         take = self._entries.pop
         return {key: take(key, None) for key in islice(self._order, size)}
 
     def _take_early(self, keys: Iterable[Any]) -> dict[Any, Any]:
-        """Of these keys what can change and is not saved."""
+        """Of these keys, the entries that can change and are not saved."""
         entries = self._entries
         return {
             key: entries.pop(key) for key in keys if key in entries and not is_steady(entries[key])
@@ -147,23 +148,23 @@ class Slices:
         return freeze(piece, self._name)
 
     def _let_go(self) -> None:
-        """Refer to nothing that is not its own."""
+        """Drop all references to shared data."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (saved.merged, ([*self._pieces, *self._early],))
 
 
 class StandingSlices(Slices):
-    """The same of entries that stand still and are read where they are.
+    """The same for entries that are frozen and read in place.
 
-    A key that is saved out of turn may have had its turn. It is as it was at the capture all the
-    same: this is the first time since then that somebody gets hold of its value.
+    A key that is saved out of turn may have had its turn. Its value is still as it was at the
+    capture: this is the first access to it since then.
     """
 
     def __init__(
         self, entries: dict[Any, Any], name: str, on_end: Callable[[Slices], None] | None = None
     ) -> None:
-        """Of `entries`, which do not change until this is whole or no longer needed."""
+        """Of `entries`, which do not change until this is complete or no longer needed."""
         super().__init__({}, name, on_end)
         self._standing = entries
         self._pairs = pairs(entries)
@@ -188,7 +189,7 @@ class StandingSlices(Slices):
         return early
 
     def _cut(self, piece: dict[Any, Any]) -> Any:
-        # As bytes: a second dict of everything would take as long to be let go of as to be made.
+        # As bytes: a second dict of everything would take as long to free as to build.
         return pickled_whole(piece, self._name)
 
     def _let_go(self) -> None:
@@ -198,7 +199,7 @@ class StandingSlices(Slices):
 class Watched(dict[Any, None]):
     """The changed keys of a store while slices of it are being saved.
 
-    A dict as any other, so that marking a key costs nothing extra when none are.
+    A plain dict is used otherwise, so that marking a key costs nothing extra without slices.
     """
 
     __slots__ = ("slices",)

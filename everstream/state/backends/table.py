@@ -1,7 +1,7 @@
 """One table of bytes on the local disk: RocksDB, set up for state that is looked up at random.
 
-Its files never change once they are written, so what a checkpoint saves of it is the names of files
-and those that are new. It keeps no log of its own: what is not in a checkpoint is lost with the
+Its files never change once they are written, so a checkpoint saves the names of all files and the
+contents of new ones. It has no write-ahead log: data that is not in a checkpoint is lost with the
 process anyway, as it is in memory.
 """
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from rocksdict import Options, WriteOptions
 
 WRITE_BUFFER_BYTES: Final = 16 << 20
-"""What has been written goes to a file when it has this size."""
+"""Writes are flushed to a file when they reach this size."""
 FILE_BYTES: Final = 16 << 20
 CACHE_BYTES: Final = 32 << 20
-"""For blocks that are read; the pages of the files themselves are the system's."""
+"""For blocks that are read; the system caches the pages of the files themselves."""
 FILES: Final = ".sst"
-"""How the names of files end that never change."""
+"""The suffix of files that never change."""
 _UNFLUSHED: Final = "rocksdb.num-immutable-mem-table"
 _FAILED: Final = "rocksdb.background-errors"
 _FLUSH_LOOK_S: Final = 0.005
@@ -37,7 +37,7 @@ def require_engine() -> None:
 
 
 class RocksTable:
-    """Bytes under bytes, in a folder of its own."""
+    """Bytes under bytes, in a separate folder."""
 
     def __init__(self, folder: Path) -> None:
         """Opens the table in this folder, or makes an empty one."""
@@ -48,17 +48,17 @@ class RocksTable:
         options, self._unlogged = _options()
         try:
             self._db: Rdict = Rdict(str(folder), options)
-        except Exception as error:  # the binding has no class of its own for what RocksDB says
+        except Exception as error:  # the binding has no specific class for errors of RocksDB
             raise CorruptObject(f"the state in {folder} cannot be opened: {error}") from error
         self._db.set_write_options(self._unlogged)
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
-        """What there is under each of these keys."""
+        """The value of each of these keys, if any."""
         found: list[bytes | None] = self._db.get(keys)  # type: ignore[assignment, arg-type]
         return found
 
     def write(self, changed: Mapping[bytes, bytes], gone: Iterable[bytes]) -> None:
-        """Put these and forget those, together."""
+        """Put these and delete those, atomically."""
         from rocksdict import WriteBatch
 
         batch = WriteBatch(raw_mode=True)
@@ -82,17 +82,17 @@ class RocksTable:
         Checkpoint(self._db).create_checkpoint(str(folder))
 
     def _flush(self) -> None:
-        """Have everything in files. Only started from here, and then waited for: the binding keeps all
-        threads from Python as long as a call of it lasts."""
+        """Flush everything to files. The flush is only started here and then awaited, because the
+        binding blocks all Python threads during a call."""
         number, failed = self._db.property_int_value, self._db.property_int_value(_FAILED)
         self._db.flush(wait=False)
-        # One that fails is told of by whoever needs the files.
+        # A flush that fails is reported by the code that needs the files.
         while number(_UNFLUSHED) and number(_FAILED) == failed:
             time.sleep(_FLUSH_LOOK_S)
 
     def close(self) -> None:
         """And remove its folder."""
-        with suppress(Exception):  # what is removed anyway need not be closed well
+        with suppress(Exception):  # it is removed anyway, so a failed close does not matter
             self._db.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -113,10 +113,11 @@ def _options() -> tuple["Options", "WriteOptions"]:
     options.set_max_write_buffer_number(3)
     options.set_target_file_size_base(FILE_BYTES)
     options.set_max_background_jobs(2)
-    # Every checkpoint makes a small file: level by level, those would be merged, and saved, again and again.
+    # Every checkpoint makes a small file: level by level, those would be merged and saved
+    # repeatedly.
     options.set_compaction_style(DBCompactionStyle.universal())
     options.set_keep_log_file_num(1)
-    # Blocks are read where the system has them: neither copied nor unpacked for one key.
+    # Blocks are read from the system's cache: neither copied nor unpacked for one key.
     options.set_compression_type(DBCompressionType.none())
     options.set_allow_mmap_reads(True)
     blocks = BlockBasedOptions()

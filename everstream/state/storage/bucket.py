@@ -1,9 +1,9 @@
 """Blobs in a bucket of S3, Google or Azure, through obstore.
 
-It asks each of them for an exclusive create in that store's own way, sends large objects in parts,
-tries again with growing pauses, and lets other threads go on while it waits. Credentials and
-endpoint are the environment's (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, `GOOGLE_...`, `AZURE_...`),
-or the machine's own role: they are never part of what is saved or sent.
+It uses the exclusive create of each store, sends large objects in parts, retries with growing
+pauses, and lets other threads run while it waits. Credentials and endpoint come from the
+environment (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, `GOOGLE_...`, `AZURE_...`), or the machine's
+role: they are never part of what is saved or sent.
 """
 
 import os
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PROTOCOLS: Final = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl")
 PROBES: Final = "probes"
-"""Where it is tried out, before the first blob is created, whether only one of several can be."""
+"""Where exclusive create is tested before the first blob is created."""
 IN_PARTS_FROM_BYTES: Final = 16 << 20
 CLIENT: Final = {"connect_timeout": "10s", "timeout": "60s"}
 RETRIES: Final[Any] = {"max_retries": 6, "retry_timeout": timedelta(seconds=60)}
@@ -101,7 +101,8 @@ def create_in(store: "ObjectStore", path: str, data: bytes) -> None:
     try:
         obstore.put(store, path, data, mode="create", use_multipart=False)
     except obstore.exceptions.AlreadyExistsError as error:
-        # An answer may be lost after the put has happened: the next attempt then finds our own.
+        # An answer may be lost after the put has happened: the next attempt then finds our own
+        # object.
         if bytes(obstore.get(store, path).bytes()) != data:
             raise FileExistsError(path) from error
 

@@ -1,9 +1,9 @@
-"""Exclusive create on an object store: found out by trying, not by believing.
+"""Exclusive create on an object store, verified by a test.
 
-The order of manifests rests on one thing: of several who create the same object exactly one
-succeeds. Filesystems ask for it in different ways, some take the wish and ignore it, and some look
-first and write then, so that two can succeed. So before the first object is created it is tried:
-twice in a row, and by several at once.
+The order of manifests depends on one thing: of several writers that create the same object exactly
+one succeeds. Filesystems have different options for it, some accept the option and ignore it, and
+some check first and write then, so that two can succeed. So it is tested before the first object is
+created: twice in a row, and by several writers at once.
 """
 
 import threading
@@ -19,27 +19,26 @@ from fsspec.spec import AbstractFileSystem
 from everstream.errors import StoreError
 
 Creating: TypeAlias = Callable[[str, bytes], None]
-"""Puts bytes under a name where nothing is; raises something if anything is there."""
+"""Puts bytes under a free name; raises an error if the name is taken."""
 
 WAYS: Final[tuple[dict[str, Any], ...]] = ({"mode": "create"}, {"overwrite": False})
-"""How filesystems of fsspec are asked: most, and that of Azure."""
+"""The options of fsspec filesystems: of most, and of Azure's."""
 AT_ONCE: Final = 4
 
 _memory_lock = threading.Lock()
 
 
 def exclusive_create(filesystem: AbstractFileSystem, folder: str) -> Creating:
-    """How to create an object on this filesystem, tried out in this folder; a StoreError if it cannot."""
+    """How to create an object on this filesystem, tested in this folder; a StoreError if it
+    cannot."""
     if type(filesystem) is MemoryFileSystem:
-        return _creating(filesystem, WAYS[0])  # under a lock, so there is nothing to find out
+        return _creating(filesystem, WAYS[0])  # under a lock, so there is nothing to test
     problems: list[str] = []
     problem: str | None
     for way in WAYS:
         create = _creating(filesystem, way)
         if type(filesystem).pipe_file is AbstractFileSystem.pipe_file:
-            problem = (
-                "it looks whether an object is there and writes then, which two can do at once"
-            )
+            problem = "it checks whether an object exists and then writes, which two can do at once"
         else:
             problem = _problem_with(create, filesystem.cat_file, filesystem.rm_file, folder)
         if problem is None:
@@ -51,7 +50,8 @@ def exclusive_create(filesystem: AbstractFileSystem, folder: str) -> Creating:
 def check_exclusive(
     create: Creating, read: Callable[[str], bytes], remove: Callable[[str], None], folder: str
 ) -> None:
-    """Raise a StoreError unless, as far as trying in this folder can tell, `create` is exclusive."""
+    """Raise a StoreError unless, as far as a test in this folder can tell, `create` is
+    exclusive."""
     problem = _problem_with(create, read, remove, folder)
     if problem is not None:
         raise _unfit("what answers there", problem)
@@ -59,15 +59,15 @@ def check_exclusive(
 
 def _unfit(what: str, problem: str) -> StoreError:
     return StoreError(
-        f"{what} cannot serve as a store: {problem}, so two drivers could both believe that they own "
-        "it. Use a local folder, or an object store that creates an object only if it is not there, "
-        "as those of Amazon, Google and Azure do: s3://, gs:// or az://."
+        f"{what} cannot serve as a store: {problem}, so two drivers could both believe that they "
+        "own it. Use a local folder, or an object store that creates an object only if it does "
+        "not exist, as those of Amazon, Google and Azure do: s3://, gs:// or az://."
     )
 
 
 def _creating(filesystem: AbstractFileSystem, way: dict[str, Any]) -> Creating:
     innermost = getattr(filesystem, "fs", filesystem)
-    # The memory filesystem looks first and then writes; there is only one process that has it.
+    # The memory filesystem checks first and then writes; only one process uses it.
     lock = _memory_lock if isinstance(innermost, MemoryFileSystem) else nullcontext()
 
     def create(path: str, data: bytes) -> None:
@@ -80,17 +80,17 @@ def _creating(filesystem: AbstractFileSystem, way: dict[str, Any]) -> Creating:
 def _problem_with(
     create: Creating, read: Callable[[str], bytes], remove: Callable[[str], None], folder: str
 ) -> str | None:
-    """Why this way to create is not exclusive; None if it is, as far as trying can tell."""
+    """Why this way to create is not exclusive; None if it is, as far as a test can tell."""
     path = f"{folder}/{uuid.uuid4().hex}"
     try:
         try:
             create(f"{path}-1", b"first")
         except (TypeError, ValueError, NotImplementedError) as error:
-            return f"it knows no exclusive create ({type(error).__name__}: {error})"
+            return f"it has no exclusive create ({type(error).__name__}: {error})"
         if not _refused(create, f"{path}-1", b"second"):
-            return "it creates an object that is there already"
+            return "it creates an object that exists already"
         if read(f"{path}-1") != b"first":
-            return "it says that an object is there already, and replaces it"
+            return "it reports that an object exists already, and replaces it"
         ready = threading.Barrier(AT_ONCE)
         attempts = [b"%d" % number for number in range(AT_ONCE)]
 
@@ -103,16 +103,16 @@ def _problem_with(
                 data for data, won in zip(attempts, pool.map(attempt, attempts), strict=True) if won
             ]
         if len(won) > 1 or (won and read(f"{path}-2") != won[0]):
-            return "of several who create an object at once more than one succeed"
+            return "if several writers create an object at once, more than one succeeds"
         return None
     finally:
         for number in (1, 2):
-            with suppress(Exception):  # what cannot be removed is small, and in nobody's way
+            with suppress(Exception):  # an object that cannot be removed is small and harmless
                 remove(f"{path}-{number}")
 
 
 def _refused(create: Creating, path: str, data: bytes) -> bool:
-    """Whether it raised, whatever that is: each store has errors of its own for it."""
+    """Whether it raised any error: each store has different ones for this."""
     try:
         create(path, data)
     except Exception:

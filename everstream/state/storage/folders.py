@@ -1,9 +1,9 @@
-"""Folders and files of ours on a local disk: names that outlive a power failure, closed to others.
+"""Our folders and files on a local disk: names that survive a power failure, closed to others.
 
-A name is durable only when the folder it stands in has been synced; that goes for folders, too.
-What belongs to a store or a journal is for its owner alone, because it holds whatever the records
-hold. To share one with a group, make its folder beforehand and let the group write to it
-(`mkdir -m 770 checkpoints`): then the group may use everything in it.
+A name is durable only when its folder has been synced; that applies to folders, too. A store or a
+journal is readable by its owner alone, because it holds whatever the records hold. To share one
+with a group, make its folder beforehand and let the group write to it (`mkdir -m 770 checkpoints`):
+then the group may use everything in it.
 """
 
 import os
@@ -33,10 +33,10 @@ def sync_file(path: Path) -> None:
 def make_folders(folder: Path, private: Path | None = None) -> None:
     """Make a folder and its parents, each on the disk before the next.
 
-    `private` and what lies in it are closed to others; what lies above follows the user's umask.
+    `private` and everything in it is closed to others; folders above follow the user's umask.
     """
     if folder.is_dir():
-        # Somebody may have made it a moment ago and not come to the sync; a folder of a parent
+        # Another process may have made it a moment ago without syncing yet; a folder of a parent
         # that we may not read was not made by us.
         with suppress(PermissionError):
             sync_folder(folder.parent)

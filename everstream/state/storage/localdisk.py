@@ -1,8 +1,8 @@
-"""Blobs on a local disk: whole or not there, whatever dies in between.
+"""Blobs on a local disk: complete or absent, whatever dies in between.
 
-Data goes to a temporary name, is forced to the disk, and only then gets its real name, by
-rename (which replaces) or by hard link (which does not). Temporary names say who wrote them, so
-that what a crash left behind can be told from what a live process is still writing.
+Data goes to a temporary name, is forced to the disk, and only then gets its real name, by rename
+(which replaces) or by hard link (which does not). Temporary names identify their writer, so that
+leftovers of a crash can be told from files that a live process is still writing.
 """
 
 import mmap
@@ -17,7 +17,7 @@ from everstream.state.objects import Data, checksum_of, pieces_of
 from everstream.state.storage.folders import create_private, make_folders, sync_folder
 
 PIECES_PER_WRITE = 1000
-"""The system takes at most 1024."""
+"""The system accepts at most 1024."""
 
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<host>[^.]+)\.(?P<pid>\d+)\.\d+\.tmp")
 _HOST = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname()) or "localhost"
@@ -25,7 +25,7 @@ _serial = count()
 
 
 class NothingPut(OSError):
-    """Failed before the blob got its name: it is not there, and will not turn up later."""
+    """Failed before the blob got its name: it is not there, and will not appear later."""
 
 
 class LocalDisk:
@@ -75,7 +75,7 @@ class LocalDisk:
         _unlink(self._root / path)
 
     def clean(self) -> None:
-        """Remove temporary files, but for those of other processes that live on this machine."""
+        """Remove temporary files, except those of other live processes on this machine."""
         for path in self._walk(""):
             match = _TEMPORARY.fullmatch(path.rpartition("/")[2])
             if match is None:
@@ -95,7 +95,7 @@ class LocalDisk:
             except FileNotFoundError:
                 continue
             folders += [f"{inner}{e.name}/" for e in entries if e.is_dir() and not e.is_symlink()]
-            # A folder can have very many files of which few are asked for.
+            # A folder can have very many files of which few are requested.
             paths = [inner + entry.name for entry in entries if not entry.is_dir()]
             yield from [path for path in paths if path > after and path.startswith(prefix)]
 
@@ -134,7 +134,7 @@ class LocalDisk:
 
 
 def _write_all(descriptor: int, pieces: tuple[bytes, ...]) -> None:
-    """Many pieces in one call: each return from a call competes with the shards for Python."""
+    """Many pieces in one call: each return from a call competes with the shards for the GIL."""
     rest = [memoryview(piece) for piece in reversed(pieces) if piece]
     while rest:
         written = os.writev(descriptor, rest[: -PIECES_PER_WRITE - 1 : -1])
@@ -145,9 +145,10 @@ def _write_all(descriptor: int, pieces: tuple[bytes, ...]) -> None:
 
 
 def _checksum_of_file(descriptor: int) -> str:
-    """Of what was just written, from the page cache, in one call for the same reason.
+    """The checksum of what was just written, from the page cache, in one call for the same reason.
 
-    Its pages are mapped as they are read: mapping them all first would keep the shards from Python.
+    Its pages are mapped as they are read: mapping them all first would keep the shards from the
+    GIL.
     """
     if not os.fstat(descriptor).st_size:
         return checksum_of(b"")

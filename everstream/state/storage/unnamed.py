@@ -1,7 +1,7 @@
 """Files without names on the local disk, for data that is needed only while something refers to it.
 
-A file without a name is gone when nothing refers to a piece of it any more: when all was read, when it is
-no longer needed, or when its process was killed. So nothing is ever left behind.
+A file without a name disappears when nothing refers to a piece of it any more: when everything was
+read, when it is no longer needed, or when its process was killed. So nothing is ever left behind.
 """
 
 import errno
@@ -15,11 +15,11 @@ from typing import Any, Final
 from everstream.errors import EnvironmentFault
 
 FILE_BYTES: Final = 256 << 20
-"""A file is given back to the system when nobody wants any of it, so it should not grow for ever."""
+"""A file is freed only when no piece of it is in use, so its size is limited."""
 
 
 class UnnamedFile:
-    """Grows at its end. Reading and writing may go on in two threads."""
+    """Grows at its end. Two threads may read and write at the same time."""
 
     def __init__(self, folder: str) -> None:
         self._fd, path = tempfile.mkstemp(prefix="unnamed-", dir=folder)
@@ -31,7 +31,7 @@ class UnnamedFile:
             os.close(self._fd)
 
     def append(self, data: Sequence[Any]) -> "Piece":
-        """Counts only when all of it is there."""
+        """Counts only when all of it is written."""
         with open(self._fd, "wb", buffering=1 << 18, closefd=False) as writer:
             writer.seek(self.size_bytes)
             at, checksum = self.size_bytes, 0
@@ -56,7 +56,7 @@ class UnnamedFile:
 
 @dataclass(frozen=True)
 class Piece:
-    """Something in such a file. Whoever holds it holds the file."""
+    """A piece of data in such a file. A reference to it keeps the file."""
 
     file: UnnamedFile
     at: int
@@ -67,23 +67,24 @@ class Piece:
         data = self.file.read(self.at, self.size_bytes)
         if zlib.crc32(data) != self.checksum:
             raise EnvironmentFault(
-                f"the local disk gave back other bytes than were written to it. {_ANOTHER_DISK}"
+                f"the local disk returned other bytes than were written to it. {_ANOTHER_DISK}"
             )
         return data
 
 
 class UnnamedFiles:
-    """Pieces one after the other, in as many files as it takes."""
+    """Consecutive pieces, in as many files as needed."""
 
     def __init__(self, folder: str, what: str) -> None:
-        """folder: the system's temporary one if it is not there. what: is written, for errors."""
+        """folder: the system's temporary folder if it does not exist. what: the data, for
+        errors."""
         self._folder = folder
         self._what = what
         self._file: UnnamedFile | None = None
 
     def append(self, data: Sequence[Any]) -> Piece:
-        """Write this; an EnvironmentFault that says what to do if that cannot be."""
-        # A folder that was made for this would stay behind where its run has no driver.
+        """Write this; raises an EnvironmentFault with the fix if that fails."""
+        # A folder made for this would stay behind if its run has no driver.
         folder = self._folder if os.path.isdir(self._folder) else tempfile.gettempdir()
         try:
             if self._file is None or self._file.size_bytes >= FILE_BYTES:
@@ -95,7 +96,7 @@ class UnnamedFiles:
             ) from error
 
     def let_go(self) -> None:
-        """Nobody but those who hold a piece wants what was written."""
+        """Only holders of a piece still need what was written."""
         self._file = None
 
 
@@ -103,12 +104,12 @@ def _advice(error: OSError) -> str:
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT | errno.EFBIG:
             return (
-                "Free some space there or let TMPDIR name a larger disk; then start again: the last "
-                "checkpoint is whole."
+                "Free some space there or set TMPDIR to a larger disk; then start again: the last "
+                "checkpoint is complete."
             )
         case errno.EMFILE | errno.ENFILE:
             return "Too many open files: raise the limit (ulimit -n)."
     return _ANOTHER_DISK
 
 
-_ANOTHER_DISK: Final = "Check the disk, or let TMPDIR name a folder on another one."
+_ANOTHER_DISK: Final = "Check the disk, or set TMPDIR to a folder on another one."

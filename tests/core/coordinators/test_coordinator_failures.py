@@ -166,7 +166,7 @@ def test_an_error_that_will_recur_is_tried_once_more_and_then_ends_the_run() -> 
     (ended,) = of(run.report(ShardFailed(DOUBLE, run.it.generation, again)), EndRun)
     assert ended.outcome is Outcome.FAILED and isinstance(ended.error, RunFailed)
     assert ended.error.cause is again
-    assert "double:0 failed in the same way again after going back to the start" in str(ended.error)
+    assert "failed in the same way again after rolling back to the start" in str(ended.error)
     assert len(run.it.recoveries) == 2
 
 

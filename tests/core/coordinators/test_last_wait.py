@@ -38,7 +38,7 @@ def test_the_last_checkpoint_is_waited_for_three_times_as_long_and_then_the_run_
     assert not of(until(run, 70.0), EndRun)
     text = failure(until(run, 71.0))
     assert text.startswith("the last checkpoint is not in the store after 60 s")
-    assert text.endswith("the next run goes on from epoch 1.")
+    assert text.endswith("the next run resumes from epoch 1.")
 
 
 def test_every_checkpoint_that_does_come_is_waited_for_anew() -> None:

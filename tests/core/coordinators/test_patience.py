@@ -83,7 +83,7 @@ def test_a_manifest_that_hangs_is_said_and_that_going_back_waits_for_it() -> Non
     it.it.on_process_lost(P1, "killed", 17.0)
     it.tick(17.0)
     [stalled] = stalls(it.tick(22.0))
-    assert "going back waits for it" in f"{stalled.what} {stalled.held_up_by}"
+    assert "the rollback starts after it" in f"{stalled.what} {stalled.held_up_by}"
 
 
 def test_restoring_is_said_only_when_every_worker_is_there() -> None:

@@ -147,7 +147,7 @@ def test_the_next_run_has_the_shards_that_were_asked_for_until_its_program_says_
     (honoured,) = [event for event in second.events if isinstance(event, RequestHonoured)]
     assert honoured.request == "rescale" and "'count' has 3 shard(s)" in honoured.text
     other = stopped(counting(shards=1), 1_500, None)
-    assert other.noted("'count' goes on with 1 shard(s) instead of 3")
+    assert other.noted("'count' resumes with 1 shard(s) instead of 3")
     check_exact(other.result, all_read=True)
 
 
@@ -209,7 +209,7 @@ def test_records_on_their_way_arrive_before_a_changed_program_goes_on(
     after.wait_for(heard.records + 1_000)
     again.stop()
     check_exact(again.wait())
-    assert after.noted("'count' goes on with 3 shard(s) instead of 2")
+    assert after.noted("'count' resumes with 3 shard(s) instead of 2")
 
 
 def test_micro_batches_go_on_with_other_numbers_of_shards(tmp_path: Path) -> None:

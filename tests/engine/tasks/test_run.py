@@ -140,7 +140,7 @@ def test_an_exception_in_user_code_ends_the_run_with_operator_record_and_traceba
     assert "divide" in str(failure.value) and "ZeroDivisionError" in str(failure.value)
     failures = [failed.shards for failed in notes.of(OperatorFailed)]
     assert failures == [("divide:0",)], "tried again once"
-    assert "not tried a third time" in str(failure.value)
+    assert "not retried a third time" in str(failure.value)
 
 
 def test_a_sink_that_is_away_for_a_while_is_tried_again_after_a_pause(tmp_path: Path) -> None:
