@@ -1,5 +1,5 @@
 """`python -m everstream` is the `everstream` command."""
 
-from everstream.cli.app import main
+from everstream_command import main
 
 main()

@@ -63,10 +63,9 @@ def test_the_run_command_takes_every_name(name: str, monkeypatch: pytest.MonkeyP
     assert said.stdout == ""
 
 
-def test_the_run_command_explains_every_name() -> None:
+def test_the_run_command_lists_every_name() -> None:
     text = CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "2000"}).output
-    for protocol in PROTOCOLS.values():
-        assert f"{protocol.name}: {protocol.says}" in text
+    assert f"Checkpoint protocol: {', '.join(PROTOCOLS)}." in text
 
 
 @pytest.mark.parametrize("name", STRANGE)

@@ -1,1 +1,1 @@
-"""The `everstream` command (`app`). Each subcommand is a module of its own."""
+"""The `everstream` command (`app`). Each subcommand has its own module."""

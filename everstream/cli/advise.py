@@ -21,69 +21,131 @@ def register(app: typer.Typer) -> None:
 
 def advise(
     state_size: Annotated[
-        str | None, typer.Option(help="State of all shards together, like 2GB.")
+        str | None, typer.Option(metavar="SIZE", help="State of all shards, such as 2GB.")
     ] = None,
     write_bandwidth: Annotated[
-        str | None, typer.Option(help="What the store takes per second, like 200MB/s.")
+        str | None,
+        typer.Option(metavar="RATE", help="Write bandwidth of the store, such as 200MB/s."),
     ] = None,
     rate: Annotated[
-        str | None, typer.Option(help="Records arriving per second, like 50k/s.")
+        str | None, typer.Option(metavar="RATE", help="Records that arrive, such as 50k/s.")
     ] = None,
     capacity: Annotated[
-        str | None, typer.Option(help="The most the job can process per second.")
+        str | None,
+        typer.Option(metavar="RATE", help="Most records the job can process, such as 150k/s."),
     ] = None,
     mtbf: Annotated[
-        str | None, typer.Option(help="Mean time between failures of the whole job, like 6h.")
+        str | None,
+        typer.Option(metavar="TIME", help="Mean time between failures of the job, such as 6h."),
     ] = None,
     recovery: Annotated[
-        str | None, typer.Option(help="From a failure until the state is restored, like 2s.")
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Time from a failure until state is restored, such as 2s."
+        ),
     ] = None,
     capture: Annotated[
-        str | None, typer.Option(help="How long a checkpoint stops the hot path, like 50ms.")
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="How long a checkpoint pauses processing, such as 50ms.",
+            rich_help_panel="Pipeline",
+        ),
     ] = None,
     record_size: Annotated[
-        str | None, typer.Option(help="A record on its way between shards, like 100B.")
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Size of a record between shards, such as 100B.",
+            rich_help_panel="Pipeline",
+        ),
     ] = None,
-    shards: Annotated[int | None, typer.Option(min=1, help="How many shards the job has.")] = None,
-    cycles: Annotated[bool, typer.Option(help="The graph has feedback edges.")] = False,
+    shards: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of shards of the job.", rich_help_panel="Pipeline"),
+    ] = None,
+    cycles: Annotated[
+        bool, typer.Option(help="The graph has feedback edges.", rich_help_panel="Pipeline")
+    ] = False,
     exactly_once: Annotated[
-        bool, typer.Option(help="No record may count twice after a failure.")
+        bool,
+        typer.Option(
+            help="No record may count twice after a failure.", rich_help_panel="Requirements"
+        ),
     ] = True,
     target_recovery: Annotated[
-        str | None, typer.Option(help="From a failure until caught up, at worst, like 10s.")
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Longest time from a failure until caught up, such as 10s.",
+            rich_help_panel="Requirements",
+        ),
     ] = None,
     max_overhead: Annotated[
-        str | None, typer.Option(help="What checkpoints may cost when nothing fails, like 2%.")
+        str | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Most that checkpoints may cost without failures, such as 2%.",
+            rich_help_panel="Requirements",
+        ),
     ] = None,
     slots: Annotated[
-        int | None, typer.Option(min=1, help="How many tasks Spark can run at once.")
+        int | None,
+        typer.Option(
+            min=1, help="Tasks that Spark can run at once.", rich_help_panel="Requirements"
+        ),
     ] = None,
     sockets: Annotated[
-        bool, typer.Option(help="Workers may open sockets to talk to each other.")
+        bool,
+        typer.Option(
+            help="Workers may open sockets to each other.", rich_help_panel="Requirements"
+        ),
     ] = True,
     max_latency: Annotated[
-        str | None, typer.Option(help="How long a result may take to show, like 1s.")
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Longest time until a result is visible, such as 1s.",
+            rich_help_panel="Requirements",
+        ),
     ] = None,
     from_run: Annotated[
-        Path | None, typer.Option(help="Take what is not given from the JSON result of a run.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Take missing values from the --json result of this run."
+        ),
     ] = None,
     measured: Annotated[
         Path | None,
         typer.Option(
-            help="Weigh the protocols by what `everstream bench protocols --json` measured here, "
-            "not by the measurement that is built in."
+            metavar="FILE",
+            help="Use protocol costs that `everstream bench protocols --json` measured here "
+            "instead of the built-in ones.",
+            rich_help_panel="Advanced",
         ),
     ] = None,
     figure: Annotated[
-        Path | None, typer.Option(help="Draw cost against interval into this PNG.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Draw cost against interval into this PNG.",
+            rich_help_panel="Output",
+        ),
     ] = None,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the advice as JSON into this file.")
+        Path | None,
+        typer.Option(
+            "--json",
+            metavar="FILE",
+            help="Write the advice to this file.",
+            rich_help_panel="Output",
+        ),
     ] = None,
 ) -> None:
-    """Say how often to checkpoint, with which protocol and engine, and what a failure will cost.
+    """Recommend a checkpoint interval, protocol and engine, and predict what a failure costs.
 
-    Tell it what you know; what you do not know is assumed and said so. A measured run is best.
+    Give what you know. Everything else is assumed, and the answer lists the assumptions. The best
+    input is a measured run (--from-run).
 
     Examples:
 

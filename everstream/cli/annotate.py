@@ -20,20 +20,20 @@ def annotate(
         str,
         typer.Argument(
             metavar="FUNCTION",
-            help="FILE.py, FILE.py:NAME or module:NAME; all functions with @es.annotated, or one",
+            help="FILE.py for all functions with @es.annotated; FILE.py:NAME or module:NAME for one.",
         ),
     ],
     arguments: Arguments = None,
 ) -> None:
-    """Show the pipeline that functions with @es.annotated become, as readable Python.
+    """Show the pipeline that an @es.annotated function becomes, as readable Python.
 
-    The source and the stages with what goes in and comes out (also what you left out and was
-    found), state, and how they are joined. With arguments the program can be saved beside the
-    file and run as it is. Starts no Spark.
+    The program has the source, the stages with their inputs and outputs (including those that were
+    inferred), their state and how they are connected. If you give arguments, you can save the
+    program beside the file and run it unchanged. Does not start Spark.
 
     Example: everstream annotate primes.py:main -- limit=1000 > primes_pipeline.py
 
-    Exit codes: 0 shown; 2 wrong usage, or a mistake in the annotations, which is shown.
+    Exit codes: 0 shown; 2 wrong usage, or a mistake in the annotations, which is reported.
     """
     try:
         typer.echo(shown(target, tuple(arguments or ())), nl=False)

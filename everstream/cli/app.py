@@ -1,14 +1,15 @@
-"""Puts the subcommands together into one `everstream` command."""
+"""Combines the subcommands into the `everstream` command."""
 
 import os
 import sys
 from collections.abc import Iterable
 from importlib.metadata import entry_points, version
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from everstream.cli import advise, annotate
+from everstream.cli import advise, annotate, guides
 from everstream.cli.audit import audit
 from everstream.cli.config import config
 from everstream.cli.demo import demo
@@ -20,13 +21,26 @@ from everstream.cli.stores import check, checkpoints, scale, tune
 from everstream.cli.stores.savepoints import savepoint
 from everstream.cli.views import top, ui
 from everstream.errors import EverstreamError, InternalError, UserError
+from everstream_command import INTERRUPTED
 
 LABORATORY = {"bench", "apps"}
 MODEL_OF_LABORATORY = {"paper", "bench"}
 """Commands of the distribution `everstream-lab`, here and below `everstream model`."""
 
+
+class Interruptible(TyperGroup):
+    """Ends on Ctrl-C with the exit code that a shell expects."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+
+
 app = typer.Typer(
     name="everstream",
+    cls=Interruptible,
     help="Stream processing on Spark that survives failure, and can prove it.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -50,11 +64,11 @@ def everstream(
     ] = False,
 ) -> None:
     """Stream processing on Spark that survives failure, and can prove it."""
-    if context.invoked_subcommand != "config":  # which shows the environment as it is
-        os.environ.setdefault("EVERSTREAM_PROGRESS", "0")  # commands have screens of their own
+    if context.invoked_subcommand != "config":  # it shows the environment unchanged
+        os.environ.setdefault("EVERSTREAM_PROGRESS", "0")  # commands have their own screens
 
 
-# In the order of `everstream --help`: what one runs, what one looks at, what one asks before.
+# In the order of `everstream --help`: run, observe and change a run, inspect its store, plan.
 app.command(cls=WithOptionalValues)(run)
 app.command(cls=WithOptionalValues)(config)
 app.command()(demo)
@@ -70,6 +84,7 @@ advise.register(app)
 annotate.register(app)
 app.command()(simulate)
 app.add_typer(model_app, name="model")
+guides.register(app)
 
 
 def _without_laboratory(context: typer.Context) -> None:
@@ -79,7 +94,7 @@ def _without_laboratory(context: typer.Context) -> None:
 
 
 def _point_to_laboratory(group: typer.Typer, names: Iterable[str]) -> None:
-    """Answer a command that is not installed with how to install it."""
+    """Make a command that is not installed tell the user how to install it."""
     commands = {command.name for command in group.registered_commands}
     groups = {inner.name for inner in group.registered_groups}
     for name in sorted(set(names) - commands - groups):
@@ -99,7 +114,7 @@ _point_to_laboratory(model_app, MODEL_OF_LABORATORY)
 
 
 def main() -> None:
-    """The command. What goes wrong is said in a sentence, not as a traceback, unless it is a bug."""
+    """Run the command. An error is reported in one line; only a bug has a traceback."""
     try:
         app()
     except InternalError:

@@ -1,9 +1,9 @@
-"""`everstream audit`: random kills in a user's own pipeline, and a comparison of what comes out.
+"""`everstream audit`: kill processes of a user's pipeline at random and compare the outputs.
 
-The pipeline runs once undisturbed. Then it runs again, as often as it takes, with a few kills each
-time. Every run has the same supervisor and screen as `everstream run`, a store of its own in a
-temporary folder, and `Collect` in place of each of the pipeline's sinks, or the sink itself with a
-place of its own.
+The pipeline runs once undisturbed. Then it runs repeatedly, with a few kills each time, until all
+kills have happened. Every run has the supervisor and screen of `everstream run` and a separate
+store in a temporary folder. `Collect` replaces each sink of the pipeline; with --real-sinks, a sink
+that can writes to a separate place instead.
 """
 
 import json
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 console = Console()
 NONDETERMINISM = (
-    "What could make it differ without any failure: operators that look at whole batches "
+    "Outputs can differ without any failure because of operators that look at whole batches "
     "(map_batches, process_batch), clocks, random numbers, sums of floats, or the order in which "
     "records of several shards meet."
 )
@@ -40,17 +40,18 @@ def audit(
     target: Target,
     arguments: Arguments = None,
     engine: Annotated[str | None, flag("engine")] = None,
-    kills: Annotated[int, typer.Option(min=1, help="How many processes to kill.")] = 20,
+    kills: Annotated[int, typer.Option(min=1, help="Number of kills.")] = 20,
     seed: Annotated[int, typer.Option(help="The same seed draws the same kills.")] = 7,
     drivers: Annotated[
-        bool, typer.Option("--drivers", help="Kill the driver now and then, too.")
+        bool,
+        typer.Option("--drivers", help="Kill the driver as well.", rich_help_panel="Faults"),
     ] = False,
     every: Annotated[str, flag("every", default="200ms")] = "200ms",
     master: Annotated[
         str,
         flag(
             "master",
-            "Spark master on this machine: local[4], local-cluster[2,2,1024].",
+            "Spark master on this machine.",
             "local[4]",
         ),
     ] = "local[4]",
@@ -58,38 +59,38 @@ def audit(
     timeout: Annotated[str, flag("timeout", "Give up if one run takes longer.", "10m")] = "10m",
     rescale: Annotated[
         bool,
-        typer.Option("--rescale", help="Change numbers of shards among the kills."),
+        typer.Option(
+            "--rescale", help="Change numbers of shards between kills.", rich_help_panel="Faults"
+        ),
     ] = False,
     real_sinks: Annotated[
         bool,
         typer.Option(
             "--real-sinks",
-            help="Use the sinks that can write to a place of their own beside yours (Kafka: a "
-            "topic), which is removed at the end.",
+            help="Audit Kafka sinks too, on temporary topics.",
+            rich_help_panel="Faults",
         ),
     ] = False,
     store_key: StoreKeyFile = None,
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the result here.")
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the result to this file.")
     ] = None,
 ) -> None:
-    """Kill your own pipeline at random, and see whether a record is lost or doubled.
+    """Kill processes of your pipeline at random and check that no record is lost or duplicated.
 
-    Runs a bounded pipeline once undisturbed, then again with random kills at random points, and
-    compares the outputs. Your sinks are NOT used: each is replaced by one that collects in a
-    temporary folder, so no folder or system they point to is touched, nor are they themselves put
-    to the test. Sources and operators are real, and an operator that acts on the outside does so.
-    With --rescale operators get other numbers of shards in the same runs.
-    With --real-sinks those that can are put to the test as well: Kafka, with topics of their own,
-    named after yours, which are removed at the end.
+    Runs a bounded pipeline once undisturbed, then again with kills at random points, and compares
+    the outputs. Your sinks are NOT used: each is replaced by one that collects in a temporary
+    folder, so nothing that they write to is touched, and they are not tested. Sources and operators
+    are real: an operator with side effects has them in every run. With --real-sinks, Kafka sinks
+    are tested as well, on topics named after yours that are removed at the end.
 
-    In disturbed runs sources give their batches slowly and do not end before the kills have
-    happened. A few kills go to each run; kills that never came to pass are drawn anew for further
-    runs, and how many happened is said in the end.
+    In disturbed runs sources emit slowly and do not end before the kills have happened. Each run
+    gets a few kills. Kills that did not happen are drawn again for further runs, and the result
+    states how many happened.
 
     Example: everstream audit examples/word_count.py --kills 20 --seed 7
 
-    Exit codes: 0 nothing lost, nothing duplicated; 1 something was, or a run failed, or not one
+    Exit codes: 0 nothing lost, nothing duplicated; 1 records lost or duplicated, a run failed, or no
     kill happened; 2 wrong usage; 130 interrupted.
     """
     from everstream.audit.audit_plan import Audit
@@ -153,7 +154,7 @@ def _rescales(
 
 
 def _label(pipeline: "Pipeline") -> str:
-    """For what real sinks write to audit copies; says which are put to the test."""
+    """A label for the copies that real sinks write to; prints which sinks are tested."""
     from everstream.audit.rehearsal import real_sinks
     from everstream.errors import UserError
     from everstream.pipeline.graph import Kind
@@ -162,17 +163,17 @@ def _label(pipeline: "Pipeline") -> str:
     real = real_sinks(pipeline.graph)
     if not real:
         raise UserError(
-            f"--real-sinks: none of the sinks ({', '.join(every)}) can write to a place of its own; "
-            "Kafka can. Leave the option out, and they are replaced."
+            f"--real-sinks: none of the sinks ({', '.join(every)}) can write to a separate place; "
+            "Kafka can. Leave the option out to replace them."
         )
-    _say(f"put to the test with places of their own: {escape(', '.join(real))}")
+    _say(f"tested in separate places: {escape(', '.join(real))}")
     if replaced := [name for name in every if name not in real]:
         _say(f"replaced: {escape(', '.join(replaced))}")
     return uuid.uuid4().hex[:8]
 
 
 def conclude(findings: "Findings", stage: "SupervisedStage") -> int:
-    """Say what was found; the exit code."""
+    """Print the findings; returns the exit code."""
     from everstream.cli.runs.supervise import FAILED, KILLED, OK
 
     if not findings.undisturbed.finished:
@@ -198,7 +199,7 @@ def _show_differences(findings: "Findings") -> None:
             "depends on timing or batches, and the audit cannot tell what the kills did.[/yellow]"
         )
     else:
-        _say("A second undisturbed run gave what the first one gave.")
+        _say("A second undisturbed run gave the same output as the first.")
     _say(NONDETERMINISM)
 
 
@@ -211,7 +212,7 @@ def _show_difference(run: str, difference: "Difference") -> None:
     for sample in difference.missing:
         _say(f"  missing: {escape(sample)}")
     for sample in difference.surplus:
-        _say(f"  too many: {escape(sample)}")
+        _say(f"  surplus: {escape(sample)}")
 
 
 def _show_verdict(findings: "Findings", rescales: "Rescales | None") -> None:
@@ -220,17 +221,17 @@ def _show_verdict(findings: "Findings", rescales: "Rescales | None") -> None:
     colour = "green" if findings.passed else "red"
     verdict = f"lost {findings.lost:,}, duplicated {findings.duplicated:,}"
     if findings.failed:
-        verdict = f"a disturbed run failed; {verdict} in those that did not"
+        verdict = f"a disturbed run failed; {verdict} in the others"
     _say(
         f"[bold {colour}]{verdict}: {records:,} records expected from each of {compared} "
         f"disturbed run(s)[/bold {colour}]"
     )
-    few = "" if findings.happened >= findings.kills else ": the pipeline never came to the others"
+    few = "" if findings.happened >= findings.kills else ": the pipeline never reached the others"
     if not findings.happened:
-        few = ": nothing was put to the test; try another --seed"
+        few = ": nothing was tested; try another --seed"
     _say(f"{findings.happened} of {findings.kills} kills happened{few}")
     if rescales is not None:
-        _say(f"shards were changed {rescales.happened} time(s), asked for {rescales.asked} time(s)")
+        _say(f"shards changed {rescales.happened} time(s), requested {rescales.asked} time(s)")
 
 
 def _say(markup: str) -> None:

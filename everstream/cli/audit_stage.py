@@ -18,20 +18,20 @@ from everstream.engine.faults.kills import Kill
 from everstream.events import Killing, PlanChanged, Progressed
 
 RESTARTS = 3
-"""Failures that are nobody's doing, as in `everstream run`."""
+"""How many failures that the audit did not cause a run survives; as in `everstream run`."""
 
 
 @dataclass
 class SupervisedStage:
-    """Each run has a supervisor and a screen; what made one fail is said at once."""
+    """Each run has a supervisor and a screen; a failure is reported at once."""
 
     command: RunCommand
     seed: int
     console: Console
     rescales: Rescales | None = None
-    """Asked for other shards at the start of each disturbed run, and with every kill."""
+    """Requests other numbers of shards at the start of each disturbed run, and with every kill."""
     failed_with: int | None = None
-    """The exit code for the last failure; None while there is none."""
+    """The exit code for the last failure; None if there was none."""
 
     def perform(self, trial: Trial) -> Ending:
         self._say(f"[bold]{trial.purpose}[/bold]")
@@ -80,7 +80,7 @@ class SupervisedStage:
         self._say(f"{missing} kill(s) did not happen; instead: {escape(', '.join(kills))}")
 
     def _tell_failure(self, trial: Trial, supervisor: Supervisor) -> None:
-        """Say why the run failed; an interrupted one did not fail."""
+        """Report why the run failed; an interrupted run did not fail."""
         end = supervisor.log.end
         if isinstance(end, Failed) and end.fault is not Fault.STOPPED:
             say_error(end.text)

@@ -1,4 +1,4 @@
-"""`everstream config`: which options apply to a run, and where each of them comes from."""
+"""`everstream config`: the options that apply to a run, and where each value comes from."""
 
 import json
 from typing import Annotated, Any
@@ -24,17 +24,16 @@ def config(
         str | None,
         typer.Argument(
             metavar="[PIPELINE]",
-            help="The program, as for everstream run: the file is searched from its folder upwards. "
-            "Without one, from the working directory.",
+            help="As for everstream run; everstream.toml is searched from its folder upwards.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show the options that a run would have, and where each value comes from.
+    """Show the options that apply to a run, and where each value comes from.
 
-    A flag wins over an environment variable (EVERSTREAM_WORKERS), which wins over everstream.toml or
-    the table tool.everstream of pyproject.toml, which wins over the default. Takes all flags of
-    everstream run, so that you can try them. Names and passwords in addresses are hidden.
+    A flag overrides an environment variable (EVERSTREAM_WORKERS), which overrides everstream.toml or
+    the table tool.everstream of pyproject.toml, which overrides the default. Accepts all flags of
+    everstream run, so you can try them. User names and passwords in URLs are hidden.
 
     Example: everstream config examples/word_count.py --workers 2
 
@@ -67,7 +66,7 @@ def _in_json(found: dict[str, Configured]) -> dict[str, dict[str, Any]]:
 
 
 def _shown(value: Any) -> Any:
-    """A value without what is secret in it."""
+    """A value without its secrets."""
     return without_secret(value) if isinstance(value, str) and "://" in value else hidden_in(value)
 
 

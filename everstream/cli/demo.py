@@ -1,7 +1,7 @@
-"""`everstream demo`: a stateful pipeline, a process killed in mid-stream, and the proof.
+"""`everstream demo`: a stateful pipeline, a process killed mid-stream, and proof of exact output.
 
-Runs the accounts workload at a paced load with checkpoints every second, kills the process of one
-shard, lets it recover, and compares every record that came out with what a plain loop gives.
+Runs the accounts workload at a steady rate with checkpoints every second, kills the process of one
+shard, waits for the recovery, and compares every output record with that of a plain loop.
 """
 
 import json
@@ -22,14 +22,16 @@ SINK = "ledger"
 
 
 def demo(
-    seconds: Annotated[int, typer.Option(min=4, help="How long the load lasts.")] = 20,
+    seconds: Annotated[int, typer.Option(min=4, help="Duration of the load in seconds.")] = 20,
     rate: Annotated[int, typer.Option(min=100, help="Payments per second.")] = 20_000,
-    report: Annotated[Path, typer.Option(metavar="DIR", help="Where the report goes.")] = Path(
+    report: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the report.")] = Path(
         "reports/demo"
     ),
     master: Annotated[str, flag("master", default="local[3]")] = "local[3]",
 ) -> None:
-    """Kill a process of a running pipeline and check that not one record is lost or doubled.
+    """Kill a process of a running pipeline and check that no record is lost or duplicated.
+
+    Writes a report with a picture of the recovery. Takes about a minute.
 
     Example: everstream demo --seconds 30 --rate 50000
 
@@ -90,7 +92,7 @@ class _Demo:
                 listener=Teller(watch),
             )
         if result.outcome is not Outcome.FINISHED:
-            self._say("stopped before the end: no verdict")
+            self._say("stopped early: no verdict")
             return KILLED
         facts = result.to_json()
         show_summary(console, facts, facts["checkpoints"], result.recoveries)
@@ -101,7 +103,7 @@ class _Demo:
         console.print(f"[bold {colour}]{describe(verdict)}[/bold {colour}]", highlight=False)
         self._say(f"report: {page}")
         if not result.recoveries:
-            self._say("nothing was killed: the load was over too soon; use more --seconds")
+            self._say("nothing was killed: the load ended too soon; use more --seconds")
             return FAILED
         return OK if verdict.exact else FAILED
 
@@ -119,7 +121,7 @@ class _Demo:
         page.verdict(describe(verdict), verdict.exact)
         page.text(
             f"{self.total:,} payments at {self.rate:,} per second went through a pipeline that "
-            "keeps the balance of each account and writes it after each payment. In mid-stream "
+            "keeps the balance of each account and writes it after each payment. Mid-stream, "
             f"the process of one shard ({OPERATOR}:{SHARD}) was killed with SIGKILL. Every record "
             "of the output was then compared with that of a plain sequential program."
         )

@@ -1,4 +1,4 @@
-"""`--json FILE` of the commands that measure: all their figures, for programs."""
+"""The option `--json FILE` of commands that measure: all their figures, for programs."""
 
 import json
 from pathlib import Path
@@ -6,10 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-JsonFile = Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")]
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", help="Write all figures to this file.")
+]
 
 
 def write_json(path: Path, figures: Any) -> None:
-    """Make the folder, too, if it is not there."""
+    """Write the figures; creates the folder if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(figures, indent=2) + "\n")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from everstream.planning.model import Behaviour, Checkpoints, Failures, Model, Result
 
 model_app = typer.Typer(
-    help="Model checkpoints and failures with queues, before you run anything.",
+    help="Model checkpoints and failures as a queueing network, before you run anything.",
     no_args_is_help=True,
 )
 
@@ -45,49 +45,117 @@ def progress_bar(console: Console) -> Progress:
 def run(
     operators: Annotated[int, typer.Option(min=1, help="Operators in a row, one per node.")] = 4,
     cpus: Annotated[int, typer.Option(min=1, help="CPUs per node.")] = 3,
-    sources: Annotated[int, typer.Option(min=1, help="Sources, each with its own gaps.")] = 4,
+    sources: Annotated[int, typer.Option(min=1, help="Number of sources.")] = 4,
     gap: Annotated[
-        str, typer.Option(help="Gap between arrivals of a source.")
+        str, typer.Option(metavar="TIMES", help="Gap between arrivals at a source.")
     ] = "normal:3.2ms,50us",
     entities: Annotated[int, typer.Option(min=1, help="Tuples per arrival.")] = 4,
-    service: Annotated[str, typer.Option(help="Service time of a tuple.")] = "normal:80us,10us",
+    service: Annotated[
+        str, typer.Option(metavar="TIMES", help="Service time of a tuple.")
+    ] = "normal:80us,10us",
     graph: Annotated[
         Path | None,
-        typer.Option(help="JSON with operators and sources instead of a line; see the docs."),
+        typer.Option(metavar="FILE", help="JSON with operators and sources, instead of a line."),
     ] = None,
     tuples: Annotated[int, typer.Option(min=1, help="Size of the window.")] = 1_000_000,
-    interval: Annotated[str | None, typer.Option(help="Checkpoint interval, like 74s.")] = None,
-    commit: Annotated[str, typer.Option(help="How long input stops for a checkpoint.")] = "1s",
+    interval: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Checkpoint interval, such as 74s.",
+            rich_help_panel="Checkpoints and failures",
+        ),
+    ] = None,
+    commit: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="How long input stops for a checkpoint.",
+            rich_help_panel="Checkpoints and failures",
+        ),
+    ] = "1s",
     upload: Annotated[
-        str, typer.Option(help="Until the checkpoint is stable, while work goes on (backlog).")
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="Time until a checkpoint is stable; work continues (backlog).",
+            rich_help_panel="Checkpoints and failures",
+        ),
     ] = "0s",
     between_failures: Annotated[
-        str | None, typer.Option(help="Gap between failures, like exponential:600s.")
+        str | None,
+        typer.Option(
+            metavar="TIMES",
+            help="Gap between failures, such as exponential:600s.",
+            rich_help_panel="Checkpoints and failures",
+        ),
     ] = None,
     failing: Annotated[
-        str, typer.Option(help="Which operators fail: names with commas between.")
+        str,
+        typer.Option(
+            metavar="NAMES",
+            help="Operators that fail, separated by commas.",
+            rich_help_panel="Checkpoints and failures",
+        ),
     ] = "operator 1",
-    recovery: Annotated[str, typer.Option(help="How long a recovery takes.")] = "60s",
-    detection: Annotated[str, typer.Option(help="Until a failure is noticed (backlog).")] = "0s",
+    recovery: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="Duration of a recovery.",
+            rich_help_panel="Checkpoints and failures",
+        ),
+    ] = "60s",
+    detection: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="Time until a failure is detected (backlog).",
+            rich_help_panel="Checkpoints and failures",
+        ),
+    ] = "0s",
     behaviour: Annotated[
-        str, typer.Option(help="During a pause: discard, backlog, or both side by side.")
+        str,
+        typer.Option(
+            metavar="discard|backlog|both",
+            help="What happens to arrivals during a pause.",
+            rich_help_panel="Checkpoints and failures",
+        ),
     ] = "both",
-    target: Annotated[str, typer.Option(help="Count tuples later than this.")] = "1s",
-    replications: Annotated[int, typer.Option(min=1, help="Independent windows.")] = 5,
-    seed: Annotated[int, typer.Option(help="Same seed, same result.")] = 0,
+    target: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME", help="Count tuples later than this.", rich_help_panel="Output"
+        ),
+    ] = "1s",
+    replications: Annotated[
+        int, typer.Option(min=1, help="Independent windows.", rich_help_panel="Output")
+    ] = 5,
+    seed: Annotated[
+        int, typer.Option(help="The same seed gives the same result.", rich_help_panel="Output")
+    ] = 0,
     figure: Annotated[
-        Path | None, typer.Option(help="Draw the latency curve into this PNG.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Draw the latency curve into this PNG.", rich_help_panel="Output"
+        ),
     ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write results as JSON.")] = None,
+    json_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--json",
+            metavar="FILE",
+            help="Write the results to this file.",
+            rich_help_panel="Output",
+        ),
+    ] = None,
 ) -> None:
     """Simulate a line or graph of operators with checkpoints and failures.
 
-    `discard` loses what arrives during a pause, as the CCRR study has it. `backlog` keeps it at a
-    replayable source, as Everstream does: nothing is lost, and catching up takes time.
+    `discard` loses tuples that arrive during a pause, as the CCRR study does. `backlog` keeps them
+    at a replayable source, as Everstream does: nothing is lost, and catching up takes time.
 
-    Example: what does a failure every ten minutes do to 5000 tuples/s?
-
-      everstream model run --interval 74s --between-failures poisson:600s --recovery 60s
+    Example: everstream model run --interval 74s --between-failures poisson:600s --recovery 60s
     """
     from everstream.planning import model as m
     from everstream.planning.graphs import read_graph
@@ -155,7 +223,7 @@ def _failures(between: str | None, failing: str, recovery: str, detection: str) 
 
 
 def _behaving(model: Model, behaviour: str) -> dict[str, Model]:
-    """The model as it is to be run, once or side by side."""
+    """The model with one behaviour, or with both side by side."""
     both: tuple[Behaviour, ...] = ("discard", "backlog")
     return {name: model.with_behaviour(name) for name in both if behaviour in (name, "both")}
 

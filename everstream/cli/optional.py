@@ -1,4 +1,4 @@
-"""Flags that may stand alone or with a value: `--ui`, `--ui 0.0.0.0:4120`; `--standby`, `--standby 5s`."""
+"""Flags with an optional value: `--ui`, `--ui 0.0.0.0:4120`; `--standby`, `--standby 5s`."""
 
 import re
 from typing import Any
@@ -9,18 +9,18 @@ _VALUES = {
     "--ui": re.compile(r"(\[[0-9a-fA-F:]+\]|[\w.-]*):\d+|\d+"),
     "--standby": re.compile(r"\d+(\.\d+)?(ms|s|m|min|h)?"),
 }
-"""Flag -> what a value of it looks like; the flag alone means yes."""
+"""Flag -> the pattern of its values. The flag without a value means yes."""
 
 
 class WithOptionalValues(TyperCommand):
-    """Lets a flag that may have a value stand alone."""
+    """Accepts such a flag without its value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, completed(args))
 
 
 def completed(args: list[str]) -> list[str]:
-    """These arguments with a value for each flag that stands alone."""
+    """These arguments, with the value `yes` for each such flag that has none."""
     end = args.index("--") if "--" in args else len(args)
     found: list[str] = []
     for position, arg in enumerate(args[:end]):

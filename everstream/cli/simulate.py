@@ -1,4 +1,4 @@
-"""`everstream simulate`: the engine itself in virtual time, with everything going wrong."""
+"""`everstream simulate`: the real protocol code in virtual time, under injected faults."""
 
 from __future__ import annotations
 
@@ -13,25 +13,27 @@ from rich.table import Table
 def simulate(
     protocol: Annotated[
         list[str] | None,
-        typer.Option(help="Only this protocol; repeat it for several.", show_default="all"),
+        typer.Option(
+            metavar="PROTOCOL", help="Simulate only this protocol; repeatable.", show_default="all"
+        ),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How many runs of each protocol.")] = 200,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of runs of each protocol.")] = 200,
     first: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
 ) -> None:
-    """Run checkpoint protocols in virtual time while everything goes wrong, and check the output.
+    """Simulate the checkpoint protocols under random faults, and check the output.
 
     Shards, coordinator, protocols and store are those of a real run; time, network and disk are
-    simulated. Each seed is another pipeline and another history: processes are killed or only
-    thought dead, the power is cut and takes what was not synced, objects and prepared output rot,
-    puts time out and land later, clocks are set back and forth, and operators, sinks and the store
-    raise errors of every kind.
+    simulated. Each seed is another pipeline with another sequence of faults: processes are killed
+    or wrongly declared dead, power cuts lose data that was not synced, objects and prepared output
+    are corrupted, writes time out and arrive later, clocks jump, and operators, sinks and the store
+    raise errors.
 
-    A run is exact, or it is refused because what it needs is damaged beyond help. Anything else is
-    wrong, is shown with the command that replays it, and makes the exit code 1.
+    A run must be exact, or refused because data it needs is damaged beyond repair. Any other run
+    is wrong and is printed with the command that replays it.
 
-    Example: what every release must pass:
+    Example: everstream simulate --seeds 2000
 
-      everstream simulate --seeds 2000
+    Exit codes: 0 no run is wrong; 1 a run is wrong; 2 wrong usage.
     """
     from everstream.core.registry import PROTOCOLS
     from everstream.simulation.storm import VERDICTS, histories, replay_command, verdict_on

@@ -189,6 +189,10 @@ class Setting:
     """The environment variable."""
     flag: str = ""
     """The flag of the command line; empty if it has none."""
+    panel: str = ""
+    """Where `--help` shows it; empty for the basics."""
+    brief: str = ""
+    """`help` in one line, for `--help`."""
 
 
 @dataclass(frozen=True)
@@ -644,9 +648,66 @@ def _in_words(default: Any) -> str:
     return str(default)
 
 
+PANELS: Final[Mapping[str, Mapping[str, str]]] = {
+    "": {
+        "store": "Folder or URL for checkpoints.",
+        "every": "Time between checkpoints, or auto.",
+        "checkpoint": "Checkpoint protocol.",
+        "workers": "Spark tasks that share the shards.",
+        "master": "Spark master: local[4], spark://HOST:7077.",
+        "until": "Process what is there now, take a checkpoint and end.",
+        "timeout": "Stop after this long, if possible with a final checkpoint.",
+        "fresh": "Delete earlier checkpoints and output; asks first.",
+        "ui": "Serve a page with the live run, on loopback or HOST:PORT.",
+    },
+    "Checkpoints": {
+        "every_records": "Take a checkpoint after this many records.",
+        "checkpoint_timeout": "Abort a checkpoint after this long.",
+        "tolerable_checkpoint_failures": "Failures in a row to tolerate.",
+        "store_key": "File with the key that signs the store.",
+    },
+    "Resources": {
+        "state": "Where operators keep their state.",
+        "worker_memory": "Memory limit of a worker process.",
+        "spares": "Idle tasks, each ready to replace a worker.",
+        "autoscale": "Add and remove shards, as in 1-8 or 1-8@0.6.",
+        "max_shards": "Most shards of an operator; fixed per store.",
+    },
+    "Recovery": {
+        "max_restarts": "Failures to survive per restart window.",
+        "restart_window": "Period over which failures are counted.",
+        "heartbeat_timeout": "Restart a worker that is silent for this long.",
+        "pack_after": "Move a lost worker's shards after this long.",
+        "start_timeout": "Keep trying to connect at start.",
+        "standby": "Take over when the driver is silent for 1.5s, or TIME.",
+        "take_over": "Run even if another run uses this store; that one ends.",
+    },
+    "Upgrade": {
+        "renamed": "Operators with a new name; repeatable.",
+        "drop_state": "Operators that start with empty state; repeatable.",
+        "start_from": "Savepoint to start from if the store has no checkpoint.",
+    },
+    "Monitoring": {
+        "monitor": "Sample rates, latency, CPU and memory this often.",
+        "slow_after": "Warn if a checkpoint takes longer.",
+        "history": "Keep events in the store for the page.",
+    },
+    "Load and faults": {
+        "kill": "Send SIGKILL to a shard: @5s, @10000; repeatable.",
+    },
+    "Advanced": {
+        "engine": "How operators run on Spark.",
+        "transport": "tcp: never use unix sockets.",
+        "log": "Where message logs are.",
+    },
+}
+"""How `--help` shows the settings: panel -> setting -> its help in one line, in the order shown."""
+
+
 def _defined() -> tuple[dict[str, Place], dict[str, Setting]]:
     places: dict[str, Place] = {}
     settings: dict[str, Setting] = {}
+    in_help = {name: (panel, line) for panel, one in PANELS.items() for name, line in one.items()}
     for group, one in _fields():
         known: Definition = one.metadata[_DEFINITION]
         keyword = known.keyword or one.name
@@ -656,6 +717,7 @@ def _defined() -> tuple[dict[str, Place], dict[str, Setting]]:
         default = known.shown or _in_words(one.default)
         for part in (Setting(keyword, known.help, known.text, default), *known.parts):
             variable = known.variable or f"EVERSTREAM_{part.name.upper()}"
+            panel, brief = in_help[part.name] if known.flag else ("", "")
             settings[part.name] = replace(
                 part,
                 option=keyword,
@@ -663,6 +725,8 @@ def _defined() -> tuple[dict[str, Place], dict[str, Setting]]:
                 for_one_run=known.for_one_run,
                 flag=f"--{part.name.replace('_', '-')}" if known.flag else "",
                 variable="" if known.for_one_run else variable,
+                panel=panel,
+                brief=brief,
             )
     return places, settings
 

@@ -47,4 +47,4 @@ def test_an_audit_changes_shards_among_its_kills_and_finds_nothing_wrong() -> No
     command = Command("audit", *arguments, cwd=ROOT)
     assert command.end() == 0, command.output
     assert command.says("lost 0, duplicated 0")
-    assert not command.says("shards were changed 0 time(s)")
+    assert not command.says("shards changed 0 time(s)")

@@ -75,7 +75,7 @@ def test_a_pipeline_that_keeps_its_state_in_a_global_is_found_out(tmp_path: Path
     assert told["lost"] > 0
     assert told["duplicated"] > 0
     assert command.says("missing: (")
-    assert command.says("A second undisturbed run gave what the first one gave.")
+    assert command.says("A second undisturbed run gave the same output as the first.")
     assert all(difference["exact"] for difference in told["undisturbed_again"])
 
 
@@ -161,7 +161,7 @@ def test_an_audit_puts_the_kafka_sink_itself_to_the_test(
     assert told["kills_happened"] >= 1, command.output
     assert told["expected"] == {"out": 3000}
     assert (told["lost"], told["duplicated"]) == (0, 0)
-    assert command.says("put to the test with places of their own: out")
+    assert command.says("tested in separate places: out")
     assert not [topic for topic in topics(kafka) if "audit" in topic and topic != "audited"]
     reading = Reading(kafka)
     assert reading.messages("audited", 2) == []
@@ -172,4 +172,4 @@ def test_real_sinks_are_asked_for_where_none_can_be_put_to_the_test(tmp_path: Pa
     example = str(ROOT / "examples" / "word_count.py")
     result = CliRunner().invoke(app, ["audit", example, "--real-sinks"])
     assert result.exit_code == 2
-    assert "none of the sinks (json_lines) can write to a place of its own" in result.output
+    assert "none of the sinks (json_lines) can write to a separate place" in result.output

@@ -211,7 +211,7 @@ def test_one_damaged_copy_is_reported_and_repaired(store: str, which: str) -> No
     assert row["complete"] and "its checksum does not match" in row["weaknesses"][0]
     assert "--repair" in ask("checkpoints", store, "--verify").output
     assert damaged.read_bytes() != whole, "looking changes nothing"
-    assert "healed from its copy" in ask("checkpoints", store, "--repair").output
+    assert "repaired from its copy" in ask("checkpoints", store, "--repair").output
     assert damaged.read_bytes() == whole
     assert listed(store, "--verify")["checkpoints"][0]["weaknesses"] == []
 

@@ -83,7 +83,7 @@ def saga(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Saga]:
 def test_a_timeout_ends_with_code_124_and_says_how_to_go_on(saga: Saga) -> None:
     assert saga.timed_out.code == 124
     assert "stopped by --timeout" in saga.timed_out.output
-    assert "the same command goes on from here" in saga.timed_out.output
+    assert "the same command resumes from here" in saga.timed_out.output
     assert saga.timed_out.result["outcome"] == "stopped"
     assert saga.timed_out.result["exit_code"] == 124
 

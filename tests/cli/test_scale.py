@@ -44,7 +44,7 @@ def test_a_run_gets_other_shards_and_the_next_one_has_them(
     assert run.says("the run continues with other shards: count 2 to 3")
     code, said = ended("scale", "store", "count=1", "--wait", "0")
     assert code == 0
-    assert "it counts for the next one" in said
+    assert "it applies to the next one" in said
     check = Command("check", "app.py", "--store", "store", cwd=tmp_path)
     assert check.end() == 0, check.output
 

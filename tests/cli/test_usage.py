@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 import everstream as es
 from everstream.cli.app import app
 from everstream.cli.runs.arguments import RunCommand
+from everstream.pipeline.options import SETTINGS
 from tests.cli.commands import ROOT, Command
 
 WORD_COUNT = str(ROOT / "examples" / "word_count.py")
@@ -28,6 +29,13 @@ def test_help_teaches_with_an_example(command: list[str]) -> None:
     if len(command) > 1:
         assert f"Example: everstream {command[0]}" in said.output
         assert "Exit codes: 0" in said.output
+
+
+def test_the_help_of_run_fits_two_screens() -> None:
+    said = CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "100"})
+    assert len(said.output.splitlines()) <= 84
+    for name, setting in SETTINGS.items():
+        assert not setting.flag or (setting.flag in said.output and setting.brief), name
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import tarfile
 import venv
 import zipfile
 from collections import Counter
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 
@@ -35,7 +36,11 @@ def tracked(*folders: str) -> set[str]:
 
 
 def files_of_the_library() -> set[str]:
-    return tracked("everstream", "pyspark_everstream")
+    return tracked("everstream", "everstream_command.py", "pyspark_everstream")
+
+
+def pages() -> set[str]:
+    return tracked("docs/*.md")
 
 
 def files_of_the_laboratory() -> set[str]:
@@ -53,7 +58,8 @@ def build(source: Path, files: set[str], root: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("library"), files_of_the_library(), ROOT)
+    files = files_of_the_library() | pages() | {"setup.py"}
+    return build(tmp_path_factory.mktemp("library"), files, ROOT)
 
 
 @pytest.fixture(scope="module")
@@ -61,20 +67,23 @@ def laboratory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("laboratory"), files_of_the_laboratory(), ROOT / "lab")
 
 
-def check_contents(built: Path, expected: set[str]) -> None:
+def check_contents(built: Path, expected: set[str], moved: Mapping[str, str] | None = None) -> None:
+    """`moved`: files of the source archive -> where the wheel has them."""
+    moved = moved or {}
     (wheel,), (archive,) = built.glob("*.whl"), built.glob("*.tar.gz")
     with zipfile.ZipFile(wheel) as opened:
         contents = {name for name in opened.namelist() if ".dist-info/" not in name}
-    assert contents == expected
+    assert contents == expected | set(moved.values())
     with tarfile.open(archive) as packed:
         inside = {name.partition("/")[2] for name in packed.getnames()}
-    assert expected | {"LICENSE", "README.md"} <= inside
+    assert expected | set(moved) | {"LICENSE", "README.md"} <= inside
 
 
 def test_wheel_and_source_archive_have_every_file_of_the_library_and_no_other(
     library: Path,
 ) -> None:
-    check_contents(library, files_of_the_library())
+    guides = {page: page.replace("docs/", "everstream/guides/", 1) for page in pages()}
+    check_contents(library, files_of_the_library(), guides)
 
 
 def test_wheel_and_source_archive_have_every_file_of_the_laboratory_and_no_other(
@@ -116,6 +125,10 @@ def test_an_installed_wheel_survives_a_kill_with_exact_output(
     file, number = run(installed / "bin" / "python", "-c", where, cwd=tmp_path).split()
     assert Path(file).is_relative_to(installed)
     assert number == version("everstream") == everstream.__version__
+
+    guide = run(installed / "bin" / "everstream", "help", "protocols", cwd=tmp_path)
+    (page,) = (ROOT / "docs").rglob("protocols.md")
+    assert guide == page.read_text()
 
     shutil.copy(ROOT / "examples" / "word_count.py", tmp_path)
     shutil.copytree(ROOT / "examples" / "books", tmp_path / "books")

@@ -1,4 +1,4 @@
-"""What `everstream run` was asked for, checked and ready to be handed to a driver process."""
+"""The command `everstream run` as data: checked, and ready to pass to a driver process."""
 
 import json
 import uuid
@@ -13,18 +13,18 @@ from everstream.observability.monitoring.sampler import DEFAULT_PERIOD, Monitor
 from everstream.pipeline.options import RunOptions
 
 DEFAULT_STORES = ".everstream"
-"""Without --store, checkpoints go to a folder of the pipeline's name in here."""
+"""Without --store, checkpoints go to a folder in here with the name of the pipeline."""
 
 
 @dataclass(frozen=True)
 class RunCommand:
-    """A pipeline to run, the settings of its run, and what only the command line has."""
+    """A pipeline to run, the settings of its run, and options that only the command line has."""
 
     target: str
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """As `RunOptions.from_settings` takes them; JSON can hold them."""
+    """As `RunOptions.from_settings` takes them; all values fit into JSON."""
     command: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """All drivers of one command have the same."""
+    """An id that all drivers of one command share."""
     resumes: bool = False
     """A driver of this command had the store before."""
     load: tuple[str, ...] = ()
@@ -33,9 +33,9 @@ class RunCommand:
     monitor_file: str | None = None
     log_json: bool = False
     arguments: tuple[str, ...] = ()
-    """What an annotated function is called with, as in limit=500."""
+    """Arguments of an annotated function, as in limit=500."""
     rehearsal: Rehearsal | None = None
-    """Run the pipeline as an audit does: without its own sinks."""
+    """Run the pipeline as an audit does: with its sinks replaced."""
 
     @cached_property
     def options(self) -> RunOptions:
@@ -43,7 +43,7 @@ class RunCommand:
         return RunOptions.from_settings(self.settings)
 
     def check(self) -> None:
-        """Raise a UserError for what is wrong whatever the pipeline is."""
+        """Raise a UserError for mistakes that do not depend on the pipeline."""
         assert self.options is not None
         self.monitor()
         loads_of(self.load, self.calibrate)
@@ -78,7 +78,7 @@ class RunCommand:
         return replace(self, settings={**self.settings, **settings})
 
     def once_started(self) -> "RunCommand":
-        """What a driver that takes over is asked for: the store and all in it is its own by then."""
+        """The command for a driver that takes over: the store already belongs to this command."""
         kept = {
             name: value
             for name, value in self.settings.items()

@@ -20,14 +20,14 @@ Target = Annotated[
     str,
     typer.Argument(
         metavar="PIPELINE",
-        help="FILE.py, FILE.py:NAME or module:NAME; a pipeline, or a function with @es.annotated",
+        help="FILE.py, FILE.py:NAME or module:NAME.",
     ),
 ]
 Arguments = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[-- NAME=VALUE ...]",
-        help="For a function with @es.annotated: its arguments, as in -- limit=500000",
+        help="Arguments of an @es.annotated function.",
         show_default=False,
     ),
 ]
@@ -40,62 +40,61 @@ def run(
     target: Target,
     arguments: Arguments = None,
     yes: Annotated[
-        bool, typer.Option("--yes", help="With --fresh: do not ask before deleting.")
+        bool, typer.Option("--yes", help="With --fresh: delete without asking.")
     ] = False,
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the result here.")
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the result to this file.")
     ] = None,
     load: Annotated[
         list[str] | None,
         typer.Option(
             metavar="[SOURCE=]PATTERN",
-            help="Pace the sources: 500, wave,10s,100,1000 or another pattern of es.Load. Can be "
-            "given several times, for one source each.",
+            help="Pace sources: 500 or wave,10s,100,1000; repeatable.",
+            rich_help_panel="Load and faults",
         ),
     ] = None,
     calibrate: Annotated[
         str | None,
         typer.Option(
             metavar="RUN.json",
-            help="With --load wave: from 0.1 to 1.1 of the throughput of a run at full speed, "
-            "whose --json this is.",
+            help="Scale --load wave to the --json of a full-speed run.",
+            rich_help_panel="Load and faults",
         ),
     ] = None,
     catch_up: Annotated[
         bool,
         typer.Option(
             "--catch-up/--no-catch-up",
-            help="With --load: make up for what could not be given in time; or, as SPBench, do not.",
+            help="With --load: emit late records (default: yes)",
+            show_default=False,
+            rich_help_panel="Advanced",
         ),
     ] = True,
     monitor_file: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Where the samples of --monitor go: a .csv or a .parquet.",
-            show_default="monitor.csv",
+            help="Write samples to this .csv or .parquet.",
+            rich_help_panel="Monitoring",
         ),
     ] = None,
     log_json: Annotated[
         bool,
         typer.Option(
             "--log-json",
-            help="Write the log of the run and its operators to standard error as lines of JSON, with "
-            "pipeline, operator and shard.",
+            help="Log to standard error as lines of JSON.",
+            rich_help_panel="Monitoring",
         ),
     ] = False,
 ) -> None:
     """Run a pipeline on Spark until its sources end, Ctrl-C or --timeout.
 
-    Stopping takes a checkpoint, and the same command resumes from it. If the driver process is
-    killed, it is started again and resumes from the last checkpoint as well.
+    Ctrl-C stops the run with a checkpoint, and the same command resumes from it. If the driver
+    dies, it is restarted and resumes from the last checkpoint. With --until caught-up, run the
+    same command again, for example every hour, to process new data.
 
-    Options can also be set in everstream.toml, in the table tool.everstream of pyproject.toml, and
-    in EVERSTREAM_* environment variables; "everstream config PIPELINE" shows what applies.
-
-    With --until caught-up the run ends once everything that was there when it started has been
-    processed. Run the same command again, for example every hour, to process what is new; if there
-    is nothing new, it ends at once without starting Spark.
+    Every option can also be set in everstream.toml, pyproject.toml or an EVERSTREAM_* environment
+    variable; "everstream config" shows what applies, "everstream help configuration" explains all.
 
     Example: everstream run examples/word_count.py --every 1s --kill fold@5000
 
@@ -195,7 +194,7 @@ def say_end(outcome: str, code: int, command: RunCommand) -> None:
     from everstream.cli.runs.supervise import TIMED_OUT
 
     saved = command.options.checkpoint is not None
-    resume = "the same command goes on from " + ("here" if saved else "the last checkpoint")
+    resume = "the same command resumes from " + ("here" if saved else "the last checkpoint")
     if outcome == "finished":
         text = "[bold green]finished[/bold green]"
     elif outcome == "caught up":
@@ -204,7 +203,7 @@ def say_end(outcome: str, code: int, command: RunCommand) -> None:
         by_time = " by --timeout" if code == TIMED_OUT else ""
         text = f"[bold]stopped{by_time}[/bold]; {resume if saved else 'nothing was saved'}"
     elif outcome == "killed":
-        text = "[bold]killed[/bold]; the same command goes on from the last checkpoint"
+        text = "[bold]killed[/bold]; the same command resumes from the last checkpoint"
     else:
         return
     console.print(text, highlight=False, soft_wrap=True)

@@ -1,7 +1,8 @@
-"""The driver process of `everstream run`: loads the pipeline, runs it, tells its monitor.
+"""The driver process of `everstream run`: loads the pipeline, runs it, reports to its supervisor.
 
-Started by `supervise.py` as `python -m everstream.cli.runs.driver FD ASKS PARENT OPTIONS`. It tells its
-monitor events over FD, and is asked for things over ASKS. It never lives longer than its monitor, so that a killed command leaves nothing running.
+`supervise.py` starts it as `python -m everstream.cli.runs.driver FD ASKS PARENT OPTIONS`. It sends events
+to the supervisor over FD and receives requests over ASKS. It never outlives the supervisor, so a killed
+command leaves nothing running.
 """
 
 import ctypes
@@ -52,7 +53,7 @@ def main() -> None:
     os.set_inheritable(asks, False)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
-    # The monitor started us with these held back: nobody could have heeded them before.
+    # The supervisor started us with these blocked: there was no handler for them before.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
     telling = threading.Lock()
     with open(descriptor, "wb") as pipe:
@@ -65,13 +66,13 @@ def main() -> None:
         stop_spark()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # threads of a run that was interrupted half way must not keep us
+    os._exit(0)  # do not wait for threads of an interrupted run
 
 
 def run_and_tell(
     command: RunCommand, tell: Callable[[Message], None], asks: IO[bytes] | None = None
 ) -> None:
-    """Run to the end; whatever the end is, the last event says it."""
+    """Run to the end; the last message reports how it ended."""
     teller = Teller(tell)
     if command.log_json:
         log_as_json()
@@ -87,7 +88,7 @@ def run_and_tell(
             store=store,
             listener=teller,
             monitor=command.monitor(),
-            timeout=None,  # these three are the supervisor's
+            timeout=None,  # the supervisor handles these three
             history=False,
             ui=False,
         )
@@ -101,20 +102,20 @@ def run_and_tell(
     except EverstreamError as error:
         tell(Failed(_fault_of(error, teller.has_started), _text_of(error)))
     except Exception as error:
-        # Our own bug, or one of PySpark's many classes: the user gets all there is to see.
+        # Our own bug, or one of PySpark's many classes: show the whole traceback.
         text = "".join(traceback.format_exception(error))
         tell(Failed(Fault.RUN, f"Everstream broke; please report this:\n{text}"))
 
 
 def stop_spark() -> None:
-    """End Spark's Java process and wait for it, so that what it still has to print is seen."""
+    """End Spark's Java process and wait for it, so that its last output is shown."""
     from pyspark import SparkContext
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # it is over already; only SIGKILL is faster
+        signal.signal(number, signal.SIG_IGN)  # the run has ended; only SIGKILL would be faster
     context, gateway = SparkContext._active_spark_context, SparkContext._gateway
     if context is not None:
-        with suppress(Exception):  # Java may be gone, in as many ways as py4j has exceptions
+        with suppress(Exception):  # Java may be gone, which py4j reports with many classes
             context.stop()
     java = getattr(gateway, "proc", None)
     if java is not None:
@@ -131,7 +132,7 @@ def _fault_of(error: EverstreamError, has_started: bool) -> Fault:
         return Fault.USAGE
     if isinstance(error, SparkGone):
         return Fault.LOST
-    # Exactly this class: connectors and stores have their own, and would only fail again.
+    # Exactly this class: connectors and stores have subclasses, and a retry would fail again.
     if has_started and isinstance(error, RunFailed) and type(error.cause) is EnvironmentFault:
         return Fault.LOST
     return Fault.RUN
@@ -144,10 +145,10 @@ def _text_of(error: EverstreamError) -> str:
 
 
 def die_with(parent: int) -> None:
-    """Have this process killed when its parent ends, however that happens."""
+    """Have the kernel kill this process when its parent ends, for whatever reason."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it ended before we could ask
+        if os.getppid() != parent:  # it ended before prctl took effect
             os._exit(1)
     else:
         threading.Thread(target=_watch_parent, args=(parent,), daemon=True).start()

@@ -1,7 +1,7 @@
-"""What the monitor asks its driver for while it runs, over a pipe only the two of them hold.
+"""Requests from the supervisor to its running driver, over a private pipe.
 
-The driver answers with an event. Each ask is carried out in a thread of its own, because a checkpoint
-may take long and somebody else may want to kill a worker meanwhile.
+The driver answers with an event. Each request runs in its own thread, because a checkpoint may take long
+and a request to kill a worker must not wait for it.
 """
 
 import json
@@ -16,8 +16,8 @@ from everstream.cli.views.messages import Answered, Message
 from everstream.errors import EverstreamError, RunFailed, UserError
 from everstream.observability.ui.views import Actor
 
-NOBODY = "there is no driver just now: it starts, or has ended. Try again in a moment."
-GONE = "the driver ended before it had answered."
+NOBODY = "the driver is not running: it is starting, or has ended. Try again in a moment."
+GONE = "the driver ended before it answered."
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def read_asks(stream: IO[bytes]) -> Iterator[Ask]:
 
 
 def answering(stream: IO[bytes], actor: Actor, tell: Callable[[Message], None]) -> None:
-    """The driver's side: do what is asked for until nobody asks any more."""
+    """The driver's side: carry out requests until the pipe is closed."""
     with stream:
         for ask in read_asks(stream):
             threading.Thread(target=_answer, args=(ask, actor, tell), daemon=True).start()
@@ -51,12 +51,12 @@ def _answer(ask: Ask, actor: Actor, tell: Callable[[Message], None]) -> None:
         answer = Answered(ask.number, error.message, "failed")
     except TimeoutError as error:
         answer = Answered(ask.number, str(error), "late")
-    with suppress(OSError, ValueError):  # the pipe is closed: the run has ended meanwhile
+    with suppress(OSError, ValueError):  # the pipe is closed: the run has ended
         tell(answer)
 
 
 class Asker:
-    """The monitor's side: one driver after the other answers."""
+    """The supervisor's side: sends requests to the current driver."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -69,7 +69,7 @@ class Asker:
             self._stream = stream
 
     def detach(self) -> None:
-        """The driver has gone: who waits for it is told."""
+        """The driver has ended: fail all requests that it has not answered."""
         with self._lock:
             stream, self._stream = self._stream, None
             left, self._open = self._open, {}
@@ -95,7 +95,7 @@ class Asker:
         return asked
 
     def heard(self, answer: Answered) -> Ask | None:
-        """Pass an answer on; what was asked for, if it was done."""
+        """Complete the request with this answer; returns the request if it succeeded."""
         with self._lock:
             ask, asked = self._open.pop(answer.number, (None, None))
         if asked is None:

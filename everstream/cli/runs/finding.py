@@ -1,9 +1,9 @@
-"""Finds the pipeline a user names: `FILE.py`, `FILE.py:NAME`, `module:NAME`.
+"""Finds the pipeline that a user names: `FILE.py`, `FILE.py:NAME`, `module:NAME`.
 
-What is named is a pipeline, or a function with `@es.annotated`, which takes arguments and gives one.
-A file is loaded as a module, so what stands under `if __name__ == "__main__"` does not run. Its
-functions and classes then travel to the workers by value: no other machine has to have the file.
-Whatever goes wrong is the user's to put right and is said in one line.
+The name is that of a pipeline, or of a function with `@es.annotated`, which takes arguments and returns one.
+A file is loaded as a module, so code under `if __name__ == "__main__"` does not run. Its functions and
+classes are sent to the workers by value: other machines do not need the file. All errors are the
+user's to fix and are reported in one line.
 """
 
 import ast
@@ -30,8 +30,8 @@ from everstream.pipeline.stream import Pipeline
 class Uncached(SourceFileLoader):
     """Compiles a file as it is now, as Python does with a script.
 
-    Cached bytecode is found by the size of the file and the second in which it was saved, so a quick
-    change of the same length would go unnoticed.
+    Cached bytecode is matched by the size of the file and the second of its last change, so a quick
+    change of the same length would be missed.
     """
 
     def get_code(self, fullname: str) -> CodeType:
@@ -40,7 +40,7 @@ class Uncached(SourceFileLoader):
 
 
 def load_pipeline(target: str, arguments: Sequence[str] = ()) -> Pipeline:
-    """The pipeline that `target` names; a UserError says what to change if there is none.
+    """The pipeline that `target` names; if there is none, a UserError explains what to change.
 
     `arguments`, as in limit=500, are those of an annotated function.
     """
@@ -56,7 +56,7 @@ def load_pipeline(target: str, arguments: Sequence[str] = ()) -> Pipeline:
 
 
 def load_module(target: str) -> tuple[ModuleType, str, str | None]:
-    """The module that `target` names, what it is called there, and the name behind the colon."""
+    """The module that `target` names, its place as given, and the name after the colon."""
     place, name = _split(target)
     if place.endswith(".py") or os.sep in place:
         module = _load_file(Path(place))
@@ -72,7 +72,7 @@ def called(function: AnnotatedFunction[..., Any], arguments: Sequence[str]) -> P
 
 
 def parsed(function: AnnotatedFunction[..., Any], arguments: Sequence[str]) -> dict[str, Any]:
-    """limit=500 as {"limit": 500}; what is no Python value is text."""
+    """limit=500 as {"limit": 500}; a value that is not a Python literal is text."""
     name, known = function.program.name, inspect.signature(function.function).parameters
     example = f"-- {next(iter(known), 'limit')}=500"
     values: dict[str, Any] = {}
@@ -147,7 +147,7 @@ def _load_module(name: str) -> ModuleType:
 
 
 def _explained(error: BaseException, where: str) -> BaseException:
-    """One line that says where the user's program broke; interrupts pass as they are."""
+    """An error that names the failing line of the user's program; interrupts are unchanged."""
     if isinstance(error, KeyboardInterrupt | AnnotationError):
         return error
     if isinstance(error, UserError):
@@ -160,7 +160,7 @@ def _explained(error: BaseException, where: str) -> BaseException:
 
 
 def _line_of(error: BaseException, where: str) -> str:
-    """The innermost line of the user's own file that was running."""
+    """The innermost line of the user's file that was running."""
     lines = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.name]
     own = [frame for frame in lines if frame.filename == where]
     return f"{where}, line {own[-1].lineno}" if own else where
@@ -175,7 +175,7 @@ def _choose(
         if isinstance(value, Pipeline | AnnotatedFunction)
     }
     if name is not None:
-        named = getattr(module, name, None)  # a module may make what it is asked for
+        named = getattr(module, name, None)  # a module may create it on access
         if isinstance(named, Pipeline | AnnotatedFunction):
             return named
         if hasattr(module, name):

@@ -5,26 +5,22 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Concatenate, Final, ParamSpec
+from typing import Annotated, Any, Concatenate, ParamSpec
 
 import typer
+from typer.models import OptionInfo
 
 from everstream.core.registry import PROTOCOLS
 from everstream.engine.settings.configuration import Configured, configuration, parsed
-from everstream.pipeline.options import SETTINGS, Setting
+from everstream.pipeline.options import PANELS, SETTINGS, Setting
 
 P = ParamSpec("P")
 Given = Mapping[str, Any]
 """Setting -> what its flag was given, not yet parsed."""
-MORE_HELP: Final = {
-    "checkpoint": "; ".join(f"{one.name}: {one.says}" for one in PROTOCOLS.values()),
-    "fresh": "Asks first.",
-}
-"""What the command line adds to the help of an option."""
 
 
 def flag(name: str, help: str = "", default: str = "") -> Any:
-    """What typer is to know of the flag of this setting; help and default: another one than of a run."""
+    """The flag of this setting, for typer. `help` and `default` replace those of a run."""
     setting = SETTINGS[name]
     text, word = setting.text, setting.flag
     if text.switch and not setting.for_one_run:
@@ -34,32 +30,40 @@ def flag(name: str, help: str = "", default: str = "") -> Any:
     return typer.Option(
         word,
         metavar=(f"[{metavar}]" if text.optional else metavar) or None,
-        help=help or _help(setting),
-        show_default=default or _default(setting),
-        rich_help_panel=setting.group.capitalize() or None,
+        help=_with_default(help or _brief(setting), default or _default(setting)),
+        show_default=False,
+        rich_help_panel=setting.panel or None,
         autocompletion=(lambda: list(words)) if words else None,
     )
 
 
 def store_key_flag() -> Any:
-    """The flag of commands that read a store: the environment may name the file, too."""
+    """The flag of commands that read a store. The environment can name the file as well."""
     setting = SETTINGS["store_key"]
     return typer.Option(
-        setting.flag, metavar=setting.text.metavar, envvar=setting.variable, help=setting.help
+        setting.flag,
+        metavar=setting.text.metavar,
+        envvar=setting.variable,
+        help=setting.brief,
+        rich_help_panel="Advanced",
     )
 
 
-def _help(setting: Setting) -> str:
-    parts = [setting.help, MORE_HELP.get(setting.name, "")]
-    if setting.text.many:
-        parts.append("Can be given several times.")
-    return " ".join(part for part in parts if part)
+def _brief(setting: Setting) -> str:
+    if setting.name == "checkpoint":
+        return f"Checkpoint protocol: {', '.join(PROTOCOLS)}."
+    return setting.brief
 
 
-def _default(setting: Setting) -> str | bool:
-    """The default in words; False, which shows none, where it goes without saying."""
+def _default(setting: Setting) -> str:
+    """The default in words; empty if it is obvious."""
     default = setting.default.rpartition("`everstream run`: ")[2]
-    return default if default not in ("none", "no", "off") else False
+    return default if default not in ("none", "no", "off") else ""
+
+
+def _with_default(help: str, default: str) -> str:
+    """On the line of the help, where typer would begin a new one."""
+    return f"{help} (default: {default})" if default else help
 
 
 def with_flags(
@@ -69,13 +73,13 @@ def with_flags(
     own = list(inspect.signature(command).parameters.values())[1:]
     added = [
         inspect.Parameter(
-            setting.name,
+            name,
             inspect.Parameter.KEYWORD_ONLY,
             default=None,
-            annotation=Annotated[_kind(setting), flag(setting.name)],
+            annotation=Annotated[_kind(SETTINGS[name]), flag(name)],
         )
-        for setting in SETTINGS.values()
-        if setting.flag
+        for panel in PANELS.values()
+        for name in panel
     ]
     names = [parameter.name for parameter in added]
 
@@ -88,10 +92,22 @@ def with_flags(
             **kwargs,
         )
 
-    parameters = [*own, *added]
+    arguments = [one for one in own if _panel(one) is None]
+    options = [*added, *(one for one in own if _panel(one) is not None)]
+    options.sort(key=lambda one: list(PANELS).index(_panel(one) or ""))  # sort is stable
+    parameters = [
+        *arguments,
+        *(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in options),
+    ]
     called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     called.__annotations__ = {one.name: one.annotation for one in parameters}
     return called
+
+
+def _panel(parameter: inspect.Parameter) -> str | None:
+    """The panel of `--help` that shows this option; None for an argument."""
+    (how,) = parameter.annotation.__metadata__
+    return (how.rich_help_panel or "") if isinstance(how, OptionInfo) else None
 
 
 def _kind(setting: Setting) -> Any:
@@ -101,7 +117,7 @@ def _kind(setting: Setting) -> Any:
 
 
 def in_words(given: Given) -> dict[str, Any]:
-    """The settings that flags gave, parsed; a UserError names the flag."""
+    """The settings that were given as flags, parsed; a UserError names the flag."""
     return {
         name: parsed(SETTINGS[name], value, f"{SETTINGS[name].flag} {_written(value)}")
         for name, value in given.items()
@@ -114,7 +130,7 @@ def _written(value: object) -> str:
 
 
 def configured_for(target: str | None, names: Iterable[str] = SETTINGS) -> dict[str, Configured]:
-    """What the file and the environment say of these settings, for the program of a command."""
+    """The values of these settings in the file and the environment, for a command's program."""
     place = target or ""
     file = Path(place if place.endswith(".py") else place.rpartition(":")[0])
     folder = file.absolute().parent if file.suffix == ".py" else Path.cwd()
@@ -123,6 +139,6 @@ def configured_for(target: str | None, names: Iterable[str] = SETTINGS) -> dict[
 
 
 def settings_for(target: str, given: Given, names: Iterable[str] = SETTINGS) -> dict[str, Any]:
-    """All settings of a command: those of its flags before those of the environment and the file."""
+    """All settings of a command. A flag overrides the environment and the file."""
     configured = configured_for(target, names)
     return {**{name: one.value for name, one in configured.items()}, **in_words(given)}

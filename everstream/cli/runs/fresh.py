@@ -1,4 +1,4 @@
-"""`--fresh` deletes what earlier runs have shown to the world: say what that is, and ask."""
+"""`--fresh` deletes the published output of earlier runs: list it, and ask first."""
 
 import sys
 
@@ -16,7 +16,7 @@ from everstream.state.store import CheckpointStore
 
 
 def would_be_deleted(command: RunCommand) -> list[str]:
-    """What a run with --fresh deletes, one line per place; nothing if it is the first."""
+    """What a run with --fresh deletes, one line per place; empty for the first run."""
     graph = make_plan(
         load_pipeline(command.target, command.arguments), command.options.resources.workers or 1
     ).graph
@@ -36,7 +36,7 @@ def would_be_deleted(command: RunCommand) -> list[str]:
 
 
 def _stays(command: RunCommand) -> list[str]:
-    """What is kept until somebody deletes it."""
+    """The savepoints, which --fresh keeps."""
     url = store_url(command.store_of(load_pipeline(command.target, command.arguments).name))
     assert url is not None
     kept = savepoints_in(CheckpointStore.at(url, StoreKey.given(command.options.store_key)))
@@ -45,7 +45,7 @@ def _stays(command: RunCommand) -> list[str]:
 
 
 def agreed(command: RunCommand, yes: bool) -> bool:
-    """Whether what --fresh deletes may go; a UserError where nobody is there to be asked."""
+    """Whether the user agrees to the deletion; a UserError if there is no terminal to ask."""
     found = would_be_deleted(command)
     if not found:
         return True

@@ -1,6 +1,6 @@
-"""The supervisor: starts the driver process, starts it again if it dies, and knows how it ended.
+"""The supervisor: starts the driver process, restarts it if it dies, and determines the outcome.
 
-The driver has its own session, so Ctrl-C reaches only the supervisor. The first one asks the
+The driver has its own session, so Ctrl-C reaches only the supervisor. The first Ctrl-C asks the
 driver to stop with a checkpoint, the second kills it. A driver that ends by a signal, or without
 an error message, is replaced: the next one resumes from the store.
 """
@@ -40,7 +40,7 @@ LOOK_EVERY_S = 0.1
 
 
 class Supervisor:
-    """Runs one command to its end; `outcome` and `story` tell what became of it."""
+    """Runs one command to its end; `outcome` and `log` describe how it went."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Supervisor:
         show: Callable[[Message], None],
         passing: Callable[[str], None] | None = None,
     ) -> None:
-        """`passing` gets the lines that the driver prints; without it they go where ours go."""
+        """`passing` gets the lines that the driver prints; without it the driver inherits our output."""
         self.log = SupervisorLog()
         self.outcome = "failed"
         self._command = command
@@ -68,11 +68,11 @@ class Supervisor:
         return self._timed_out
 
     def pass_to(self, passing: Callable[[str], None]) -> None:
-        """From the next driver on, lines that the driver prints go here."""
+        """Pass the lines that the next drivers print to this function."""
         self._passing = passing
 
     def ask(self, action: str, wishes: Mapping[str, Any]) -> Future[str]:
-        """Have the driver do something; what it says. From any thread."""
+        """Send a request to the driver; the future has its answer. From any thread."""
         return self._asker.ask(action, wishes)
 
     def stop(self) -> None:
@@ -99,7 +99,7 @@ class Supervisor:
                 self._tell(DriverLost(died, lost, limit))
 
     def _run_driver(self) -> str | None:
-        """Run one driver; how it died, or None if it ended as it should."""
+        """Run one driver; returns how it died, or None if it ended normally."""
         messages: SimpleQueue[Message | None] = SimpleQueue()
         child, pipe = self._start()
         reader = threading.Thread(target=_read_all, args=(pipe, messages), daemon=True)
@@ -154,7 +154,7 @@ class Supervisor:
         return child, open(read_end, "rb")
 
     def _tell(self, event: RunEvent) -> None:
-        """An event that only the supervisor knows of."""
+        """Handle an event that only the supervisor knows of."""
         self._hear(Told(sent(event), time.monotonic()))
 
     def _hear(self, message: Message) -> None:
@@ -167,7 +167,7 @@ class Supervisor:
             case Told(event=Killing(kill=kill)):
                 kills = self._command.kills
                 given = next((k for k in kills if str(Kill.parse(k)) == kill), None)
-                if given is not None:  # or a page has asked for it
+                if given is not None:  # otherwise it was requested on the page
                     self._command = self._command.without_kill(given)
             case Answered():
                 done = self._asker.heard(message)
@@ -177,7 +177,7 @@ class Supervisor:
         self._show(message)
 
     def _look_after(self, child: "subprocess.Popen[str]") -> None:
-        """Pass on what the user and the clock want."""
+        """Pass on stop requests of the user, and the end of --timeout."""
         if self._stop_asked > 1 and not self._killed:
             self._killed = True
             with suppress(ProcessLookupError):
@@ -199,7 +199,7 @@ class Supervisor:
             child.send_signal(signal.SIGTERM)
 
     def _wait(self, child: "subprocess.Popen[str]") -> int:
-        """The driver has closed its pipe and is ending, or about to: a user may still be waiting."""
+        """Wait for a driver that has closed its pipe; the user can still kill it."""
         while True:
             try:
                 return child.wait(timeout=LOOK_EVERY_S)
@@ -222,12 +222,12 @@ class Supervisor:
     @contextmanager
     def _heeding_signals(self) -> Iterator[None]:
         def stop(number: int, frame: FrameType | None) -> None:
-            # Only Ctrl-C insists: a service manager may well send SIGTERM twice.
+            # Only a second Ctrl-C kills: a service manager may send SIGTERM twice.
             if number == signal.SIGINT or not self._stop_asked:
                 self._stop_asked += 1
 
         heeded = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup sees to that
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
             heeded.append(signal.SIGHUP)
         before = {number: signal.signal(number, stop) for number in heeded}
         try:

@@ -1,7 +1,7 @@
-"""What has happened in a run so far, over all its drivers, put together from their messages.
+"""The history of a run over all its drivers, assembled from their messages.
 
-A driver that is killed loses its memory; the supervisor keeps what it heard. The death of a driver gets the
-same kind of recovery report as the death of a worker.
+A killed driver loses its memory; the supervisor keeps its messages. The death of a driver gets the same
+kind of recovery report as the death of a worker.
 """
 
 from typing import Any
@@ -38,12 +38,12 @@ class SupervisorLog:
         """When the status was sent."""
         self._drivers = RecoveryBook()
         self._workers: list[RecoveryReport] = []
-        """Of the present driver; those of drivers before it are in `_earlier`."""
+        """Those of the current driver; `_earlier` has those of earlier drivers."""
         self._earlier: list[RecoveryReport] = []
         self._restored: RunStatus | None = None
         self._shown_once: tuple[str, ...] = ()
         self._killed_s: float | None = None
-        """When the driver was killed on purpose; otherwise only its end is known."""
+        """When the driver was killed on purpose; None if only its end is known."""
         self._restoring = False
 
     def hear(self, message: Message) -> None:
@@ -97,7 +97,7 @@ class SupervisorLog:
 
     @property
     def driver_recoveries(self) -> list[RecoveryReport]:
-        """Those of drivers alone."""
+        """The recoveries of drivers only."""
         return self._drivers.reports
 
     @property
@@ -106,7 +106,7 @@ class SupervisorLog:
         return sorted(reports, key=lambda report: report.detected_s)
 
     def to_json(self, outcome: str, exit_code: int) -> dict[str, Any]:
-        """The result of the whole command, whatever became of it."""
+        """The result of the whole command, for every outcome."""
         result: dict[str, Any] = {"pipeline": self.pipeline, "store": self.store}
         if isinstance(self.end, Finished):
             result.update(self.end.result)

@@ -1,4 +1,4 @@
-"""`everstream run --load`: a pattern of load around the sources of any pipeline, in one line."""
+"""`everstream run --load`: paces the sources of any pipeline with a load pattern."""
 
 import difflib
 from typing import Any
@@ -39,7 +39,7 @@ def loads_of(texts: tuple[str, ...], calibrate: str | None) -> dict[str, Load]:
 
 
 def put_under_load(pipeline: Pipeline, loads: dict[str, Load], catch_up: bool) -> None:
-    """Pace the sources of this pipeline; one that is paced already gets this load instead."""
+    """Pace the sources of this pipeline; replaces the pace of one that already has one."""
     nodes = {node.name: node for node in pipeline.graph.of_kind(Kind.SOURCE)}
     for name in loads.keys() - nodes.keys() - {ALL}:
         near = difflib.get_close_matches(name, nodes, 1)

@@ -1,1 +1,1 @@
-"""Commands about a store: its checkpoints and savepoints, whether a program fits, changes while it runs."""
+"""Commands on a store: its checkpoints and savepoints, compatibility checks, changes to a live run."""

@@ -1,7 +1,7 @@
-"""`everstream check`: would this pipeline, as it is written now, go on from that store?
+"""`everstream check`: can this pipeline, as it is written now, resume from that store?
 
-Needs no Spark and only reads, so it can be asked before a new version is rolled out, and while
-the old one still runs.
+Needs no Spark and only reads, so you can run it before you roll out a new version, while the old one
+still runs.
 """
 
 from typing import Annotated
@@ -32,18 +32,17 @@ def check(
     drop_state: Annotated[list[str] | None, flag("drop_state")] = None,
     store_key: StoreKeyFile = None,
 ) -> None:
-    """Compare a pipeline with the checkpoint in a store: what goes on, and what would be refused.
+    """Check whether a pipeline can resume from the checkpoint in a store.
 
-    State is found by the operator's name, and belongs to what stood there: its class, its key,
-    its window, its aggregates, its `es.Keyed` fields, a source's folder or table. If a run would
-    lose state, or give it to another operator, it is refused; this says so beforehand, and what
-    to do. If numbers of shards have changed, all state is read, to see whether each new shard can
-    have its share of it; numbers that were asked for with `everstream scale` count as they do for a
-    run. Starts no Spark and changes nothing.
+    State is found by the operator's name. It fits if the operator still has the same class, key,
+    window, aggregates, `es.Keyed` fields and, for a source, folder or table. A run that would lose
+    state, or give it to another operator, is refused; this command tells you beforehand, and what
+    to do. If numbers of shards have changed (also by `everstream scale`), all state is read to
+    check that it can be redistributed. Does not start Spark and changes nothing.
 
     Example: everstream check app.py --store .everstream/word-count --renamed count=total
 
-    Exit codes: 0 a run would go on; 1 it would be refused; 2 wrong usage, or the pipeline or the
+    Exit codes: 0 a run would resume; 1 it would be refused; 2 wrong usage, or the pipeline or the
     store cannot be read.
     """
     given = {"store": store, "renamed": renamed, "drop_state": drop_state, "store_key": store_key}
@@ -58,7 +57,7 @@ def check(
 
 
 def compared(command: RunCommand) -> bool:
-    """Say what becomes of each operator's state; whether a run would go on."""
+    """Print the fate of each operator's state; returns whether a run would resume."""
     from everstream.cli.runs.finding import load_pipeline
     from everstream.core.checkpointing.manifest import EpochManifest
     from everstream.core.plan import make_plan
@@ -78,12 +77,12 @@ def compared(command: RunCommand) -> bool:
     found = [EpochManifest.from_json(entry.body) for entry in opened.manifests()]
     console = Console()
     if not found:
-        console.print(f"No checkpoint in {where} yet: a run begins with nothing.", markup=False)
+        console.print(f"No checkpoint in {where} yet: a run starts with empty state.", markup=False)
         return True
     try:
         check_names(plan.graph)
         requests = [sentence(request) for request in earlier_requests(plan, opened)]
-        plan = as_wanted(plan, opened, found[0], None)  # with what was asked for by `scale`
+        plan = as_wanted(plan, opened, found[0], None)  # with the requests of `scale`
         begins = going_on(found, plan, found[0].log, overrides)
         if begins.unwritten:
             check_shares(begins.manifests[0], plan, lambda refs: [opened.get(ref) for ref in refs])
@@ -95,7 +94,7 @@ def compared(command: RunCommand) -> bool:
     console.print(_table(fates(found[0], plan, overrides), found[0].epoch))
     for note in (*requests, *begins.notes):
         console.print(note, markup=False, highlight=False, soft_wrap=True)
-    end = "it has finished: there is nothing left to do" if found[0].final else "a run goes on"
+    end = "it has finished: there is nothing left to do" if found[0].final else "a run resumes"
     console.print(f"Fits: {end} from epoch {found[0].epoch}.", markup=False, highlight=False)
     return True
 

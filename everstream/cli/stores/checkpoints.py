@@ -1,7 +1,7 @@
-"""`everstream checkpoints`, `state` and `rewind`: look into a store, and go back in it.
+"""`everstream checkpoints`, `state` and `rewind`: inspect a store, and roll it back.
 
-They need neither Spark nor the pipeline's program, and the first two only read, so they can be
-used while the pipeline runs.
+They need neither Spark nor the pipeline's program. The first two only read, so you can use them while
+the pipeline runs.
 """
 
 import json
@@ -46,26 +46,26 @@ def register(app: typer.Typer) -> None:
 def checkpoints(
     store: StoreArgument,
     shards: Annotated[
-        bool, typer.Option("--shards", help="Show every shard of every checkpoint, too.")
+        bool, typer.Option("--shards", help="Also show every shard of every checkpoint.")
     ] = False,
     verify: Annotated[
         bool,
-        typer.Option("--verify", help="Read all that the checkpoints name and compare checksums."),
+        typer.Option("--verify", help="Read every object of the checkpoints, compare checksums."),
     ] = False,
     repair: Annotated[
         bool,
         typer.Option(
-            "--repair", help="Verify, and write what is damaged anew where its copy is whole."
+            "--repair", help="Verify, and replace damaged objects by their intact copies."
         ),
     ] = False,
     as_json: JsonFlag = False,
     store_key: StoreKeyFile = None,
 ) -> None:
-    """List the checkpoints in a store: when, how big, how long, complete or not and why.
+    """List the checkpoints in a store with time, size, duration and whether they are complete.
 
-    "size" is what the checkpoint added to the store, "restores" what going back to it reads.
-    The next run goes on from the current one. Only reads, unless told to repair; safe while the
-    pipeline runs. Each object is there twice: a checkpoint with one damaged copy is still whole.
+    "size" is how much the checkpoint added to the store, "restores" how much a restore reads. The
+    next run resumes from the current one. Only reads, except with --repair; safe while the
+    pipeline runs. Each object has two copies: a checkpoint with one damaged copy is still complete.
 
     Example: everstream checkpoints .everstream/word-count --verify
 
@@ -83,7 +83,7 @@ def checkpoints(
             healed = heal(opened) if repair else []
             overview = look(opened, verify=verify)
     for text in healed:
-        typer.echo(f"healed from its copy: {text}", err=True)
+        typer.echo(f"repaired from its copy: {text}", err=True)
     if as_json:
         typer.echo(json.dumps(overview.to_json(), indent=2))
         return
@@ -92,24 +92,26 @@ def checkpoints(
 
 def state(
     store: StoreArgument,
-    operator: Annotated[str, typer.Option("--operator", help="Whose state to show.")],
+    operator: Annotated[
+        str, typer.Option("--operator", metavar="NAME", help="Operator whose state to show.")
+    ],
     epoch: Annotated[
-        int | None, typer.Option(min=0, help="Of which checkpoint; default: the current one.")
+        int | None, typer.Option(min=0, help="Epoch of the checkpoint; default: the current one.")
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option(min=1, help=f"At most so many rows; default {SHOWN_ROWS}, in files all."),
+        typer.Option(min=1, help=f"Most rows to show; default: {SHOWN_ROWS}, in files all."),
     ] = None,
     as_json: JsonFlag = False,
     csv: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", help="Write the rows here as CSV.")
+        Path | None, typer.Option("--csv", metavar="FILE", help="Write the rows to this CSV file.")
     ] = None,
     store_key: StoreKeyFile = None,
 ) -> None:
-    """Show an operator's state in a checkpoint as a table, over all its shards.
+    """Show the state of an operator in a checkpoint, over all its shards.
 
-    A source shows its offsets, a sink the transactions it had prepared and not yet committed.
-    Only reads; safe while the pipeline runs. Values of classes of your own are unpickled: run
+    A source shows its offsets, a sink the transactions that it prepared and did not commit yet.
+    Only reads; safe while the pipeline runs. Values of your own classes are unpickled: run
     this where they can be imported, and only on stores you trust.
 
     Example: everstream state .everstream/word-count --operator fold --limit 10
@@ -154,20 +156,18 @@ def rewind(
     store: StoreArgument,
     to: Annotated[
         str,
-        typer.Option(
-            "--to", metavar="EPOCH|NAME", help="The epoch or the savepoint to go back to."
-        ),
+        typer.Option("--to", metavar="EPOCH|NAME", help="The epoch or savepoint to roll back to."),
     ],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     store_key: StoreKeyFile = None,
 ) -> None:
-    """Make an older checkpoint, or a savepoint, the current one: the next run goes on from there.
+    """Roll back to an older checkpoint or a savepoint: the next run resumes from it.
 
-    Later checkpoints are given up. At the next run exactly-once sinks take back what they had
-    shown since; other sinks get those records again. Until that run begins you can undo it: rewind
-    to the later epoch. A Kafka topic takes no message back, so the rewind is refused if an
-    exactly-once Kafka sink has sent any since. A run that is still going on is fenced off and ends:
-    stop it first.
+    Later checkpoints are discarded. When the next run starts, exactly-once sinks remove the output
+    that they committed since; other sinks receive those records again. Until that run starts you
+    can undo the rewind: rewind to the later epoch. Messages in a Kafka topic cannot be removed, so
+    the rewind is refused if an exactly-once Kafka sink has sent any since. A run that is still
+    active is fenced and ends: stop it first.
 
     Example: everstream rewind .everstream/word-count --to 12
 
@@ -184,7 +184,7 @@ def rewind(
     from everstream.state.manifest_append import pause
 
     def say_and_wait(trouble: Exception) -> None:
-        typer.echo(f"It is not known yet whether that went through: {trouble}", err=True)
+        typer.echo(f"It is not known yet whether the write succeeded: {trouble}", err=True)
         pause(trouble)
 
     with errors_in_one_line():
@@ -196,9 +196,9 @@ def rewind(
             target, current = check_rewind_to_savepoint(opened, to)
         if not yes:
             typer.confirm(
-                f"Go back from epoch {current.epoch} to epoch {target.epoch} of pipeline "
-                f"'{target.pipeline}' (written {_when(target.written_at)})? What came after it is "
-                "given up when the next run begins, and a run that is still going on is ended.",
+                f"Roll back from epoch {current.epoch} to epoch {target.epoch} of pipeline "
+                f"'{target.pipeline}' (written {_when(target.written_at)})? Everything after it is "
+                "discarded when the next run starts, and a run that is still active ends.",
                 abort=True,
             )
         owner = f"everstream rewind pid {os.getpid()} on {socket.gethostname()}"
@@ -207,7 +207,7 @@ def rewind(
         else:
             rewind_to_savepoint(opened, to, owner=owner, now=time.time(), wait=say_and_wait)
     typer.echo(
-        f"Epoch {target.epoch} is the current one. The next run with this store goes on from it."
+        f"Epoch {target.epoch} is the current one. The next run with this store resumes from it."
     )
 
 
@@ -228,7 +228,7 @@ def _show(overview: "Overview", shards: bool) -> None:
             console.print(f"{whose}: {problem}", highlight=False, markup=False, soft_wrap=True)
     for text in dict.fromkeys(weakness for row in rows for weakness in row.weaknesses):
         console.print(
-            f"one of two copies is damaged: {text}; say --repair to write it anew",
+            f"one of two copies is damaged: {text}; --repair replaces it",
             highlight=False,
             markup=False,
             soft_wrap=True,
@@ -290,7 +290,7 @@ def _when(written_at: float | None) -> str:
 
 
 def in_words(size_bytes: int) -> str:
-    """A size as people say it."""
+    """A size in a readable unit."""
     size, unit = float(size_bytes), "B"
     for larger in ("kB", "MB", "GB", "TB"):
         if size < 1000:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from everstream.state.savepoints import Savepoint
 
 savepoint = typer.Typer(
-    help="Checkpoints with a name, kept until they are deleted: take, list, move and delete them.",
+    help="Take, list, move and delete savepoints: named checkpoints, kept until you delete them.",
     no_args_is_help=True,
 )
 
@@ -30,11 +30,11 @@ Place = Annotated[str, typer.Argument(metavar="STORE@NAME", help="Which savepoin
 
 @savepoint.command()
 def take(store: StoreArgument, name: Name, store_key: StoreKeyFile = None) -> None:
-    """Keep the newest checkpoint of a store under a name. A run may be going on there.
+    """Copy the newest checkpoint of a store and keep it under a name; works during a run.
 
-    It is copied, so whatever happens to the store's checkpoints, --fresh included, it stays. A later
-    run goes back to it with 'everstream rewind STORE --to NAME', or begins with it elsewhere, with
-    output of its own: 'everstream run app.py --store OTHER --start-from STORE@NAME'.
+    The copy survives everything that happens to the checkpoints of the store, including --fresh. To
+    roll back to it, use 'everstream rewind STORE --to NAME'. To start another run from it, with
+    separate output, use 'everstream run app.py --store OTHER --start-from STORE@NAME'.
 
     Example: everstream savepoint take .everstream/word-count before-upgrade
     """
@@ -48,7 +48,7 @@ def take(store: StoreArgument, name: Name, store_key: StoreKeyFile = None) -> No
 
 @savepoint.command("list")
 def list_all(store: StoreArgument, store_key: StoreKeyFile = None) -> None:
-    """Show the savepoints of a store.
+    """List the savepoints of a store.
 
     Example: everstream savepoint list .everstream/word-count
     """
@@ -74,7 +74,7 @@ def list_all(store: StoreArgument, store_key: StoreKeyFile = None) -> None:
 
 @savepoint.command()
 def delete(store: StoreArgument, name: Name, store_key: StoreKeyFile = None) -> None:
-    """Delete a savepoint. Runs that began with it are not touched: they have copies of their own.
+    """Delete a savepoint; runs that started from it have their own copy.
 
     Example: everstream savepoint delete .everstream/word-count before-upgrade
     """
@@ -89,13 +89,13 @@ def delete(store: StoreArgument, name: Name, store_key: StoreKeyFile = None) -> 
 @savepoint.command()
 def export(
     place: Place,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A tar archive, to be made.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Tar archive to create.")],
     store_key: StoreKeyFile = None,
 ) -> None:
-    """Write a savepoint into one file, to be carried elsewhere.
+    """Export a savepoint to one file, to move it elsewhere.
 
-    The file holds the state as it is: whoever can read it can read all that the pipeline knows, and
-    whoever can change it can run code where it is restored. Keep it like the store.
+    Protect the file like the store. It contains the state in plain form: anyone who can read it can
+    read all data in it, and anyone who can change it can run code where it is restored.
 
     Example: everstream savepoint export .everstream/word-count@before-upgrade upgrade.tar
     """
@@ -116,16 +116,16 @@ def export(
 
 @savepoint.command("import")
 def import_file(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What export has written.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File that export wrote.")],
     store: Annotated[
-        str, typer.Argument(metavar="STORE", help="Folder or fsspec URL; made if it is not there.")
+        str, typer.Argument(metavar="STORE", help="Folder or fsspec URL; created if missing.")
     ],
     name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Another name than the one it had.")
+        str | None, typer.Option(metavar="NAME", help="New name; default: the one it had.")
     ] = None,
     store_key: StoreKeyFile = None,
 ) -> None:
-    """Put an exported savepoint into a store, where runs can begin with it.
+    """Import an exported savepoint into a store, so that runs can start from it.
 
     Example: everstream savepoint import upgrade.tar stores/archive
 
@@ -143,7 +143,7 @@ def import_file(
 
 
 class _shown:
-    """A bar for what may take long, on a terminal."""
+    """A progress bar, on a terminal."""
 
     def __init__(self, what: str, kept: "Savepoint | None") -> None:
         self._bar = Progress(console=Console(stderr=True), transient=True)

@@ -1,4 +1,4 @@
-"""`everstream scale`: see how many shards each operator has, and change that while a pipeline runs."""
+"""`everstream scale`: show the shards of each operator, and change them while a pipeline runs."""
 
 import json
 import time
@@ -26,27 +26,30 @@ def scale(
         list[str] | None,
         typer.Argument(
             metavar="OPERATOR=SHARDS",
-            help="count=4; without any, what there is is shown.",
+            help="New number of shards, as in count=4; without any: show the current ones.",
         ),
     ] = None,
     wait: Annotated[
         float,
-        typer.Option(metavar="SECONDS", help="How long to wait until the run has done it; 0: not."),
+        typer.Option(
+            metavar="SECONDS", help="How long to wait until the run has rescaled; 0: do not wait."
+        ),
     ] = 10.0,
     as_json: JsonFlag = False,
     store_key: StoreKeyFile = None,
 ) -> None:
-    """Give operators of a pipeline other numbers of shards, while it runs or before its next run.
+    """Change the number of shards of operators, while the pipeline runs or before its next run.
 
-    The wish is recorded in the store, where a run finds it within a second. It lets all records that are
-    on their way arrive, takes a checkpoint, and goes on with the new shards in the same processes. State,
-    offsets and output go over exactly; operators that do not say how many shards they have follow those
-    before them. A program that is changed to say another number later counts again.
+    The request is recorded in the store, where a run finds it within a second. The run quiesces,
+    takes a checkpoint and resumes with the new shards in the same processes. State, offsets and
+    output are redistributed exactly. Operators without a shard count of their own follow the
+    operators before them. If you later change the number in the program, the program's number
+    applies again.
 
     Example: everstream scale .everstream/word-count fold=4
 
-    Exit codes: 0 done, or recorded for the next run; 1 the store cannot be used, or the run has not done
-    it in time; 2 wrong usage, or no such store or operator.
+    Exit codes: 0 done, or recorded for the next run; 1 the store cannot be used; 2 wrong usage, or
+    no such store or operator.
     """
     from everstream.core.checkpointing.manifest import EpochManifest
     from everstream.inspection import open_store
@@ -57,7 +60,7 @@ def scale(
         found = [EpochManifest.from_json(entry.body) for entry in opened.manifests()]
         if not found:
             raise UserError(
-                f"there is no checkpoint in {store} yet: say shards=... in the program."
+                f"there is no checkpoint in {store} yet: set shards=... in the program."
             )
         wanted = _parsed(shards or [], found[0].shard_counts)
         before = read_settings(opened.blobs).shards
@@ -88,7 +91,7 @@ def scale(
         Console().print(table)
         if not done:
             typer.echo(
-                f"Recorded. No run has done it within {wait:g} s: it counts for the next one."
+                f"Recorded. No run has applied it within {wait:g} s: it applies to the next one."
             )
 
 

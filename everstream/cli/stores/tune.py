@@ -1,4 +1,4 @@
-"""`everstream tune`: look at what can be changed in a running pipeline, and change it."""
+"""`everstream tune`: show and change the settings of a running pipeline."""
 
 import json
 from typing import Annotated
@@ -24,26 +24,26 @@ def tune(
         list[str] | None,
         typer.Argument(
             metavar="[OPERATOR.]NAME=VALUE",
-            help="frequency=500, pattern=wave,10s,100,1000, batch=10, interval=50ms; without any, "
-            "what can be set is shown.",
+            help="frequency=500, pattern=wave,10s,100,1000, batch=10 or interval=50ms; without any: "
+            "show the current settings.",
         ),
     ] = None,
     reset: Annotated[
         bool,
-        typer.Option("--reset", help="First go back to the settings in the program."),
+        typer.Option("--reset", help="First restore the settings in the program."),
     ] = False,
     as_json: JsonFlag = False,
     store_key: StoreKeyFile = None,
 ) -> None:
-    """Change load and batches of a pipeline while it runs; it goes on with them after a restart.
+    """Change load and batches of a pipeline while it runs; changes survive a restart.
 
-    A name alone is for every operator that has such a setting, OPERATOR.NAME for one. The change is
-    recorded in the store, where the run finds it within a second; whoever may write into the store
-    may tune. Without a run it counts from the next one on.
+    A name alone applies to every operator with such a setting, OPERATOR.NAME to one operator. The
+    change is recorded in the store, where the run finds it within a second. Anyone who can write to
+    the store can tune the run. If no run is active, the change applies from the next one on.
 
     Example: everstream tune .everstream/word-count frequency=500 batch=10
 
-    Exit codes: 0 set, or shown; 1 the store cannot be used; 2 wrong usage, or no such store,
+    Exit codes: 0 changed, or shown; 1 the store cannot be used; 2 wrong usage, or no such store,
     operator or setting.
     """
     from everstream.inspection import open_store

@@ -1,1 +1,1 @@
-"""What commands show: the terminal, the summary, the page."""
+"""The output of commands: terminal view, summary and page."""

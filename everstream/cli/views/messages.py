@@ -1,7 +1,7 @@
-"""What the driver process sends to its supervisor, over a pipe only the two of them hold.
+"""Messages from the driver process to its supervisor, over a private pipe.
 
 The driver runs the pipeline and sends its events; the supervisor shows them and outlives the driver.
-Messages are pickled one after the other: each end is our own program, started by the other.
+Messages are pickled one after the other, which is safe because both ends are Everstream itself.
 """
 
 import pickle
@@ -17,7 +17,7 @@ from everstream.events import RunEvent, RunStarted
 
 @dataclass(frozen=True)
 class Opened:
-    """The pipeline was found; this is what will run and where its checkpoints are."""
+    """The pipeline was found: what will run, and where its checkpoints are."""
 
     pipeline: str
     store: str
@@ -30,12 +30,12 @@ class Told:
 
     event: RunEvent
     at_s: float
-    """When, on the monotonic clock that the processes of a machine share."""
+    """On the monotonic clock, which the processes of a machine share."""
 
 
 @dataclass(frozen=True)
 class Answered:
-    """What became of a request of the supervisor."""
+    """The answer to a request of the supervisor."""
 
     number: int
     text: str
@@ -45,22 +45,22 @@ class Answered:
 
 @dataclass(frozen=True)
 class Finished:
-    """The run ended in good order: `result` is what `RunResult.to_json` gives."""
+    """The run ended without a failure. `result` is that of `RunResult.to_json`."""
 
     result: dict[str, Any]
 
 
 class Fault(Enum):
-    """Who must act after a failure."""
+    """Who has to act after a failure."""
 
     USAGE = "usage"
-    """The user: what was asked for cannot be run."""
+    """The user: the command cannot be run as given."""
     RUN = "run"
-    """No one: the run was tried and failed for good."""
+    """No one: the run failed for good."""
     LOST = "lost"
-    """The supervisor: Spark went away under a run that was going well, or while it started."""
+    """The supervisor: Spark died under a healthy run, or while the run started."""
     STOPPED = "stopped"
-    """No one: it was stopped before it had begun."""
+    """No one: the run was stopped before its first record."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def write_message(stream: BinaryIO, message: Message) -> None:
 
 
 def read_messages(stream: BinaryIO) -> Iterator[Message]:
-    """Every whole message; a driver that was killed may leave half a one behind."""
+    """Every complete message; a killed driver may leave a partial one behind."""
     while True:
         try:
             message: Message = pickle.load(stream)

@@ -1,7 +1,7 @@
-"""The page of `everstream run --ui`: served by the supervisor, so that it survives the death of a driver.
+"""The page of `everstream run --ui`. The supervisor serves it, so it survives the death of a driver.
 
-The view of the run is here, fed with the events of the drivers and with those that only the supervisor knows
-of: that a driver has died, and how its successor recovered. So the history is written here as well.
+The view of the run is built here, from the events of the drivers and those that only the supervisor knows:
+that a driver died, and how its successor recovered. For this reason the history is written here as well.
 """
 
 import time
@@ -27,7 +27,7 @@ ANSWER_WITHIN_S = 90.0
 
 
 class Page:
-    """What the supervisor shows of a run, and what can be asked of it."""
+    """The supervisor's view of a run, and the actions that it offers."""
 
     def __init__(
         self, supervisor: Supervisor, command: RunCommand, say: Callable[[str], None]
@@ -50,7 +50,7 @@ class Page:
             self._history.stop()
 
     def hear(self, message: Message) -> None:
-        """A message, after the supervisor's log has heard it."""
+        """Take a message that the supervisor's log has already received."""
         now_s, at = time.monotonic(), time.time()
         match message:
             case Opened(store=store):
@@ -77,7 +77,7 @@ class Page:
             self._history.take(event)
 
     def _keep_history(self, store: str) -> None:
-        with suppress(EverstreamError):  # the driver finds the same, and says it better
+        with suppress(EverstreamError):  # the driver hits the same error and reports it better
             blobs = blobs_at(store, StoreKey.given(self._options.store_key))
             self._history = HistoryWriter(blobs, self._troubles.put)
             self._history.start()
@@ -91,7 +91,7 @@ class Page:
 
 @contextmanager
 def served(page: Page, ui: bool | str) -> Iterator[list[str]]:
-    """Serve the page, unless nobody wants it; what to tell the user."""
+    """Serve the page if it was requested; yields the lines to print."""
     if ui is False:
         yield []
         return

@@ -1,6 +1,6 @@
-"""What a user sees while a pipeline runs: its graph or a bar on a terminal, plain lines elsewhere.
+"""The display of a running pipeline: its graph or a bar on a terminal, plain lines elsewhere.
 
-Screens show the messages of a driver. They never decide anything, and nothing waits for them.
+Screens show the messages of a driver. They make no decisions, and nothing waits for them.
 """
 
 import time
@@ -18,7 +18,7 @@ from everstream.engine.reporting.progress import LinePace, Rate, stamp, started_
 from everstream.events import Progressed, RunEvent, RunStarted, RunStatus, is_warning, sentence
 
 LOOK_EVERY_S = 0.5
-"""Drawn anew more often, looked up only so often."""
+"""How often the view is looked up; it is redrawn more often."""
 
 
 class Screen:
@@ -34,10 +34,10 @@ class Screen:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        """Leave the screen as a later command expects it."""
+        """Restore the screen for the next command."""
 
     def sees(self, look: Callable[[], View]) -> None:
-        """Where all that is known of the run can be looked up."""
+        """Set the function that looks up the view of the run."""
 
     def show(self, message: Message) -> None:
         match message:
@@ -63,7 +63,7 @@ class Screen:
         self.console.print(stamped, highlight=False, soft_wrap=True)
 
     def passing(self, text: str) -> None:
-        """A line that the user's own program printed."""
+        """A line that the user's program printed."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def started(self, event: RunStarted) -> None:
@@ -76,16 +76,16 @@ class Screen:
 
 
 class _Percentage(ProgressColumn):
-    """Nothing where the total is not known."""
+    """Empty if the total is not known."""
 
     def render(self, task: Task) -> Text:
         return Text(f"{task.percentage:3.0f}%" if task.total else "", style="bold")
 
 
 class TerminalScreen(Screen):
-    """The graph with its rates, drawn in place; a bar where there is no room for it, or no graph yet.
+    """The graph with its rates, drawn in place; a bar if there is no room for it, or no graph yet.
 
-    Notes and what the program prints scroll by above it.
+    Notes and the output of the program scroll above it.
     """
 
     def __init__(self, console: Console) -> None:
@@ -125,7 +125,7 @@ class TerminalScreen(Screen):
         now_s = time.monotonic()
         if self._look is not None and now_s - self._looked_s >= LOOK_EVERY_S:
             self._seen, self._looked_s = self._look(), now_s
-        # A line is left to the cursor, one to what scrolls by.
+        # One line for the cursor, one for the output that scrolls.
         room = Room(self.console.width, self.console.height - 2)
         if self._seen is None or not room.fits(self._seen):
             return self._progress.get_renderable()

@@ -1,4 +1,4 @@
-"""The last thing a user sees of a run: what it read and wrote, its checkpoints, its recoveries."""
+"""The summary at the end of a run: records read and written, checkpoints, recoveries."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -19,7 +19,7 @@ def show_summary(
     checkpoints: Sequence[dict[str, Any]],
     recoveries: Sequence[RecoveryReport],
 ) -> None:
-    """`result` is what `RunResult.to_json` gives."""
+    """`result` is that of `RunResult.to_json`."""
     _show_counts(console, result)
     _line(console, _rates(result))
     if checkpoints:
@@ -47,7 +47,7 @@ def _count(records: int) -> str:
 def _rates(result: dict[str, Any]) -> str:
     text = f"{result['records_in']:,} records in, {result['records_out']:,} out"
     if result["resumed_from"]:
-        return f"{text}, over all runs since the start (this one went on from epoch {result['resumed_from']})"
+        return f"{text}, over all runs since the start (this one resumed from epoch {result['resumed_from']})"
     if result["wall_s"] > 0:
         text += f", in {result['wall_s']:.1f} s ({result['records_per_s']:,.0f} records/s)"
     return text
@@ -71,11 +71,11 @@ def readable_bytes(size_bytes: float) -> str:
 
 
 def show_recoveries(console: Console, recoveries: Sequence[RecoveryReport]) -> None:
-    """In ms after the kill, or after the failure was noticed if nobody knows when it happened."""
+    """Times are in ms after the kill, or after detection if the time of the failure is unknown."""
     for report in recoveries:
         told = "killed on purpose" in report.what
         how = "killed on purpose, " if report.injected and not told else ""
-        _line(console, f"{report.what}: {how}went back to epoch {report.from_epoch}")
+        _line(console, f"{report.what}: {how}rolled back to epoch {report.from_epoch}")
         times = zip(STEPS, report.milliseconds().values(), strict=True)
         steps = [f"{step} {ms:,.0f} ms" for step, ms in times if ms is not None]
         replayed = f"{report.records_replayed:,} records replayed"

@@ -1,7 +1,7 @@
-"""A run's view drawn for a terminal: a row for each chain of operators, and what happened last.
+"""The view of a run for a terminal: a row per chain of operators, the last checkpoint and failure.
 
-Used by `everstream run`, which draws it in place, and by `everstream top`. It knows how much room there
-is and leaves out what matters least; where there is too little for any of it, it says so.
+Used by `everstream run`, which draws it in place, and by `everstream top`. The view fits the terminal and
+leaves out the least important parts first; if nothing fits, the caller shows a message instead.
 """
 
 import time
@@ -17,15 +17,15 @@ View = Mapping[str, Any]
 Row = Mapping[str, Any]
 LEAST_WIDTH = 66
 MEDIUM = 80
-"""From here on there is a bar beside the words."""
+"""From this width on there is a bar beside the words."""
 WIDE = 110
-"""From here on, both shares in words, and where records go."""
+"""From this width on there are both shares in words, and the column "goes to"."""
 AROUND = 4
-"""Lines beside those of the graph: heading, names of columns, last checkpoint, last failure."""
+"""Lines besides the graph: heading, column names, last checkpoint, last failure."""
 LEAST_ROWS = 2
 BAR = 12
 FIGURES = {"shards": 6, "in": 8, "out": 8}
-"""Column -> the room it needs."""
+"""Column -> its width."""
 GAP = 2
 UNKNOWN = "-"
 STYLES = {
@@ -37,7 +37,7 @@ STYLES = {
 
 @dataclass(frozen=True)
 class Room:
-    """How much of the terminal there is."""
+    """The size of the terminal."""
 
     width: int
     height: int
@@ -52,7 +52,7 @@ class Room:
 def drawn(
     view: View, room: Room, *, now: float | None = None, share: float | None = None
 ) -> RenderableType:
-    """now: on the clock of the view; share: how much of the input is read, if that is known."""
+    """`now`: on the clock of the view. `share`: how much of the input has been read, if known."""
     now = time.time() if now is None else now
     chains = _chains(view)
     rows = max(1, room.height - AROUND)
@@ -65,7 +65,7 @@ def drawn(
     )
     work = {id(chain): _work(view, chain[0], room.width) for chain in shown}
     longest = max((text.cell_len for text in work.values()), default=0)
-    # Figures are never cut: names are, if need be.
+    # Names are cut if necessary, figures never.
     names = room.width - longest - sum(FIGURES.values()) - GAP * (len(FIGURES) + 2)
     table.add_column("operators", no_wrap=True, overflow="ellipsis", max_width=max(8, names))
     for name, least in FIGURES.items():
@@ -86,7 +86,7 @@ def drawn(
         table.add_row(*cells)
     parts: list[RenderableType] = [_heading(view, now, share), table]
     if len(shown) < len(chains):
-        parts.append(Text(f"and {len(chains) - len(shown)} that work less", style="dim"))
+        parts.append(Text(f"and {len(chains) - len(shown)} less busy", style="dim"))
     parts += [_last_checkpoint(view, now), _last_failure(view, now)]
     for part in parts:
         if isinstance(part, Text):
@@ -109,7 +109,7 @@ def short(value: float) -> str:
 
 
 def lasting(seconds: float) -> str:
-    """A duration, as short as it can be understood."""
+    """A duration in a readable unit."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 60:
@@ -161,7 +161,7 @@ def _heading(view: View, now: float, share: float | None) -> Text:
 
 
 def _work(view: View, operator: Row, width: int) -> Text:
-    """A bar, and words: colours alone mean nothing here."""
+    """A bar and words: colour alone never carries the meaning."""
     phases = {shard["phase"] for shard in view["shards"] if shard["chain"] == operator["chain"]}
     if "lost" in phases:
         lost = sum(

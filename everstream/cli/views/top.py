@@ -1,4 +1,4 @@
-"""`everstream top`: a run elsewhere, in place in the terminal, from the history in its store."""
+"""`everstream top`: watch a run in the terminal, from the history in its store."""
 
 import time
 from typing import Annotated
@@ -14,7 +14,7 @@ from everstream.cli.views.terminal_view import LEAST_WIDTH, Room, View, drawn
 LOOK_EVERY_S = 1.0
 REMOTE_EVERY_S = 3.0
 NO_LIMIT = 10_000
-"""Lines, where they go past a reader instead of standing on a screen."""
+"""Lines, where the output scrolls instead of filling a screen."""
 
 
 def register(app: typer.Typer) -> None:
@@ -26,14 +26,14 @@ def top(
     store: StoreArgument,
     once: Annotated[
         bool,
-        typer.Option("--once", help="Show it once and end; so it is where there is no terminal."),
+        typer.Option("--once", help="Show it once and exit; the default without a terminal."),
     ] = False,
     store_key: StoreKeyFile = None,
 ) -> None:
-    """Watch a run in the terminal: operators with rates and back-pressure, last checkpoint and failure.
+    """Watch a run in the terminal: rates, back-pressure, last checkpoint and failure.
 
-    It reads the history in the run's store, so the run may be on another machine, or over; what is
-    shown is a few seconds behind. Ctrl-C ends it, and the run goes on.
+    Reads the history in the run's store, so the run can be on another machine, or over. The display
+    is a few seconds behind. Ctrl-C ends the display, not the run.
 
     Example: everstream top .everstream/word-count
 

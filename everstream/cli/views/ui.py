@@ -1,4 +1,4 @@
-"""`everstream ui`: the page of a run of the past, or of one on another machine, from its store."""
+"""`everstream ui`: the page of a past run, or of one on another machine, from its store."""
 
 import time
 from typing import Annotated
@@ -25,18 +25,18 @@ def ui(
         typer.Option(
             "--at",
             metavar="HOST:PORT",
-            help="Where to serve it; default 127.0.0.1:4120, or a free port.",
+            help="Address to serve on; default: 127.0.0.1:4120, or a free port.",
         ),
     ] = None,
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="The port alone; 0 is a free one.")
+        int | None, typer.Option(min=0, max=65535, help="Port to serve on; 0: any free one.")
     ] = None,
     store_key: StoreKeyFile = None,
 ) -> None:
-    """Show the runs of a store on a page: what went on, checkpoints, failures, state, metrics.
+    """Serve a page with the runs of a store: events, checkpoints, failures, state, metrics.
 
-    A store keeps a history of its runs, at most 16 MB and two weeks of it. The page follows a run that
-    is going on, here or on another machine, a few seconds behind; it can only look. For actions use
+    A store keeps a history of its runs, at most 16 MB and two weeks. The page follows an active run,
+    here or on another machine, a few seconds behind. It is read-only; for actions use
     everstream run --ui.
 
     Example: everstream ui .everstream/word-count
