@@ -1,12 +1,13 @@
 """The events of a run: every event it can send, as plain values, and the sentence for each.
 
-A run sends a stream of events: to your listener, the terminal, the log, the history in the store, the
-web page, metrics and traces. All of them read the same frozen dataclasses, so you see the same facts
-everywhere.
+A run sends a stream of events: to your listener, the terminal, the log, the history in the store,
+the web page, metrics and traces. All of them read the same frozen dataclasses, so you see the same
+facts everywhere.
 
 An event holds fields, not prose. `sentence(event)` returns the English sentence that the terminal,
-the log and the notes of a run show for it; `is_warning(event)` tells whether it needs your attention.
-This module performs no I/O and has no dependencies, so that the core can create events as well.
+the log and the notes of a run show for it; `is_warning(event)` tells whether it needs your
+attention. This module performs no I/O and has no dependencies, so that the core can create events
+as well.
 """
 
 from collections.abc import Mapping
@@ -337,7 +338,7 @@ class PeerUnreachable(Event):
 
 @dataclass(frozen=True)
 class WorkerSilent(Event):
-    """A worker sends no heartbeats, but its process is alive: something holds Python's interpreter lock."""
+    """A worker sends no heartbeats, but its process is alive: something holds the interpreter lock."""
 
     worker: int | None
     """None: a spare."""

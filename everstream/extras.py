@@ -1,8 +1,8 @@
 """Packages that only some commands and calls need, and how to install a missing one.
 
 `pip install everstream` leaves them out; each has an extra in `pyproject.toml`. Import such a
-package inside a `with extra(...)` block, so that users without it get the install command instead of
-a traceback.
+package inside a `with extra(...)` block, so that users without it get the install command instead
+of a traceback.
 """
 
 from collections.abc import Iterator

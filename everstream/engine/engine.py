@@ -2,13 +2,14 @@
 
 A run has three layers. `engine/run.py` does what is the same for every engine: it plans, opens the
 store under a lease, waits as a standby, finds slots, serves the page and keeps the history. Then it
-hands an `EngineJob` to an `Engine`, which moves records until the run ends and returns an `EngineEnd`.
-In each process that runs shards, the engine gives the shard's runner an `EngineApi`
+hands an `EngineJob` to an `Engine`, which moves records until the run ends and returns an
+`EngineEnd`. In each process that runs shards, the engine gives the shard's runner an `EngineApi`
 (`runtime/engine_api.py`): how to send a frame, write a snapshot, and ask for the time.
 
-An engine decides nothing about checkpoints. `core` decides: the engine passes on what it sees (a worker
-joined, a report arrived, time passed) and performs the orders it gets back. The simulator performs the
-same orders in virtual time, so a protocol that is exact there is exact in your engine, as long as
+An engine decides nothing about checkpoints. `core` decides: the engine passes on what it sees (a
+worker joined, a report arrived, time passed) and performs the orders it gets back. The simulator
+performs the same orders in virtual time, so a protocol that is exact there is exact in your engine,
+as long as
 
 - every order is performed, in the order in which it came, or the run fails;
 - messages from a zombie of an earlier attempt are dropped, by attempt and by generation;

@@ -101,7 +101,7 @@ class RunHandle:
 
     def stop(self) -> None:
         """Stop the run with a checkpoint, from which the next run resumes; `wait` for the end."""
-        self.request_stop("told to")
+        self.request_stop("requested")
 
     def wait(self, timeout: str | float | None = None) -> RunResult:
         """Wait for the run to end and return its result; raise its error if it failed.
@@ -336,7 +336,7 @@ class RunHandle:
             asked.set_exception(RunFailed("the run ended before this checkpoint was taken"))
 
     def _program_ends(self) -> None:
-        """No caller may have waited for the run: report how it ended in any case."""
+        """Perhaps no caller waited for the run: report how it ended in any case."""
         if not self.ended:
             self._tell("the program is ending: stopping the run with a checkpoint")
             self.stop()

@@ -148,8 +148,8 @@ def predecessor(store: CheckpointStore, config: RunConfig) -> int | None:
         return None
     if heartbeat.command != config.turn.command:
         raise LeaseLost(
-            f"'{heartbeat.owner}' has taken over this store with lease {heartbeat.lease} while the driver "
-            "was away: the pipeline continues there, and this run ends."
+            f"'{heartbeat.owner}' has taken over this store with lease {heartbeat.lease} while "
+            "the driver was away: the pipeline continues there, and this run ends."
         )
     return heartbeat.lease
 

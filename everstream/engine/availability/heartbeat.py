@@ -1,8 +1,8 @@
 """The heartbeat of a driver: writes to the store that the driver is alive, while a standby waits.
 
-It has a separate thread, so that a busy driver is not taken for dead. It checks at intervals whether
-a standby waits, and whether another driver has taken over: a driver that was considered dead and
-wakes up again finds out here, before it next writes to the store.
+It has a separate thread, so that a busy driver is not taken for dead. It checks at intervals
+whether a standby waits, and whether another driver has taken over: a driver that was considered
+dead and wakes up again finds out here, before it next writes to the store.
 """
 
 import threading
@@ -90,7 +90,7 @@ class HeartbeatThread:
         if heartbeat is not None and heartbeat.lease > self._heartbeat.lease:
             self._replaced = LeaseLost(
                 f"lease {self._heartbeat.lease} is lost: '{heartbeat.owner}' has taken over with lease "
-                f"{heartbeat.lease}. This driver must stop; its work since the last stable checkpoint is discarded."
+                f"{heartbeat.lease}. This driver must stop; work that is not stable is discarded."
             )
 
     def _beat(self, life: Life) -> None:

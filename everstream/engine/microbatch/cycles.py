@@ -21,7 +21,7 @@ Records = Mapping[ShardId, CheckpointRecord]
 def parted(plan: Plan, frames: Iterable[Frame]) -> tuple[list[Frame], list[Frame]]:
     """The frames to deliver in this epoch, and those that wait for the next.
 
-    Markers are dropped: they end an epoch, and in the next one the receiver knows that it has begun.
+    Markers are dropped: they end an epoch, and the receiver knows that the next one has begun.
     """
     on, back = [], []
     for frame in frames:

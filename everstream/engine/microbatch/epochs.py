@@ -128,7 +128,7 @@ class Epochs:
         self.caught_up = False
         """The last epoch has read all available input."""
         self.all_read = False
-        """In a run that ends when caught up: the sources have emitted all input present at its start."""
+        """In a catch-up run: the sources have emitted all input that existed at its start."""
 
     @property
     def newest(self) -> EpochManifest | None:
@@ -289,7 +289,7 @@ class Epochs:
             self.watcher.tell(Note("store", text, True))
 
     def _unsaved(self, epoch: Epoch, cause: str) -> None:
-        """The store has not accepted an epoch: run it again after a pause, a limited number of times."""
+        """The store has not accepted an epoch: run it again after a pause, but not forever."""
         text = f"epoch {epoch} given up: {cause}"
         is_news = self._failures.failed(self._jobs_run, cause)  # the same epoch is run again
         self.watcher.tell(CheckpointAborted(int(epoch), text, not is_news))

@@ -1,7 +1,7 @@
 """Injected kills: which tasks of an epoch die, and where.
 
-Each shard reaches each point once an epoch, so the driver knows the counts. It sends the kills along
-with the order of an epoch; the first attempt at the task dies, the second one is spared.
+Each shard reaches each point once an epoch, so the driver knows the counts. It sends the kills
+along with the order of an epoch; the first attempt at the task dies, the second one is spared.
 """
 
 import os

@@ -1,8 +1,8 @@
 """The lineage of an epoch's job, built from the parts of `RDD.partitionBy`.
 
 No query is planned and compiled for every epoch, rows enter the shuffle unchanged, and every shard
-can have its own pool of Python workers. Each call into the JVM costs up to a millisecond, so objects
-that stay the same from epoch to epoch are built once.
+can have its own pool of Python workers. Each call into the JVM costs up to a millisecond, so
+objects that stay the same from epoch to epoch are built once.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """The middle of an epoch, as the driver sees it: some tasks of the job are done, others are not.
 
-Reports arrive only when a job has ended. To kill the driver before that, ask Spark for the progress.
+Reports arrive only when a job has ended. To kill the driver earlier, ask Spark.
 """
 
 import threading

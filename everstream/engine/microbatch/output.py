@@ -1,7 +1,8 @@
 """Visible output: only the driver commits, and only the driver repairs sinks.
 
-A task that did so could delete what its duplicate has just prepared. Tasks only prepare and persist;
-their transactions arrive here with the reports and are committed once the manifest is in the store.
+A task that did so could delete what its duplicate has just prepared. Tasks only prepare and
+persist; their transactions arrive here with the reports and are committed once the manifest is in
+the store.
 """
 
 from collections.abc import Callable, Iterable, Iterator

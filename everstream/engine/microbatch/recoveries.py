@@ -1,8 +1,8 @@
 """Recovery reports of micro-batch runs, one per failure, like those of the other engine.
 
-There are two kinds. If a process dies in the middle of a job, Spark retries its task, and the report
-of the successful attempt has all that is known of it. If the whole epoch fails, it is run again from
-the last stable one. Either has caught up when the next epoch is stable.
+There are two kinds. If a process dies in the middle of a job, Spark retries its task, and the
+report of the successful attempt has all that is known of it. If the whole epoch fails, it is run
+again from the last stable one. Either has caught up when the next epoch is stable.
 """
 
 from collections.abc import Collection, Sequence

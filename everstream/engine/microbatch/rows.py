@@ -1,7 +1,7 @@
 """Rows: what one stage passes to the next. Each is a frame of a channel, or the report of a shard.
 
-Spark sees two things: the partition a row goes to, and bytes it never looks into, which are a header
-of fixed size and a payload. Rows arrive in any order; sequence numbers restore the order of frames.
+Spark sees two things: the partition a row goes to, and bytes it never looks into, which are a
+header of fixed size and a payload. Rows arrive in any order; sequence numbers restore their order.
 """
 
 import pickle

@@ -295,7 +295,7 @@ class MicroBatches(Watcher):
         if timeout_s is not None and time.monotonic() - self.began_s > timeout_s:
             self._stop_reason = self._stop_reason or f"{timeout_s:g} s have passed"
         if self.config.until is not None and self.config.until(status):
-            self._stop_reason = self._stop_reason or "told to"
+            self._stop_reason = self._stop_reason or "until= is satisfied"
 
     def _heed_settings(self) -> None:
         news = self._control.news() if self._control is not None else None

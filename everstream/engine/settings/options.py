@@ -55,7 +55,7 @@ class Origin:
         assert url is not None
         if url.rstrip("/") == store.rstrip("/"):
             raise UserError(
-                f"savepoint '{name}' is in this run's store: 'everstream rewind {folder} --to {name}' "
+                f"savepoint '{name}' is in this run's own store: 'everstream rewind {folder} --to {name}' "
                 "rolls back to it; a fork needs a separate store and output."
             )
         return cls(url, checked_name(name))

@@ -185,7 +185,7 @@ def check_context(context: SparkContext) -> list[str]:
 
 
 def exposure(context: SparkContext) -> str | None:
-    """How others could attack a run on this cluster for lack of Spark's protection; None if they cannot.
+    """How others could attack a run because Spark does not protect it; None if it does.
 
     On one machine, only other users of that machine can reach Spark.
     """
@@ -198,8 +198,8 @@ def exposure(context: SparkContext) -> str | None:
         return (
             None
             if on(AUTHENTICATE)
-            else "spark.authenticate is off in this Spark session: other users of this machine can kill "
-            "its tasks and run code in it. Set it to true where the session is made, or let Everstream "
+            else "spark.authenticate is off in this Spark session: other users of this machine can "
+            "kill its tasks and run code in it. Set it to true where the session is made, or let Everstream "
             "make the session (see SECURITY.md)"
         )
     if not on(AUTHENTICATE):

@@ -1,8 +1,8 @@
 """From samples to rates: how fast each shard, operator and worker is, and its current values.
 
-Rates are differences of sums. A restarted process counts from 0, and after a rollback it counts from
-its checkpoint; but a rate, here or in Prometheus, must include what was done in between. So `Rising`
-turns counts that start again into sums that never fall.
+Rates are differences of sums. A restarted process counts from 0, and after a rollback it counts
+from its checkpoint; but a rate, here or in Prometheus, must include what was done in between. So
+`Rising` turns counts that start again into sums that never fall.
 """
 
 from collections import deque

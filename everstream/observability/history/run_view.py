@@ -1,7 +1,7 @@
 """The view of a run: takes its events, keeps what is worth showing, and returns one JSON object.
 
-`RunView` performs no I/O, and its memory is bounded however long a run lasts. It outlives drivers: a
-new driver starts with `RunStarted`, and earlier failures, checkpoints and sums are kept. The view
+`RunView` performs no I/O, and its memory is bounded however long a run lasts. It outlives drivers:
+a new driver starts with `RunStarted`, and earlier failures, checkpoints and sums are kept. The view
 holds everything a page shows; `schema.py` describes it. `Live` lets one thread write a view while
 others read it.
 """

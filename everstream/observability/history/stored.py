@@ -1,8 +1,8 @@
 """A history in a store: bounded blobs of events, written during the run and read later.
 
 A blob grows until it is full, then the next one starts; the oldest are deleted when there are too
-many or they are too old. Each starts with the event of its run, so that it can be read on its own. A
-blob that cannot be read is skipped with a note: no run depends on one.
+many or they are too old. Each starts with the event of its run, so that it can be read on its own.
+A blob that cannot be read is skipped with a note: no run depends on one.
 
 In a blob each event is an entry: a line of JSON with its fields and its `kind`. Kinds and keys are
 saved, so they never change; entries of earlier versions are translated when they are read.

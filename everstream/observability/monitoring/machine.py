@@ -1,6 +1,7 @@
 """CPU and memory use of the machine and of a tree of processes, as the kernel counts them.
 
-The kernel counts CPU time in steps of 10 ms, so over 50 ms a share is accurate to a fifth of a core.
+The kernel counts CPU time in steps of 10 ms, so over 50 ms a share is accurate to a fifth of a
+core.
 """
 
 import os

@@ -1,10 +1,10 @@
 """Access control: the names this server answers to, and the token that protects all but the page.
 
-A page of another site can make a browser send requests to loopback, and can point its own name there
-(DNS rebinding). So a request must use this server's name, and a request from a page must come from
-our own page. Other users of the machine also reach loopback, so reading or changing anything needs
-the token, which is printed once. A browser presents it once and gets a cookie for reading; changes
-need the token each time.
+A page of another site can make a browser send requests to loopback, and can point its own name
+there (DNS rebinding). So a request must use this server's name, and a request from a page must come
+from our own page. Other users of the machine also reach loopback, so reading or changing anything
+needs the token, which is printed once. A browser presents it once and gets a cookie for reading;
+changes need the token each time.
 """
 
 import hmac

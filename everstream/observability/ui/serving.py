@@ -56,8 +56,8 @@ class Serving:
             return None
         return (
             f"the page on {self.host}:{self.port} can be reached from other machines, and nothing is "
-            "encrypted: anyone who reads the traffic learns the token, can read state and dead letters, "
-            "and can act. Serve it on 127.0.0.1, and reach it through ssh -L or a proxy with TLS"
+            "encrypted: anyone who reads the traffic learns the token, can read state and dead "
+            "letters, and can act. Serve it on 127.0.0.1, and reach it through ssh -L or a proxy with TLS"
         )
 
     def __enter__(self) -> Self:

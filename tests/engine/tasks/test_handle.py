@@ -138,7 +138,7 @@ def test_wishes_from_before_there_is_a_driver_are_told_to_it() -> None:
     handle.stop()
     assert handle.stop_requested and handle.status() == NOT_STARTED
     handle.attach(driver := Steered())
-    assert driver.told == [{"frequency": "5"}, "told to"]
+    assert driver.told == [{"frequency": "5"}, "requested"]
 
 
 def test_two_pipelines_run_at_once_and_each_has_slots_of_its_own() -> None:

@@ -1,9 +1,9 @@
 """The workers' processes as the driver sees them, and diagnosis of those that end or fall silent.
 
-Spark restarts a task when its process is gone, so a task has one attempt after the other; the newest
-that said hello counts. The coordinator decides which process takes the place of which worker. If a
-process is on our machine, we hold a handle of it, which becomes readable when the process ends, and
-we can inspect the process when it falls silent.
+Spark restarts a task when its process is gone, so a task has one attempt after the other; the
+newest that said hello counts. The coordinator decides which process takes the place of which
+worker. If a process is on our machine, we hold a handle of it, which becomes readable when the
+process ends, and we can inspect the process when it falls silent.
 """
 
 import os

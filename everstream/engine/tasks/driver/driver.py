@@ -393,7 +393,7 @@ class Driver:
         if self.pace is not None:
             self._note_pace(self.pace.on_recoveries(self.coordinator.recoveries, now_s))
         if self.config.until is not None and self.config.until(status):
-            self.request_stop("told to")
+            self.request_stop("until= is satisfied")
 
     # Messages.
 

@@ -48,8 +48,8 @@ class WorkersJob:
     def is_running(self, number: TaskNumber, task: int) -> bool:
         """Whether Spark has started this task under this number; known before the task itself runs.
 
-        Spark's scheduler has no public interface. If it cannot be asked, no task is rejected: a ticket
-        is then still good for only one request of each task.
+        Spark's scheduler has no public interface. If it cannot be asked, no task is rejected: a
+        ticket is then still good for only one request of each task.
         """
         try:
             return self._is_ours(number, task)

@@ -6,7 +6,7 @@ lock. It writes the stack of every thread to a file when the driver sends a sign
 process crashes; calls of `os._exit` are recorded there, too. A driver on the same machine reads it.
 
 The file starts with the folders of code that is not the user's, as this process sees them: the
-driver may have imported Everstream from elsewhere, and a user's project may have any name, even ours.
+driver may have imported Everstream from elsewhere, and a user's project may have our name.
 """
 
 import faulthandler

@@ -3,8 +3,8 @@
 On its way to another process a frame waits for several threads to wake up, so a sender with little
 credit spends its time waiting. Where frames are small and quick to process, the receiver therefore
 grants a second one for each that it has taken, up to a limit. As soon as frames take long, it
-withholds returned credit until as little is in flight as at the start. So slow work does not pile up
-in front of one shard while another could take it, and markers do not wait long.
+withholds returned credit until as little is in flight as at the start. So slow work does not pile
+up in front of one shard while another could take it, and markers do not wait long.
 
 A message costs as much as a small frame. So a grant is sent when it reaches half of what may be in
 flight, which leaves the sender the other half to continue with, or at the end of the worker's turn.

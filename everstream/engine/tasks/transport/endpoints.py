@@ -116,9 +116,10 @@ class SocketFactory:
     ) -> "tuple[zmq.Socket[bytes], Address]":
         """A bound socket and the address at which others reach it.
 
-        keys: use these instead of the run's keys. anyone: accept clients without the run's keys; each
-        of their connections may send CONNECTION_BYTES in total. largest_bytes: a client that sends a
-        larger part over the network, before or after it has presented its key, is disconnected.
+        keys: use these instead of the run's keys. anyone: accept clients without the run's keys;
+        each of their connections may send CONNECTION_BYTES in total. largest_bytes: a client that
+        sends a larger part over the network, before or after it has presented its key, is
+        disconnected.
         """
         listening: zmq.Socket[bytes] = self._socket(kind)
         ipc = f"ipc://{self.folder}/{name}"

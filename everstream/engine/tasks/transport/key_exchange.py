@@ -1,10 +1,10 @@
 """The key exchange: how a worker, and no other process, gets the keys of its run.
 
-Anyone who reads Spark's traffic can read what a Spark task carries. So a task carries no key, only a
-ticket: the address of the key exchange, its public key, and a secret that is good for one request of
-each task that Spark has just started. A worker sends its request over a connection that only the key
-exchange can decrypt, proves that it knows the secret, and gets the keys over that connection. An
-eavesdropper learns nothing. A request with a stolen ticket comes too late, and the user is warned.
+Anyone who reads Spark's traffic can read what a Spark task carries. So a task carries no key but
+a ticket: the address of the key exchange, its public key, and a secret that is good for one request
+of each task that Spark has just started. A worker sends its request over a connection that only the
+key exchange can decrypt, proves that it knows the secret, and gets the keys over that connection.
+An eavesdropper learns nothing. A stolen ticket comes too late, and the user is warned.
 """
 
 import hmac

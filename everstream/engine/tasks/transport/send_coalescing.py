@@ -1,10 +1,10 @@
 """Coalesces small messages to other workers, several into one.
 
-Passing a message to ZeroMQ costs as much as everything else that is done for a small frame. So small
-frames and credit for the same worker are collected until there are enough of them, until a large
-message to that worker takes them along, or until the worker's turn is over. Nothing waits beyond the
-turn, or for a shard whose last step took longer than this saves. The order of messages to a worker
-is kept.
+Passing a message to ZeroMQ costs as much as everything else that is done for a small frame. So
+small frames and credit for the same worker are collected until there are enough of them, until a
+large message to that worker takes them along, or until the worker's turn is over. Nothing waits
+beyond the turn, or for a shard whose last step took longer than this saves. The order of messages
+to a worker is kept.
 """
 
 from collections.abc import Callable

@@ -56,10 +56,10 @@ class MemoryWatch:
                 operator, keys, about_bytes = most
                 runner.fail(
                     EnvironmentFault(
-                        f"a worker has used all of the {limit} it may use (worker_memory). Most of it is the "
+                        f"a worker has used all of its {limit} (worker_memory). Most of it is the "
                         f"state of '{operator}' in shard {runner.shard.id.number}: about "
-                        f"{_about(keys):,} keys, {in_words(_about(about_bytes))}. Keep that on disk with state='disk', give "
-                        "the operator more shards on more workers, or raise worker_memory."
+                        f"{_about(keys):,} keys, {in_words(_about(about_bytes))}. Keep that on disk "
+                        "with state='disk', give the operator more shards on more workers, or raise worker_memory."
                     )
                 )
             case _:
