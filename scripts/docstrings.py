@@ -12,7 +12,7 @@ import griffe
 EXAMPLE = re.compile(r"^( *)>>> .*(?:\n\1(?!\s*$).+)*", re.MULTILINE)
 """A line that starts with `>>>` and what follows it, up to the next empty line."""
 PARAMETER = re.compile(r"^([a-z_]+(?:, [a-z_]+)*): ")
-"""`name: what it is for`; lines that go on with it are indented."""
+"""`name: what it is for`; continuation lines are indented."""
 
 
 def as_markdown(text: str) -> str:
