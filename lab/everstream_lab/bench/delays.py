@@ -133,4 +133,4 @@ def _ms(time_s: float) -> float:
 
 
 def _drop(batch: Batch) -> None:
-    """Discard the record."""
+    """Discard the batch."""

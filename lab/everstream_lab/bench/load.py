@@ -146,7 +146,7 @@ def _given_in(arrivals: Arrivals, load: Load, ends_s: Any) -> list[float]:
 
 
 def _drop(batch: Batch) -> None:
-    """Discard the record."""
+    """Discard the batch."""
 
 
 def compare_waiting(rate: float, progress: Progress, master: str = "local[2,1000]") -> list[HeldUp]:

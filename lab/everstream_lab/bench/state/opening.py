@@ -31,7 +31,7 @@ ROUNDS = 5
 
 @dataclass(frozen=True)
 class Cost:
-    """One recovery, with this many accumulated parts or rows."""
+    """The cost of one recovery, with this many accumulated parts or rows."""
 
     what: str
     many: int
