@@ -1,7 +1,7 @@
 """A farm: slow work spread over several shards, and a sink that keeps the source's order.
 
-Batches go to the shard that asks first, so a slow one holds nobody up; the ordered sink puts the
-results back into the order in which the source gave the numbers.
+Batches go to the shard that asks first, so a slow one does not hold up the others. The ordered sink
+restores the order in which the source emitted the numbers.
 """
 
 import everstream as es

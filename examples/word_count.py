@@ -1,7 +1,7 @@
 """Counts words: the first program to run. Whenever a count changes, the sink gets the new one.
 
-Run it with `everstream run examples/word_count.py`, or as a program of its own. Paths in it
-start at the folder you run it from: the repository's root and `examples/` both have `books/`.
+Run it with `everstream run examples/word_count.py`, or as a Python program. Its paths are relative
+to the folder you run it from: the repository's root and `examples/` both have `books/`.
 """
 
 import everstream as es

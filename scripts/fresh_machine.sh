@@ -18,7 +18,7 @@ source "$here/scripts/debian.sh"
 
 skip() { say "fresh machines are skipped: $*"; exit 3; }
 
-# Outside: makes the root, and goes inside in namespaces of its own, so that whatever happens no mount
+# Outside: makes the root, and enters it in separate namespaces, so that whatever happens no mount
 # and no process is left.
 main() {
   [ "$(id -u)" -eq 0 ] || skip "only root can make one. Run 'sudo make fresh-machine'."

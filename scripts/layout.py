@@ -18,7 +18,7 @@ LIBRARY, LABORATORY = "everstream", "everstream_lab"
 
 
 def home(name: str) -> Path:
-    """The folder of a top-level package, in the root or in the folder of its own distribution."""
+    """The folder of a top-level package, in the root or in the folder of its distribution."""
     return next(
         path.parent
         for path in (*ROOT.glob(f"{name}/__init__.py"), *ROOT.glob(f"*/{name}/__init__.py"))

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes sure that Prometheus is installed for the tests, which start one of their own.
+# Makes sure that Prometheus is installed for the tests, which start their own.
 # Exit code 3: this machine gives us no way to install it.
 set -euo pipefail
 source "$(dirname "$0")/debian.sh"
@@ -9,7 +9,7 @@ is_there() { command -v prometheus >/dev/null && command -v promtool >/dev/null;
 is_there && exit 0
 
 need_apt Prometheus prometheus "the tests that have one scrape a run are skipped"
-# The tests start servers of their own: the package need not start one.
+# The tests start their own servers: the package need not start one.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e "$policy" ]; then
   printf '#!/bin/sh\nexit 101\n' | $sudo tee "$policy" >/dev/null

@@ -1,8 +1,8 @@
-"""From a checked program to Python code that makes its pipeline: the code that runs and is shown.
+"""Generates Python code from a checked program: the code that runs and that `annotate` shows.
 
-Each region becomes a subclass of `LoopSource`, each stage one of `StageOperator`, and what stands
-before and behind the regions two functions: `make`, which gives the pipeline, and `finish`, which
-gives what the function returns. User code goes in as it is, line numbers included.
+Each region becomes a subclass of `LoopSource` and each stage one of `StageOperator`. The code before
+and after the regions becomes two functions: `make` returns the pipeline, `finish` returns the value
+of the user's function. User code is inserted unchanged, with its line numbers.
 """
 
 import ast
@@ -156,7 +156,7 @@ class _Builder:
         return [s for n in names for s in glue(f"{n} = {owner}.given[{n!r}]", at)]
 
     def _record(self, names: Sequence[str], state: Sequence[str], at: ast.AST) -> ast.expr:
-        """The record that goes on; state is frozen, because it changes while the record travels."""
+        """The outgoing record; state is frozen, because it changes while the record travels."""
         record = packed(names, at)
         return Freezing(state, self.support["frozen"]).visit(record) if state else record
 
@@ -241,8 +241,8 @@ class _Builder:
         )
 
     def _at_once(self, stage: StageBlock) -> ast.expr | None:
-        """The record that goes on, if the stage only computes one value of it: a list of them is
-        made faster than it is filled."""
+        """The outgoing record, if the stage only computes one value: a list comprehension is
+        faster than appending."""
         body = stage.body[0]
         if len(stage.body) > 1 or stage.state or "on_error" in stage.options:
             return None

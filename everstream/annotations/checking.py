@@ -133,7 +133,7 @@ class _RegionCheck:
         owner = self.owner[name].name
         return self.problem(
             at,
-            f"'{name}' is the state of '{owner}', and nobody else sees it",
+            f"'{name}' is the state of '{owner}', and only '{owner}' can see it",
             f"Read it behind '{owner}', or behind the region.",
         )
 
@@ -431,7 +431,7 @@ def _replicas(stage: StageBlock) -> str:
 
 
 def leaves_items_out(region: Region) -> bool:
-    """Whether the loop goes on without having come to its first stage."""
+    """Whether the loop continues without having reached its first stage."""
     return any(True for _ in loop_exits(region.prologue, ast.Continue))
 
 

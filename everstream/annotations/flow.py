@@ -23,7 +23,7 @@ class Flow(ast.NodeVisitor):
         self.assigned: set[str] = set()
         """Assigned, whatever happens."""
         self.ended = False
-        """This place is never reached: a continue, break, return or raise stands before it."""
+        """This place is never reached: a continue, break, return or raise comes before it."""
 
     @classmethod
     def of(cls, nodes: Sequence[ast.AST], names: Iterable[str]) -> "Flow":
@@ -142,13 +142,13 @@ class Flow(ast.NodeVisitor):
         self._inside(node.orelse)
 
     def _inside(self, body: Sequence[ast.AST]) -> None:
-        """A body after which one goes on as if it had not run."""
+        """A body that may not run: its assignments do not count afterwards."""
         before, ended = set(self.assigned), self.ended
         self.walk(body)
         self.assigned, self.ended = before, ended
 
     def _ways(self, ways: Sequence[Sequence[ast.AST]]) -> None:
-        """One of several ways is taken: assigned is what each that goes on has assigned."""
+        """One of several branches runs: a name is assigned if every branch that continues assigns it."""
         self._meet(ways, set(self.assigned), self.ended, [])
 
     def _meet(

@@ -1,4 +1,4 @@
-"""`@es.annotated`: a function that is called as it stands, or made into a pipeline."""
+"""`@es.annotated`: a function that you can call as it is, or turn into a pipeline."""
 
 import ast
 import functools
@@ -34,10 +34,10 @@ OURS: dict[str, Any] = {
 
 
 class AnnotatedFunction(Generic[P, R]):
-    """A sequential program that is a pipeline, too.
+    """A sequential program that is also a pipeline.
 
-    Called, it is the program as it stands. `pipeline(...)` takes the same arguments and gives the
-    pipeline; `run(...)` runs that and gives what the program returns.
+    Calling it runs the sequential program. `pipeline(...)` takes the same arguments and returns the
+    pipeline; `run(...)` runs the pipeline and returns what the program returns.
     """
 
     def __init__(self, function: Callable[P, R]) -> None:
@@ -58,7 +58,7 @@ class AnnotatedFunction(Generic[P, R]):
     def pipeline(self, *args: P.args, **kwargs: P.kwargs) -> AnnotatedPipeline:
         """The pipeline for these arguments: `main.pipeline(limit=500_000).run(...)`.
 
-        What stands before the regions runs now; `result.returned` is what the function returns.
+        Code before the regions runs now. `result.returned` is the return value of the function.
         """
         try:
             bound = inspect.signature(self.function).bind(*args, **kwargs)
@@ -97,9 +97,9 @@ def _in_a_function(annotated: AnnotatedFunction[..., Any]) -> ast.Module:
 
 
 def annotated(function: Callable[P, R]) -> AnnotatedFunction[P, R]:
-    """Make a function with `es.ToStream` and `es.Stage` callable as it stands and as a pipeline.
+    """Make a function with `es.ToStream` and `es.Stage` callable as it is and as a pipeline.
 
-    What cannot work is said when the function is defined, with the line and the fix.
+    Mistakes are reported when the function is defined, with the line and the fix.
 
     >>> @es.annotated
     ... def primes(limit):

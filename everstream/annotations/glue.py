@@ -49,7 +49,7 @@ class _Filler(ast.NodeTransformer):
             return ast.copy_location(ast.Name(filling, node.ctx), node)
         if isinstance(filling, ast.expr):
             return copy.deepcopy(filling)
-        raise TypeError(f"{node.id} stands for statements")
+        raise TypeError(f"{node.id} is a placeholder for statements")
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
         node.name = self._word(node.name)

@@ -1,7 +1,7 @@
-"""What the loop of annotated code becomes: a source whose offset is the loop's position and state.
+"""The loop of annotated code as a source. Its offset is the loop's position and state.
 
-A `for` loop goes on after a failure by going over the same things again, up to where it was: what
-it goes over must give the same each time. A `while` loop goes on from the values of its state.
+After a failure a `for` loop iterates over the same items again, up to its position, and resumes there:
+the iterable must yield the same items each time. A `while` loop resumes from the values of its state.
 """
 
 import pickle
@@ -20,7 +20,7 @@ from everstream.state.saved import dumps_by_value
 LARGEST_BATCH = 4_096
 STEP = 4
 READS = 64
-"""So many reads decide whether batches grow: more than can be on their way without being asked for."""
+"""The number of reads that decide whether batches grow: more than can be in flight unrequested."""
 SHORT_S, LONG_S = 0.002, 0.05
 """Batches that are read faster than this grow, and slower ones shrink."""
 
@@ -67,7 +67,7 @@ class LoopSource(Source[Any]):
         return None
 
     def take(self, items: Iterator[Any], want: int, kept: dict[str, Any]) -> Taken:
-        """Up to so many turns of the loop. As given here: each item is what the loop goes over."""
+        """Up to `want` iterations of the loop. By default an item is what the loop iterates over."""
         taken = list(islice(items, want))
         return taken, len(taken), len(taken) < want
 

@@ -25,7 +25,7 @@ else:  # defaults are known to Python from 3.13 on
 
 
 class _Block:
-    """What stands after `with`: it has nothing to do at the end, since it never runs."""
+    """The marker after `with`. Its exit does nothing, because it never runs."""
 
     def __exit__(
         self,

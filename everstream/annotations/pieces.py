@@ -1,4 +1,4 @@
-"""Changes to the user's nodes on their way into generated code, and what is said about them there."""
+"""Changes to the user's nodes for the generated code, and the comments about them there."""
 
 import ast
 import copy
@@ -70,7 +70,7 @@ def class_name(name: str, otherwise: str) -> str:
 
 
 def shown(stage: StageBlock) -> str:
-    """What a stage takes and gives, for those who read the code."""
+    """The inputs and outputs of a stage, for readers of the code."""
     keyed = ast.unparse(stage.key) if stage.key is not None else ""
     parts = [lines_text(stage.node)]
     text = listed(parts, Given=stage.given, In=stage.inputs, State=stage.state, Out=stage.outputs)

@@ -19,7 +19,7 @@ ORDER = ("on_snapshot", "on_exit")
 
 
 def plain_function(program: Program, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function as if nobody had annotated it."""
+    """The function without its annotations."""
     words = Words({*program.names, *function.__code__.co_names, *function.__code__.co_freevars})
     helper = words.free("call_hook")
     body: list[ast.stmt] = []

@@ -24,7 +24,7 @@ class AnnotationError(UserError):
 
 @dataclass(frozen=True)
 class Origin:
-    """The file annotated code stands in."""
+    """The file that contains the annotated code."""
 
     file: str
     lines: Sequence[str]

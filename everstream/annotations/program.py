@@ -1,4 +1,4 @@
-"""An annotated function taken apart: what stands before, in and after its regions. Data only."""
+"""An annotated function as data: the code before, in and after its regions."""
 
 import ast
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ class StageBlock:
 
 @dataclass
 class Region:
-    """One `with es.ToStream(...)`: a loop, what stands before its first stage, and its stages."""
+    """One `with es.ToStream(...)`: a loop, the code before its first stage, and its stages."""
 
     node: ast.With
     loop: ast.For | ast.While
@@ -84,7 +84,7 @@ class Program:
     """All its local names."""
     regions: list[Region]
     after: list[ast.stmt]
-    """What stands behind the last region."""
+    """The code after the last region."""
 
     @property
     def name(self) -> str:

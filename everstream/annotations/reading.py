@@ -1,6 +1,6 @@
-"""From an annotated function to its regions and stages; says what stands where it cannot stand.
+"""Parses an annotated function into its regions and stages, and reports misplaced statements.
 
-The whole file is parsed, so that every node knows its real line and column.
+The whole file is parsed, so that every node has its real line and column.
 """
 
 import ast
@@ -31,7 +31,7 @@ def read_function(function: Callable[..., Any]) -> Program:
 
 
 def around(function: Callable[..., Any]) -> dict[str, Any]:
-    """What a function that stands in another one sees of its names, as far as they are assigned."""
+    """The names of an enclosing function that an inner one sees, as far as they are assigned."""
     seen = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):
@@ -146,8 +146,8 @@ class _Reader:
                 raise self.origin.problem(
                     statement,
                     "a statement between or behind the stages",
-                    "Move it into a stage: what stands before the first stage belongs to the "
-                    "source, all else to a stage.",
+                    "Move it into a stage: code before the first stage belongs to the source, all "
+                    "other code to a stage.",
                 )
             else:
                 prologue.append(statement)
@@ -256,8 +256,8 @@ class _Reader:
         if len(node.items) > 1:
             raise self.origin.problem(
                 node.items[1].context_expr,
-                f"es.{marker.__name__} stands alone in its `with`",
-                "Give the other a `with` of its own, inside a stage.",
+                f"es.{marker.__name__} must be alone in its `with`",
+                "Give the other a separate `with`, inside a stage.",
             )
         if not isinstance(call, ast.Call):
             raise self.origin.problem(
@@ -280,7 +280,7 @@ class _Reader:
             found = getattr(found, part, None)
         return found is marker
 
-    # What cannot stand where it stands.
+    # Misplaced statements.
 
     def _no_strays(self, statements: Sequence[ast.stmt]) -> None:
         for node in own_nodes(statements):

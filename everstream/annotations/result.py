@@ -1,7 +1,7 @@
-"""A pipeline that was made from a function, and gives back what the function returns.
+"""A pipeline that was made from a function, and returns what the function returns.
 
-What stands behind the regions runs where the pipeline was started, when it has finished, on the
-state that its stages had in the end.
+When the pipeline has finished, the code after the regions runs in the process that started it, on the
+final state of its stages.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class AnnotatedPipeline(Pipeline):
             result.returned = self._finish(**values)
         except Exception as error:
             raise UserError(
-                f"'{self.name}' has finished, but what stands behind its regions raised:\n"
+                f"'{self.name}' has finished, but the code after its regions raised:\n"
                 + "".join(traceback.format_exception(error)).rstrip()
             ) from error
 

@@ -1,8 +1,8 @@
-"""Values that several processes have copies of: nobody may change them, but where state is kept.
+"""Refuses changes to values that several processes have copies of, except to declared state.
 
-What a stage does to a name from before the region by way of `append`, `x[...] = ` and the like
-would be done to its own copy, and lost. Keyed state is cut by key, so a stage may touch nothing
-but the entry of the item's key.
+A stage that changes a name from before the region, with `append`, `x[...] = ` and the like, would
+change its own copy, and the change would be lost. Keyed state is partitioned by key, so a stage may
+only touch the entry of the item's key.
 """
 
 import ast
@@ -59,7 +59,7 @@ def _check_changes(program: Program, nodes: list[ast.AST], given: set[str], wher
                 raise program.origin.problem(
                     inner,
                     f"'{changed.id}' is from before the region and is changed here, in a copy "
-                    "that nobody else sees",
+                    "that no other process sees",
                     f"Say {where}(state=[{changed.id}]); state belongs to one place.",
                 )
 

@@ -1,7 +1,7 @@
-"""What a stage of annotated code becomes: an operator that knows its state and its hooks.
+"""A stage of annotated code as an operator, with its state and its hooks.
 
-The subclass that is made for a stage has the stage's own code in `process_batch`, in a loop over
-the items: nothing stands between two items but what the user wrote.
+The subclass that is generated for a stage has the stage's code in `process_batch`, in a loop over the
+items: only the user's code runs between two items.
 """
 
 import copy
@@ -18,7 +18,7 @@ from everstream.pipeline.spreading import Spread
 from everstream.state.freezing import is_steady
 
 RESULT = "result"
-"""The port, and the sink, of state that the function goes on with behind its regions."""
+"""The side output, and the sink, of state that the function uses after its regions."""
 KEYED = "keyed_"
 """Begins the name of the `es.Keyed` that holds the entries of a dict."""
 

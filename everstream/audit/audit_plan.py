@@ -1,7 +1,7 @@
-"""The course of an audit: once undisturbed, then with a few kills at a time, then the verdict.
+"""The plan of an audit: one undisturbed run, then runs with a few kills each, then the verdict.
 
-Which runs there are and what they show is decided here. Who runs them, and shows a user how they
-go, is the stage: the command line has one with a supervisor that also outlives killed drivers.
+This module decides which runs there are and what they prove. A `Stage` performs them and shows their
+progress: the command line has one with a supervisor, which outlives killed drivers.
 """
 
 from dataclasses import dataclass, field
@@ -25,18 +25,18 @@ class Stage(Protocol):
     """Where an audit runs its pipeline."""
 
     def perform(self, trial: Trial) -> Ending:
-        """Run the pipeline as the trial wants it, and tell the trial's end_gate how it goes."""
+        """Run the pipeline as the trial describes, and report its progress to the trial's end_gate."""
 
     def drawn(self, rounds: list[list[str]]) -> None:
-        """These kills will be tried, so many in each run."""
+        """These kills will be tried, one list per run."""
 
     def drawn_instead(self, missing: int, kills: list[str]) -> None:
-        """So many kills did not happen; these take their place."""
+        """`missing` kills did not happen; these replace them."""
 
 
 @dataclass
 class Findings:
-    """What an audit has found, complete or not."""
+    """The findings of an audit, complete or not."""
 
     plan: Plan
     seed: int

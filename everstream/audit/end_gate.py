@@ -7,9 +7,9 @@ from everstream.engine.faults.kills import Kill
 
 
 class EndGate:
-    """Opens the gate when every kill has happened, or none has for long while all went well.
+    """Opens the gate when every kill has happened, or when none has for long in a healthy run.
 
-    The gate is a file: the sources, in processes of their own, look whether it is there.
+    The gate is a file: the sources, in other processes, check whether it exists.
     """
 
     def __init__(self, gate: Path, kills: int, patience_s: float) -> None:

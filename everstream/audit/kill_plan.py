@@ -15,7 +15,7 @@ from everstream.pipeline.checkpointing import EngineName
 from everstream.pipeline.graph import Kind
 
 A_FEW = 5
-"""Kills in one run: so many recoveries still leave records on their way for the next one."""
+"""Kills in one run: after this many recoveries records are still in flight for the next one."""
 SECONDS_PER_KILL = 1.0
 AT_A_POINT, AFTER_RECORDS = 0.6, 0.85
 """Up to which draw from [0, 1) a kill is at a point or after records; beyond, after a time."""
@@ -70,7 +70,7 @@ class KillPlan:
         self._random = random.Random(seed)
 
     def rounds(self, kills: int) -> list[list[str]]:
-        """So many kills, a few for each run."""
+        """This many kills, a few for each run."""
         sizes = [min(A_FEW, kills - start) for start in range(0, kills, A_FEW)]
         return [self.round(size) for size in sizes]
 
@@ -101,5 +101,5 @@ class KillPlan:
 
 
 def lasts_s(kills: int) -> float:
-    """How long the records of a run with so many kills are spread over."""
+    """The time over which the records of a run with this many kills are spread."""
     return 1.0 + SECONDS_PER_KILL * kills

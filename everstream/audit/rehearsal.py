@@ -1,10 +1,10 @@
-"""A user's pipeline made fit for an audit: nothing it does reaches its real output.
+"""Prepares a user's pipeline for an audit: it never writes to its real output.
 
-Every sink is replaced by one that collects what it would store (`stand_in`), or, if wanted, by itself with a place of its
-own beside the real one. In a run that is to be disturbed, sources
-are slowed as well and do not end before a gate is opened, so that even a short pipeline lives long
-enough to be killed with records on their way. For that their frames are cut into smaller ones,
-unless an operator looks at whole batches: its output would change with them.
+Every sink is replaced by one that collects its records (`stand_in`) or, on request, writes to a separate
+place beside the real one. In a disturbed run sources are slowed as well and do not end before a gate is
+opened, so that even a short pipeline lives long enough to be killed with records in flight. For that
+purpose their frames are cut into smaller ones, unless an operator looks at whole batches: its output
+would change with them.
 """
 
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""One run of an audit: what is asked for, and what became of it."""
+"""One run of an audit: the request, and its outcome."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +17,7 @@ from everstream.pipeline.graph import Kind
 from everstream.state.signing import StoreKey, StoreUrl
 
 QUIET_S = 3.0
-"""After all records had time to flow, wait so much longer for a kill before giving up on it."""
+"""How much longer to wait for a kill after all records had time to flow."""
 
 Counts = Mapping[str, Sequence[int]]
 """Operator -> records in and out."""
@@ -29,12 +29,12 @@ class Trial:
 
     name: str
     purpose: str
-    """What the user reads when it begins."""
+    """Shown to the user when it starts."""
     plan: Plan
     store: Path
     rehearsal: Rehearsal
     end_gate: EndGate
-    """Is told of every kill and of progress, and opens the rehearsal's gate."""
+    """Receives every kill and the progress, and opens the rehearsal's gate."""
     kills: tuple[str, ...] = ()
     key: StoreKey | None = None
     """Signs the store."""
@@ -44,23 +44,23 @@ class Trial:
         return sum(Kill.parse(kill).of_driver(self.plan) for kill in self.kills)
 
     def outputs(self) -> dict[str, list[Any]]:
-        """Sink -> the records that a finished run has given."""
+        """Sink -> the records of a finished run."""
         place = StoreUrl(str(self.store), self.key)
         return collected(self.plan.graph, place, self.rehearsal)
 
     def clear(self) -> None:
-        """Remove what real sinks have written to audit copies."""
+        """Remove the audit copies that real sinks wrote."""
         clear(self.plan.graph, self.rehearsal)
 
 
 @dataclass(frozen=True)
 class Trials:
-    """Makes the runs of one audit; each has a store and a gate of its own in `folder`."""
+    """Makes the runs of one audit; each has its own store and gate in `folder`."""
 
     folder: Path
     plan: Plan
     audit_copy: str | None = None
-    """Begins the labels of what real sinks write to audit copies; None: they are all replaced."""
+    """Prefix for the labels of audit copies; None: all sinks are replaced."""
     key: StoreKey | None = None
     """Signs the stores."""
 
@@ -75,9 +75,9 @@ class Trials:
 
     def again(self, counts: Counts) -> Trial:
         """Slowed like the disturbed ones, but not killed: do the outputs differ without kills?"""
-        purpose = "the outputs differ: once more undisturbed, to see whether that differs"
+        purpose = "the outputs differ: another undisturbed run, to see whether that differs as well"
         how = self._slowed("again", 0, counts)
-        # Nothing is waited for; only the batches meet as late as in the runs with kills.
+        # There is nothing to wait for; batches only meet as late as in the runs with kills.
         return self._trial("again", purpose, how, patience_s=how.lasts_s)
 
     def _trial(
@@ -163,7 +163,7 @@ def recovery_of_each(
 ) -> dict[Kill, RecoveryReport]:
     """Kill -> its report, both in the order in which they happened.
 
-    A kill has none of its own if its process died while the run was only being put together.
+    A kill has no report if its process died while the run was still starting.
     """
     left = list(reports)
     found: dict[Kill, RecoveryReport] = {}

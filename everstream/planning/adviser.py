@@ -32,7 +32,7 @@ from everstream.planning.weighing import Known, Option, Promises
 LEAST_LATENCY_S = 0.3
 """Sooner than this a micro-batch rarely shows its results."""
 MANY_PER_SLOT = 4
-"""With so many shards per slot, those that share one wait for each other anyway."""
+"""From this many shards per slot on, shards that share a slot wait for each other anyway."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def choose(
     sockets: bool = True,
     max_latency_s: float | None = None,
 ) -> EngineChoice:
-    """sockets: whether workers may open them. max_latency_s: None if nobody has said."""
+    """`sockets`: whether workers may open them. `max_latency_s`: None if not given."""
     soon = max_latency_s is not None and max_latency_s < LEAST_LATENCY_S
     if not sockets:
         warning = None
@@ -333,7 +333,7 @@ def _likely(known: Known, protocol: str, promises: Promises) -> tuple[float, flo
     mtbf_spread = _ASSUMED_SPREAD if "time between" in names else 1.1
     low_mtbf, high_mtbf = known.mtbf_s / mtbf_spread, known.mtbf_s * mtbf_spread
     if known.failures_seen:
-        # Roughly the 80 % range for the mean of so many exponential gaps.
+        # Roughly the 80 % range for the mean of this many exponential gaps.
         spread = 1.28 / math.sqrt(known.failures_seen)
         low_mtbf, high_mtbf = known.mtbf_s / (1 + spread), known.mtbf_s * (1 + spread)
     pause_spread = _ASSUMED_SPREAD if "capture" in names else 1.1

@@ -5,7 +5,7 @@ intervals. The second half is for the `backlog` behaviour, where nothing is lost
 costs delay: how much waits after an outage, how long catching up takes, and how much of the
 time a latency target is missed.
 
-Times are in seconds; `commit_s` is how long processing stands still for a checkpoint.
+Times are in seconds; `commit_s` is how long processing pauses for a checkpoint.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def discard_forecast(
     rest_s = work_s - cycles * interval_s
     all_up = math.exp(-commit_s / mtbf_s)
     found_down = 1 - math.exp(-interval_s / mtbf_s)
-    # A commit without a recovery lets a failure in; one with a recovery starts all clocks anew.
+    # A commit without a recovery lets a failure in; one with a recovery restarts all clocks.
     no_recovery = (1 - found_down) ** failing_nodes
     for _ in range(50):
         carried = no_recovery * (1 - all_up)
@@ -161,7 +161,7 @@ class Backlog:
     commit_s: float
     upload_s: float = 0.0
     outage_s: float = 0.0
-    """From the failure until processing goes on: detection, restart and restore."""
+    """From the failure until processing resumes: detection, restart and restore."""
 
     @property
     def period_s(self) -> float:
@@ -198,10 +198,10 @@ class Backlog:
         return self.rate_per_s * (age_s + self.outage_s)
 
     def catch_up_s(self, age_s: float | None = None) -> float:
-        """From the restart until nothing waits; infinite when there is no spare capacity.
+        """From the restart until the backlog is empty; infinite without spare capacity.
 
-        Checkpoints go on meanwhile: each full interval of processing adds a pause, and what
-        arrives during it.
+        Checkpoints continue meanwhile: each full interval of processing adds a pause and the
+        records that arrive during it.
         """
         spare_per_s = self.capacity_per_s - self.rate_per_s
         gain_s = max(self.interval_s, self.upload_s) * spare_per_s

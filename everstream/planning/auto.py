@@ -1,7 +1,7 @@
 """Decides, while a job runs, how far apart its checkpoints should be.
 
-`AutoInterval` is told facts: a checkpoint was taken and cost this much, a shard failed and its
-recovery took this long. It answers with a `Decision`: the interval and, in words, why. It has
+`AutoInterval` receives facts: a checkpoint was taken and cost this much, a shard failed and its
+recovery took this long. It returns a `Decision`: the interval and, in words, the reason. It has
 no clock, no log and no thread; every fact carries the time it happened, so the engine calls it
 and a test replays it.
 
@@ -23,7 +23,7 @@ from everstream.planning import analytic
 
 @dataclass(frozen=True)
 class AutoSettings:
-    """What a user may set for `every="auto"`; the defaults suit a job nobody knows yet."""
+    """The parameters of `every="auto"`; the defaults suit an unknown job."""
 
     initial_s: float = 10.0
     shortest_s: float = 0.5
@@ -78,7 +78,7 @@ class FailureSeen:
 
     at_s: float
     outage_s: float | None = None
-    """From the failure until processing went on."""
+    """From the failure until processing resumed."""
 
 
 @dataclass(frozen=True)

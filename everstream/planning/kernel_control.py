@@ -1,7 +1,7 @@
 """The control plane of the compiled kernel: checkpoints, failures, recoveries, rollbacks.
 
 These run a few times per simulated minute; the event loop in `kernel` runs millions of times
-and calls them when `next_control` says so.
+and calls them when `next_control` is due.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def begin_checkpoint(setting, state, rng, at):  # type: ignore[no-untyped-def]
 
 @nb.njit(cache=True)
 def end_pause(setting, state, at):  # type: ignore[no-untyped-def]
-    """Processing goes on: after a commit with a checkpoint in hand, after a recovery without."""
+    """Processing resumes: after a commit with a new checkpoint, after a recovery without."""
     count, clock, flag = state.count, state.clock, state.flag
     clock[PAUSE_ENDS] = math.inf
     if setting.backlog and flag[PHASE] == COMMITTING:

@@ -1,4 +1,4 @@
-"""What a planning simulation is told: distributions, operators, sources, checkpoints, failures.
+"""The input of a planning simulation: distributions, operators, sources, checkpoints, failures.
 
 Everything here is plain frozen data with units in the names. `queueing` turns a `Model` into
 arrays for the compiled kernel; `paper` builds the models of the CCRR study.
@@ -161,8 +161,8 @@ class Source:
 class Checkpoints:
     """Every `interval_s` of processing, input stops for `commit_s`.
 
-    `upload_s` is what follows while processing goes on, until the checkpoint is stable; only
-    the `backlog` behaviour looks at it, since only there a rollback needs a stable checkpoint.
+    `upload_s` is the time after that, with processing resumed, until the checkpoint is stable. Only
+    the `backlog` behaviour uses it, since only there a rollback needs a stable checkpoint.
     """
 
     interval_s: float
@@ -313,11 +313,11 @@ class Pause:
     """When the source had no waiting tuples again; None for `discard` or if it never did."""
     replayed: int
     backlog: int
-    """Tuples waiting at the source, replayed ones included, when processing went on."""
+    """Tuples waiting at the source, including replayed ones, when processing resumed."""
 
     @property
     def catch_up_s(self) -> float | None:
-        """From the moment processing went on until nothing waited."""
+        """From the moment processing resumed until the backlog was empty."""
         return None if self.caught_up_s is None else self.caught_up_s - self.end_s
 
 

@@ -42,7 +42,7 @@ class Costs:
     went_back: Mapping[str, float]
     """The share of the shards that went back after a kill."""
     rollback: Mapping[str, float]
-    """On a cycle: how many intervals back the oldest state was that somebody went back to."""
+    """On a cycle: the age, in intervals, of the oldest state that a shard rolled back to."""
     restart_s: Mapping[str, float]
     """From a kill until a small state was restored."""
     from_built_in: tuple[str, ...] = ()

@@ -21,7 +21,7 @@ _SHORTEST_S, _LONGEST_S = 0.1, 24 * 3600.0
 
 @dataclass(frozen=True)
 class Known:
-    """What the advice rests on. `assumed` names the values nobody gave or measured."""
+    """The inputs of the advice. `assumed` names the values that were neither given nor measured."""
 
     rate_per_s: float
     capacity_per_s: float
@@ -230,7 +230,7 @@ def suits(known: Known, protocol: str) -> tuple[bool, str]:
     )
     why = {
         "aligned": "the graph has no cycles and nothing has to be logged",
-        "unaligned": "markers overtake what waits, also on feedback edges",
+        "unaligned": "markers overtake waiting records, also on feedback edges",
         "at-least-once": "nothing waits for markers",
     }
     return True, f"{why[protocol]}; a checkpoint {cheap}"

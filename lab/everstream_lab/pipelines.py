@@ -31,7 +31,7 @@ def __getattr__(name: str) -> es.Pipeline:
 
 @contextmanager
 def _progress(text: str) -> Iterator[Callable[[int, int], None]]:
-    """Shows on the error output how many of how many are made; nothing until it is told."""
+    """Shows progress on standard error; nothing until the first update."""
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(text, total=None, visible=False)
         yield lambda done, total: progress.update(task, completed=done, total=total, visible=True)

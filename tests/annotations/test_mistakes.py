@@ -159,7 +159,7 @@ IN_A_LOOP = {
     ),
     "state of another stage": (
         "with es.Stage():\n    print(total)\nwith es.Stage(state=[total]):\n    total += n",
-        "'total' is the state of 'stage-2', and nobody else sees it",
+        "'total' is the state of 'stage-2', and only 'stage-2' can see it",
         "Read it behind 'stage-2'",
     ),
     "state of two stages": (

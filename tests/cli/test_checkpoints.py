@@ -390,7 +390,7 @@ def test_rewind_waits_and_says_so_until_it_knows_whether_it_went_through(
     oldest = epochs(store)[-1]
     said = ask("rewind", store, "--to", str(oldest), "--yes")
     assert said.exit_code == 0 and epochs(store)[0] == oldest
-    assert "It is not known yet whether that went through: the connection broke" in said.stderr
+    assert "It is not known yet whether the write succeeded: the connection broke" in said.stderr
 
 
 def test_rewind_refuses_a_damaged_checkpoint_and_fences_nobody(store: str) -> None:

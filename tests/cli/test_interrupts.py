@@ -13,9 +13,10 @@ from tests.processes import PATIENCE_S
 
 COMMAND = "from everstream_command import main; main()"
 BLOCKS = """
-import threading
+import time
 print("blocked", flush=True)
-threading.Event().wait()
+while True:
+    time.sleep(0.05)  # a lock would not see a signal that another thread receives
 """
 
 

@@ -42,7 +42,7 @@ def scale(
 
     The request is recorded in the store, where a run finds it within a second. The run quiesces,
     takes a checkpoint and resumes with the new shards in the same processes. State, offsets and
-    output are redistributed exactly. Operators without a shard count of their own follow the
+    output are redistributed exactly. Operators without an explicit shard count follow the
     operators before them. If you later change the number in the program, the program's number
     applies again.
 

@@ -64,11 +64,11 @@ class Application:
     encode: Callable[[Any], Any] = json_line
     """The bytes of one result in the result file."""
     opening: Callable[[Path], bytes] = lambda _: b""
-    """What stands before the first result, for the input in this folder."""
+    """The bytes before the first result, for the input in this folder."""
     gather: Callable[[Iterable[Any]], Iterable[Any]] = lambda results: results
     """What the results of all items come to, if that is not the results themselves."""
     batch: int = 1
-    """Items that travel together, unless somebody says otherwise."""
+    """Default number of items per batch."""
 
     witness: str = "binary"
     """An operator or sink of the pipeline that has one shard, through which all items go."""

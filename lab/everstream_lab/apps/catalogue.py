@@ -23,5 +23,5 @@ def find(name: str) -> Application:
 
 
 def applications() -> list[Application]:
-    """All of them, in the order in which they are told of."""
+    """All of them, in the order in which they are listed."""
     return [find(name) for name in NAMES]

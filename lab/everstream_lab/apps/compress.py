@@ -1,6 +1,6 @@
 """Compresses a text with bzip2, in blocks of 900 kB that know nothing of each other.
 
-Each block becomes a bzip2 stream of its own. Streams one after the other are a `.bz2` file, which
+Each block becomes a separate bzip2 stream. Streams one after the other are a `.bz2` file, which
 `bunzip2` reads like any other, provided that they are in order.
 """
 

@@ -1,6 +1,6 @@
 """Finds the eyes in a video: faces first, then eyes in the upper part of each face.
 
-Every frame stands for itself, so frames are worked on at the same time; the video that comes out is
+Frames are independent, so they are processed in parallel; the video that comes out is
 in order again.
 """
 

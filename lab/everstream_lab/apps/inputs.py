@@ -1,8 +1,8 @@
 """Inputs are made, never downloaded, and kept in a folder: made once, checked whenever used.
 
 `$EVERSTREAM_INPUTS`, or `~/.cache/everstream/inputs`, has a folder for each application, class and
-way of making it, so what a changed generator would make otherwise is made anew. Beside it stands
-what the sequential program makes of it, once somebody has asked: the truth to compare with.
+way of making it, so an input is regenerated when its generator changes. Beside it is the
+output of the sequential program, made on first use: the truth to compare with.
 """
 
 import hashlib
@@ -84,7 +84,7 @@ def _make(application: Application, amount: Any, folder: Path, tell: Tell) -> No
         try:
             unfinished.rename(folder)
         except OSError:
-            if not (folder / MANIFEST).exists():  # else somebody else has made it meanwhile
+            if not (folder / MANIFEST).exists():  # else another process has made it
                 raise
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)

@@ -1,6 +1,6 @@
 """Finds the lane in a video of a road, by straight lines that two ways of looking agree on.
 
-Each stage is a farm of its own that could run elsewhere; joined by plain edges with equally many
+Each stage is a separate farm that could run elsewhere; joined by plain edges with equally many
 shards they become one chain, in which pictures stay where they are.
 """
 

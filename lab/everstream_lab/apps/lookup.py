@@ -1,4 +1,4 @@
-"""Finds an application: one of ours by its name, or somebody's own by the path of its file."""
+"""Finds an application: one of ours by its name, or a user's by the path of its file."""
 
 import importlib.util
 import sys

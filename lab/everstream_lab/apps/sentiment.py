@@ -27,7 +27,7 @@ RECORDINGS = {
 
 @once_per_thread
 def listener() -> Any:
-    """Hears each recording by itself: what was heard before makes no difference."""
+    """Transcribes each recording independently of earlier ones."""
     return pocketsphinx.Decoder(samprate=16_000, cmn="batch", loglevel="FATAL")
 
 

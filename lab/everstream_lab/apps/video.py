@@ -74,7 +74,7 @@ def jpeg(frame: Frame) -> bytes:
 
 
 def write_video(path: Path, images: Iterable[np.ndarray]) -> None:
-    """A video in which every frame stands for itself, so that one can begin anywhere."""
+    """A video of independent frames, so that decoding can start anywhere."""
     kind = cv2.VideoWriter.fourcc(*"MJPG")
     writer = cv2.VideoWriter(str(path), kind, FRAMES_PER_S, (WIDTH, HEIGHT))
     for image in images:

@@ -23,7 +23,7 @@ def bids(start: int, stop: int) -> pl.DataFrame:
 
 
 def even_auctions(records: int) -> int:
-    """How many of the first so many bids are on an auction with an even number."""
+    """How many of the first `records` bids are on an auction with an even number."""
     total = 0
     for start in range(0, records, 1 << 22):
         batch = bids(start, min(records, start + (1 << 22)))

@@ -70,7 +70,7 @@ class CountByKey(Operator):
 
 
 def rows(start: int, stop: int) -> pl.DataFrame:
-    """Row n has key n modulo so many."""
+    """Row n has key n modulo the number of keys."""
     return pl.DataFrame({"key": np.arange(start, stop) % KEYS})
 
 
@@ -133,4 +133,4 @@ def _ms(time_s: float) -> float:
 
 
 def _drop(batch: Batch) -> None:
-    """Nobody wants it."""
+    """Discard the batch."""

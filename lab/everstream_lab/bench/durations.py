@@ -13,7 +13,7 @@ class Durations:
 
     wall_s: float
     queued_s: float
-    """The thread was ready, and no processor was free: whoever else is on the machine has a part in it."""
+    """The thread was ready, and no processor was free: other programs on the machine contribute."""
     worker_processor_s: float
 
     @property

@@ -25,7 +25,7 @@ from everstream_lab.bench.throughput import Load, Selection, WindowedCount, Word
 
 ENGINES: tuple[EngineName, ...] = get_args(EngineName)
 PARTS = ("floors", "nexmark_2", "word_count", "windowed_count", "losses")
-"""What can be measured by itself."""
+"""The parts that can be measured separately."""
 EPOCHS = 40
 WARM_EPOCHS = 10
 

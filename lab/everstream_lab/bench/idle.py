@@ -1,7 +1,7 @@
 """What a pipeline costs that has nothing to do: the processor time of each of its processes.
 
 The pipeline runs as a user would run it, with a store and checkpoints, from the command line; its
-source never ends and gives a record every hour. Processes of Python and of Java are told apart.
+source never ends and gives a record every hour. Processes of Python and of Java are counted separately.
 """
 
 import subprocess
@@ -35,7 +35,7 @@ def _numbers(start: int, stop: int) -> list[int]:
 
 
 def _drop(record: Any) -> None:
-    """Nobody wants it."""
+    """Discard the record."""
 
 
 def _same(number: int) -> int:
@@ -111,7 +111,7 @@ def _wait_for_workers(run: "subprocess.Popen[str]") -> None:
 
 
 def _end(run: "subprocess.Popen[str]") -> str:
-    """Nobody needs its state: all of its processes are killed. What it said."""
+    """Kill all of its processes, since its state is not needed; returns its output."""
     for process in _family(run.pid) if run.poll() is None else ():
         with suppress(Exception):  # gone already
             process.kill()

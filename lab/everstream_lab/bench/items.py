@@ -2,7 +2,7 @@
 
 Three pipelines that do nothing: all in one process; with a channel between two; and a farm, whose
 two shards stand between a source and an ordered sink. The clock runs from the first item's arrival
-at the sink to the last one's, with checkpoints on; so what is told is what each further item takes.
+at the sink to the last one's, with checkpoints on; so the figure is the cost of each further item.
 """
 
 import os
@@ -83,7 +83,7 @@ def measure(
     rounds: int,
     progress: Progress = lambda text: None,
 ) -> Report:
-    """All shapes with all batch sizes, in turn; each with items for about so many seconds."""
+    """All shapes with all batch sizes, in turn; each with items for about this many seconds."""
     rounds_us: dict[tuple[str, int], list[float]] = {}
     items = {batch: _items(batch, seconds) for batch in batches}
     _once(SHAPES[0], 1, 100)  # starts Spark

@@ -25,7 +25,7 @@ from everstream.pipeline.sink import Committable, Permit, Sink, SinkShard, Write
 Floats: TypeAlias = np.ndarray[Any, np.dtype[np.floating[Any]]]
 
 SAMPLES = 16
-"""So many records of a frame speak for all of it; each counts as its share of the frame."""
+"""The number of records sampled per frame; each counts as its share of the frame."""
 ENDING = ".arrivals"
 _ROW = np.dtype([("at_s", "<f8"), ("due_s", "<f8"), ("records", "<f8")])
 
@@ -140,7 +140,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Arrivals:
-    """What came when, in order of arrival. Each row stands for `records` records."""
+    """Arrivals in order of time. Each row represents `records` records."""
 
     at_s: Floats
     due_s: Floats

@@ -146,7 +146,7 @@ def _given_in(arrivals: Arrivals, load: Load, ends_s: Any) -> list[float]:
 
 
 def _drop(batch: Batch) -> None:
-    """Nobody wants it."""
+    """Discard the batch."""
 
 
 def compare_waiting(rate: float, progress: Progress, master: str = "local[2,1000]") -> list[HeldUp]:
@@ -187,7 +187,7 @@ def _stand_still_at(number: int) -> Callable[[Any], list[Any]]:
 def measure_report(
     rates: Sequence[float], period_s: float, periods: int, progress: Progress
 ) -> Report:
-    """Every pattern against its closed form, then a pipeline that stands still for a second."""
+    """Every pattern against its closed form, then a pipeline that pauses for a second."""
     kept = measure(rates, period_s, periods, progress)
     held_up = compare_waiting(1_000.0, progress)
     figures = []

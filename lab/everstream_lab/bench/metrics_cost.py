@@ -1,4 +1,4 @@
-"""What measuring costs: the same work with and without it, in turn, each round by itself.
+"""What measuring costs: the same work with and without it, in turn, each round compared separately.
 
 A round takes longer or shorter by far more than measuring costs, so its two sides are compared with each
 other, and the middle of all rounds counts; their spread says what that is worth.

@@ -47,7 +47,7 @@ _SEEN = "seen"
 
 @dataclass
 class Query(ABC):
-    """One query, with so many records in each trigger."""
+    """One query, with this many records in each trigger."""
 
     per_trigger: int
     schema: ClassVar[str]

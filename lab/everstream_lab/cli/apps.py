@@ -14,7 +14,7 @@ from rich.table import Table
 from everstream.errors import UserError
 
 apps = typer.Typer(
-    help="Applications of ResiPipe and SPBench: run, measure and compare them, or your own.",
+    help="Run, measure and compare the applications of ResiPipe and SPBench, or your own.",
     no_args_is_help=True,
 )
 console = Console()
@@ -38,10 +38,10 @@ def list_all(
         str | None, typer.Option("--interface", "-i", help="Only of this interface.")
     ] = None,
 ) -> None:
-    """What there is: applications, interfaces, operators, inputs, and the benchmarks you made.
+    """List applications, interfaces, operators, inputs, and the benchmarks you made.
 
     Every application has a benchmark for every interface, called APPLICATION-INTERFACE; the name of
-    an application alone stands for Everstream's.
+    an application alone means the one for Everstream.
 
     Example: everstream apps list benchmarks --interface processes
     """
@@ -52,7 +52,7 @@ def list_all(
 
 @apps.command()
 def show(name: Name) -> None:
-    """All there is to know of a benchmark: application, stages, interface, input, settings.
+    """Show a benchmark: application, stages, interface, input, settings.
 
     Example: everstream apps show lane-everstream
     """
@@ -99,10 +99,10 @@ def new(
         str | None, typer.Option("--input", help="test, small, medium, large or huge.")
     ] = None,
 ) -> None:
-    """Make a benchmark: of an application, from another benchmark, or of stages of your own.
+    """Create a benchmark from an application, another benchmark or your own stages.
 
-    With --stages a file with a working application is written, which 'apps exec' runs at once on
-    every interface; 'apps edit' opens it.
+    --stages writes a file with a working application, which 'apps exec' can run on every interface;
+    'apps edit' opens it.
 
     Example: everstream apps new clicks --stages parse,enrich,score
     Example: everstream apps new fast-lane --application lane --input small workers=1:4 repeats=10
@@ -144,7 +144,7 @@ def new(
 
 @apps.command()
 def edit(name: Name) -> None:
-    """Open a benchmark's application, if it is your own, or its settings, in $EDITOR.
+    """Edit the application of a benchmark, if it is your own, or its settings, in $EDITOR.
 
     Example: EDITOR=nano everstream apps edit clicks
     """
@@ -162,7 +162,7 @@ def edit(name: Name) -> None:
     code = subprocess.call(["sh", "-c", f'{editor} "$1"', "editor", str(file)])
     if code:
         raise UserError(f"the editor '{editor}' ended with code {code}; set $EDITOR to another.")
-    find(name).check()  # what was broken is said now, not in the next run
+    find(name).check()  # report mistakes now, not in the next run
     console.print(f"{file} is fine")
 
 
@@ -173,7 +173,7 @@ def configure(
     interface: Annotated[str | None, typer.Option("--interface", "-i")] = None,
     size: Annotated[str | None, typer.Option("--input")] = None,
 ) -> None:
-    """Change settings of a benchmark you made, for good; 'apps exec' changes them for once.
+    """Change settings of a benchmark you made; 'apps exec' changes them for one run only.
 
     Example: everstream apps configure clicks workers=1:2:8 repeats=10 pattern=wave,10s,100,1000
     """
@@ -208,7 +208,7 @@ def inputs(
         typer.Option("--expected", help="Run the sequential program, too, for the right result."),
     ] = False,
 ) -> None:
-    """Show the inputs that there are, or make some. They are seeded: the same everywhere.
+    """List the inputs, or generate some; a seed makes them the same everywhere.
 
     Example: everstream apps inputs prime lane --input small --expected
     """
@@ -231,7 +231,7 @@ def inputs(
 def rename(
     name: Name, to: Annotated[str, typer.Argument(metavar="NEW", help="Its new name.")]
 ) -> None:
-    """Give a benchmark you made, and its results, another name.
+    """Rename a benchmark you made, and its results.
 
     Example: everstream apps rename clicks clicks-2
     """
@@ -246,7 +246,7 @@ def delete(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Benchmarks you made.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Delete benchmarks you made, and their results. A file of your own application stays.
+    """Delete benchmarks you made, and their results; application files stay.
 
     Example: everstream apps delete clicks
     """

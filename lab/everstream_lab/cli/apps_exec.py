@@ -37,7 +37,7 @@ Batch = Annotated[
     str | None, typer.Option(help="Items that travel together, a range; auto: the application's.")
 ]
 Interval = Annotated[
-    str | None, typer.Option(metavar="50ms", help="Items within so long travel together.")
+    str | None, typer.Option(metavar="50ms", help="Batch items that arrive within this time.")
 ]
 Frequency = Annotated[float | None, typer.Option(help="The most items a second; 0: all.")]
 Pattern = Annotated[
@@ -101,7 +101,7 @@ def execute(
     json_file: JsonFile = None,
     out: Out = None,
 ) -> None:
-    """Run benchmarks, measure them, test their results; write tables (CSV, Parquet) and a page.
+    """Run and measure benchmarks, check their results; write tables (CSV, Parquet) and a page.
 
     Everything not said here is as the benchmark has it ('apps show'). Every run has a process of
     its own. The page, page.html, has the curves: by workers, by batch, from moment to moment.
@@ -135,7 +135,7 @@ def check(
     size: Input = None,
     workers: Workers = None,
 ) -> None:
-    """See whether benchmarks are fit to run: each once, its result against the sequential one.
+    """Check benchmarks: run each once and compare its result with the sequential one.
 
     Example: everstream apps check prime --interface all
     """
@@ -174,7 +174,7 @@ def compare(
     json_file: JsonFile = None,
     out: Out = None,
 ) -> None:
-    """Interfaces or settings side by side, with confidence intervals (95 %) and ratios.
+    """Compare interfaces or settings, with 95 % confidence intervals and ratios.
 
     Runs are made in turn, in one go, so that what slows the machine slows all of them. Nothing is
     measured inside the runs unless asked for: the sequential side is the plain program.
@@ -230,7 +230,7 @@ def all_with_kills(
     json_file: JsonFile = None,
     out: Out = None,
 ) -> None:
-    """All applications, one after the other, with a kill each; what 'make apps' runs.
+    """Run all applications one after the other, with a kill each, as 'make apps' does.
 
     The worker of each one's first stage is killed once it is at work. Results must be those of the
     sequential program all the same. One that fails does not keep the others from running.
@@ -269,7 +269,7 @@ def _conclude(
 ) -> None:
     """Tables, page, a table on the screen, the verdict, and the exit code.
 
-    needs_kills: a kill that never came to pass is a failure, because nothing was shown.
+    needs_kills: a kill that did not happen is a failure, because nothing was proved.
     """
     from everstream_lab.apps.cycle.page import report, runs_table, verdict
     from everstream_lab.apps.cycle.results import write_tables
@@ -287,9 +287,7 @@ def _conclude(
         missing = len(one.planned.settings.kills) - len(one.recoveries)
         if missing > 0:
             good = good and not needs_kills
-            console.print(
-                f"[yellow]{one.planned.benchmark}: {missing} kill(s) never came to pass[/]"
-            )
+            console.print(f"[yellow]{one.planned.benchmark}: {missing} kill(s) did not happen[/]")
     console.print(f"tables and page in {folder}", highlight=False, soft_wrap=True)
     failed = [{"benchmark": one.benchmark, "text": one.text} for one in failures]
     _write(json_file, {"runs": [outcome.to_json() for outcome in outcomes], "failed": failed})
@@ -321,7 +319,7 @@ def _chosen(names: list[str] | None, interface: str | None, size: str | None) ->
 
 
 def _said(**options: Any) -> dict[str, str]:
-    """The options that somebody gave, as settings are written."""
+    """The options that were given, written as settings."""
     return {
         name: {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
         for name, value in options.items()

@@ -37,7 +37,7 @@ def productivity(
     ] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """How much code each application takes on each interface: lines, and Halstead's hours.
+    """Count the code of each application on each interface: lines, and Halstead's hours.
 
     Counted from tokens by the rules of ResiPipe's tables 5.2 and 5.3, which stand beside ours.
     'shared' are lines of modules that several applications use, counted as libraries. Goals:
@@ -127,7 +127,7 @@ def figures(
 ) -> None:
     """Draw the figures of SPBench (6 to 16) and ResiPipe (5.2 to 5.13, 6.5, 6.6) for this machine.
 
-    Where numbers were published they stand beside ours. Each figure is a page of its own. One whose
+    Published numbers are shown beside ours. Each figure has its own page. One whose
     runs fail does not keep the others from being drawn; the exit code is 1 then.
 
     Example: everstream apps figures spbench-12 resipipe-5.2 --workers 1:4 --out figures

@@ -42,7 +42,7 @@ def overhead(
     ] = False,
     json_file: JsonFile = None,
 ) -> None:
-    """What the engine costs: its throughput against a bare loop over the same batches.
+    """Measure what the engine costs: its throughput against a bare loop over the same batches.
 
     A source worker and a filter-and-count worker with a channel between two processes, checkpoints
     every second, against one plain Python loop calling the same generator and operators.
@@ -83,10 +83,10 @@ def restart(
     spares: Annotated[int, typer.Option(min=0, help="Processes that stand by.")] = 0,
     json_file: JsonFile = None,
 ) -> None:
-    """How fast a pipeline is back after SIGKILL of one worker, at a steady load.
+    """Measure how fast a pipeline recovers from SIGKILL of a worker, at a steady load.
 
-    Prints the time from the kill to the first new output and until it has caught up, the best
-    and the median of some runs, and checks that nothing was lost or doubled.
+    Prints the time from the kill to the first new output and until the run has caught up (best
+    and median of several runs), and checks that nothing is lost or duplicated.
 
     Example: everstream bench restart --json restart.json
     """
@@ -103,10 +103,10 @@ def scale_(
     rate: Annotated[float, typer.Option(help="Records per second.")] = 20_000,
     json_file: JsonFile = None,
 ) -> None:
-    """How long a running pipeline stands still while its shards are changed, at a steady load.
+    """Measure how long a running pipeline pauses while it is rescaled, at a steady load.
 
     An operator with state gets 4, 1 and 3 shards instead of 2. Prints the longest time without output
-    around each change, and checks that nothing was lost or doubled.
+    around each change, and checks that nothing is lost or duplicated.
 
     Example: everstream bench scale --json scale.json
     """
@@ -121,7 +121,7 @@ def prediction(
     utilisation: Annotated[float, typer.Option(help="Share of its capacity in use.")] = 0.6,
     json_file: JsonFile = None,
 ) -> None:
-    """How well the catch-up after a kill is predicted by the planner's backlog formula.
+    """Compare the catch-up after a kill with the prediction of the planner's backlog formula.
 
     Measures the capacity at full speed, kills a paced run once, predicts from its rate, its
     checkpoints and its outage how long catching up takes, and compares.
@@ -150,7 +150,7 @@ def state(
     keys: Annotated[int, typer.Option(help="With --state disk: how many.")] = 20_000_000,
     json_file: JsonFile = None,
 ) -> None:
-    """What checkpoints cost an operator with 100 MB of state (ResiPipe's use case 4).
+    """Measure what checkpoints cost an operator with 100 MB of state (ResiPipe's use case 4).
 
     The thesis lost 8.17 % of its throughput at its 15 s interval. With --size 1g --changed 0.01: ten
     times as much state, of which as much changes. With --state disk: 20 million keys, with the memory of
@@ -190,7 +190,7 @@ def recovery(
         "reports/recovery.png"
     ),
 ) -> None:
-    """ResiPipe's use cases 1 to 3: throughput without and with failures, beside the thesis's.
+    """Measure ResiPipe's use cases 1 to 3: throughput without and with failures, beside the thesis.
 
     Checkpoints every 15, 30, 45 and 60 s and disabled, all divided by the factor. A process is
     killed where the thesis threw an exception.
@@ -219,7 +219,7 @@ def throughput(
     windowed_bids: Annotated[int, typer.Option(help="Bids for the windowed count.")] = 60_000_000,
     json_file: JsonFile = None,
 ) -> None:
-    """Records per second from generator to exactly-once sink, beside other systems' figures.
+    """Measure records per second from generator to exactly-once sink, beside other systems.
 
     NEXMark 2, a keyed running word count (Zipf over 10,000 words) and a tumbling one-second
     event-time count over 1,000 auctions, on two cores with aligned checkpoints every second.
@@ -274,7 +274,7 @@ def engines(
     ] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Both engines on the same work: the least that an epoch costs, and throughput side by side.
+    """Compare both engines on the same work: minimum cost of an epoch, and throughput.
 
     NEXMark 2, a running word count and a windowed count on two cores, epochs and checkpoints of one
     second, the engines in turn; the latter two also in native Structured Streaming with Python
@@ -310,11 +310,11 @@ def latency(
     seconds: Annotated[float, typer.Option(min=1, help="How long each rate is measured.")] = 10.0,
     json_file: JsonFile = None,
 ) -> None:
-    """How long a record takes from when it was due to an at-least-once sink, at steady rates.
+    """Measure the time from when a record is due to an at-least-once sink, at steady rates.
 
     A paced source in one process, a count per key and the sink in another, checkpoints every second.
-    Waiting counts, be it for the rest of a frame. "standstill" is the longest time in which nothing
-    came; "machine" how long the machine made an idle thread wait at worst, in the same run.
+    Waiting counts, including that for the rest of a frame. "standstill" is the longest time without
+    output; "machine" is the longest time that the machine made an idle thread wait in the same run.
 
     Example: everstream bench latency --rate 1000,100000 --json latency.json
     """
@@ -343,10 +343,10 @@ def open_(
     ] = 5_000_000,
     json_file: JsonFile = None,
 ) -> None:
-    """How long it takes to open a store, and to recover a sink's shard, that were used for long.
+    """Measure how long it takes to open a long-used store, and to recover the shard of a sink.
 
-    Each is measured with 10 of what gathers and with as many as you say: the cost must not grow with
-    it. Starts no Spark. Writes to the folder for temporary files: 5,000,000 rows need about 100 MB.
+    Each is measured with 10 slots, parts or rows and with as many as you give: the cost must not
+    grow. Does not start Spark. Writes to the folder for temporary files: 5,000,000 rows need about 100 MB.
 
     Example: everstream bench open --slots 5000 --parts 100000 --rows 5000000
 
@@ -365,11 +365,11 @@ def takeover(
     ] = "1.5s",
     json_file: JsonFile = None,
 ) -> None:
-    """How fast a standby goes on when monitor, driver and Java of the first are killed at once.
+    """Measure how fast a standby takes over when supervisor, driver and Java are killed at once.
 
     Two `everstream run` on one store, the second with --standby and Spark warm. Prints the time
     from SIGKILL to the second's first output, how much of it was spent waiting for a sign of life,
-    and checks that what both have shown is exact.
+    and checks that the output of both together is exact.
 
     Example: everstream bench takeover --json takeover.json
     """
@@ -390,12 +390,12 @@ def load(
     periods: Annotated[int, typer.Option(min=1, help="How many of them to run.")] = 2,
     json_file: JsonFile = None,
 ) -> None:
-    """Every pattern of load through a pipeline on Spark, held against its closed form.
+    """Compare every load pattern, through a pipeline on Spark, with its closed form.
 
     "off by" is the worst period's share, beyond the one item that may be due at its very end; "stall"
-    how long the machine made an idle thread wait at worst, which no source can make up for. Then a
-    pipeline that stands still for a second, with catching up and without: who does not catch up
-    hides the backlog, and forfeits it.
+    the longest time that the machine made an idle thread wait, which no source can make up for.
+    Then a pipeline that pauses for a second, with and without catching up: without it the backlog
+    is hidden and lost.
 
     Example: everstream bench load --json load.json
     """
@@ -415,7 +415,7 @@ def items(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; the best one counts.")] = 3,
     json_file: JsonFile = None,
 ) -> None:
-    """What an item takes from source to sink when nothing is done to it, checkpoints on.
+    """Measure the time of an item from source to sink without any processing, checkpoints on.
 
     In one process, over a channel to another, and through a farm of two shards into an ordered sink;
     in microseconds per item, from the first one's arrival at the sink to the last one's.

@@ -34,11 +34,13 @@ def connectors(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; the median ratio counts.")] = 3,
     scale: Annotated[
         float,
-        typer.Option(min=0.0001, help="So many times the records, which make about two seconds."),
+        typer.Option(
+            min=0.0001, help="Multiply the number of records, which takes about two seconds."
+        ),
     ] = 1.0,
     json_file: JsonFile = None,
 ) -> None:
-    """How fast each source and sink is, beside the bare client doing the same work by hand.
+    """Measure the speed of each source and sink, beside the bare client doing the same work.
 
     One shard, checkpoints every second, against one loop with the same library that syncs as often
     and shows whole files or transactions only. Both in turn, round by round; a ratio is of one round.

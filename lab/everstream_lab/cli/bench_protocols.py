@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 console = Console()
 WIDTH = 170
-"""The tables need so many columns; a narrower terminal wraps them."""
+"""The width that the tables need; a narrower terminal wraps them."""
 
 
 class Failure(StrEnum):
@@ -79,8 +79,8 @@ def protocols(
     """Compare checkpoint protocols on FERDiS's queries, with and without a SIGKILL.
 
     Every run is paced, its latency is measured from the moment records were due, and its output
-    is held against plain SQL. The whole grid takes hours: it can be stopped at any time, and the
-    same command goes on where it was.
+    is compared with plain SQL. The whole grid takes hours: you can stop it at any time, and the
+    same command resumes where it stopped.
 
     Example: everstream bench protocols --query nhop --protocol uncoordinated --protocol hmnr
     --repeats 1

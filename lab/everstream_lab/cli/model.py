@@ -29,7 +29,7 @@ def paper(
     replications: Annotated[int, typer.Option(min=2, help="Windows per case and rate.")] = 10,
     coarse: Annotated[
         int,
-        typer.Option(min=1, help="Tuples that one tuple stands for: same times, no waiting times."),
+        typer.Option(min=1, help="Tuples that one tuple represents: same times, no waiting times."),
     ] = 1,
     results: Annotated[
         str, typer.Option(help="Folder or fsspec address for the results of each window.")

@@ -2,7 +2,7 @@
 
 A `Task` is one simulated window. Each finished task leaves one small file in the results
 folder, written under a temporary name and renamed; what is already there is not run again, so
-a job that was stopped goes on where it was. The folder must be one that all executors reach
+a job that was stopped resumes where it stopped. The folder must be one that all executors reach
 (any fsspec address); for a local master it is simply a folder.
 """
 
@@ -273,7 +273,7 @@ def _one_job(
     if error is not None:
         last_line = str(error).strip().splitlines()[-1] if str(error).strip() else repr(error)
         raise GridError(
-            f"the Spark job failed ({last_line}); finished results are kept, run it again to go on"
+            f"the Spark job failed ({last_line}); finished results are kept, run it again to resume"
         ) from error
     progress(len(todo))
 

@@ -1,12 +1,12 @@
 """The CCRR study: its four cases, what it printed, and how to read what it leaves open.
 
-Everything the study's text states as a number stands here once, next to the function that
+Every number in the study's text is here once, next to the function that
 takes our number from the simulation. Its figures 6 to 9 are pictures; where only they hold a
 value there is nothing to compare with, and we draw ours.
 
 How we read it, where the text is silent or at odds with itself:
 
-- One entity per arrival is said to be 1250 tuples/s, but a gap of 3.2 ms gives 312.5/s. We
+- One entity per arrival is given as 1250 tuples/s, but a gap of 3.2 ms gives 312.5/s. We
   take four sources, which gives both.
 - The interval counts from the end of a commit to the next checkpoint. That gives a mean loss
   of 133 k in case 2, the study's number.

@@ -66,12 +66,12 @@ def ready_made() -> list[Benchmark]:
 
 
 def made() -> list[Benchmark]:
-    """Those that somebody has made, by name."""
+    """Those that users have created, by name."""
     return [_read(path) for path in sorted(home().glob("*.json"))]
 
 
 def find(name: str) -> Benchmark:
-    """The benchmark of this name; an application's name alone stands for Everstream's."""
+    """The benchmark of this name; an application's name alone means that of Everstream."""
     path = home() / f"{name}.json"
     if path.exists():
         return _read(path)

@@ -1,7 +1,7 @@
 """Line charts as SVG text, in the colours of the page they stand on: light or dark, offline.
 
 A chart knows nothing of benchmarks: series of points, perhaps with error bars, two axes that begin
-at zero, and a legend. Each series has a colour and a dash of its own, so that no reader needs both.
+at zero, and a legend. Each series has its own colour and dash, so that no reader needs both.
 """
 
 import math
@@ -18,7 +18,7 @@ DASHES = ("", "6 3", "2 3", "8 3 2 3", "12 4", "1 4", "10 2 2 2 2 2")
 COLOURS = 7
 MOST_POINTS = 600
 GAP = 8
-"""Where nothing was measured for so many times as long as usual, a curve is only hinted at."""
+"""A gap in the samples this many times longer than usual makes a curve faint."""
 
 STYLE = """
 :root { --ink: #1d2330; --dim: #5d6675; --line: #e1e5ea; --paper: #fff; --good: #d8efdc;

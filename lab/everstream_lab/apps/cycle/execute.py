@@ -135,7 +135,7 @@ def execute(
                 if failures is None:
                     raise
                 failures.append(Failure(run.benchmark, error.message))
-                workers.pop(run.benchmark).close()  # it may be gone; the next has one of its own
+                workers.pop(run.benchmark).close()  # it may be gone; the next starts another
                 continue
             if run is last[run.benchmark]:
                 workers[run.benchmark].close()

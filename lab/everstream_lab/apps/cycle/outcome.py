@@ -83,7 +83,7 @@ class Outcome:
     wall_s: float
     items_per_s: float
     exact: bool | None
-    """Whether the result is the sequential program's; None: nobody looked."""
+    """Whether the result is the sequential program's; None: not checked."""
     latency_ms: float | None = None
     latency_min_ms: float | None = None
     latency_max_ms: float | None = None
@@ -171,7 +171,7 @@ def latency_table(run: int, stamps: Stamps, first_ns: int) -> pl.DataFrame:
 
 
 def line_of(event: dict[str, Any], runs: list[Planned]) -> str | None:
-    """Where a run stands, for a line that the next one replaces; None if there is nothing to say."""
+    """The progress of a run, for a line that the next one replaces; None if there is none."""
     if event["event"] != "progress":
         return None
     planned = _run_of(event, runs)

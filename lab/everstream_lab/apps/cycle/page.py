@@ -94,7 +94,7 @@ class Page:
 
 
 MOST_RUNS_OVER_TIME = 6
-"""More curves in one chart tell nobody anything."""
+"""More curves in one chart are unreadable."""
 PARTS = ("interface", "workers", "batch", "size")
 """What runs of one application may differ in."""
 STEPS = {
@@ -240,7 +240,7 @@ def runs_table(outcomes: Sequence[Outcome]) -> tuple[Sequence[str], list[list[st
 def labels(outcomes: Sequence[Outcome]) -> dict[int, str]:
     """Run -> its application, and whatever else tells it from the others."""
     several = {name for name in PARTS if len({_part(one, name) for one in outcomes}) > 1}
-    # Each application has a batch of its own: that tells it from no other.
+    # Each application has its own batch size, so it does not distinguish two series.
     seen = {(one.planned.application, one.planned.batch) for one in outcomes}
     if len(seen) == len({application for application, _ in seen}):
         several.discard("batch")

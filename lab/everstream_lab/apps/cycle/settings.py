@@ -20,7 +20,7 @@ HOW = "say 4, 1:4 (each from 1 to 4), 1:2:8 (in steps of 2, the end included), o
 
 
 def parse_range(text: str, what: str = "--workers") -> tuple[int, ...]:
-    """The numbers a range stands for, rising, each once.
+    """The numbers in a range, ascending, each once.
 
     >>> parse_range("1:4"), parse_range("1:2:8"), parse_range("8,1:2")
     ((1, 2, 3, 4), (1, 3, 5, 7, 8), (1, 2, 8))
@@ -64,7 +64,7 @@ class Settings:
     batch: str = "auto"
     """Items that travel together: a range, 1..10 (rising while it runs), or auto."""
     interval: str = "0s"
-    """Items that came within so long travel together, though they are fewer; 0s: never."""
+    """Send a smaller batch after this time; 0s: never."""
     frequency: float = 0.0
     """The most items a second that the source gives; 0: all it can."""
     pattern: str = ""
@@ -126,7 +126,7 @@ class Settings:
         return parse_range(first if self.batch_to() else self.batch, "batch")
 
     def batch_to(self) -> int:
-        """The size that batches rise to while a run goes on; 0: they stay as they are."""
+        """The size that batches grow to during a run; 0: they do not grow."""
         first, rising, last = self.batch.partition(RISING)
         if not rising:
             return 0

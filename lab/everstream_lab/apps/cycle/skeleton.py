@@ -64,7 +64,7 @@ def pipeline(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> e
 
 @es.annotated
 def annotated(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> None:
-    """The same once more, as a loop whose parts are stages."""
+    """The same as a loop whose parts are stages."""
     with es.ToStream(batch=batch):
         for item in items(folder):
 {withs}

@@ -78,7 +78,7 @@ def draw_figures(
     drawn: Callable[[Path], None] = lambda path: None,
     failures: list[tuple[Figure, RunFailed]] | None = None,
 ) -> list[Path]:
-    """One page for each figure, and an index of them; `drawn` is told of each at once.
+    """One page for each figure, and an index of them; `drawn` is called with each as soon as it is drawn.
 
     A figure whose runs fail is added to `failures`, and the others are drawn all the same; without
     such a list it ends the drawing.

@@ -1,6 +1,6 @@
 """ResiPipe's figures 5.2 to 5.13, 6.5 and 6.6: throughput, resources, annotated code.
 
-What was published stands beside ours in a chart of its own: a cluster's 48 processes and this
+Published figures are beside ours in a separate chart: a cluster's 48 processes and this
 machine's few do not fit on one axis.
 """
 

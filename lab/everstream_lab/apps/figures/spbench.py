@@ -34,7 +34,7 @@ def parallelism(page: Page, runs: Runs) -> None:
 
 
 def live_batch(application: str) -> Callable[[Page, Runs], None]:
-    """Figures 8 and 9: the batch grows from 1 to 10 while the run goes on."""
+    """Figures 8 and 9: the batch grows from 1 to 10 during the run."""
 
     def draw(page: Page, runs: Runs) -> None:
         page.text("In the paper: latency rises with the batch, throughput does not change.")

@@ -1,6 +1,6 @@
 """Recordings of people who say what they think of something, spoken by Debian's `flite`.
 
-What is said is drawn from a seed; so is whether the speaker is pleased.
+A seed determines the words, and whether the speaker is pleased.
 """
 
 import shutil

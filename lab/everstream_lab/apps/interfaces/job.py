@@ -39,11 +39,11 @@ class Job:
     batch: int = 1
     """Items that travel together."""
     batch_to: int = 0
-    """The size rises to this while the run goes on; 0: it stays."""
+    """The size grows to this during the run; 0: it does not grow."""
     whole: bool = False
     """Whether slow operators get them as they travel, too: the size is what the run is about."""
     interval_s: float = 0.0
-    """Items that came within so long travel together, though they are fewer; 0: never."""
+    """Send a smaller batch after this time; 0: never."""
     in_memory: bool = False
     """All items are read before the clock starts, and all results kept until it has stopped."""
     clocked: bool = False
@@ -101,7 +101,7 @@ Driver = Callable[[Job], Done]
 
 
 def farmed(application: Application) -> Application:
-    """The application as somebody tunes it by hand: workers encode results, too, if they can.
+    """The application as tuned by hand: workers also encode results, if they can.
 
     They can if the result file has the results of items as they are, and no sum of them.
     """

@@ -45,7 +45,7 @@ def uncut(pipeline: Pipeline) -> Pipeline:
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many items travel together, as the run goes on."""
+    """How many items form a batch, over the course of the run."""
 
     batch: int
     batch_to: int
@@ -71,7 +71,7 @@ class Together(Wrapping[Any]):
 
 
 class _TogetherReader(WrappingReader):
-    """What waits for company was not given: after a failure it is read again."""
+    """Items that wait for a full batch were not emitted: after a failure they are read again."""
 
     def __init__(self, inner: Reader, sizes: Sizes, within_s: float) -> None:
         super().__init__(inner)

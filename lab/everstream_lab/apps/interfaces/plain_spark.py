@@ -1,6 +1,6 @@
 """PySpark without Everstream: an RDD of positions, mapped by the stages, brought back in order.
 
-As somebody would tune it: more partitions than workers, so that none waits long for the slowest,
+Tuned as usual: more partitions than workers, so that none waits long for the slowest,
 Python processes started before the clock, and all results in one job.
 """
 
@@ -46,7 +46,7 @@ def _collected(chunks: Any) -> Iterator[Chunk]:
 
 
 class _OnPartition:
-    """The stages over one partition; it travels as a few words and finds the rest by itself."""
+    """The stages over one partition; only its description is sent, and it loads the rest."""
 
     def __init__(self, reference: str, folder: Path, in_memory: bool, clocked: bool) -> None:
         self._reference = reference

@@ -1,7 +1,7 @@
-"""Threads and processes: what somebody writes by hand with `multiprocessing`, and tunes.
+"""Threads and processes: a hand-written and tuned program with `multiprocessing`.
 
 Workers are started once and open the input themselves, so that no item is pickled: tasks are
-positions, taken one chunk at a time by whoever is free, and results come back in order only if the
+positions, taken one chunk at a time by the next free worker, and results come back in order only if the
 application wants them so. The process that started them gathers and writes.
 """
 

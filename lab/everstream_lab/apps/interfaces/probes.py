@@ -68,7 +68,7 @@ def read_notes(folder: Path, part: str) -> np.ndarray[Any, Any]:
 
 
 def born_ns(moment: Moment) -> int:
-    """When what is being processed came in, by the steady clock; 0 if nobody knows."""
+    """When the current item arrived, on the steady clock; 0 if unknown."""
     if not moment.born_s:
         return 0
     return time.monotonic_ns() - int((time.time() - moment.born_s) * 1e9)

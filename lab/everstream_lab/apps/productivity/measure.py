@@ -1,9 +1,9 @@
 """Lines and Halstead's measures of every application on every interface.
 
-What is counted is the program that somebody has to write for one interface: the stages, the way to
+It counts the program that a user has to write for one interface: the stages, the way to
 the items, and what joins them, all from the application's own module. Modules that several
 applications share (a video's frames, a file's pieces) count as libraries, as OpenCV's reader of
-videos does in the published figures; how many lines they would add is told beside it. Threads,
+videos does in the published figures; the lines they would add are listed beside it. Threads,
 processes and plain Spark have one driver for all applications: its own module is counted for each.
 """
 

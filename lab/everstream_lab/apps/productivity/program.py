@@ -1,4 +1,4 @@
-"""The program that somebody would have to write for one entry of a module, and nothing else.
+"""The program that a user would have to write for one entry of a module, and nothing else.
 
 A module of an application holds several programs that share its stages. `program_of` follows the
 names that an entry uses, through the top-level statements of its module, and gives their text in

@@ -1,7 +1,7 @@
 """The file sinks, against writing the same files by hand with the same library, as durably.
 
 By hand, too, a file is written under another name, synced and renamed once a second, so that
-nobody reads half of one and a power failure takes at most the last second.
+no reader sees half of one and a power failure loses at most the last second.
 """
 
 import os

@@ -46,7 +46,7 @@ def _arrow(frame: pl.DataFrame) -> pa.Table:
 
 
 def _parts(rows: int) -> Iterator[pa.Table]:
-    """So many rows, in the pieces that checkpoints would make of them."""
+    """This many rows, in the pieces that checkpoints would make of them."""
     part = sample(1 << 20)
     for start in range(0, rows, part.height):
         yield _arrow(part[: rows - start])

@@ -22,7 +22,7 @@ from everstream_lab.bench.report import Figure, Progress, Report, Target, at_lea
 GOAL = 0.8
 """Ours by the bare client's rate: what each row should reach."""
 WARM_UP = 20
-"""The first run, which no clock sees, has one in so many of the records."""
+"""The first run, which is not measured, has one in this many of the records."""
 
 
 @dataclass
@@ -78,7 +78,7 @@ def measure(
     scale: float = 1.0,
     progress: Progress = lambda text: None,
 ) -> list[Compared]:
-    """All rows, each with `scale` times the records it has by itself."""
+    """All rows, each with `scale` times its own number of records."""
     return [
         _measure_row(row, servers, rounds, max(1, int(row.records * scale)), progress)
         for row in rows

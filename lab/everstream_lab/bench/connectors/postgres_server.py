@@ -15,7 +15,7 @@ def programs() -> Path | None:
 
 
 class PostgresServer(Server):
-    """A server on a free port of the loopback interface, in a folder of its own."""
+    """A server on a free port of the loopback interface, in its own folder."""
 
     def __init__(self, folder: Path, *, fsync: bool = True) -> None:
         self.data = folder / "data"

@@ -14,7 +14,7 @@ PATIENCE_S = 60.0
 
 
 class LocalRedis(Server):
-    """A server on a free port of the loopback interface, in a folder of its own."""
+    """A server on a free port of the loopback interface, in its own folder."""
 
     def __init__(self, folder: Path, *, password: str | None = None, save: bool = True) -> None:
         self.folder = folder

@@ -70,7 +70,7 @@ class Row(ABC):
         """The same by hand; how many records were moved."""
 
     def arrived(self, folder: Path) -> int | None:
-        """How many records are where they should be by now; None if nobody could tell."""
+        """How many records have arrived; None if unknown."""
         return None
 
 

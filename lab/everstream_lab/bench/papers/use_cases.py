@@ -3,7 +3,7 @@
 Use case 1 is a line with a stateful operator that fails half-way; 2 replicates a stage with
 unequal replicas of which one fails; 3 replicates two stages and fails in both; 4 (see `state`)
 holds a large state. All times of the thesis are divided by one factor, the intervals with them.
-Our restart is not scaled: about half a second of ours stands for many seconds of the thesis.
+Our restart is not scaled: about half a second of ours corresponds to many seconds of the thesis.
 """
 
 import time
@@ -42,7 +42,7 @@ THESIS_FREE: dict[int, float] = {2: 1.54, 3: 0.76}
 
 
 class Heavy(Operator):
-    """Stands for a heavy computation; the last replica of a stage may be slower."""
+    """Represents a heavy computation; the last replica of a stage may be slower."""
 
     def __init__(self, seconds: float, slower_s: float = 0.0, slow_shard: int = 1) -> None:
         self.seconds = seconds

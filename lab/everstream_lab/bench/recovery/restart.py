@@ -105,7 +105,7 @@ def measure(
 
     With `service_s` each record waits that long for a service, one after the other in each of
     the two shards, so that the pipeline has a known limit to how fast it can catch up.
-    With `spares` so many further processes stand by.
+    With `spares`, this many further processes stand by.
     """
     records = int(rate * seconds)
     with tempfile.TemporaryDirectory(prefix="everstream-restart-") as folder:

@@ -1,6 +1,6 @@
-"""How fast a standby goes on after SIGKILL of everything of the first, seen from its output.
+"""How fast a standby takes over after SIGKILL of all processes of the first, seen from its output.
 
-Two commands as a user starts them: one runs, the other stands by with Spark warm. Monitor, driver
+Two commands as a user starts them: one runs, the other is a standby with Spark warm. Supervisor, driver
 and Java of the first get SIGKILL at once, as when its machine dies. A probe at the end of the
 pipeline writes down when each batch came out; the first one of the second command ends the takeover.
 """
@@ -64,7 +64,7 @@ def measure(
         folder = Path(name)
         (folder / "probe").mkdir()
         (folder / "takeover.py").write_text(PROGRAM.format(rate=rate))
-        progress("starting the first, and one that stands by")
+        progress("starting the first run and a standby")
         with _command(folder, "first", master) as first:
             _until("output of the first", lambda: any(_lines(folder)))
             with _command(folder, "second", master, "--standby", after) as second:
@@ -74,7 +74,7 @@ def measure(
                     _until("a sign of life", lambda known=known: _heartbeat(folder) != known)  # type: ignore[misc]
                 before = {line["generation"] for line in _lines(folder)}
                 killed_s = _kill_all(first.pid)
-                progress("killed; the second is to go on")
+                progress("killed; waiting for the standby")
                 _until("silence", lambda: "taking over" in _said(folder, "second"))
                 silent_s = time.monotonic() - killed_s
 
@@ -84,7 +84,7 @@ def measure(
 
                 _until("output of the second", lambda: bool(later()))
                 takeover_s = min(later()) - killed_s
-                progress("the second goes on for a while")
+                progress("the standby continues for a while")
                 time.sleep(GOES_ON_S)
                 second.send_signal(signal.SIGINT)
                 if second.wait(timeout=PATIENCE_S) != 0:

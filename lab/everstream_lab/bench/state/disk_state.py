@@ -40,7 +40,7 @@ class Counts(Operator):
     counts = Keyed[int](init=int, state="disk")
 
     def __init__(self, filled: int | None = None) -> None:
-        """filled: from so many records on it takes its time, until the run is stopped."""
+        """`filled`: from this many records on it slows down, until the run is stopped."""
         self.filled = filled
 
     def on_start(self, ctx: Context) -> None:

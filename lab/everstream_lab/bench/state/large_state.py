@@ -5,7 +5,7 @@ while it wrote. Here the snapshot leaves the hot path: the state is shared or co
 instant and written by another thread.
 
 Machines are shared, and what is looked for is a hundredth: rounds alternate, each side is judged by its
-best one, and the time in which the operator waited for a processor is told apart.
+best one, and the time in which the operator waited for a processor is reported separately.
 """
 
 import os

@@ -31,7 +31,7 @@ ROUNDS = 5
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one recovery, with so many of what has gathered."""
+    """The cost of one recovery, with this many accumulated parts or rows."""
 
     what: str
     many: int
@@ -84,7 +84,7 @@ def measure_report(slots: int, parts: int, rows: int, progress: Progress) -> Rep
 
 
 def _slots(folder: Path, many: int) -> Cost:
-    """A store that so many drivers have opened, each of which wrote no checkpoint but the first."""
+    """A store that this many drivers have opened; only the first wrote a checkpoint."""
     store = CheckpointStore.at(str(folder))
     first = store.acquire_lease("driver")
     store.append_manifest(first, {"objects": [], "epoch": 1})
@@ -109,7 +109,7 @@ def _opened(folder: Path) -> tuple[float, int]:
 
 
 def _parts(folder: Path, many: int) -> Cost:
-    """A folder with so many parts of one shard, which recovers from the last of them."""
+    """A folder with this many parts of one shard, which recovers from the last of them."""
     sink = JsonLines(folder / "out")
     place = PartFolder.at(str(folder / "out"), ".jsonl")
     place.create()
@@ -120,7 +120,7 @@ def _parts(folder: Path, many: int) -> Cost:
 
 
 def _rows(folder: Path, many: int) -> Cost:
-    """A table with so many rows of one shard, all of one checkpoint, from which it recovers."""
+    """A table with this many rows of one shard, all of one checkpoint, from which it recovers."""
     sink = Sqlite(folder / "bench.db", "bench")
     writer = sink.open(_who(1, str(folder)))
     writer.recover([], permit(0))

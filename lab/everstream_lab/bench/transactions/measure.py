@@ -63,7 +63,7 @@ def truth_of(workload: Workload, events: pl.DataFrame, crash_event: int) -> Trut
 
 
 class Bench:
-    """Measures configurations of one workload over one input, in a folder of its own."""
+    """Measures configurations of one workload over one input, in its own folder."""
 
     def __init__(
         self,
@@ -209,12 +209,12 @@ class Bench:
 
 
 def _disturbance(facts: Facts, duration: str) -> float:
-    """The share of the time that threads stood waiting for a core somebody else had."""
+    """The share of time that threads waited for a core that other programs used."""
     return float(facts["waited_for_core_s"] / facts[duration])
 
 
 def _more(attempts: list[Facts], wanted: int, duration: str, patience: int) -> bool:
-    """Whether to measure once more: until `wanted` were left alone, but not for ever."""
+    """Whether to measure again: until `wanted` runs were undisturbed, up to a limit."""
     calm = sum(_disturbance(one, duration) < _CALM for one in attempts)
     return calm < wanted and len(attempts) < patience * wanted
 

@@ -109,7 +109,7 @@ def incremental_word_count(inputs: Inputs, size: str) -> Stream:
     window = es.Tumbling(WORDS_S[size] / inputs.factor)
     counts = words.key_by("word").window(window)
     counted = counts.aggregate(**wanted, name="counts", shards=inputs.shards)
-    # Behind a channel of its own, as the paper's single stateful sink is.
+    # Behind a separate channel, as the paper's single stateful sink is.
     return counted.on_demand().process(Totals("word", "count"), name="totals", shards=1)
 
 

@@ -17,7 +17,7 @@ class Edges:
     """A stream of `total` edges, endless if None, drawn again and again from one random graph.
 
     The graph has `nodes` nodes with `degree` edges leaving each, some of them perhaps the same.
-    Sooner or later all of its paths are known. With `fresh`, so many new nodes come with each
+    Sooner or later all of its paths are known. With `fresh`, this many new nodes come with each
     edge and as many old ones are seen no more, so that there is always something to find.
     Columns `start`, `stop`.
     """

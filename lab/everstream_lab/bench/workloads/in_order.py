@@ -40,7 +40,7 @@ class InOrder(Operator, ABC):
 def take_before(ctx: Context, watermark: int, time: str) -> list[pl.DataFrame]:
     """The waiting records before the watermark, out of the state; one frame per schema.
 
-    Each frame waits under a key of its own, so that a checkpoint holds only what has changed.
+    Each frame waits under a separate key, so that a checkpoint contains only changes.
     """
     ready: dict[tuple[str, ...], list[pl.DataFrame]] = {}
     for key in ctx.state:

@@ -2,7 +2,7 @@
 
 Event number n of the stream is a person if n % 50 is 0, an auction if it is 1, 2 or 3, and a bid
 otherwise: the published proportions 1:3:46. It happens at `first_time_us + n / events_per_s`.
-Each kind is a source of its own, because columns of three kinds in one frame would be mostly
+Each kind is a separate source, because columns of three kinds in one frame would be mostly
 empty; the three agree because all of them are made from the event number and the seed alone.
 
 As in the published generator, bids go to the auctions opened last, and a share of them to few hot
@@ -72,9 +72,9 @@ class Nexmark:
     """How many happen in a second of event time; how fast they are read is another matter."""
     first_time_us: int = 0
     open_auctions: int = 100
-    """About so many auctions are open at a time."""
+    """About this many auctions are open at a time."""
     active_persons: int = 1_000
-    """Sellers and bidders are among the so many persons who came last."""
+    """Sellers and bidders are among this many most recent persons."""
     hot_auctions: float = 0.5
     """The share of bids that go to the hot auction of the moment: the skew."""
     hot_bidders: float = 0.75

@@ -3,7 +3,7 @@
 Edges stream in, keyed by where they start. `Match` holds the paths that end at its nodes; an edge
 x -> c prolongs every known path a ~> x to a ~> c, one hop longer. What is found is a result, and
 if it may grow further it also goes back, over the feedback edge and keyed by where it ends, to
-the shard that can prolong it. What comes back gives no output of its own: one record would become
+the shard that can prolong it. A record that comes back gives no output: one record would become
 many, round and round, until every buffer is full.
 
 The answer is approximate, as in the paper: a path is prolonged only by edges that come after it
@@ -27,7 +27,7 @@ class Match(Operator):
     """The first mapper: prolongs known paths by the edges that come in.
 
     Emits start, stop, hops and via, the node before the last. Keyed by `node`: where an edge
-    starts, and where a path that comes back ends. Paths are told from edges by their `hops`.
+    starts, and where a path that comes back ends. `hops` distinguishes paths from edges.
     """
 
     ends_here = Keyed[dict[int, int]]()
