@@ -204,7 +204,7 @@ class Outlet(ABC):
         self.pump()
 
     def reset(self) -> None:
-        """Forget what waits, and start again with the first credit."""
+        """Drop all queued frames, and start again with the first credit."""
         self._collected = []
         self._again = {}
         self._cut = set()
@@ -254,7 +254,7 @@ class Outlet(ABC):
 
     @abstractmethod
     def queued(self) -> Any:
-        """What waits, as a value that pickles and that `requeue` accepts.
+        """The queued frames, as a value that pickles and that `requeue` accepts.
 
         It may hold segments on disk: they pickle once they have been saved.
         """
