@@ -89,8 +89,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class EmitMarkers:
-    """Send the marker of this epoch on every output, behind (or ahead of) the frames in its
-    queue."""
+    """Send the marker of this epoch on every output, behind (or ahead of) queued frames."""
 
     epoch: Epoch
     overtaking: bool = False

@@ -21,8 +21,7 @@ __all__ = ["CYCLES", "EVENT_TIME_SHAPES", "SHAPES", "Shape", "columns", "shape_f
 
 
 class Pairs(Operator):
-    """Emits the sum of each two neighbours per key: state that a lost or duplicated record
-    breaks."""
+    """Emits the sum of each two neighbours per key: a lost or duplicated record shows."""
 
     last = Keyed[list[int]](init=list)
 
@@ -345,8 +344,7 @@ def columns(chance: random.Random) -> Shape:
 CLOCK_SHAPES = (alarms,)
 """Shapes that depend on the clock of a machine, for runs in which clocks are set."""
 EVENT_TIME_SHAPES = (windows, joined)
-"""These work on columns, and so cost ten times as much per run: a seed selects one of the
-others."""
+"""These work on columns and cost ten times as much: seeds select from the others."""
 CYCLES = (loop, long_loop)
 SHAPES = (line, shuffle, diamond, many_sinks, ordered_farm, uneven_join)
 

@@ -184,8 +184,7 @@ class SimulatedWorker:
         self._wake()
 
     def die(self) -> None:
-        """SIGKILL: memory is lost; a write under way may be torn, lost, or complete without an
-        answer."""
+        """SIGKILL: memory is lost; a pending write may be torn, lost, or done without an answer."""
         self.alive = False
         for upload in self.writing.values():
             try:

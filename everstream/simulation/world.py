@@ -178,8 +178,7 @@ class World(ProcessMishaps, StoreMishaps):
         self.new_driver().take_over()
 
     def new_driver(self) -> SimulatedDriver:
-        """The next driver, which has not taken over yet; the one before is dead, or was
-        replaced."""
+        """The next driver, which has not taken over yet; the last is dead or was replaced."""
         self.drivers += 1
         self.driver = SimulatedDriver(self, self.drivers)
         return self.driver

@@ -34,10 +34,9 @@ _SMOOTHING = 0.3
 
 
 # With each grant a receiver sends the number of records that a frame to it should have. How many
-# records
-# of a step go to it, a fraction or a multiple of those that went in, is learned while running. From
-# both
-# follows how many records a step may have so that none of its frames is too large.
+# records of a step go to it, a fraction or a multiple of those that went in, is learned while
+# running. From both follows how many records a step may have so that none of its frames is too
+# large.
 class FrameSizes:
     """The frame sizes that the receivers of one outlet want."""
 

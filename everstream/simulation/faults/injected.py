@@ -86,8 +86,7 @@ class Faults:
                 yield chance.uniform(0, self.until_s), fault
 
     def lying_in_ambush(self, chance: random.Random) -> Iterator[tuple[Moment, int]]:
-        """At which moment of which epoch of the run (the first has number 1) a process is
-        killed."""
+        """At which moment of which epoch of the run (counted from 1) a process is killed."""
         for _ in range(chance.randint(0, self.ambushes)):
             moment = chance.choice(tuple(EPOCHS_WATCHED))
             yield moment, chance.randint(1, EPOCHS_WATCHED[moment])

@@ -31,8 +31,7 @@ class ProcessMishaps(Happenings):
     operator_trouble: list[str]
 
     def new_driver(self) -> SimulatedDriver:
-        """The next driver, which has not taken over yet; the one before is dead, or was
-        replaced."""
+        """The next driver, which has not taken over yet; the last is dead or was replaced."""
         raise NotImplementedError
 
     @property
@@ -106,8 +105,7 @@ class ProcessMishaps(Happenings):
         self.after(0.02, self.new_driver().take_over)
 
     def take_over(self) -> None:
-        """A standby takes over from a driver that only seemed dead, which continues until it
-        notices."""
+        """A standby takes over from a driver that seemed dead and continues until it notices."""
         if self.outcome is not None:
             return
         self.fault("a standby takes over")
