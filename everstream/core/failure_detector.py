@@ -61,8 +61,7 @@ class FailureDetector:
         self._overtaken, self._beats, self._changed_s = True, 0, now_s
 
     def _is_silent(self, now_s: float) -> bool:
-        """A driver sends heartbeats once it knows of a standby, so at first it gets the time for
-        that."""
+        """A driver sends heartbeats once it knows of a standby, and gets the time for that."""
         assert self._changed_s is not None
         limit_s = self._silence_s if self._beats > 1 else self._silence_s + self._notice_s
         return now_s - self._changed_s >= limit_s

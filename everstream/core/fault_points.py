@@ -13,8 +13,7 @@ class Point(Enum):
     AFTER_SNAPSHOT = "after-snapshot"
     """In the store, not yet reported. Driver: all have reported, no manifest yet."""
     AFTER_PREPARE = "after-prepare"
-    """A sink's records are durable, not committed. Driver: the manifest is written, not
-    announced."""
+    """A sink's records are durable, not committed. Driver: manifest written, not announced."""
     IN_COMMIT = "in-commit"
     """Some of a sink's transactions are committed. Driver: some sinks have reported."""
     AFTER_COMMIT = "after-commit"

@@ -47,8 +47,7 @@ class Frame:
     born_s: float = 0.0
     """When the records it stems from came in, by the wall clock; 0 if unknown."""
     start: int = 0
-    """How many of its records the operators have already received, where it is delivered in
-    parts."""
+    """How many of its records the operators have received, if it is delivered in parts."""
 
     @property
     def begun(self) -> bool:

@@ -29,7 +29,7 @@ class Start:
 class Deliver:
     """Pass the frame's batch to the operators, then return one credit to its channel.
 
-    If only a part is delivered, the rest goes back to the shard (`on_cut`) to be delivered later.
+    If only a part is delivered, the rest returns to the shard (`on_cut`) to be delivered later.
     """
 
     frame: Frame
@@ -89,7 +89,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class EmitMarkers:
-    """Send the marker of this epoch on every output, behind (or ahead of) what waits there."""
+    """Send the marker of this epoch on every output, behind (or ahead of) queued frames."""
 
     epoch: Epoch
     overtaking: bool = False

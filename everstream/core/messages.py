@@ -95,8 +95,7 @@ EVERYBODY = -1
 
 @dataclass(frozen=True)
 class Pause:
-    """Read nothing more, and pause timers, so that frames in flight arrive. Lasts until a
-    rollback."""
+    """Read nothing more and pause timers, so that frames arrive. Lasts until a rollback."""
 
 
 @dataclass(frozen=True)
@@ -257,8 +256,7 @@ class Progress:
     handed_over: CheckpointNumber = NO_CHECKPOINT
     """The newest one that is complete and queued to be written to the store."""
     caught_up: bool = False
-    """Its source has emitted everything that existed when the run started, in a run that ends
-    then."""
+    """Its source has emitted all that existed at the start, in a run that ends then."""
 
 
 ShardReport: TypeAlias = (

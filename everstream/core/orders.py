@@ -34,8 +34,7 @@ class Outcome(Enum):
     FINISHED = "finished"
     STOPPED = "stopped"
     CAUGHT_UP = "caught up"
-    """Everything that existed when the run started is processed; the next run resumes from
-    there."""
+    """Everything that existed at the start is processed; the next run resumes from there."""
     FAILED = "failed"
 
 

@@ -82,7 +82,7 @@ class ReturnToFormer:
 
 @dataclass(frozen=True)
 class GiveUp:
-    """The plan stays as it is: report the reason to those who requested another one."""
+    """The plan stays as it is: report the reason for that."""
 
     error: EverstreamError
 

@@ -25,8 +25,7 @@ class Scheme:
     name: str
     protocol: Callable[[Place], ShardProtocol]
     log: LogKind = "none"
-    """Where senders keep the frames they sent; without a log all shards roll back after a
-    failure."""
+    """Where senders keep the frames they sent; without a log all shards roll back."""
     cycles: bool = True
     """Works on graphs with feedback."""
     exactly_once: bool = True

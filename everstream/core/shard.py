@@ -275,8 +275,7 @@ class Shard:
         restore_s: float,
         waiting: Mapping[ChannelId, Sequence[Frame]] | None = None,
     ) -> list[Instruction]:
-        """The operators' state is restored from the checkpoint, and these frames wait at the
-        inputs."""
+        """The operators' state is restored, and these frames wait at the inputs."""
         if generation != self._generation:
             return []
         same_shard = [record for record in self._records if record.shard == self.id]

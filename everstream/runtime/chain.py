@@ -92,8 +92,7 @@ class ChainStages:
         self._unfinished = False
         """A part of a batch came in: its watermark applies when the whole batch is through."""
         self.place: WritableNumber = [0]
-        """The number of the operator at work; an engine may put it where other processes can see
-        it."""
+        """The number of the operator at work; an engine may put it into shared memory."""
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -190,8 +189,7 @@ class ChainStages:
                 self._tune(stage)
 
     def _put_right(self, sink: Stage, saved: Mapping[str, Any], permit: Permit) -> None:
-        """Bring the sink's external output to what the permit covers, unless that is already
-        done."""
+        """Bring the sink's output to what the permit covers, unless that is already done."""
         if self._recovers:
             assert sink.writer is not None
             sink.hold(sink.writer.recover(saved.get("transactions", ()), permit))
@@ -383,8 +381,7 @@ class ChainStages:
             self._process(stage, batch[rows])
 
     def _write(self, stage: Stage, batch: Batch) -> int:
-        """Write what the sink accepts, and treat the rest by `on_error`; returns how many it
-        accepted."""
+        """Write what the sink accepts, and apply `on_error` to the rest. Returns how many."""
         assert stage.writer is not None
         while True:
             try:
@@ -590,7 +587,6 @@ class ChainStages:
         return explained(error, self.plan.graph.nodes[name].written_as, self.shard.number, record)
 
     def _enter(self, stage: Stage) -> None:
-        """This operator is at work from here on: an error, or the end of the process, is attributed
-        to it."""
+        """This operator is at work: an error, or the end of the process, is attributed to it."""
         self._at = stage.name
         self.place[0] = stage.number

@@ -68,8 +68,7 @@ class ChannelState(Saved, word="channel-state"):
         yield from self.segments
 
     def save(self, put: Callable[[str, Any], ObjectRef], prefix: str) -> int:
-        """Put segments that are only on the local disk into the store, one by one; returns their
-        bytes."""
+        """Put segments that are only on the local disk into the store; returns their bytes."""
         named = enumerate(self.spilled)
         return sum(segment.save(put, f"{prefix}/{number}.frames") for number, segment in named)
 

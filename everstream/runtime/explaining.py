@@ -14,8 +14,7 @@ import polars as pl
 from everstream.errors import EverstreamError, OperatorError, ShareRefused, StoreError, UserError
 
 # A database that is down may be back after a pause; a column that does not exist will not. These
-# are
-# only kinds of errors that concern the program, its records or a folder, and never the state of
+# are only kinds of errors that concern the program, its records or a folder, and never the state of
 # another system: in doubt the work is retried.
 OF_THE_PROGRAM = (
     UserError,

@@ -63,8 +63,7 @@ class MessageLog(Protocol):
         """This frame is being sent."""
 
     def after(self, channel: ChannelId, sequence: int) -> list[Frame]:
-        """Frames sent on a channel after this position; raises CorruptObject if they cannot be
-        read."""
+        """Frames sent on a channel after this position; raises CorruptObject if unreadable."""
 
     def full_segment(self) -> Segment | None:
         """A segment that should be written now, if there is one."""
@@ -268,8 +267,7 @@ def decode_segment(data: bytes, channels: Sequence[ChannelId]) -> Iterator[Frame
 def frames_in(
     data: bytes, channels: Sequence[ChannelId]
 ) -> Iterator[tuple[Frame, int, int | None]]:
-    """The frames of a segment without payloads, with the position of each payload, and its size if
-    any."""
+    """The frames of a segment without payloads, with each payload's position and size."""
     digit = data[len(_MAGIC) : len(_START)]
     if data[: len(_MAGIC)] != _MAGIC or not digit.isdigit():
         raise CorruptObject("a segment of a message log does not start like one.")

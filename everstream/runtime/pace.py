@@ -71,8 +71,8 @@ class Pace:
     def _learn(self, records: int, took_s: float) -> None:
         expected_s = self._fixed_s + self._each_s * records
         # Far from what was expected: the cost has changed, or the machine has stalled. If it
-        # stalled, the
-        # next step will be far from what is expected now, and the price is a few small steps.
+        # stalled, the next step will be far from what is expected now, and the price is a few small
+        # steps.
         if not self._known or not expected_s / 2 <= took_s <= 4 * expected_s:
             self._known = True
             self._fixed_s, self._each_s = 0.0, took_s / records

@@ -85,8 +85,7 @@ def encode_batch(batch: Batch) -> Any:
 
 
 def _pickled(batch: list[Any]) -> Any:
-    """Classes of the user's own script are pickled by value: the other process has no such
-    module."""
+    """Classes of the user's script are pickled by value: the other process lacks the module."""
     try:
         encoded, apart = dumps_apart(_PICKLED, batch)
         return _joined(memoryview(encoded)[len(_PICKLED) :], apart) if apart else encoded
@@ -174,7 +173,6 @@ def decode_batch(encoded: Any) -> Batch:
 
 
 def warm_up() -> None:
-    """Initialize Polars and Arrow, which takes the first batch of a process tens of ms
-    otherwise."""
+    """Initialize Polars and Arrow, which would take the first batch tens of ms."""
     batch = pl.DataFrame({"warm": range(1000)}).filter(pl.col("warm") >= 0)
     decode_batch(encode_batch(batch))

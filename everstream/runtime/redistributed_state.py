@@ -74,8 +74,7 @@ def load_share(
 def check_shares(
     manifest: EpochManifest, plan: Plan, load: Callable[[Sequence[ObjectRef]], list[bytes]]
 ) -> None:
-    """Compute and discard the share of every shard of this plan; raises ShareRefused if one
-    fails."""
+    """Compute and discard the share of every shard; raises ShareRefused if one fails."""
     for record in manifest.records.values():
         if record.parts:
             chain = ChainStages(plan, record.shard, {}, ShardState(), lambda: 0.0)

@@ -139,8 +139,7 @@ class ShardRunner:
         self.ready_at_s = 0.0
         """A source that had no records is not asked again before this time."""
         self.caught_up = False
-        """Its source has emitted everything that existed when the run started, in a run that ends
-        then."""
+        """Its source has emitted all that existed at the start, in a run that ends then."""
         self.processed = 0
         """Records that reached this shard in this process: the count for `--kill ...@10000`."""
         self.dropped = 0
@@ -331,8 +330,7 @@ class ShardRunner:
 
     @property
     def saving(self) -> bool:
-        """Whether a large capture is incomplete: call `save_slice` between two steps, or while
-        idle."""
+        """Whether a large capture is incomplete: call `save_slice` between steps or while idle."""
         return self._snapshots.saving and self.shard.status is not Status.FAILED
 
     def save_slice(self) -> None:

@@ -35,17 +35,13 @@ from everstream.state.saved import dumps
 from everstream.state.snapshot import ShardState
 
 # A log for source shards that holds no records: the source serves as the log. A source emits the
-# same
-# records at an offset again, and stages without state, randomness or clock make the same frames of
-# them.
-# So instead of a frame's bytes its offset is logged, and which records of the batch it was made of:
-# some
-# ten bytes. A frame that is requested again is read again. The plan decides whether that is sound for
-# a shard (`reads_again`); for all others the bytes themselves are logged.
+# same records at an offset again, and stages without state, randomness or clock make the same
+# frames of them. So instead of a frame's bytes its offset is logged, and which records of the batch
+# it was made of: some ten bytes. A frame that is requested again is read again. The plan decides
+# whether that is sound for a shard (`reads_again`); for all others the bytes themselves are logged.
 _BYTES = b"bytes".ljust(64)
 _PLACE = b"place"
-"""The kind of a logged payload; as long as a boundary, so that Arrow data behind it stays
-aligned."""
+"""The kind of a logged payload; its size keeps the Arrow data behind it aligned."""
 _PART = struct.Struct("<IQQ")
 """The index of the frame, the first record of the batch it was made of, and how many."""
 
@@ -91,8 +87,7 @@ class SourceLog(DurableLog):
         self._origin = dumps(offset)
 
     def forwarding(self, start: int, records: int) -> None:
-        """Frames appended from now on were made of `records` records of the batch, from `start`
-        on."""
+        """Frames appended from now on were made of these records of the batch."""
         self._part = (start, records)
         self._count = {}
 

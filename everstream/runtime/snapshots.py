@@ -145,8 +145,7 @@ class Snapshots:
         self._state.mark_failed(upload.capture)
 
     def restore(self, order: LoadState) -> Mapping[ChannelId, Sequence[Frame]]:
-        """Roll back. Returns the frames that wait at the inputs. Raises CorruptObject if it
-        cannot."""
+        """Roll back. Returns the frames that wait at the inputs. May raise CorruptObject."""
         self._open = None
         self._closed.clear()
         for outlet in self._outlets.values():

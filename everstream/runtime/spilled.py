@@ -57,8 +57,7 @@ class Spilled(Saved, word="spilled-frames"):
         return self._here.size_bytes
 
     def save(self, put: Callable[[str, Any], ObjectRef], name: str) -> int:
-        """Put it into the store unless that is done; returns the bytes. May run on another
-        thread."""
+        """Put it into the store unless done; returns the bytes. May run on another thread."""
         if self._object is not None:
             return 0
         ref = put(name, self._here.read())
@@ -66,8 +65,7 @@ class Spilled(Saved, word="spilled-frames"):
         return ref.size_bytes
 
     def frames(self, channels: Sequence[ChannelId]) -> Iterator[Frame]:
-        """All frames, in memory. Each has separate memory, so that keeping one does not keep
-        all."""
+        """All frames, in separate memory, so that keeping one does not keep all."""
         for frame in decode_segment(self._here.read(), channels):
             if frame.payload is not None:
                 frame.payload = BatchPayload(encoded=bytes(frame.payload.encoded))
@@ -144,8 +142,7 @@ class Spill:
         return Spilled(self._write(encode_segment(frames, self.channels)), len(frames))
 
     def fetch(self, saved: Spilled) -> Spilled:
-        """Fetch a segment of a checkpoint. Raises CorruptObject if it is incomplete in the
-        store."""
+        """Fetch a segment of a checkpoint. Raises CorruptObject if it is incomplete."""
         ref = saved.ref
         assert ref is not None
         [data] = self._space.load([ref])

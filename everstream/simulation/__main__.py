@@ -19,30 +19,30 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def replay(
-    seed: Annotated[int, typer.Argument(help="Which run: shape, faults and timing come from it.")],
+    seed: Annotated[int, typer.Argument(help="Determines shape, faults and timing of the run.")],
     trace: Annotated[bool, typer.Option(help="Show every event as it happens.")] = False,
-    faults: Annotated[bool, typer.Option(help="Let things go wrong.")] = True,
+    faults: Annotated[bool, typer.Option(help="Inject faults.")] = True,
     protocol: Annotated[str, typer.Option(help=f"One of {', '.join(PROTOCOLS)}.")] = "aligned",
     log: Annotated[str, typer.Option(help="Where logs are kept: durable or memory.")] = "durable",
     cycles: Annotated[bool, typer.Option(help="A shape with a feedback edge.")] = False,
-    spares: Annotated[int, typer.Option(min=0, help="Processes that stand by.")] = 0,
+    spares: Annotated[int, typer.Option(min=0, help="Number of spare processes.")] = 0,
     takeovers: Annotated[
-        int, typer.Option(min=0, help="A standby takes over at most so often.")
+        int, typer.Option(min=0, help="How often a standby takes over, at most.")
     ] = 0,
     storm: Annotated[
         bool,
-        typer.Option(help="Everything goes wrong at once, as in `everstream simulate`."),
+        typer.Option(help="Inject every kind of fault at once, as in `everstream simulate`."),
     ] = False,
 ) -> None:
-    """Simulate one run in virtual time and say whether its output was right.
+    """Simulate one run in virtual time and report whether its output was correct.
 
-    The same seed always gives the same run, so a seed that failed in a test can be looked at:
+    The same seed always gives the same run, so you can look at a seed that failed in a test:
 
         python -m everstream.simulation 4711 --trace
         python -m everstream.simulation 4711 --protocol hmnr --cycles --trace
         python -m everstream.simulation 4711 --protocol hmnr --storm --trace
 
-    Ends with exit code 1 if the run was not right.
+    Ends with exit code 1 if the run was not correct.
     """
     if log not in get_args(KeptLog):
         raise typer.BadParameter(f"{log!r} is neither durable nor memory")

@@ -1,8 +1,8 @@
-"""What must hold in every simulated run: safety at every commit, liveness after the last fault.
+"""The invariants of every simulated run: safety at every commit, liveness after the last fault.
 
-Safety is looked at whenever the outside world sees more: what is visible is part of what a plain
-sequential program would have put out, and nothing is visible before its epoch is stable. At the
-end nothing may be missing. What a driver was told about its manifests must be true and stay true.
+Safety is checked whenever more output becomes visible: visible output is part of what a plain
+sequential program would have produced, and nothing is visible before its epoch is stable. At the
+end nothing may be missing. What a driver learns about its manifests must be true and stay true.
 Liveness: once the last fault is over, the run ends within a bounded number of steps.
 """
 
@@ -22,14 +22,14 @@ LONGEST_CALM_STEPS = 30_000
 
 @dataclass
 class Safety:
-    """Nothing lost, nothing doubled, nothing shown early, order kept where it was asked for."""
+    """Nothing lost, nothing duplicated, nothing shown early, order kept where required."""
 
     shape: Shape
     outside: Outside
     exactly_once: bool = True
-    """Otherwise records may count twice, and only what is lost is held against the run."""
+    """Otherwise records may count twice, and only lost records are violations."""
     may_lose: bool = False
-    """What was in transit from a dead worker may be lost, if the run knows that."""
+    """Frames in transit from a dead worker may be lost, if the run knows that."""
     stable: Epoch = NO_EPOCH
     """The newest epoch that ever had its manifest in the store."""
     violations: list[str] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Safety:
     def on_stable(self, manifest: EpochManifest, own_numbers: bool) -> None:
         """This manifest is in the store (a lower number: a fall back).
 
-        `own_numbers`: each shard counts its checkpoints by itself.
+        `own_numbers`: each shard numbers its own checkpoints.
         """
         if manifest.epoch == NO_EPOCH < self.stable:
             self._violated(f"the run starts over although epoch {self.stable} was stable")
@@ -76,7 +76,7 @@ class Safety:
             self._violated(f"{operator}:{shard} showed records out of order")
 
     def at_end(self, outcome: Outcome | None, known_lost: int = 0) -> None:
-        """Compare all output with that of the sequential program; only a finished run is whole.
+        """Compare all output with that of the sequential program; only a finished run is complete.
 
         `known_lost`: frames that the run itself counts as lost.
         """
@@ -98,10 +98,10 @@ class Safety:
 
 @dataclass
 class Answers:
-    """A manifest that a driver takes for stable is in the store; one that was given up never is."""
+    """A manifest that a driver considers stable is in the store; one that was given up never is."""
 
     there: set[int] = field(default_factory=set)
-    """The manifests that are in the store, or were, by a number that each was given."""
+    """The manifests that are in the store, or were, each by a unique number."""
     given_up: set[int] = field(default_factory=set)
     violations: list[str] = field(default_factory=list)
 
@@ -113,16 +113,16 @@ class Answers:
         self.there.add(number)
 
     def on_answer(self, number: int, landed: bool) -> None:
-        """What its driver was told."""
+        """The answer that its driver received."""
         if landed and number not in self.there:
-            self._violated(number, "was said to be in the store, and is not")
+            self._violated(number, "was reported to be in the store, and is not")
         if not landed:
             self.given_up.add(number)
             if number in self.there:
                 self._violated(number, "was given up, and is in the store")
 
     def on_power_cut(self, before: list[str], after: list[str]) -> None:
-        """The entries of the log: the newest has been told to somebody as being there."""
+        """The entries of the log: the newest has been reported as durable."""
         if before and before[-1:] != after[-1:]:
             self.violations.append(f"answers: a power cut took {before[-1]}")
 

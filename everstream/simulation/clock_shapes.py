@@ -1,4 +1,4 @@
-"""A shape that follows the clocks of machines, for runs in which those are set back and forth."""
+"""A shape that depends on the clocks of machines, for runs in which these are set."""
 
 import math
 import random

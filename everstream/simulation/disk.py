@@ -1,11 +1,12 @@
 """A store that fails: writes torn, lost, late or not synced, errors of any kind, objects that rot.
 
-Each write happens in one virtual instant, but a crash can hit the instant itself: then the file
-is missing, or cut short, or whole although nobody was told. A put can also time out and land much
-later, when whoever wrote it may be dead; a create that finds the name taken then changes nothing.
+Each write happens in one virtual instant, but a crash can hit that instant: then the file is
+missing, or cut short, or complete although the writer got no answer. A put can also time out and
+arrive much later, when its writer may be dead; a create that finds the name taken then changes
+nothing.
 
-What was written is seen at once, but lasts only when its folder has been synced: a power cut may
-take back any change since then. As on a real disk, writes are synced and deletions are not.
+A write is visible at once, but durable only when its folder has been synced: a power cut may undo
+any change since then. As on a real disk, writes are synced and deletions are not.
 """
 
 import random
@@ -36,11 +37,11 @@ class SimulatedDisk:
         self.full = False
         self.lose_answer = False
         self.delayed: dict[str, Callable[[str, Callable[[], None]], None]] = {}
-        """Prefix -> who is given the next put of such a path, to do it later."""
+        """Prefix -> callback that receives the next put of such a path, to perform it later."""
         self.odd: Counter[Operation] = Counter()
         """How many of the next operations raise an error of any kind."""
         self.watch: Callable[[str, bytes], None] | None = None
-        """Told of everything that was created."""
+        """Called with everything that was created."""
         self._unsynced: dict[str, bytes | None] = {}
         """Path -> what a power cut may bring back (None: nothing was there)."""
 
@@ -78,7 +79,7 @@ class SimulatedDisk:
     def _fail_oddly(self, operation: Operation) -> None:
         if self.odd[operation]:
             self.odd[operation] -= 1
-            raise_one(STORES, f"the {operation} went wrong in a way of its own", self.chance)
+            raise_one(STORES, f"the {operation} failed in an unusual way", self.chance)
 
     def _create(self, path: str, data: bytes) -> None:
         if path not in self.files:
@@ -98,7 +99,7 @@ class SimulatedDisk:
             self.files[path] = data
 
     def sync(self, folder: str) -> None:
-        """Whatever has changed in this folder lasts."""
+        """All changes in this folder become durable."""
         for path in [path for path in self._unsynced if path.rpartition("/")[0] == folder]:
             del self._unsynced[path]
 
@@ -139,7 +140,7 @@ class SimulatedDisk:
             self._change(path, data)
 
     def rot(self, path: str) -> None:
-        """One byte changes by itself."""
+        """Change one byte, as silent corruption does."""
         data = bytearray(self.files[path])
         data[self.chance.randrange(len(data))] ^= 0x5A
         self.files[path] = bytes(data)

@@ -1,7 +1,7 @@
 """A simulated driver: takes over the store, starts workers, obeys its coordinator, writes manifests.
 
-What a driver has under way does not stop when it dies: a write may still land, a message arrive.
-So each driver is an object of its own, and asks whether it is still the living one.
+The pending operations of a driver do not stop when it dies: a write may still land, a message
+arrive. So each driver is a separate object, and checks whether it is still the living one.
 """
 
 from collections.abc import Callable
@@ -65,13 +65,13 @@ class SimulatedDriver:
         self.number = number
         self.up = False
         self.alive = True
-        """It can be so long after it was replaced, and not know."""
+        """It may have been replaced for a while without knowing it."""
         self.workers: dict[TaskNumber, SimulatedWorker] = {}
-        """The living attempts of its tasks; whoever is not in here is a zombie."""
+        """The living attempts of its tasks; any other attempt is a zombie."""
         self.starting: set[TaskNumber] = set()
         """Tasks that Spark is about to run."""
         self._present: set[TaskNumber] = set()
-        """Tasks that have said hello, and were not lost since."""
+        """Tasks that have joined, and were not lost since."""
         self._places: dict[WorkerId, SimulatedWorker] = {}
 
     @property
@@ -79,9 +79,9 @@ class SimulatedDriver:
         return self.world.driver is not self
 
     def take_over(self) -> None:
-        """Get the lease and what the store holds; as long as the store fails, try again.
+        """Get the lease and the content of the store; retry while the store fails.
 
-        Not after somebody else has begun to: a claim says whom it takes over from.
+        Not after another driver has begun to: a claim names the lease that it takes over from.
         """
         world = self.world
         if not self.alive or self.is_zombie:
@@ -115,7 +115,7 @@ class SimulatedDriver:
             self.start_worker(TaskNumber(number))
 
     def _going_on(self, manifests: list[EpochManifest]) -> GoingOn:
-        """What a run that changes nothing but its shards goes on from; other changes are for tests."""
+        """What a run that changes only its shards resumes from; tests make other changes."""
         now = shard_counts(self.world.wanted)
         if all(manifest.shard_counts == now for manifest in manifests):
             return GoingOn(manifests)
@@ -154,7 +154,7 @@ class SimulatedDriver:
         self.obey(self.coordinator.on_process_joined(worker.number, worker, now_s))
 
     def _place(self, worker: SimulatedWorker, id: WorkerId) -> None:
-        """Told at once: what it is sent next takes its time, and comes after."""
+        """Takes effect at once: the messages it is sent next take their time, and come after."""
         worker.take_place(id)
         self._places[id] = worker
         if self.world.tuning.version:
@@ -163,7 +163,7 @@ class SimulatedDriver:
     # Plans.
 
     def _look_at_plan(self) -> None:
-        """See whether the run is to have another plan."""
+        """Check whether the run is to have another plan."""
         facts = Facts(len(self._present), shard_counts(self.world.wanted))
         now_s = self.world.scheduler.now_s
         self._perform(self.plan_change.look(self.coordinator, facts, now_s))
@@ -202,7 +202,7 @@ class SimulatedDriver:
             self._replan(worker)
 
     def _replan(self, worker: SimulatedWorker) -> None:
-        """The process stays, and forgets everything it had; what was sent to it finds nobody."""
+        """The process stays, and forgets everything it had; messages in flight to it are lost."""
 
         def replan() -> None:
             if worker.alive and self._hears(worker) and worker.plan is not self.coordinator.plan:
@@ -277,7 +277,7 @@ class SimulatedDriver:
         return self.world.outcome is not None and not self.is_zombie
 
     def _all_rotten(self) -> bool:
-        """No checkpoint that one may go back to is whole: the run must stop, not start over."""
+        """No checkpoint that the run may roll back to is intact: it must stop, not start over."""
         self.world.disk.odd.clear()
         kept = self.coordinator.manifests
         return bool(kept) and all(
@@ -300,7 +300,7 @@ class SimulatedDriver:
         self.world.after(0.01, lambda: self._write(manifest, number, append))
 
     def _write(self, manifest: EpochManifest, number: int, append: ManifestAppend) -> None:
-        """One step of it. A dead driver's write may still land, unless its lease is gone."""
+        """One step of the write. A dead driver's write may still land, unless its lease is lost."""
         world = self.world
         if not self.alive and world.scheduler.random.random() < 0.5:
             return

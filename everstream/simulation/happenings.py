@@ -1,4 +1,4 @@
-"""What happens in a simulated run: told to whoever watches, written down, and lain in wait for."""
+"""The events of a simulated run: passed to watchers, recorded, and used as triggers for faults."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from everstream.simulation.scheduler import Scheduler
 
 
 class Happenings:
-    """Virtual time, and a record of what happens in it."""
+    """Virtual time, and a record of the events in it."""
 
     def __init__(self, scheduler: Scheduler, history: History) -> None:
         self.scheduler = scheduler
@@ -20,9 +20,9 @@ class Happenings:
         self.liveness = Liveness()
         self.outcome: Outcome | None = None
         self.watchers: list[Callable[[str], None]] = []
-        """Told of everything that happens, as text."""
+        """Called with every event, as text."""
         self.ambushes: dict[tuple[Moment, int], Callable[[], None]] = {}
-        """What happens right after the first, second, ... such moment."""
+        """Actions to run right after the first, second, ... such moment."""
         self._moments: Counter[Moment] = Counter()
 
     def event(self, text: str) -> None:
@@ -41,7 +41,7 @@ class Happenings:
             self.note(text)
 
     def fault(self, text: str) -> None:
-        """Something goes wrong: from here on the run has time again to end."""
+        """A fault happens: the time in which the run must end starts again."""
         self.event(text)
         self.liveness.fault(self.scheduler.steps)
         self.history.faults.append(f"{self.scheduler.now_s:8.4f} {text}")
@@ -53,11 +53,11 @@ class Happenings:
             self.after(0.005, ambush)
 
     def after(self, typical_s: float, action: Callable[[], None]) -> None:
-        """In about so much time."""
+        """Run it after about this much time."""
         self.scheduler.after(self.scheduler.jitter_s(typical_s), action)
 
     def when(self, text: str, action: Callable[[], None]) -> None:
-        """Once, right after the first thing that happens whose text begins like this."""
+        """Run it once, right after the first event whose text starts like this."""
 
         def watch(happened: str) -> None:
             if happened.startswith(text) and watch in self.watchers:

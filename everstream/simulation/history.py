@@ -1,4 +1,4 @@
-"""What a simulated run came to: its outcome, what went wrong, and whether that was right."""
+"""The result of a simulated run: its outcome, its faults, and whether it was correct."""
 
 from dataclasses import dataclass, field
 
@@ -8,7 +8,7 @@ from everstream.events import RunEvent
 
 @dataclass
 class History:
-    """What a simulated run came to."""
+    """The result of a simulated run."""
 
     seed: int
     shape: str
@@ -21,7 +21,7 @@ class History:
     epochs: int = 0
     recoveries: int = 0
     refused: bool = False
-    """It failed because what it needs to go on is damaged beyond help, which is true."""
+    """It failed because data that it needs to resume is damaged beyond repair, which is true."""
     forced: int = 0
     """Checkpoints that a protocol demanded before a delivery."""
     lost_frames: int = 0
@@ -31,12 +31,12 @@ class History:
     events: list[RunEvent] = field(default_factory=list)
     """What the drivers reported."""
     violations: list[str] = field(default_factory=list)
-    """What did not hold, of safety, of liveness, or of the core's own rules."""
+    """Violations of safety, of liveness, or of the core's invariants."""
 
     @property
     def right(self) -> bool:
         """Finished, with exactly the output of the sequential program, and never unsafe.
 
-        Where every checkpoint is damaged beyond help, it is right to stop.
+        If every checkpoint is damaged beyond repair, it is correct to stop.
         """
         return (self.outcome is Outcome.FINISHED or self.refused) and not self.violations

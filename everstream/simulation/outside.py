@@ -1,6 +1,6 @@
 """The outside world of a simulated run: an exactly-once sink whose output a checker watches.
 
-It keeps to the rules of a sink on a disk. Prepared output is synced with its checkpoint and carries a
+It behaves like a sink on a disk. Prepared output is synced with its checkpoint and carries a
 checksum; committing moves it, and is synced, too; removals are not, so a power cut may undo them.
 """
 
@@ -30,13 +30,13 @@ class Outside:
         self.fences: dict[tuple[str, int], int] = {}
         """By operator and shard: the generation that took over last."""
         self.watch: Callable[[str, int, int], None] | None = None
-        """Told of every transaction (operator, shard, checkpoint) that becomes visible."""
+        """Called with every transaction (operator, shard, checkpoint) that becomes visible."""
         self.odd: list[str] = []
         """What the next calls of sinks raise errors of any kind about."""
         self.rotten: set[Prepared] = set()
-        """What was damaged, or has vanished, while it waited."""
+        """Output that was damaged, or has vanished, before its commit."""
         self.refused = False
-        """Somebody wanted to show what is damaged, and was told so."""
+        """A commit of damaged output was refused."""
         self.wall_s: Callable[[], float] = lambda: 0.0
         """The clock of the machine that the sources read."""
         self._chance = chance or random.Random(0)
@@ -45,7 +45,7 @@ class Outside:
         """The virtual time that operators have worked in the step under way."""
 
     def output(self, operator: str) -> list[Any]:
-        """Everything an operator has shown, by checkpoint, then shard."""
+        """Everything an operator has committed, by checkpoint, then shard."""
         keys = sorted((k for k in self.visible if k[0] == operator), key=lambda k: (k[2], k[1]))
         return [record for key in keys for record in self.visible[key]]
 
@@ -53,7 +53,7 @@ class Outside:
         return Counter(self.output(operator))
 
     def change(self, place: Place, key: Any, records: list[Any] | None) -> None:
-        """Put something there, or take it away; it lasts when it is synced."""
+        """Put something there, or remove it; durable when it is synced."""
         found: dict[Any, list[Any]] = getattr(self, place)
         before = found.pop(key, None)
         self._unsynced.setdefault((place, key), before)
@@ -61,7 +61,7 @@ class Outside:
             found[key] = records
 
     def sync(self, place: Place, operator: str) -> None:
-        """What this operator has changed there lasts."""
+        """This operator's changes there become durable."""
         for changed in [c for c in self._unsynced if c[0] == place and c[1][0] == operator]:
             del self._unsynced[changed]
 
@@ -77,7 +77,7 @@ class Outside:
         self.fences.clear()  # of processes that are all dead
 
     def rot(self, key: Prepared) -> None:
-        """What waits is changed, or is gone."""
+        """Prepared output is changed, or is gone."""
         self.rotten.add(key)
         if self._chance.random() < 0.5:
             self.waiting[key] = [*self.waiting[key][1:], "rot"]
@@ -85,13 +85,13 @@ class Outside:
             del self.waiting[key]
 
     def may_fail(self) -> None:
-        """A sink is at work: what was to go wrong may do so here."""
+        """A sink is at work: a pending fault may strike here."""
         if self.odd and self._chance.random() < 0.5:
             raise_one(OPERATORS, self.odd.pop(), self._chance)
 
 
 class OutsideSink(Sink):
-    """Exactly-once into an `Outside`, found by name because sinks are pickled on their way."""
+    """Exactly-once into an `Outside`, found by name because sinks are pickled."""
 
     delivery = Delivery.EXACTLY_ONCE
     worlds: ClassVar[WeakValueDictionary[int, Outside]] = WeakValueDictionary()
@@ -104,7 +104,7 @@ class OutsideSink(Sink):
 
 
 class OutsideClock:
-    """The clock of a simulated machine, for sources that look at one."""
+    """The clock of a simulated machine, for sources that read one."""
 
     def __init__(self, world: int) -> None:
         self.world = world
@@ -123,7 +123,7 @@ class OutsideTransaction(Committable):
         self.shown = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a restored transaction knows: its name. The records must have been persisted."""
+        """The content of a restored transaction: its name. The records must have been persisted."""
         return {**self.__dict__, "records": None}
 
     @property
@@ -131,7 +131,7 @@ class OutsideTransaction(Committable):
         return (self.who.operator, self.who.shard, self.checkpoint, self.who.generation)
 
     def persist(self) -> None:
-        if self.shown:  # a file that was renamed cannot be synced where it was
+        if self.shown:  # a renamed file cannot be synced under its earlier name
             raise InternalError(f"transaction {self._key} was committed before it was persisted")
         outside = OutsideSink.worlds[self.world]
         outside.may_fail()
@@ -162,7 +162,7 @@ class OutsideTransaction(Committable):
         outside.may_fail()
 
     def require_whole(self, records: list[Any]) -> None:
-        """Raise unless what waits is what was written."""
+        """Raise unless the prepared output is what was written."""
         if _checksum(records) != self.checksum:
             raise self._damaged("does not match its checksum")
 

@@ -1,4 +1,4 @@
-"""Virtual time: a queue of things to happen, and a seeded source of chance."""
+"""Virtual time: a queue of events, and a seeded random generator."""
 
 import heapq
 import itertools
@@ -23,7 +23,7 @@ class Scheduler:
         heapq.heappush(self._queue, (max(time_s, self.now_s), next(self._ties), callback))
 
     def step(self) -> bool:
-        """Let the next thing happen; False if there is nothing more."""
+        """Run the next callback; False if there is none."""
         if not self._queue:
             return False
         self.now_s, _, callback = heapq.heappop(self._queue)

@@ -1,4 +1,4 @@
-"""How a simulated run has its protocol: how often a seed lets it checkpoint."""
+"""The protocol of a simulated run, and how often it checkpoints under a seed."""
 
 from dataclasses import replace
 from typing import Final
@@ -22,7 +22,7 @@ def scheme_for(protocol: str, seed: int, *, log: KeptLog = "durable") -> Scheme:
 
 
 def policy_for(protocol: str) -> Policy | None:
-    """Without checkpoints nobody asks for any; otherwise the seed says how often."""
+    """Without checkpoints, no interval; otherwise the seed determines it."""
     if named(protocol).choice is None:
         return Policy(checkpoints=False, max_restarts=1000)
     return None

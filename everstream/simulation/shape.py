@@ -1,4 +1,4 @@
-"""What a shape is: a pipeline for simulated runs, with a plain sequential program of its output."""
+"""A shape: a pipeline for simulated runs, with a plain sequential program of its output."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from everstream.pipeline.stream import Pipeline
 
 @dataclass(frozen=True)
 class Shape:
-    """A pipeline over the numbers 0 to n-1, and what it must put out, sink by sink."""
+    """A pipeline over the numbers 0 to n-1, and its expected output, sink by sink."""
 
     name: str
     workers: int

@@ -21,7 +21,7 @@ __all__ = ["CYCLES", "EVENT_TIME_SHAPES", "SHAPES", "Shape", "columns", "shape_f
 
 
 class Pairs(Operator):
-    """Emits the sum of each two neighbours per key: state that a lost or doubled record breaks."""
+    """Emits the sum of each two neighbours per key: a lost or duplicated record shows."""
 
     last = Keyed[list[int]](init=list)
 
@@ -136,7 +136,7 @@ def ordered_farm(chance: random.Random) -> Shape:
 
 
 def windows(chance: random.Random) -> Shape:
-    """Counts per key and window, with records that come too late at a sink of their own."""
+    """Counts per key and window, with a separate sink for late records."""
     n, keys, size = chance.randint(20, 120), chance.randint(1, 4), chance.randint(5, 30)
     sources, shards, workers = chance.randint(1, 3), chance.randint(1, 3), chance.randint(1, 4)
     batch, back = chance_batch(n), chance.randint(1, 20)
@@ -228,7 +228,7 @@ def two_loops(chance: random.Random) -> Shape:
 
 
 class Matches(Operator):
-    """Joins numbers that leave the same rest: each pair once, whoever comes first."""
+    """Joins numbers that leave the same remainder: each pair once, in either order."""
 
     seen = Keyed[list[tuple[str, int]]](init=list)
 
@@ -242,7 +242,7 @@ class Matches(Operator):
 
 
 def uneven_join(chance: random.Random) -> Shape:
-    """Two sources of which one gives in a few large batches what the other gives one by one."""
+    """Two sources: one emits in a few large batches what the other emits one by one."""
     n, m, keys = chance.randint(5, 30), chance.randint(5, 30), chance.randint(2, 6)
     workers, shards = chance.randint(1, 4), chance.randint(1, 3)
 
@@ -262,7 +262,7 @@ def uneven_join(chance: random.Random) -> Shape:
 
 
 class Hop(Operator):
-    """Counts the visits of each key, and sends a record round as often as it wants."""
+    """Counts the visits of each key, and sends a record round as often as it asks."""
 
     spread: Spread = "key"
 
@@ -342,15 +342,15 @@ def columns(chance: random.Random) -> Shape:
 
 
 CLOCK_SHAPES = (alarms,)
-"""What follows the clock of a machine, for runs in which clocks are set."""
+"""Shapes that depend on the clock of a machine, for runs in which clocks are set."""
 EVENT_TIME_SHAPES = (windows, joined)
-"""Work on columns, and so cost ten times as much per run: a seed stands for one of the others."""
+"""These work on columns and cost ten times as much: seeds select from the others."""
 CYCLES = (loop, long_loop)
 SHAPES = (line, shuffle, diamond, many_sinks, ordered_farm, uneven_join)
 
 
 def shape_for(seed: int, *, cycles: bool = False, clocks: bool = False) -> Shape:
-    """The shape a seed stands for; one with a cycle, if those are wanted, or maybe with a clock."""
+    """The shape that a seed selects; with a cycle, or perhaps with a clock, if requested."""
     chance = random.Random(seed)
     others = (*SHAPES, *CLOCK_SHAPES) if clocks else SHAPES
     return chance.choice(CYCLES if cycles else others)(chance)

@@ -1,8 +1,8 @@
 """Work that takes virtual time, and work that is cut at random.
 
-While a slow operator works its worker is busy: whatever comes meanwhile waits for the end of the
-step, as on Spark. `RandomParts` cuts every batch and frame it can, so that crashes and checkpoints
-fall between any two parts.
+While a slow operator works, its worker is busy: events wait for the end of the step, as on Spark.
+`RandomParts` cuts every batch and frame it can, so that crashes and checkpoints fall between any
+two parts.
 """
 
 import random
@@ -17,7 +17,7 @@ from everstream.simulation.shapes import Shape
 
 
 class RandomParts(Pace):
-    """Takes from one to three records at a time, and wants frames of any such size."""
+    """Takes from one to three records at a time, and requests frames of any such size."""
 
     def __init__(self, chance: random.Random) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class RandomParts(Pace):
 
 
 class Slow(Operator):
-    """Passes records on, each after so much virtual time."""
+    """Passes records on, each after a given virtual time."""
 
     pure = True
 
@@ -46,7 +46,7 @@ class Slow(Operator):
 
 
 def slow_line(n: int, batch: int, record_s: float, *, fused: bool = False) -> Shape:
-    """A quick source of large batches before an operator that needs so long for each record."""
+    """A fast source of large batches before an operator that takes `record_s` for each record."""
 
     def build(pipeline: Pipeline, world: int) -> None:
         numbers = pipeline.source(Range(n, batch=batch), name="numbers")

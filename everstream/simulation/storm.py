@@ -1,8 +1,8 @@
-"""Runs in which everything goes wrong at once, seed after seed, under any protocol.
+"""Runs with every kind of fault at once, seed after seed, under any protocol.
 
-A seed is exact (the output is what the protocol promises), refused (what the run needs is damaged
-beyond help, and it stopped and said so) or wrong. Half of the seeds have a pipeline with a cycle,
-where the protocol allows one.
+A seed is exact (the output is what the protocol guarantees), refused (data that the run needs is
+damaged beyond repair, and it stopped and reported that) or wrong. Half of the seeds have a pipeline
+with a cycle, where the protocol allows one.
 """
 
 from collections.abc import Iterator
@@ -41,5 +41,5 @@ def histories(protocol: str, seeds: range, faults: Faults = STORM) -> Iterator[H
 
 
 def replay_command(protocol: str, seed: int) -> str:
-    """What shows one of these runs, event by event."""
+    """The command that shows one of these runs, event by event."""
     return f"python -m everstream.simulation {seed} --protocol {protocol} --storm --trace"

@@ -1,7 +1,7 @@
 """A simulated worker: runners in one process that can die between any two steps.
 
-Messages between two processes keep their order and take a random time. What a dead process had
-sent still arrives; what was sent to it is gone.
+Messages between two processes keep their order and take a random time. Messages that a dead process
+had sent still arrive; messages sent to it are lost.
 """
 
 import math
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 TICK_S = 0.005
-"""How often the shards' own timers are looked at."""
+"""How often the shards' timers are checked."""
 
 
 class Link:
@@ -49,7 +49,7 @@ class Link:
 
 
 class TroubledRunner(ShardRunner):
-    """A runner in whose operators, sources and hooks something may go wrong at any call."""
+    """A runner in whose operators, sources and hooks any call may fail."""
 
     engine: "SimulatedWorker"
 
@@ -63,7 +63,7 @@ class TroubledRunner(ShardRunner):
 
 
 class SimulatedWorker:
-    """One attempt of one Spark task; it has shards from when it is given the place of a worker."""
+    """One attempt of one Spark task; it has shards once it becomes a worker."""
 
     store_url = "simulated://"
 
@@ -79,16 +79,16 @@ class SimulatedWorker:
         self.scratch = world.scratch
         self.number = number
         self.id: WorkerId | None = None
-        """Its place; None while it stands by."""
+        """The worker that it is; None while it is a spare."""
         self.attempt = attempt
         self.scheme = scheme
         self.driver = driver
-        """Whom this worker belongs to; to later drivers it is a zombie."""
+        """The driver this worker belongs to; to later drivers it is a zombie."""
         self.alive = True
         self.step_s = world.scheduler.random.choice((0.0005, 0.002, 0.004))
         """Workers differ in speed, so that frames pile up before the slow ones."""
         self.busy_until_s = 0.0
-        """A step of slow operators goes on until then, and nothing interrupts it."""
+        """A step of slow operators lasts until then, and nothing interrupts it."""
         self.writing: dict[int, Upload] = {}
         self.plan = driver.coordinator.plan
         self.runners: dict[ShardId, TroubledRunner] = {}
@@ -107,7 +107,7 @@ class SimulatedWorker:
             pace = self.world.pace()
             self.runners[shard] = TroubledRunner(plan, shard, self.scheme, self, pace)
 
-    # What the runners need.
+    # The services of the engine.
 
     def clock_s(self) -> float:
         return self.world.scheduler.now_s + self.world.outside.worked_s
@@ -135,7 +135,7 @@ class SimulatedWorker:
         )
 
     def tell(self, report: Report) -> None:
-        # What cannot travel must not be found out on Spark.
+        # A report that cannot be pickled must be found here, and not on Spark.
         carried = pickle.loads(pickle.dumps(report)) if isinstance(report, ShardFailed) else report
         self.to_driver.carry(lambda: self.driver.on_report(self, carried))
 
@@ -166,10 +166,10 @@ class SimulatedWorker:
     def reached(self, shard: ShardId, point: Point) -> None:
         """Kills come from the scheduler here, between any two steps."""
 
-    # What the driver sends.
+    # Messages from the driver.
 
     def on_command(self, command: Command) -> None:
-        self._event(f"worker {self.id} is told {_shown(command)}")
+        self._event(f"worker {self.id} receives {_shown(command)}")
         if isinstance(command, Resume):
             self.peers = dict(command.addresses)
         self._each(lambda runner: runner.on_command(command))
@@ -184,18 +184,18 @@ class SimulatedWorker:
         self._wake()
 
     def die(self) -> None:
-        """SIGKILL: memory is gone; a write under way may be torn, lost, or done unseen."""
+        """SIGKILL: memory is lost; a pending write may be torn, lost, or done without an answer."""
         self.alive = False
         for upload in self.writing.values():
             try:
                 data = upload.prepare(self.reached)
-            except BaseException:  # whoever would have heard of it is dead
+            except BaseException:  # its caller is dead
                 continue
             ref = ObjectRef.of(upload.name, data)
             path = f"objects/{ref.name}.{ref.checksum}"
             self.world.disk.crash_during_write(path, data)
 
-    # Inside.
+    # Implementation.
 
     def _event(self, text: str) -> None:
         if self.world.watchers:
@@ -242,7 +242,7 @@ class SimulatedWorker:
             runner.on_uploaded(upload, ref, 0.0)
 
     def _save(self, segment: Segment) -> None:
-        with suppress(EnvironmentFault):  # the next checkpoint tries again
+        with suppress(EnvironmentFault):  # the next checkpoint retries it
             segment.save(self.world.store.put)
 
     def _commit(self, job: CommitJob) -> None:
@@ -269,7 +269,7 @@ class SimulatedWorker:
         self._after(TICK_S, self._tick)
 
     def _wake(self) -> None:
-        """Something came: there may be work again."""
+        """Something came in: there may be work again."""
         if self._asleep and self.alive:
             self._asleep = False
             self._step_soon()

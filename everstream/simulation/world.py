@@ -1,9 +1,9 @@
 """A whole run in virtual time: driver, workers, network, disk, and faults from one seed.
 
-Faults come from the seed, or one by one from a scenario. Processes are killed, only thought dead
-(and go on as zombies), or lose their power; writes are torn, late, refused or rot; operators, sinks
-and the store raise errors of every kind; clocks jump. After the last fault the run must finish with
-exactly the right output, or stop and say that what it needs is damaged.
+Faults come from the seed, or one by one from a scenario. Processes are killed, mistaken for dead
+(and continue as zombies), or lose their power; writes are torn, late, refused or rot; operators,
+sinks and the store raise errors of every kind; clocks jump. After the last fault the run must
+finish with exactly the right output, or stop and report that data it needs is damaged.
 """
 
 import math
@@ -39,17 +39,17 @@ from everstream.state.store import CheckpointStore, Lease
 __all__ = ["History", "World"]
 
 PACK_AFTER_S = 0.3
-"""Longer than Spark usually takes to run a task again."""
+"""Longer than Spark usually takes to restart a task."""
 
 
 class World(ProcessMishaps, StoreMishaps):
-    """Everything there is in one simulated run."""
+    """Everything in one simulated run."""
 
     coordinator: Coordinator
-    """Of the last driver that was up."""
+    """The coordinator of the last driver that was up."""
     store: CheckpointStore
     lease: Lease
-    """The newest there is."""
+    """The newest lease."""
 
     def __init__(
         self,
@@ -84,9 +84,9 @@ class World(ProcessMishaps, StoreMishaps):
         pipeline = shape.pipeline(seed)
         placing = placed(pipeline.graph, state)
         self.plan: Plan = make_plan(pipeline.with_nodes(placing), shape.workers)
-        """What runs now."""
+        """The present plan."""
         self.wanted = self.plan
-        """What somebody has asked for: the next driver knows it, too."""
+        """The requested plan: the next driver knows it, too."""
         every_s = chance.choice((0.01, 0.05))
         self.policy = policy or Policy(
             every_s=every_s, max_restarts=1000, checkpoint_timeout_s=CHECKPOINT_TIMEOUT_S
@@ -104,7 +104,7 @@ class World(ProcessMishaps, StoreMishaps):
         self.both_copies = faults.both_copies
         self.drivers = 0
         self.numbers = count(1)
-        """What tells manifests apart."""
+        """Tells manifests apart."""
         self._start_driver()
         for at_s, fault in faults.timed(chance):
             self.scheduler.at(at_s, getattr(self, fault))
@@ -114,11 +114,11 @@ class World(ProcessMishaps, StoreMishaps):
 
     @property
     def workers(self) -> dict[TaskNumber, SimulatedWorker]:
-        """The living attempts of the driver that counts; whoever is not in here is a zombie."""
+        """The living attempts of the present driver; any other attempt is a zombie."""
         return self.driver.workers
 
     def run(self) -> History:
-        """Until the run ends, one way or another."""
+        """Run until the end, successful or not."""
         history = self.history
         try:
             self._run()
@@ -143,7 +143,7 @@ class World(ProcessMishaps, StoreMishaps):
             if unsafe or not self.scheduler.step():
                 return
             if self.outside.refused and self.outcome is None:
-                # It would try this a few times more, and stop.
+                # It would retry this a few times, and stop.
                 self.outcome, self.history.refused = Outcome.FAILED, True
                 return
             violation = self.liveness.violation(self.scheduler.steps)
@@ -152,13 +152,13 @@ class World(ProcessMishaps, StoreMishaps):
                 return
 
     def stop(self) -> None:
-        """Somebody asks the run to stop with a checkpoint; while no driver is up, nobody hears it."""
+        """Ask the run to stop with a checkpoint; without effect while no driver is up."""
         if self.outcome is None and self.driver.up:
             self.event("stop requested")
             self.driver.on_stop()
 
     def rescale(self) -> None:
-        """Somebody wants other numbers of shards, while the run goes on."""
+        """Request other numbers of shards during the run."""
         if self.outcome is not None or not self.driver.up or self.coordinator.is_quiescing:
             return
         chance = self.scheduler.random
@@ -178,24 +178,24 @@ class World(ProcessMishaps, StoreMishaps):
         self.new_driver().take_over()
 
     def new_driver(self) -> SimulatedDriver:
-        """The next driver, which has not taken over yet; the one before is dead, or does not count."""
+        """The next driver, which has not taken over yet; the last is dead or was replaced."""
         self.drivers += 1
         self.driver = SimulatedDriver(self, self.drivers)
         return self.driver
 
     def _on_created(self, path: str, data: bytes) -> None:
-        """An entry of the log is there, whether its writer knows it or not."""
+        """An entry of the log has been created, whether its writer knows it or not."""
         entry = entry_of(0, data)
         if entry.kind != "checkpoint":
             return
         if entry.lease < self.lease.number:
             raise InternalError("a replaced driver made an epoch stable")
-        if "number" in entry.body:  # otherwise somebody went back by hand
+        if "number" in entry.body:  # otherwise it is a manual rewind
             self.answers.on_landed(entry.body["number"])
         self.safety.on_stable(EpochManifest.from_json(entry.body), self.scheme.log != "none")
 
     def tune(self, wishes: Mapping[str, str]) -> None:
-        """Settings are changed; workers that start later are told, too."""
+        """Change settings; workers that start later receive them, too."""
         changes = resolved(wishes, tunable_in(self.plan.graph))
         settings = merged(self.tuning.settings, changes)
         self.tuning = Tuning(self.tuning.version + 1, settings)

@@ -30,8 +30,7 @@ _AS_THEY_ARE: Final = frozenset({int, str, bytes, bool, type(None)})
 _EPOCH: Final = dt.datetime(1970, 1, 1)
 _US: Final = dt.timedelta(microseconds=1)
 MOST_DIGITS: Final = 10_000
-"""The most digits a Decimal may have before the point: beyond that its whole number fills
-memory."""
+"""The most digits a Decimal may have before the point: more would fill memory."""
 
 
 def canonical_keys(keys: list[Any]) -> list[Any]:

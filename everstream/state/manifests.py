@@ -45,8 +45,7 @@ _CHECKSUM = re.compile(rb'\{"checksum": "([0-9a-f]{32})", "entry": ')
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right of one driver to add manifests, until another takes a lease with a higher
-    number."""
+    """The right of one driver to add manifests, until another takes the next lease."""
 
     number: int
     slot: int

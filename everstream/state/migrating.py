@@ -63,8 +63,7 @@ class Migration:
             )
 
     def __call__(self, old: Outdated) -> Any:
-        """The value migrated to this version. The old one stays unchanged, whatever the function
-        does."""
+        """The value migrated to this version. The old one stays unchanged in any case."""
         value = old.value if is_steady(old.value) else copy.deepcopy(old.value)
         if isinstance(self.migrate, Mapping):
             for step in range(old.version, self.version):

@@ -87,8 +87,7 @@ def nested(data: bytes) -> Any:
 
 
 def merged(parts: list[dict[Any, Any]]) -> dict[Any, Any]:
-    """A dict that was saved in parts; a key in several of them has its first position and last
-    value."""
+    """A dict that was saved in parts; a repeated key has its first position and last value."""
     whole: dict[Any, Any] = {}
     for part in parts:
         whole.update(part)
@@ -144,8 +143,7 @@ def dumps(value: Any) -> bytes:
 def dump(
     value: Any, file: Any, apart: Callable[[pickle.PickleBuffer], object] | None = None
 ) -> None:
-    """Pickle into an object with `write`; memory that `apart` takes, by returning None, stays
-    out."""
+    """Pickle into an object with `write`; memory for which `apart` returns None stays out."""
     pickler = pickle.Pickler(file, PROTOCOL, buffer_callback=apart)
     pickler.dispatch_table = _table()
     pickler.dump(value)
@@ -186,8 +184,7 @@ def _frame(value: pl.DataFrame) -> Reduced:
     if pl.Object in value.dtypes:
         return _as_ever(value)
     # While a frame is written it is locked, also for threads that hold the GIL and ask for its
-    # columns,
-    # which is a deadlock. The clone, which shares the data, is used here alone.
+    # columns, which is a deadlock. The clone, which shares the data, is used here alone.
     return frame, (value.clone().write_ipc_stream(None).getvalue(),)
 
 

@@ -25,8 +25,7 @@ from everstream.state.store import CheckpointStore
 SAVEPOINTS: Final = "savepoints/"
 MANIFEST: Final = "manifest.json"
 FORMAT: Final = 1
-"""The format of the file around the manifest (which has a separate one), and of exported
-savepoints."""
+"""The format of exported savepoints, and of the file around a manifest."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
 
@@ -221,9 +220,8 @@ def _object_path(name: str, ref: ObjectRef) -> str:
 
 
 # A savepoint as one file: a tar archive with its manifest first and its objects after it. It is
-# read
-# and written piece by piece, so no more than one object is in memory. An import is checked against
-# the manifest, object by object, before any of it counts.
+# read and written piece by piece, so no more than one object is in memory. An import is checked
+# against the manifest, object by object, before any of it counts.
 FIRST = "savepoint.json"
 
 Told = Callable[[ObjectRef], None]

@@ -179,8 +179,7 @@ class ShardState:
 
     @property
     def size_bytes(self) -> int | None:
-        """The size of the objects that restore the newest durable capture; None if there is
-        none."""
+        """The size of the objects that restore the newest durable capture, if any."""
         base = self._base
         if base is None:
             return None
@@ -338,8 +337,7 @@ class ShardState:
             store.remove()
 
     def beside(self, owner: Callable[[str], str | None]) -> "ShardState":
-        """A second one to read a snapshot into; this one then adopts its stores, without copying
-        files."""
+        """A second one to read a snapshot into; this one then adopts its stores."""
         space = self._space
         if space is None:
             return ShardState()
@@ -405,8 +403,7 @@ class ShardState:
         return DiskBackend(Path(space.folder), space.group, _named((operator, name)), init)
 
     def _parts(self, full: bool, in_slices: bool) -> dict[StoreId, StorePart | None]:
-        """The part to save of each store. Files come last, so that none is given up if another part
-        fails."""
+        """The part to save of each store. Files come last, in case another part fails."""
         parts: dict[StoreId, StorePart | None] = {}
         for store_id in sorted(
             self._stores, key=lambda store_id: self._stores[store_id].saves_files

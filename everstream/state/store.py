@@ -224,8 +224,7 @@ class CheckpointStore:
                 self.blobs.delete(path)
 
     def all_shown(self) -> bool:
-        """Whether that was recorded. If not, a driver may have died before its sinks had
-        committed."""
+        """Whether that was recorded. If not, a driver may have died before sinks committed."""
         newest = next(iter(self.manifests()), None)
         if newest is None or _shown_path(newest) not in self.blobs.list(SHOWN):
             return False
@@ -235,8 +234,7 @@ class CheckpointStore:
             return False
 
     def discard(self, refs: Iterable[ObjectRef]) -> None:
-        """Delete objects that nothing names any more; LeaseLost if another driver has taken
-        over."""
+        """Delete objects that nothing names any more; may raise LeaseLost."""
         self._require_lease()
         for ref in refs:
             self.blobs.delete(_object_path(ref))
@@ -247,8 +245,7 @@ class CheckpointStore:
         self.prune(keep=len(self._log.entries()))
 
     def sweep(self, lease: Lease) -> None:
-        """Remove objects that were given up or are not named, and temporary files. Before work
-        starts."""
+        """Before work starts: remove temporary files and objects that are not in use."""
         # List the objects first: if no other driver has taken over after that, none of them can
         # belong to a later driver.
         paths = self._object_paths()

@@ -118,7 +118,7 @@ def test_a_store_that_hangs_again_and_again_holds_nothing_up_is_said_and_costs_n
 
 def checkpoints_that_cannot_be_written_do_not_pile_up(run: Told) -> None:
     with hanging(run.folder, "write-objects"):
-        said = run.says("stalled epoch ", "the store: it has not taken the checkpoint of")
+        said = run.says("stalled epoch ", "the store: it has not saved the checkpoint of")
         what, missing, _ = said.split("|")
         assert missing.strip()
         epoch = int(what.split()[2])

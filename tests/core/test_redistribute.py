@@ -60,7 +60,7 @@ def test_records_on_their_way_arrive_first_among_the_shards_as_they_were() -> No
     assert found.settles is not None
     assert shard_counts(found.settles)["count"] == 2
     assert not found.unwritten
-    assert any("arrives first" in note for note in found.notes)
+    assert any("are processed first" in note for note in found.notes)
 
 
 def test_inputs_whose_senders_have_ended_have_ended_for_the_new_shards_too() -> None:

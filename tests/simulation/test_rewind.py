@@ -65,7 +65,7 @@ def test_kills_after_a_rewind_never_bring_back_what_was_given_up(seed: int) -> N
     to = kept(world)[-1]
     rewind(outside_look(world), to, **BY_HAND)
     given_up = {row.slot for row in look(outside_look(world)).checkpoints[1:]}
-    world.when("worker 2 is told Resume", lambda: world.kill_worker(1))
+    world.when("worker 2 receives Resume", lambda: world.kill_worker(1))
     world.when(f"epoch {to + 1} is stable", world.kill_driver)
     world.resume()
     assert world.run().right, world.history.violations

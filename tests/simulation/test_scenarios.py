@@ -49,7 +49,7 @@ def kill_twice(world: World) -> None:
     """After the first epoch, and once more when that has been made up for."""
 
     def kill() -> None:
-        world.when("worker 2 is told Resume", lambda: world.kill_worker(1))
+        world.when("worker 2 receives Resume", lambda: world.kill_worker(1))
         world.kill_worker(1)
 
     world.when("epoch 1 is stable", kill)
@@ -85,7 +85,7 @@ def test_a_worker_killed_before_the_first_epoch_starts_over(world: World) -> Non
 
 
 def test_a_worker_killed_after_the_first_epoch_goes_back_to_it(world: World) -> None:
-    world.when("worker 1 is told Stable, epoch 1", lambda: world.kill_worker(1))
+    world.when("worker 1 receives Stable, epoch 1", lambda: world.kill_worker(1))
     history = world.run()
     assert history.right and history.recoveries == 1
     assert 1 in rolled_back_to(world)
@@ -99,10 +99,10 @@ def test_a_worker_killed_twice_is_recovered_twice(world: World) -> None:
 
 def test_a_worker_killed_again_during_recovery_is_recovered_once_more(world: World) -> None:
     def kill_again() -> None:
-        world.when("worker 2 is told Restore", lambda: world.kill_worker(2))
+        world.when("worker 2 receives Restore", lambda: world.kill_worker(2))
         world.kill_worker(1)
 
-    world.when("worker 1 is told Stable, epoch 1", kill_again)
+    world.when("worker 1 receives Stable, epoch 1", kill_again)
     history = world.run()
     assert history.right and history.recoveries >= 2
 
@@ -141,7 +141,7 @@ def test_a_worker_that_dies_while_a_manifest_is_written_waits_for_the_store(worl
     world.watchers.append(
         lambda text: (
             restores.append(world.coordinator._strategy._restore_command())
-            if text.startswith("worker 1 is told Restore")
+            if text.startswith("worker 1 receives Restore")
             else None
         )
     )
@@ -183,7 +183,7 @@ def test_a_corrupt_newest_checkpoint_falls_back_to_the_one_before(world: World) 
         rot_newest(world)
         world.kill_worker(0)
 
-    world.when("worker 1 is told Stable, epoch 3", rot_and_kill)
+    world.when("worker 1 receives Stable, epoch 3", rot_and_kill)
     assert world.run().right
     damaged = told(world, StoreDamaged)
     assert {(event.what, event.fallback_epoch) for event in damaged} == {("epoch 3", 2)}
@@ -195,7 +195,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_stops_and_takes_nothing_back(wo
             world.rot_object(path)
         world.kill_worker(0)
 
-    world.when("worker 1 is told Stable, epoch 2", rot_and_kill)
+    world.when("worker 1 receives Stable, epoch 2", rot_and_kill)
     history = world.run()
     assert history.outcome is Outcome.FAILED and history.refused and history.right
     assert "start over with --fresh" in notes(world)
@@ -208,7 +208,7 @@ def test_an_object_that_rots_is_read_from_its_copy_and_the_run_says_so(world: Wo
             world.disk.rot(path)
         world.kill_worker(0)
 
-    world.when("worker 1 is told Stable, epoch 3", rot_and_kill)
+    world.when("worker 1 receives Stable, epoch 3", rot_and_kill)
     assert world.run().outcome is Outcome.FINISHED
     assert "was read from its copy" in notes(world)
     assert not told(world, StoreDamaged)
@@ -221,9 +221,9 @@ def test_a_fall_back_holds_even_if_the_driver_dies_on_the_way(world: World) -> N
         world.kill_worker(0)
 
     def kill_driver_on_the_way() -> None:
-        world.when("worker 1 is told Restore", world.kill_driver)
+        world.when("worker 1 receives Restore", world.kill_driver)
 
-    world.when("worker 1 is told Stable, epoch 2", rot_and_kill)
+    world.when("worker 1 receives Stable, epoch 2", rot_and_kill)
     events: list[str] = []
     world.watchers.append(events.append)
     assert world.run().right
@@ -236,14 +236,14 @@ def rot_the_manifest_that_a_fall_back_wrote(world: World) -> None:
 
     def rot_and_kill() -> None:
         rot_newest(world)
-        world.when("epoch 2 is stable", lambda: world.when("worker 1 is told Resume", then_rot))
+        world.when("epoch 2 is stable", lambda: world.when("worker 1 receives Resume", then_rot))
         world.kill_worker(0)
 
     def then_rot() -> None:
         world.rot_object(path_of(world.store.manifests()[0].slot))
         world.kill_driver()
 
-    world.when("worker 1 is told Stable, epoch 3", rot_and_kill)
+    world.when("worker 1 receives Stable, epoch 3", rot_and_kill)
 
 
 def test_a_rotten_manifest_of_a_fall_back_does_not_bring_back_what_was_given_up(

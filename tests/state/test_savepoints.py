@@ -114,7 +114,7 @@ def test_it_travels_in_one_file(store: CheckpointStore, lease: Lease, tmp_path: 
     taken = take_savepoint(store, "first", now=5.0)
     file = tmp_path / "first.tar"
     export_savepoint(store, taken, file, told)
-    with pytest.raises(UserError, match="there already"):
+    with pytest.raises(UserError, match="exists already"):
         export_savepoint(store, taken, file, told)
     other = CheckpointStore.at(str(tmp_path / "other"))
     found = import_savepoint(other, file, None, told)

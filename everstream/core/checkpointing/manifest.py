@@ -61,8 +61,7 @@ class EpochManifest:
         return sum(record.size_bytes for record in self.records.values())
 
     def gone_back_to(self, older: "EpochManifest") -> "EpochManifest":
-        """An older manifest, to be written again as the newest in order to roll back from this
-        one."""
+        """An older manifest, to be written again as the newest for a rollback from this one."""
         most = {
             n: max(self.ever(n), older.ever(n)) for n in {*self.most_shards, *older.most_shards}
         }
@@ -139,8 +138,7 @@ def epoch_manifest(
     written_at: float | None = None,
     log: LogKind = "none",
 ) -> EpochManifest:
-    """The manifest of an epoch of this plan, with these checkpoints; `before` was the newest until
-    now."""
+    """The manifest of an epoch of this plan; `before` was the newest manifest until now."""
     whole = len(records) == len(plan.shards)
     return EpochManifest(
         epoch=epoch,
@@ -198,8 +196,7 @@ def fall_back(
 
 
 def _older_than_newest(manifests: Sequence[EpochManifest]) -> EpochManifest | None:
-    """Never the start: output was committed since, and sources may no longer have their first
-    records."""
+    """Never the start: output was committed since, and sources may have dropped records."""
     older = manifests[1] if len(manifests) > 1 else None
     return None if older is None or older.epoch == NO_EPOCH else older
 
@@ -214,8 +211,7 @@ def manifests_in(store: CheckpointStore) -> list[EpochManifest]:
 
 
 def still_valid(manifests: Iterable[EpochManifest]) -> list[EpochManifest]:
-    """The manifests that a run may roll back to, from a list that is newest first; see
-    `standing`."""
+    """The manifests, newest first, that a run may roll back to; see `standing`."""
     return standing(manifests)
 
 
@@ -233,8 +229,7 @@ def shown_once(plan: Plan) -> list[str]:
 
 
 def check_fits(manifest: EpochManifest, plan: Plan, log: LogKind = "none") -> None:
-    """Raise a UserError if this pipeline, with this kind of log, cannot resume from the
-    manifest."""
+    """Raise a UserError if this pipeline, with this kind of log, cannot resume from it."""
     if manifest.pipeline != plan.graph.name:
         raise UserError(
             f"the store holds checkpoints of pipeline '{manifest.pipeline}', not of "

@@ -88,13 +88,11 @@ class CheckpointRecord:
     key_groups: int | None = None
     """Of such a part: the number of key groups; None for as many as there were shards."""
     most_shards: dict[str, int] = field(default_factory=dict)
-    """If it has parts: operator -> the most shards it has ever had, all of which may have
-    output."""
+    """If it has parts: operator -> the most shards it ever had, all of which may have output."""
     lost_frames: int = 0
     """Frames sent to this shard that could not be sent again."""
     aligned_s: float = 0.0
-    """From the marker on the first input to the marker on the last; aligned inputs are held
-    meanwhile."""
+    """From the marker on the first input to the marker on the last; aligned inputs are held."""
     capture_s: float = 0.0
     upload_s: float = 0.0
     size_bytes: int = 0
@@ -113,8 +111,7 @@ class CheckpointRecord:
         return own + sum(part.restore_bytes for part in self.parts)
 
     def owner(self, saved: str) -> str | None:
-        """The operator that owns what the objects keep under this name; None if there is none any
-        more."""
+        """The operator that owns what the objects keep under this name; None if it is gone."""
         if self.aliases.get(saved) == "":
             return None
         operator, slash, rest = saved.partition("/")

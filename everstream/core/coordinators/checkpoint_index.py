@@ -53,8 +53,7 @@ class CheckpointIndex:
         return descendants(self._links, shards) - set(shards)
 
     def worst_case_line(self) -> dict[ShardId, CheckpointRecord]:
-        """Where all shards would roll back to if all failed now; a shard not in it would start
-        over."""
+        """The line to roll back to if all shards failed now; shards not in it would start over."""
         positions = {
             shard: [self._position(shard, record) for record in history]
             for shard, history in self.histories.items()
@@ -88,8 +87,7 @@ class CheckpointIndex:
     def distance(
         self, back: Mapping[ShardId, CheckpointRecord | None], began_s: float, now_s: float
     ) -> tuple[float, int]:
-        """The age of the oldest of these checkpoints, and the most checkpoints that one shard gives
-        up."""
+        """The age of the oldest of these checkpoints, and the most that one shard gives up."""
         ages_s, given_up = [0.0], [0]
         for shard, record in back.items():
             taken_s = self._taken_s.get((shard, record.number)) if record is not None else None

@@ -204,8 +204,7 @@ class CoordinatedStrategy(CheckpointStrategy):
             self._start_epoch(now_s, stop=False)
 
     def _give_up_if_late(self, now_s: float) -> None:
-        """Abort the epoch if it is late. Shards may still take its checkpoint, which then counts
-        for nothing."""
+        """Abort the epoch if it is late. Checkpoints that shards still take for it do not count."""
         timeout_s, ledger = self._run.policy.checkpoint_timeout_s, self._ledger
         if ledger.in_flight is None or now_s - ledger.began_s < timeout_s:
             return

@@ -76,8 +76,7 @@ class FinalDeadline:
         self._refusals = 0
 
     def refused(self) -> None:
-        """The store has answered with an error: the request is retried, and the wait starts
-        again."""
+        """The store has answered with an error: retry the request, and start the wait again."""
         self._refusals += 1
 
     def given_up(self, now_s: float) -> RunFailed | None:
@@ -229,8 +228,7 @@ class Coordinator:
         return run.outbox.take()
 
     def on_process_lost(self, process: TaskNumber, how: str, now_s: float) -> list[Order]:
-        """A process died or was silent for too long. A spare replaces a worker; losing a spare is
-        harmless."""
+        """A process died or was silent for too long. A spare, if any, replaces a worker."""
         run = self._run
         if run.over:
             return run.outbox.take()
@@ -397,8 +395,7 @@ class Coordinator:
         return run.outbox.take()
 
     def on_quiesce(self, reason: str, now_s: float) -> list[Order]:
-        """Stop with a checkpoint and nothing in flight, so that workers can continue with other
-        shards."""
+        """Stop with a checkpoint and nothing in flight, to continue with other shards."""
         run = self._run
         if run.stop is None and run.phase not in (Phase.FINISHING, Phase.DONE):
             run.quiesce.begin(reason, now_s + run.policy.checkpoint_timeout_s)
@@ -448,8 +445,7 @@ class Coordinator:
             self._let_strategy_act(now_s)
 
     def _has_caught_up(self) -> bool:
-        """The run is to end when caught up, and has read everything that existed when it
-        started."""
+        """The run is to end when it has caught up with its sources, and it has."""
         run = self._run
         if not run.policy.until_caught_up or run.phase is not Phase.RUNNING or self._paused:
             return False
@@ -467,8 +463,7 @@ class Coordinator:
                 run.tell_all(command)
 
     def _give_up_quiesce(self, why: str, now_s: float) -> None:
-        """Resume as before, from the last checkpoint: paused shards cannot resume in any other
-        way."""
+        """Resume from the last checkpoint: paused shards cannot resume in any other way."""
         run = self._run
         run.outbox.tell(QuiesceGivenUp(run.quiesce.reason or "", why))
         run.quiesce.end()

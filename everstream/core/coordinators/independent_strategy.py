@@ -76,8 +76,7 @@ class Rollback:
 
 
 class IndependentStrategy(CheckpointStrategy):
-    """Uncoordinated and induced checkpoints: each shard numbers its own, and only some roll
-    back."""
+    """Uncoordinated and induced checkpoints: shards number their own, and only some roll back."""
 
     names_what_goes: ClassVar[bool] = True
 
@@ -90,8 +89,7 @@ class IndependentStrategy(CheckpointStrategy):
         self._fallback: EpochManifest | None = None
         """An older line that must be the newest in the store before any shard rolls back to it."""
         self._unreadable: tuple[ShardId, str] | None = None
-        """A shard whose newest checkpoint turned out to be unreadable while a line is being
-        written."""
+        """A shard whose newest checkpoint is unreadable, found while a line is being written."""
         self._epochs = max((manifest.epoch for manifest in run.found), default=NO_EPOCH)
         self._began_s: float | None = None
         self._ask_at_s: float | None = None
@@ -303,8 +301,7 @@ class IndependentStrategy(CheckpointStrategy):
         return None
 
     def go_back(self, failed: Sequence[ShardId], now_s: float) -> None:
-        """Ask the shards that may have received records that were never sent for their
-        positions."""
+        """Ask shards that may have received records that were never sent for their positions."""
         run, earlier, lost = self._run, self._rollback, set(failed)
         if earlier is not None:
             lost |= earlier.failed
@@ -339,8 +336,7 @@ class IndependentStrategy(CheckpointStrategy):
     def _recover_command(
         self, rollback: Rollback, back: dict[ShardId, CheckpointRecord | None]
     ) -> Recover:
-        """Which shards roll back to what, and what their neighbours must know; waits for all of
-        them."""
+        """Which shards roll back to what, and what neighbours must know; waits for all of them."""
         touched = [c for c in self._run.plan.channels if c.sender in back or c.receiver in back]
         rollback.waiting = {end for c in touched for end in (c.sender, c.receiver)} | set(back)
         received: dict[str, int] = {}

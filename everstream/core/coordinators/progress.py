@@ -12,9 +12,9 @@ from everstream.core.plan import Plan
 from everstream.events import listed
 from everstream.pipeline.graph import Kind
 
-_BEHIND = "back-pressure: the marker has not come through to"
-_SAVED = "the size of it: still being captured by"
-_STORED = "the store: it has not taken the checkpoint of"
+_BEHIND = "back-pressure: the marker has not reached"
+_SAVED = "the size of the state: still being captured by"
+_STORED = "the store: it has not saved the checkpoint of"
 _PLACES = (_BEHIND, _SAVED, _STORED)
 
 
@@ -45,8 +45,7 @@ class RunProgress:
         self._reports = {}
 
     def holding_up(self, epoch: Epoch, shards: Iterable[ShardId]) -> str:
-        """What holds up the checkpoints of these shards, which this epoch is missing, as far as
-        known."""
+        """What holds up this epoch at the shards that it is missing, as far as known."""
         places: dict[str, list[str]] = {}
         for shard in sorted(shards):
             places.setdefault(self._place(self._reports.get(shard), epoch), []).append(str(shard))

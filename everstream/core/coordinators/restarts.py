@@ -111,8 +111,7 @@ class FailedCheckpoints:
         return is_news
 
     def succeeded(self, owner: object = None) -> int:
-        """A checkpoint is good. Returns how many had failed in a row, once no owner has failures
-        left."""
+        """A checkpoint is good. Returns how many had failed in a row, once none is failing."""
         count = self._in_a_row.pop(owner, 0)
         self._last.pop(owner, None)
         if not count or self._in_a_row:
@@ -218,8 +217,7 @@ class Restarts:
     def start_failed(
         self, process: TaskNumber, error: EverstreamError, epoch: Epoch, now_s: float
     ) -> RunFailed | None:
-        """A worker could not even start. Returns the error that ends the run, if it exceeds the
-        budget."""
+        """A worker could not start. Returns the error that ends the run, if over the budget."""
         if self.repeats.has_seen(error, epoch):
             return RunFailed(f"worker {process} could not start, twice for the same reason", error)
         if self._budget.spend(now_s):

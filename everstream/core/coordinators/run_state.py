@@ -74,8 +74,7 @@ class Committing:
         self._waiting = set(shards)
 
     def committed(self, shard: ShardId, number: int, last: CheckpointNumber) -> None:
-        """A shard has committed everything up to a number; its last checkpoint is the one that
-        counts."""
+        """A shard has committed everything up to a number; its last checkpoint counts."""
         if number >= last:
             self._waiting.discard(shard)
 
@@ -169,8 +168,7 @@ class RunState:
 
     @property
     def newest(self) -> EpochManifest | None:
-        """The manifest that the run would roll back to if everything failed now; None: the
-        start."""
+        """The manifest to roll back to if everything failed now; None: the start."""
         return self._manifests[0] if self._manifests else None
 
     @property
@@ -207,8 +205,7 @@ class RunState:
         self._stop = None
 
     def store_answered(self) -> EpochManifest:
-        """The store has answered, with success or an error. Returns the manifest that was being
-        written."""
+        """The store has answered, with success or an error. Returns the manifest in question."""
         manifest, self._writing = self._writing, None
         assert manifest is not None
         return manifest
@@ -236,8 +233,7 @@ class RunState:
         self.outbox.add(WriteManifest(manifest))
 
     def write_unwritten(self) -> bool:
-        """Every shard has loaded its share. True if the manifest must be stored before they
-        work."""
+        """Every shard has loaded its share. True if the manifest must be stored first."""
         if self._unwritten is not None and self._writing is None:
             self.write(self._unwritten)
         return self._unwritten is not None

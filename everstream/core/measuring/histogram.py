@@ -39,8 +39,7 @@ class Histogram:
         return sum(self.counts)
 
     def quantile(self, q: float) -> float | None:
-        """Seconds within which this share of all was done (the median: 0.5); None if there were
-        none."""
+        """Seconds within which this share of all was done (the median: 0.5); None if empty."""
         total = self.total
         if not total:
             return None

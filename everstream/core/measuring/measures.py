@@ -26,8 +26,7 @@ class WorkerMeasures:
 
 @dataclass(frozen=True)
 class Measures:
-    """The content of the event `MetricsSampled`: sums, so that two of them give the rates in
-    between."""
+    """The content of the event `MetricsSampled`: sums, so that two of them give rates."""
 
     wall_s: float
     """When it was measured, in seconds since 1970."""

@@ -50,8 +50,7 @@ class Meter:
     blocked_s: float = 0.0
     """Back-pressured: there may be input, but downstream has no room for output."""
     bytes_in: int = 0
-    """Encoded, of frames from other processes; frames between shards of one process are not
-    encoded."""
+    """Encoded, of frames from other processes; frames within a process are not encoded."""
     bytes_out: int = 0
     """Encoded, of frames to other processes."""
     frames_waiting: int = 0

@@ -61,7 +61,6 @@ class Uncoordinated(ShardProtocol):
         self._timer_set = False
 
     def _wait_s(self) -> float:
-        """Derived from the shard's name and the checkpoint's number, so that a run can be
-        repeated."""
+        """Derived from shard name and checkpoint number, so that a run can be repeated."""
         chance = stable_hash((str(self.place.id), self.number)) % 1_000_001 / 1_000_000
         return self.every_s * (1 + self.jitter * (2 * chance - 1))

@@ -40,8 +40,7 @@ class UpgradeOverrides:
     """The user's decisions about state that does not fit without them."""
 
     renamed: Mapping[str, str] = field(default_factory=dict)
-    """Earlier name of an operator -> its name now. A name to itself: keep the state despite
-    changes."""
+    """Earlier name of an operator -> its name now. To itself: keep the state despite changes."""
     dropped: frozenset[str] = frozenset()
     """Operators that begin with no state, whatever the checkpoint holds."""
 
@@ -146,8 +145,7 @@ class GoingOn:
     """Records are in flight, and the numbers of shards have changed: the plan that the run begins
     with in order to quiesce first."""
     before: Mapping[str, Description] = field(default_factory=dict)
-    """Operator -> the earlier description of its state, where that has changed and the state is
-    kept."""
+    """Operator -> the earlier description of its state, if it has changed and is kept."""
 
     def tell(self, plan: Plan) -> None:
         """Pass to the operators the descriptions of the state that they resume from."""
@@ -162,8 +160,7 @@ def going_on(
     log: LogKind = "none",
     overrides: UpgradeOverrides = NO_OVERRIDES,
 ) -> GoingOn:
-    """What this pipeline resumes from; raises a UserError that lists everything that does not
-    fit."""
+    """What this pipeline resumes from; raises a UserError with everything that does not fit."""
     if not earlier:
         return GoingOn([])
     newest = earlier[0]

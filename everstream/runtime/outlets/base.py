@@ -34,10 +34,9 @@ _SMOOTHING = 0.3
 
 
 # With each grant a receiver sends the number of records that a frame to it should have. How many
-# records
-# of a step go to it, a fraction or a multiple of those that went in, is learned while running. From
-# both
-# follows how many records a step may have so that none of its frames is too large.
+# records of a step go to it, a fraction or a multiple of those that went in, is learned while
+# running. From both follows how many records a step may have so that none of its frames is too
+# large.
 class FrameSizes:
     """The frame sizes that the receivers of one outlet want."""
 
@@ -204,7 +203,7 @@ class Outlet(ABC):
         self.pump()
 
     def reset(self) -> None:
-        """Forget what waits, and start again with the first credit."""
+        """Drop all queued frames, and start again with the first credit."""
         self._collected = []
         self._again = {}
         self._cut = set()
@@ -254,7 +253,7 @@ class Outlet(ABC):
 
     @abstractmethod
     def queued(self) -> Any:
-        """What waits, as a value that pickles and that `requeue` accepts.
+        """The queued frames, as a value that pickles and that `requeue` accepts.
 
         It may hold segments on disk: they pickle once they have been saved.
         """

@@ -59,7 +59,7 @@ class PlainQueue(deque[Item]):
         return [to_saved(item) for item in self]
 
     def requeue(self, saved: Iterable[Entry]) -> None:
-        """Append this behind what waits."""
+        """Append these entries."""
         for entry in saved:
             assert not isinstance(entry, Spilled), "only feedback edges spill"
             self.append(from_saved(entry))
@@ -130,7 +130,7 @@ class SpillingQueue:
         return [*front, *self._segments, *end]
 
     def requeue(self, saved: Iterable[Entry]) -> None:
-        """Append this behind what waits. Raises CorruptObject if it cannot be fetched."""
+        """Append these entries. Raises CorruptObject if it cannot be fetched."""
         for entry in saved:
             if isinstance(entry, Spilled):
                 self._adopt(self._spill.fetch(entry))

@@ -1,1 +1,1 @@
-"""What can go wrong in a simulation."""
+"""The faults of a simulation."""

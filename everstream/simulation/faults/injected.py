@@ -1,12 +1,11 @@
 """Which faults hit a simulated run: how many of each kind, and when, from the seed.
 
-Half of the kills come at any time. The others lie in ambush for the moments at which races are
-won and lost: when a manifest is about to be written, when an epoch has just become stable, when
-one has in which some shards had ended and others had not, and when one was given up because
-nobody knew whether its manifest would ever land. The driver's ambush is the moment at which a put
-that timed out arrives after all.
+Half of the kills come at any time. The others wait for the moments at which races are decided: when
+a manifest is about to be written, when an epoch has just become stable, when one has in which some
+shards had ended and others had not, and when one was given up because it was unknown whether its
+manifest would ever land. The driver is also killed when a put that timed out arrives after all.
 
-`Faults()` are the faults of processes, network and store. A `STORM` has all there are, at once.
+`Faults()` are the faults of processes, network and store. A `STORM` has every kind, at once.
 """
 
 import random
@@ -26,7 +25,7 @@ EPOCHS_WATCHED: dict[Moment, int] = {
 
 @dataclass(frozen=True)
 class Faults:
-    """How much goes wrong at most. Times in virtual seconds; the chances come from the seed."""
+    """How many faults of each kind at most. Times in virtual seconds; the seed decides the rest."""
 
     worker_kills: int = 3
     ambushes: int = 2
@@ -51,15 +50,15 @@ class Faults:
     operator_errors: int = 0
     sink_errors: int = 0
     rescales: int = 0
-    """Operators get other numbers of shards, while everything goes on."""
+    """Operators get other numbers of shards during the run."""
     rotten_outputs: int = 0
     """Prepared output that is damaged, or vanishes, while it waits."""
     lost_slots: int = 0
     """Workers that die with their slot: it comes back late, or never."""
     takeovers: int = 0
-    """A standby takes over, while the driver it takes over from lives on for a while."""
+    """A standby takes over while the driver that it replaces lives for a while longer."""
     until_s: float = 0.5
-    """Later only ambushes strike: from then on the run must make progress."""
+    """Later only kills at such moments happen: from then on the run must make progress."""
 
     def timed(self, chance: random.Random) -> Iterator[tuple[float, str]]:
         """When to do what: the names of methods of `World`."""
@@ -87,7 +86,7 @@ class Faults:
                 yield chance.uniform(0, self.until_s), fault
 
     def lying_in_ambush(self, chance: random.Random) -> Iterator[tuple[Moment, int]]:
-        """At which moment of which epoch of the run (the first has number 1) somebody is killed."""
+        """At which moment of which epoch of the run (counted from 1) a process is killed."""
         for _ in range(chance.randint(0, self.ambushes)):
             moment = chance.choice(tuple(EPOCHS_WATCHED))
             yield moment, chance.randint(1, EPOCHS_WATCHED[moment])
@@ -96,10 +95,10 @@ class Faults:
 NO_FAULTS = Faults(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 RESCALES = Faults(rescales=6, worker_kills=2, ambushes=1)
-"""Whatever else goes wrong, the numbers of shards change, too."""
+"""In addition to other faults, the numbers of shards change."""
 
 LOST_SLOTS = Faults(lost_slots=3, rescales=2, worker_kills=2, ambushes=1)
-"""Machines are gone for good while everything else goes wrong: shards are packed, and spread again."""
+"""Machines are lost for good in addition to other faults: shards are packed, and spread again."""
 
 STORM = Faults(
     rotten_objects=3,
@@ -111,4 +110,4 @@ STORM = Faults(
     rotten_outputs=1,
     until_s=0.8,
 )
-"""Everything that can go wrong goes wrong, several times."""
+"""Every kind of fault, several times."""

@@ -1,5 +1,5 @@
-"""What befalls the processes of a simulated run: kills, zombies, power cuts, clocks that are set,
-and code of users that raises whatever it likes."""
+"""Faults of the processes of a simulated run: kills, zombies, power cuts, clocks that are set, and
+user code that raises any kind of error."""
 
 from everstream.core.ids import TaskNumber
 from everstream.simulation.checks import Answers
@@ -12,11 +12,11 @@ from everstream.simulation.workers import SimulatedWorker
 from everstream.state.manifests import FOLDER
 
 SECONDS_SINCE_1970 = 1e9
-"""When a simulated run begins, by clocks that nobody has set."""
+"""When a simulated run begins, by clocks that were not set."""
 
 
 class ProcessMishaps(Happenings):
-    """Each method is a fault; without an argument chance decides whom it hits."""
+    """Each method is a fault; without an argument chance decides which process it hits."""
 
     disk: SimulatedDisk
     driver: SimulatedDriver
@@ -31,12 +31,12 @@ class ProcessMishaps(Happenings):
     operator_trouble: list[str]
 
     def new_driver(self) -> SimulatedDriver:
-        """The next driver, which has not taken over yet; the one before is dead, or does not count."""
+        """The next driver, which has not taken over yet; the last is dead or was replaced."""
         raise NotImplementedError
 
     @property
     def workers(self) -> dict[TaskNumber, SimulatedWorker]:
-        """The living attempts of the driver that counts."""
+        """The living attempts of the present driver."""
         raise NotImplementedError
 
     def _choose_worker(self, id: int | None) -> SimulatedWorker | None:
@@ -51,7 +51,7 @@ class ProcessMishaps(Happenings):
             self._replace(worker, "killed")
 
     def lose_worker(self, id: int | None = None) -> None:
-        """Silent for too long: replaced, but it lives on as a zombie for a while."""
+        """Silent for too long: replaced, but it survives as a zombie for a while."""
         worker = self._choose_worker(id)
         if worker is not None:
             self.fault(f"{_name(worker)} is thought dead")
@@ -61,13 +61,13 @@ class ProcessMishaps(Happenings):
     def _replace(self, worker: SimulatedWorker, how: str) -> None:
         self.driver.start_worker(worker.number)
         if self.scheduler.random.random() < 0.7:
-            # Otherwise the driver learns of it only when the next attempt says hello.
+            # Otherwise the driver notices only when the next attempt joins.
             self.driver.on_worker_lost(worker.number, how)
 
     def lose_slot(self, id: int | None = None) -> None:
         """A worker dies with its machine: its task finds no slot for a long time, or never.
 
-        One slot always stays or returns; otherwise nobody would be left to end the run.
+        One slot always stays or returns; otherwise no process would be left to end the run.
         """
         worker = self._choose_worker(id)
         if worker is None:
@@ -87,7 +87,7 @@ class ProcessMishaps(Happenings):
             self.after(0.8, lambda: self.return_slot(number))
 
     def return_slot(self, number: TaskNumber) -> None:
-        """There is room again for this task."""
+        """There is a slot for this task again."""
         self.lost_slots.discard(number)
         if self.outcome is None:
             self.fault(f"the slot of task {number} is back")
@@ -105,19 +105,17 @@ class ProcessMishaps(Happenings):
         self.after(0.02, self.new_driver().take_over)
 
     def take_over(self) -> None:
-        """A standby takes over from a driver that only seemed dead, and goes on until it learns it."""
+        """A standby takes over from a driver that seemed dead and continues until it notices."""
         if self.outcome is not None:
             return
         self.fault("a standby takes over")
         zombies = dict(self.workers)
         self.after(0.02, self.new_driver().take_over)
         for worker in zombies.values():
-            self.after(
-                0.5, worker.die
-            )  # their driver may never be told, if it has nothing to write
+            self.after(0.5, worker.die)  # their driver may never notice, if it has nothing to write
 
     def cut_power(self) -> None:
-        """Of the machine where everything runs: nobody lives on, not even as a zombie."""
+        """Of the machine on which everything runs: no process survives, not even as a zombie."""
         if self.outcome is not None:
             return
         self.fault("the power is cut")
@@ -132,11 +130,11 @@ class ProcessMishaps(Happenings):
         self.after(0.1, self.new_driver().take_over)
 
     def wall_s(self, machine: TaskNumber) -> float:
-        """What the clock of this worker's machine shows."""
+        """The time on the clock of this worker's machine."""
         return SECONDS_SINCE_1970 + self.scheduler.now_s + self.clock_ahead_s[machine]
 
     def jump_clock(self) -> None:
-        """Somebody sets the clock of one machine, or of all."""
+        """The clock of one machine, or of all, is set."""
         chance = self.scheduler.random
         by_s = chance.choice((0.05, 5.0, 3600.0)) * chance.choice((-1, 1))
         machines = chance.choice(
@@ -152,7 +150,7 @@ class ProcessMishaps(Happenings):
         self.operator_trouble.append(f"operators fail at {self.scheduler.now_s:.6f}")
 
     def trouble(self) -> None:
-        """User code is at work: what was to go wrong may do so here."""
+        """User code is at work: a pending fault may strike here."""
         if self.operator_trouble and self.scheduler.random.random() < 0.3:
             raise_one(OPERATORS, self.operator_trouble.pop(), self.scheduler.random)
 

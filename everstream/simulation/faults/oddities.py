@@ -1,7 +1,7 @@
-"""Errors of every kind that code of others raises: some cannot be pickled, shown, or even named.
+"""Errors of every kind that external code raises: some cannot be pickled, printed, or even named.
 
-Operators, sinks and the libraries of stores raise what they like. Whatever it is, a run must go on
-or end with a reason; so the simulator raises one of each.
+Operators, sinks and the libraries of stores raise all kinds of errors. Whatever it is, a run must
+continue or end with a reason; so the simulator raises one of each.
 """
 
 import asyncio
@@ -14,11 +14,11 @@ from everstream.errors import ConnectorError
 
 
 class OddError(Exception):
-    """As the libraries of object stores have them: neither an OSError nor one of ours."""
+    """As in the libraries of object stores: neither an OSError nor one of ours."""
 
 
 class ResponseError(Exception):
-    """Wants two arguments and keeps one, so it pickles, but cannot be unpickled."""
+    """Takes two arguments and keeps one, so it pickles, but cannot be unpickled."""
 
     def __init__(self, response: dict[str, str], operation: str) -> None:
         super().__init__(f"an error occurred ({response['Code']}) when calling {operation}")
@@ -33,7 +33,7 @@ class HoldsLock(Exception):
 
 
 class Mute(Exception):
-    """Cannot say what it is."""
+    """Cannot be printed."""
 
     def __str__(self) -> str:
         raise RuntimeError("even this fails")
@@ -42,7 +42,7 @@ class Mute(Exception):
 
 
 class MuteOSError(OSError):
-    """One of those that are expected, which cannot say what it is."""
+    """An expected kind of error that cannot be printed."""
 
     def __str__(self) -> str:
         raise RuntimeError("even this fails")
@@ -51,7 +51,7 @@ class MuteOSError(OSError):
 
 
 class TheirConnectorError(ConnectorError):
-    """One of ours, to which somebody has added what cannot travel."""
+    """One of ours, with an added attribute that cannot be pickled."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -77,7 +77,7 @@ STORES: Final[dict[str, Make]] = {
     "one that cannot be encoded": lambda what: ValueError(f"{what} \udc80"),
     "a cancellation": asyncio.CancelledError,
 }
-"""What an operation of a store may raise."""
+"""The errors that an operation of a store may raise."""
 
 OPERATORS: Final[dict[str, Make]] = {
     **STORES,
@@ -86,7 +86,7 @@ OPERATORS: Final[dict[str, Make]] = {
     "a GeneratorExit": GeneratorExit,
     "one of ours with a lock": TheirConnectorError,
 }
-"""What the code of users and the libraries that it calls may raise."""
+"""The errors that user code and the libraries that it calls may raise."""
 
 
 def raise_one(kinds: dict[str, Make], what: str, chance: random.Random) -> NoReturn:

@@ -1,4 +1,4 @@
-"""What befalls the store of a simulated run: no room, lost answers, late puts, rot, odd errors."""
+"""Faults of the store of a simulated run: no room, lost answers, late puts, rot, odd errors."""
 
 import math
 from collections.abc import Callable
@@ -31,12 +31,12 @@ class StoreMishaps(Happenings):
         self.disk.full = False
 
     def lose_answer(self) -> None:
-        """The next manifest gets there, but the disk says that it did not."""
+        """The next manifest arrives, but the disk reports that it did not."""
         self.fault("the answer to the next manifest gets lost")
         self.disk.lose_answer = True
 
     def delay_manifest(self, for_s: float | None = None) -> None:
-        """The next entry of the log times out, and comes when nobody expects it any more."""
+        """The next entry of the log times out, and arrives when it is no longer expected."""
         self._delay("manifests/", for_s)
 
     def delay_object(self, for_s: float | None = None) -> None:
@@ -59,14 +59,14 @@ class StoreMishaps(Happenings):
         self.moment("late")
 
     def slow_upload(self) -> None:
-        """The next checkpoint that a shard saves gets there, but late."""
+        """The next checkpoint that a shard saves arrives late."""
         self.fault("the next upload is slow")
         self._slow_uploads += 1
 
     def hang_upload(self) -> None:
-        """The next checkpoint that a shard saves never gets there, and nobody says so.
+        """The next checkpoint that a shard saves never arrives, without an error.
 
-        Unless it is the shard's last: nothing could take its place, so the run would wait for it.
+        Unless it is the shard's last: nothing could replace it, so the run would wait for it.
         """
         self.fault("the next upload hangs")
         self._hung_uploads += 1
@@ -84,7 +84,7 @@ class StoreMishaps(Happenings):
         return slow_s
 
     def fail_oddly(self) -> None:
-        """The next operation of one kind raises what no caller has ever heard of."""
+        """The next operation of one kind raises an error that no caller expects."""
         operation = self.scheduler.random.choice(get_args(Operation))
         self.fault(f"the next {operation} fails oddly")
         self.disk.odd[operation] += 1
@@ -92,7 +92,7 @@ class StoreMishaps(Happenings):
     def rot_object(self, path: str | None = None) -> None:
         """An object is changed or gone, sometimes its copy as well; where a path is given, always.
 
-        Often one of the newest: those only one checkpoint needs, so there is one to go back to.
+        Often one of the newest: only one checkpoint needs these, so there is one to fall back to.
         """
         paths = [path] if path is not None else self.disk.list("objects/")
         objects = [path for path in paths if self.disk.files[path]]

@@ -360,8 +360,7 @@ class DiskBackend(Generic[K, V]):
         self._dirty[key] = None
 
     def _ensure_room(self, number: int) -> None:
-        """Make room for this many keys: write changes, and evict entries that were not used for
-        long."""
+        """Make room for this many keys: write changes, and evict entries long unused."""
         wanted = len(self._entries) + len(self._absent) + number
         if wanted <= self._most:
             return

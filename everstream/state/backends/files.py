@@ -43,10 +43,7 @@ class SavedFiles(Saved, word="disk-state"):
         return {name: ObjectRef(*ref) for name, ref in self._files.items()}
 
     def fetch(self, folder: Path, shelf: "Shelf", load: Load) -> None:
-        """Fill a folder in which a table can be opened.
-
-        Raises CorruptObject if a file is incomplete.
-        """
+        """Fill a folder for opening a table. Raises CorruptObject if a file is incomplete."""
         for name in (*self._files, *self.small):
             if name != os.path.basename(name) or name in ("", ".", ".."):
                 raise CorruptObject(f"a checkpoint names the file '{name}', outside of its folder.")

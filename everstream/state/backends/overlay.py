@@ -146,8 +146,7 @@ def depth(entries: dict[Any, Any]) -> int:
 
 
 def times_held(entries: dict[K, V], key: K, value: V) -> int:
-    """How often these entries refer to the value of this key: once, and again in each layer
-    below."""
+    """How often these entries refer to the value of this key, in all layers."""
     times = 0
     while isinstance(entries, Overlay):
         times += dict.get(entries, key) is value

@@ -109,8 +109,7 @@ class StateBackend(Protocol[K, V]):
 
     @property
     def entries(self) -> dict[K, V]:
-        """The raw dict of everything, or a UserError. Code that changes it must `touch` the
-        keys."""
+        """The raw dict, or a UserError. Code that changes it must `touch` the keys."""
 
     def changing(self, keys: Iterable[K]) -> dict[K, V]:
         """A raw dict in which these keys may be changed until the end of the batch."""

@@ -115,8 +115,7 @@ class Slices:
             self._on_end(self)
 
     def finish(self) -> None:
-        """Do all slices now. Never raises: the next `go_on` reports a value that cannot be
-        saved."""
+        """Do all slices now. Never raises: the next `go_on` reports an unpicklable value."""
         while not self.ended:
             try:
                 self.go_on(lambda: 0.0)

@@ -29,8 +29,7 @@ _memory_lock = threading.Lock()
 
 
 def exclusive_create(filesystem: AbstractFileSystem, folder: str) -> Creating:
-    """How to create an object on this filesystem, tested in this folder; a StoreError if it
-    cannot."""
+    """How to create an object on this filesystem, tested in this folder; or a StoreError."""
     if type(filesystem) is MemoryFileSystem:
         return _creating(filesystem, WAYS[0])  # under a lock, so there is nothing to test
     problems: list[str] = []
@@ -50,8 +49,7 @@ def exclusive_create(filesystem: AbstractFileSystem, folder: str) -> Creating:
 def check_exclusive(
     create: Creating, read: Callable[[str], bytes], remove: Callable[[str], None], folder: str
 ) -> None:
-    """Raise a StoreError unless, as far as a test in this folder can tell, `create` is
-    exclusive."""
+    """Raise a StoreError unless a test in this folder shows that `create` is exclusive."""
     problem = _problem_with(create, read, remove, folder)
     if problem is not None:
         raise _unfit("what answers there", problem)

@@ -76,8 +76,7 @@ class UnnamedFiles:
     """Consecutive pieces, in as many files as needed."""
 
     def __init__(self, folder: str, what: str) -> None:
-        """folder: the system's temporary folder if it does not exist. what: the data, for
-        errors."""
+        """folder: if it does not exist, the system's temporary one. what: the data, for errors."""
         self._folder = folder
         self._what = what
         self._file: UnnamedFile | None = None

@@ -165,7 +165,7 @@ def test_an_epoch_that_takes_too_long_is_given_up_with_those_missing_and_the_nex
     assert run.tick(69.9) == []
     reason = (
         "epoch 1 given up: not complete after 60 s; still missing: double:0. Held up by "
-        "back-pressure: the marker has not come through to double:0"
+        "back-pressure: the marker has not reached double:0"
     )
     assert of(run.tick(70.0), events.CheckpointAborted) == [events.CheckpointAborted(1, reason)]
     assert of(run.tick(70.0 + RETRY_S), StartCheckpoint) == [StartCheckpoint(Epoch(2))] * 2

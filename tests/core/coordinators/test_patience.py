@@ -34,9 +34,9 @@ def test_another_wait_starts_from_nothing() -> None:
     assert patience.due("epoch 2", 26.0) == 5.0
 
 
-AT_THE_MARKER = f"back-pressure: the marker has not come through to {DOUBLE}"
-IN_SLICES = f"the size of it: still being captured by {DOUBLE}"
-IN_THE_STORE = f"the store: it has not taken the checkpoint of {DOUBLE}"
+AT_THE_MARKER = f"back-pressure: the marker has not reached {DOUBLE}"
+IN_SLICES = f"the size of the state: still being captured by {DOUBLE}"
+IN_THE_STORE = f"the store: it has not saved the checkpoint of {DOUBLE}"
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_slow_epoch_is_held_up_by_back_pressure_and_the_store_at_once() -> Non
     it.report(Progress(NUMBERS, it.it.generation, {}, False, 0, None, one, one))
     it.tick(11.0)
     [stalled] = stalls(it.tick(16.0))
-    stored = f"the store: it has not taken the checkpoint of {NUMBERS}"
+    stored = f"the store: it has not saved the checkpoint of {NUMBERS}"
     assert stalled.held_up_by == f"{AT_THE_MARKER}; by {stored}"
 
 
