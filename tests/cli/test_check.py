@@ -104,7 +104,7 @@ def test_a_pipeline_fits_its_own_checkpoint(stopped: Path) -> None:
     lines = said.output.splitlines()
     rows = {name: next(line for line in lines if name in line) for name in ("numbers", "count")}
     assert all("resumes" in row for row in rows.values()), said.output
-    assert "Fits: a run goes on" in said.output
+    assert "Fits: a run resumes" in said.output
 
 
 def test_a_renamed_operator_would_be_refused_with_the_fix_and_fits_when_it_is_said(
@@ -138,7 +138,7 @@ def test_shards_that_were_changed_while_a_run_went_on_count_also_after_a_rewind(
     assert would in notes.texts, "a run does what was said"
     said = check(mine, "--store", store)
     assert "2 shard(s) instead of 3" not in said.output and would not in said.output
-    assert asked_for in said.output and "Fits: a run goes on" in said.output
+    assert asked_for in said.output and "Fits: a run resumes" in said.output
     shutil.copytree(stopped / "store", store := tmp_path / "again")
     older = min(entry.body["epoch"] for entry in CheckpointStore.at(str(store)).manifests())
     record_settings(CheckpointStore.at(str(store)).blobs, {}, {"count": Shards(3, 2)})
@@ -275,7 +275,7 @@ def test_what_is_migrated_new_and_dropped_is_said_by_operator_and_done_on_spark(
         "mean=average(n) is new: begins empty",
         "last=max(n) is dropped",
         "'count': 'seen' is migrated",
-        "Fits: a run goes on",
+        "Fits: a run resumes",
     ):
         assert words in said.output
     notes = Notes()
