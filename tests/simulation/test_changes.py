@@ -114,7 +114,7 @@ def test_a_source_that_had_ended_and_is_renamed_has_still_ended() -> None:
     stopped = Changing(two("short")).stop_at(4)
     ended = [r.shard.operator for r in stopped.manifests()[0].records.values() if r.final]
     assert ended == ["short"]
-    with pytest.raises(UserError, match="'short' has ended already"):
+    with pytest.raises(UserError, match="'short' has already ended"):
         stopped.change(two("short"), UpgradeOverrides(dropped=frozenset({"short"})))
     stopped.change(two("brief"), UpgradeOverrides({"short": "brief"}))
     assert stopped.finish() == exact()
@@ -134,7 +134,7 @@ def test_an_operator_without_a_name_does_not_take_the_state_of_another(above: st
     """Whether the new one is called "fold" now or the old one still is, nobody can tell."""
     stopped = Changing(counting(name=None)).stop_at(3)
     either = "have no names of their own" if not above else "may have had this name by default"
-    with pytest.raises(UserError, match=f"'fold'.* {either}.*[sS]ay name="):
+    with pytest.raises(UserError, match=f"'fold'.* {either}.*[sS]et name="):
         stopped.change(counting(name=None, above=above))
     stopped.change(counting(name="fold", above="seen"))
     assert stopped.finish() == exact()
