@@ -18,9 +18,7 @@ CUT = "..."
 LOGGER = "everstream"
 FIELDS = ("pipeline", "operator", "shard", "worker")
 
-logging.getLogger(LOGGER).addHandler(
-    logging.NullHandler()
-)  # print nothing unless logging is configured
+logging.getLogger(LOGGER).addHandler(logging.NullHandler())  # prints nothing by default
 
 
 class Listener:
