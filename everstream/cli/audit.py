@@ -39,7 +39,6 @@ NONDETERMINISM = (
 def audit(
     target: Target,
     arguments: Arguments = None,
-    engine: Annotated[str | None, flag("engine")] = None,
     kills: Annotated[int, typer.Option(min=1, help="Number of kills.")] = 20,
     seed: Annotated[int, typer.Option(help="The same seed draws the same kills.")] = 7,
     drivers: Annotated[
@@ -71,6 +70,7 @@ def audit(
             rich_help_panel="Faults",
         ),
     ] = False,
+    engine: Annotated[str | None, flag("engine")] = None,
     store_key: StoreKeyFile = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write the result to this file.")

@@ -180,10 +180,10 @@ def sides(outcomes: Sequence[Outcome], base: str | None = None) -> list[Side]:
 
 
 def names(found: Sequence[Side]) -> list[str]:
-    """What to call each: its interface, and of workers and batch what differs between them.
+    """The label of each: its interface, and workers and batch if they differ between them.
 
-    A sequential program has one worker whatever the others have, and an application a batch of its
-    own: that tells nobody anything.
+    A sequential program always has one worker, and each application has its own batch, so those
+    differences are not shown.
     """
     farms = [side for side in found if side.interface != "sequential"]
     many_workers = len({side.workers for side in farms}) > 1
