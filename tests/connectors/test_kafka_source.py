@@ -322,7 +322,10 @@ def test_a_topic_that_lost_partitions_or_records_is_refused(kafka: KafkaServer) 
     kafka.produce(topic, numbers(3))
     reader = opened(Kafka(kafka.bootstrap, topic))
     (number,) = reader.offset.topics.values()
-    for partition, position, problem in ((0, 4, "ends at offset 3"), (1, 0, "no longer has partition 1")):
+    for partition, position, problem in (
+        (0, 4, "ends at offset 3"),
+        (1, 0, "no longer has partition 1"),
+    ):
         reader.seek(KafkaOffset({topic: number}, {(topic, partition): (position, None, 0)}))
         with pytest.raises(UserError, match=problem):
             read_records(reader, 1)
