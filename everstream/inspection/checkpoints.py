@@ -162,7 +162,7 @@ def survey_of(store: CheckpointStore) -> tuple[Survey, Holder]:
                 f"{survey.skipped[0].reason}. Restore the folder from a copy."
             )
         raise UserError(
-            f"{_name(store)} is not a store: it has no checkpoint. Name the folder "
+            f"{_name(store)} is not a store: no run has ever used it. Name the folder "
             "given to --store; without that option it is .everstream/<pipeline's name>."
         )
     return survey, survey.holder

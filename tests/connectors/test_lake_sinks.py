@@ -256,7 +256,7 @@ def test_a_staged_file_that_is_gone_is_missed_before_the_table_names_it(lake: La
     (staged,) = lake.parquet_files() - before
     Path(staged).unlink()
     heir = lake.open().open(lake.who(2))
-    with pytest.raises(ConnectorError, match="is gone. Nothing of its checkpoint is committed"):
+    with pytest.raises(ConnectorError, match=r"is gone\. Nothing of its checkpoint is committed"):
         heir.recover([pickle.loads(pickle.dumps(transaction))], permit(2))
     assert lake.rows() == [{"n": 1}]
 
