@@ -361,7 +361,7 @@ def test_without_a_cache_every_batch_sees_the_present_value(server: LocalRedis) 
 def test_a_lookup_that_cannot_be_done_says_why(server: LocalRedis) -> None:
     server.client().set("t:1", "not a number")
     lookup = es.RedisLookup(server.address, key="t:{n}", columns={"v": pl.Int64}, form="text")
-    with pytest.raises(UserError, match="does not fit columns="):
+    with pytest.raises(UserError, match="do not fit columns="):
         lookup([{"n": 1}])
     with pytest.raises(UserError, match="records have v already"):
         lookup([{"n": 1, "v": 2}])
