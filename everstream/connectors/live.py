@@ -13,7 +13,7 @@ from everstream.pipeline.sink import Delivery, Sink, SinkShard, Writer
 
 
 class Console(Sink):
-    """Prints each record on a line of its own; rows as dicts. At-least-once.
+    """Prints each record on its own line; rows as dicts. At-least-once.
 
     Each shard prints on the standard output of the process it runs in.
 
@@ -43,8 +43,8 @@ class _ConsoleWriter(Writer):
 class Callback(Sink):
     """Calls `function(record)`, or with `batches=True` `function(batch)`. At-least-once.
 
-    After a failure the function sees records again that it has seen before: make it idempotent,
-    or use an exactly-once sink.
+    After a failure the function is called again for records it has already seen: make it
+    idempotent, or use an exactly-once sink.
 
     >>> def send(record):
     ...     print("sending", record)

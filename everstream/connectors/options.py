@@ -7,11 +7,11 @@ import polars as pl
 from everstream.errors import UserError
 
 MAX_RECORD_BYTES: Final = 64 << 20
-"""How large one record of a source may be, unless its option says otherwise."""
+"""Default limit on the size of one record of a source."""
 
 
 def at_least_one(**sizes: int) -> None:
-    """Raise a UserError for a size, given under the name the user knows, that is below 1."""
+    """Raise a UserError for a size below 1, given under the name the user knows."""
     for name, size in sizes.items():
         if size < 1:
             raise UserError(f"{name} must be at least 1, not {size}.")
@@ -26,7 +26,7 @@ class KeyTemplate:
         self.columns = pieces[1::2]
         if len(pieces) % 2 == 0 or not self.columns or not all(self.columns):
             raise UserError(
-                f"key={key!r} is no template: name columns in braces, as in 'user:{{id}}', or give "
+                f"key={key!r} is not a template: name columns in braces, as in 'user:{{id}}', or give "
                 "the name of one column."
             )
         self._format = "{}".join(pieces[0::2])

@@ -1,9 +1,9 @@
-"""Whose output a folder or a table takes: it notes one pipeline, operator and store as its owner.
+"""The owner of an output folder or table: one pipeline, operator and store, recorded with it.
 
-Parts and rows are told apart by pipeline, operator and checkpoint. Two runs of one pipeline with
-different stores would take each other's output for their own, so the second is refused while the
-first is alive. When it is over, a run that starts from nothing can take the place; the earlier
-store then cannot resume from its checkpoints, because its output is gone.
+Parts and rows are identified by pipeline, operator and checkpoint. Two runs of one pipeline with
+different stores would mistake each other's output for their own, so the second is refused while the
+first is alive. After that, a run that starts over can take ownership; the earlier store then cannot
+resume from its checkpoints, because its output is gone.
 """
 
 import json
@@ -23,7 +23,7 @@ from everstream.state.store_lock import holder_of
 
 @dataclass(frozen=True)
 class Owner:
-    """Who writes to a folder or a table, and from which machine the run was started."""
+    """The owner of a folder or a table, and the machine on which the run was started."""
 
     pipeline: str
     operator: str
@@ -36,7 +36,7 @@ class Owner:
         return Owner(pipeline, operator, store, identity_of(store), socket.gethostname())
 
     def is_same(self, other: "Owner") -> bool:
-        """Where a store is says nothing: on two machines, two can be at the same path."""
+        """Ignores the path of the store: two machines can have two stores at the same path."""
         return self.identity == other.identity
 
 
@@ -50,31 +50,31 @@ def refuse_replaced(who: SinkShard, newest: int, place: object) -> None:
 
 
 class Claim(ABC):
-    """A run's wish to write to a place, where it is noted whose it is."""
+    """A run's claim to write to a place, which records its owner."""
 
     kind: ClassVar[str]
-    """What to name another of."""
+    """What the user should name another of."""
 
     def __init__(self, place: str, owner: Owner) -> None:
         self.place = place
-        """As a reader of an error knows it."""
+        """The place as a reader of an error knows it."""
         self.owner = owner
 
     @abstractmethod
     def read(self) -> Owner | None:
-        """Whose it is; None if nobody is noted."""
+        """The recorded owner; None if there is none."""
 
     @abstractmethod
     def create(self) -> bool:
-        """Note that it is ours; False if somebody is noted already."""
+        """Record us as the owner; False if there already is one."""
 
     @abstractmethod
     def remove(self) -> None:
-        """Forget who was noted."""
+        """Remove the recorded owner."""
 
     @abstractmethod
     def how_to_free(self) -> str:
-        """What to do to have it forgotten by hand."""
+        """How to remove the recorded owner by hand."""
 
     def check(self) -> None:
         """Raise a UserError if a run with another store is writing there."""
@@ -83,7 +83,7 @@ class Claim(ABC):
             self._refuse_if_alive(other)
 
     def take(self) -> None:
-        """For a run from nothing: it is ours from now on, unless somebody is writing there."""
+        """For a run that starts over: take ownership, unless another run is writing there."""
         while not self.create():
             other = self._other()
             if other is None:
@@ -92,18 +92,18 @@ class Claim(ABC):
             self.remove()
 
     def keep(self) -> None:
-        """For a run that goes on: it must still be ours."""
+        """For a run that resumes: it must still be the owner."""
         other = None if self.create() else self._other()
         if other is not None:
             self._refuse_if_alive(other)
             raise UserError(
                 f"{self._described(other)}; since then the output of the store '{self.owner.store}' is "
-                f"gone from there. Go on with that store, or name another {self.kind} and start "
+                f"gone from there. Continue with that store, or name another {self.kind} and start "
                 "over."
             )
 
     def _other(self) -> Owner | None:
-        """Whose it is, if not ours."""
+        """The owner, if it is another one."""
         owner = self.read()
         return None if owner is None or self.owner.is_same(owner) else owner
 
@@ -117,7 +117,7 @@ class Claim(ABC):
         if other.host != self.owner.host:
             raise UserError(
                 f"{self._described(other)}, written from the machine '{other.host}'; this run has the "
-                f"store '{self.owner.store}'. Name another {self.kind}, or, if that run is over for "
+                f"store '{self.owner.store}'. Name another {self.kind} or, if that run has ended for "
                 f"good, {self.how_to_free()}."
             )
         alive = holder_of(other.store)
@@ -129,7 +129,7 @@ class Claim(ABC):
 
 
 class FolderClaim(Claim):
-    """To a folder; `path` is the file in it that says whose it is."""
+    """A claim to a folder; `path` is the file in it that records the owner."""
 
     kind = "folder"
 
@@ -147,7 +147,7 @@ class FolderClaim(Claim):
             return Owner(**json.loads(data))
         except (ValueError, TypeError) as error:
             raise ConnectorError(
-                f"'{self._path}', which says whose folder this is, cannot be read: {error}. If no "
+                f"'{self._path}', which records the owner of this folder, cannot be read: {error}. If no "
                 "other run writes to the folder, remove this file."
             ) from error
 

@@ -1,7 +1,7 @@
-"""Which records of a batch cannot be written, for sinks that encode a whole batch at once.
+"""Finds the records of a batch that cannot be written, for sinks that encode a whole batch at once.
 
 A batch is encoded in one call. Only if that fails are its parts tried, half by half, so that the
-records at fault are refused by name and the others are written.
+records at fault are refused and the others are written.
 """
 
 from collections.abc import Callable
@@ -15,9 +15,9 @@ T = TypeVar("T")
 
 
 def encoded_or_refused(batch: Batch, encode: Callable[[Batch], T], operator: str) -> T:
-    """What `encode` makes of the batch; RefusedRecords names the records of which it makes nothing.
+    """The result of `encode` for the batch; RefusedRecords names the records that it fails on.
 
-    `encode` must change nothing, because it may be called again for parts of the batch.
+    `encode` must have no side effects, because it may be called again for parts of the batch.
     """
     try:
         return encode(batch)
@@ -33,7 +33,7 @@ def encoded_or_refused(batch: Batch, encode: Callable[[Batch], T], operator: str
 
 
 def _is_a_records(error: Exception) -> bool:
-    """A function of the user's may raise anything; a fault of the environment is no record's."""
+    """Whether a record is to blame: a user's function may raise anything, but not the environment."""
     return isinstance(error, UserError) or not isinstance(error, EverstreamError | OSError)
 
 

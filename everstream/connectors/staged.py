@@ -1,10 +1,10 @@
-"""Output that waits in the run's store until its checkpoint is stable, and is then delivered.
+"""Output that is kept in the run's store until its checkpoint is stable, and is then delivered.
 
 This is for systems that cannot hold a prepared transaction for us: a Kafka topic, a database table,
 a web server. At a checkpoint the records are in a part file in `<store>/waiting/<operator>/`, whose
-size and checksum are saved with the checkpoint. `commit` checks the permit, verifies all of the file
-before anything in it is decoded, delivers it and removes it. A crash in between makes the next run
-commit again, so every `deliver` must recognise what it has delivered before.
+size and checksum are saved with the checkpoint. `commit` checks the permit, verifies the whole file
+before decoding anything in it, delivers it and removes it. After a crash in between, the next run
+commits again, so every `deliver` must recognize what it has already delivered.
 """
 
 from abc import abstractmethod
@@ -29,16 +29,16 @@ from everstream.state.saved import Saved
 
 
 def waiting_folder(store: str, operator: str, ending: str) -> PartFolder:
-    """Where the output of one operator waits."""
+    """The folder of the pending output of one operator."""
     return PartFolder.in_store(store, "waiting", operator, ending)
 
 
 @dataclass
 class StagedTransaction(Committable, Saved):
-    """The records of one checkpoint, in a part file; a subclass says how they are delivered.
+    """The records of one checkpoint, in a part file; a subclass defines how they are delivered.
 
-    It pickles without its target: a checkpoint must hold no password, and servers may move. The
-    writer's `recover` gives it the target of the run that commits it.
+    It pickles without its target: a checkpoint must contain no password, and servers may move. The
+    writer's `recover` sets the target of the run that commits it.
     """
 
     part: PartTransaction
@@ -47,7 +47,7 @@ class StagedTransaction(Committable, Saved):
 
     @abstractmethod
     def deliver(self) -> None:
-        """Make the target show the records; do nothing if it shows them already."""
+        """Write the records to the target; do nothing if it already has them."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "target": None}
@@ -61,7 +61,7 @@ class StagedTransaction(Committable, Saved):
     def commit(self, permit: Permit) -> None:
         require_permit(permit, self.checkpoint, f"output in part {self.part.part}")
         if self.target is None:
-            raise InternalError(f"part {self.part.part} was given to no writer's `recover`")
+            raise InternalError(f"part {self.part.part} was not passed to `recover`")
         if self.part.file is not None:
             self.part.persist()
         self.deliver()
@@ -76,7 +76,7 @@ class StagedTransaction(Committable, Saved):
 
     @contextmanager
     def content(self) -> Iterator[IO[bytes]]:
-        """The bytes that wait, all of them verified; FileNotFoundError if they were removed."""
+        """The pending bytes, all of them verified; FileNotFoundError if they were removed."""
         try:
             with self.part.content() as file:
                 yield file
@@ -86,13 +86,13 @@ class StagedTransaction(Committable, Saved):
             raise ConnectorError(f"cannot read '{self.part.path}': {error}") from error
 
     def frames(self) -> Iterator[pl.DataFrame]:
-        """The rows that wait, if they were encoded as columns."""
+        """The pending rows, if they were encoded as columns."""
         with self.content() as file:
             yield from decode_frames(file)
 
 
 class StagedWriter(PartWriter):
-    """Fills part files in the store; a subclass makes transactions of them."""
+    """Writes part files in the store; a subclass turns them into transactions."""
 
     def __init__(self, who: SinkShard, ending: str) -> None:
         super().__init__(waiting_folder(who.store, who.operator, ending), who)

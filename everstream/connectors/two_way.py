@@ -1,8 +1,8 @@
 """One name for a source and a sink: `es.Kafka(...)` reads topics, or writes to one.
 
 `pipeline.source(...)` calls `as_source` and `stream.sink(...)` calls `as_sink`: options that belong to
-the other role are refused there, by name, before anything runs. What differs is opened in two ways:
-a reader for (shard, shards), a writer for a `SinkShard`.
+the other role are refused there, by name, before anything runs. `open` takes the arguments of
+either role: (shard, shards) for a reader, a `SinkShard` for a writer.
 """
 
 import inspect
@@ -14,16 +14,16 @@ from everstream.pipeline.sink import Sink, SinkShard, Writer
 from everstream.pipeline.source import Reader, Source
 from everstream.pipeline.types import T
 
-ELSEWHERE = {"on_error": "Say it where the stream ends: .sink(..., on_error=...)."}
+ELSEWHERE = {"on_error": "Give it where the stream ends: .sink(..., on_error=...)."}
 
 
 class TwoWay(Source[T], Sink):
-    """A connector that can be read and written; which options are for one role only, it names."""
+    """A connector that can read and write, and lists the options that are for one role only."""
 
     source_options: ClassVar[frozenset[str]] = frozenset()
     sink_options: ClassVar[frozenset[str]] = frozenset()
     _given: frozenset[str]
-    """The options that were given, and not as they are by default."""
+    """The options that were given and differ from their defaults."""
 
     def __new__(cls, *_: Any, **options: Any) -> Self:
         made = super().__new__(cls)

@@ -1,4 +1,4 @@
-"""What a source, and its reader, share with the one they wrap: all but how records are given."""
+"""What a source and its reader share with the one they wrap: everything but how records are given."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from everstream.pipeline.types import T
 
 
 class Wrapping(Source[T]):
-    """Passes on what `source` says of itself; how it is opened is the wrapping one's own."""
+    """Delegates everything to `source`, except how it is opened."""
 
     def __init__(self, source: Source[T]) -> None:
         self._source = source = source.as_source()
@@ -50,7 +50,7 @@ class Wrapping(Source[T]):
 
 
 class WrappingReader(Reader):
-    """Passes on what `inner` is told and says; what is read, and when, is the wrapping one's own."""
+    """Delegates everything to `inner`, except what is read, and when."""
 
     def __init__(self, inner: Reader) -> None:
         self._inner = inner
@@ -58,12 +58,12 @@ class WrappingReader(Reader):
 
     @abstractmethod
     def inner_offset(self, offset: Any) -> Any:
-        """Where `inner` has to stand for this one to stand at its `offset`."""
+        """The offset of `inner` for an `offset` of this reader."""
 
     @property
     @abstractmethod
     def holds(self) -> bool:
-        """Whether records that `inner` has given still wait here."""
+        """Whether records of `inner` are still buffered here."""
 
     def seek(self, offset: Any) -> None:
         self._inner.seek(self.inner_offset(offset))
@@ -76,7 +76,7 @@ class WrappingReader(Reader):
         self._inner.forget(self.inner_offset(offset))
 
     def watermark(self) -> int:
-        """What `inner` promises counts only when all it has given was passed on."""
+        """The watermark of `inner` counts only when all its records were passed along."""
         if not self.holds:
             self._promised = self._inner.watermark()
         return self._promised

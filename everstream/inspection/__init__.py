@@ -1,7 +1,8 @@
-"""Looking into a store from outside: its checkpoints, the state in them, and going back to one.
+"""Inspecting a store from outside: its checkpoints, the state in them, and rewinding to one.
 
-Nothing here needs Spark, and only `read_tables` the pipeline's program. All but `rewind` and `repair` only read, and are safe while
-a live driver writes and prunes: what it removes meanwhile is looked up again, not called damaged.
+Nothing here needs Spark, and only `read_tables` needs the pipeline's program. Everything except
+`rewind` and `repair` only reads, and is safe while a live driver writes and prunes: objects removed
+meanwhile are looked up again, not reported as damaged.
 """
 
 from everstream.inspection.checkpoints import (

@@ -1,8 +1,8 @@
-"""Which checkpoints a store holds, which of them count, and what is wrong with the others.
+"""Which checkpoints a store holds, which of them are usable, and what is wrong with the others.
 
-A row stands for a manifest, whole or not, or for an epoch whose snapshots no manifest names. One
-of them is current: the next run goes on from it. Rows that were kept can still be gone back to;
-rows that were given up never again, because their output may have been taken back.
+A row is a manifest, complete or not, or an epoch whose snapshots no manifest refers to. One of them
+is current: the next run resumes from it. You can rewind to rows that were kept, but never to rows
+that were given up, because their output may have been rolled back.
 """
 
 import os
@@ -29,20 +29,20 @@ _OBJECT = re.compile(r"(?P<operator>.+)-(?P<number>\d+)/(?P<epoch>\d{8,})-[0-9a-
 
 
 class Status(Enum):
-    """What a checkpoint is good for."""
+    """Whether a checkpoint can be restored."""
 
     CURRENT = "current"
-    """The next run goes on from here."""
+    """The next run resumes from here."""
     KEPT = "kept"
-    """Can be gone back to: by a fall back, or by a rewind."""
+    """Can be restored: by a fall back, or by a rewind."""
     GIVEN_UP = "given up"
-    """A later manifest went back behind it: never restored again."""
+    """A later manifest went back to before it: never restored again."""
     REPLACED = "written again"
-    """The same epoch stands further up: somebody went back to it."""
+    """The same epoch appears further up, because of a rewind to it."""
     UNREADABLE = "unreadable"
-    """The manifest itself is torn or corrupt; which epoch it was nobody can tell."""
+    """The manifest itself is torn or corrupt; its epoch is unknown."""
     UNFINISHED = "unfinished"
-    """There are snapshots, but no whole manifest: under way, cut off, or its manifest is torn."""
+    """There are snapshots, but no complete manifest: in progress, interrupted, or torn."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,10 @@ class Checkpoint:
     slot: int | None = None
     manifest: EpochManifest | None = None
     problems: tuple[str, ...] = ()
-    """Why it is not complete; empty if nothing is known to be wrong."""
+    """Why it is not complete; empty if no problem is known."""
     epoch: Epoch | None = None
     weaknesses: tuple[str, ...] = ()
-    """Objects of which one of the two copies is damaged: the checkpoint is whole all the same."""
+    """Objects with one damaged copy out of two: the checkpoint is complete all the same."""
 
     @property
     def complete(self) -> bool:
@@ -64,7 +64,7 @@ class Checkpoint:
 
     @property
     def restore_bytes(self) -> int:
-        """How much a restore reads: with increments that is more than the epoch itself wrote."""
+        """How much a restore reads: with increments, more than the epoch itself wrote."""
         records = self.manifest.records.values() if self.manifest is not None else ()
         return sum(record.restore_bytes for record in records)
 
@@ -112,16 +112,16 @@ class Overview:
     holder: Holder
     verified: bool
     held: bool | None = None
-    """Whether the run that took the lease is still there; None if that cannot be seen from here."""
+    """Whether the run that took the lease is still alive; None if that is not visible from here."""
 
     @property
     def lease_in_words(self) -> str:
         number, owner = self.holder.number, self.holder.owner
         if not owner:
-            return f"Lease {number} is held by nobody: the store was started afresh"
+            return f"Lease {number} is not held: the store was started afresh"
         if self.held:
             return f"Lease {number} is held by {owner}"
-        ended = "whether it still runs cannot be seen from here"
+        ended = "whether it still runs is not visible from here"
         if self.held is False:
             ended = "which has ended: the store is free"
         return f"Lease {number} was last taken by {owner}, {ended}"
@@ -144,7 +144,7 @@ def open_store(
 ) -> CheckpointStore:
     """The store in this folder or under this URL; a UserError if there is none. Creates nothing.
 
-    store_key: the key file of a signed store, if EVERSTREAM_STORE_KEY_FILE does not name it.
+    store_key: the key file of a signed store. Default: the one that EVERSTREAM_STORE_KEY_FILE names.
     """
     url = os.fspath(store)
     if "://" not in url and not Path(url).is_dir():
@@ -153,7 +153,7 @@ def open_store(
 
 
 def survey_of(store: CheckpointStore) -> tuple[Survey, Holder]:
-    """A look at the log; a UserError if no driver has ever written here."""
+    """Read the log; a UserError if no driver has ever written here."""
     survey = store.survey()
     if survey.holder is None:
         if survey.skipped:
@@ -162,7 +162,7 @@ def survey_of(store: CheckpointStore) -> tuple[Survey, Holder]:
                 f"{survey.skipped[0].reason}. Restore the folder from a copy."
             )
         raise UserError(
-            f"{_name(store)} is not a store: nothing was ever checkpointed there. Name the folder "
+            f"{_name(store)} is not a store: no run has ever used it. Name the folder "
             "given to --store; without that option it is .everstream/<pipeline's name>."
         )
     return survey, survey.holder
@@ -174,7 +174,7 @@ def _name(store: CheckpointStore) -> str:
 
 
 def look(store: CheckpointStore, *, verify: bool = False) -> Overview:
-    """List the checkpoints; `verify` reads every object they name and compares checksums."""
+    """List the checkpoints; `verify` reads every object they refer to and compares checksums."""
     survey, holder = survey_of(store)
     rows = checkpoints_in(survey)
     pipeline = next((row.manifest.pipeline for row in rows if row.manifest is not None), "")
@@ -184,7 +184,7 @@ def look(store: CheckpointStore, *, verify: bool = False) -> Overview:
 
 
 def _is_held(store: CheckpointStore, holder: Holder) -> bool | None:
-    """Whether the run that took the lease still goes on: as it has said itself, or as seen here."""
+    """Whether the run that took the lease is alive, by its own report or as seen here."""
     if not holder.owner:
         return False
     heartbeat = read_heartbeat(store.blobs)
@@ -225,9 +225,9 @@ def _status(manifest: EpochManifest, valid: list[EpochManifest]) -> Status:
 
 
 def _unfinished(survey: Survey, current: Epoch) -> list[Checkpoint]:
-    """Epochs after the current one of which there are only snapshots.
+    """Epochs after the current one that have only snapshots.
 
-    Snapshots of earlier ones are leftovers that somebody is about to remove.
+    Snapshots of earlier ones are leftovers that are about to be removed.
     """
     shards: dict[int, set[str]] = defaultdict(set)
     for name in survey.unnamed:
@@ -237,7 +237,7 @@ def _unfinished(survey: Survey, current: Epoch) -> list[Checkpoint]:
     return [
         Checkpoint(
             Status.UNFINISHED,
-            problems=(f"no whole manifest names it; saved: {', '.join(sorted(shards[epoch]))}",),
+            problems=(f"no complete manifest names it; saved: {', '.join(sorted(shards[epoch]))}",),
             epoch=Epoch(epoch),
         )
         for epoch in sorted(shards, reverse=True)
@@ -264,7 +264,7 @@ def _found_in(
     look: Callable[[ObjectRef], str | None],
     known: dict[ObjectRef, str | None],
 ) -> tuple[str, ...]:
-    """What a look at each object of a manifest finds; `known` remembers those already looked at."""
+    """The findings for each object of a manifest; `known` caches those already checked."""
     for ref in entry.objects:
         if ref not in known:
             known[ref] = look(ref)
@@ -272,7 +272,7 @@ def _found_in(
 
 
 def repair(store: CheckpointStore) -> list[str]:
-    """Write damaged copies anew from those that are whole; what was done."""
+    """Rewrite damaged copies from those that are intact; returns what was done."""
     survey, _ = survey_of(store)
     refs = {ref: None for entry in survey.manifests for ref in entry.objects}
     found = ((ref, store.heal(ref)) for ref in refs)
@@ -282,7 +282,7 @@ def repair(store: CheckpointStore) -> list[str]:
 def problems_of(
     store: CheckpointStore, entry: Manifest, known: dict[ObjectRef, str | None]
 ) -> tuple[str, ...]:
-    """What is wrong with the objects of a manifest; `known` remembers those already read."""
+    """The problems of the objects of a manifest; `known` caches those already read."""
     return _found_in(entry, store.problem_of, known)
 
 

@@ -1,9 +1,9 @@
-"""Savepoints are changed from Python: read one, change values, write it as a new one.
+"""Edit savepoints from Python: read one, change values, write it as a new one.
 
-A savepoint itself never changes. What is written is a copy of it with other state: offsets, prepared
-transactions, frames on their way and message logs are those of the original, so a run goes on from it under
-any protocol as from any other savepoint. A key that was not there before is put where the records of that
-key will come, as the routing itself says; where that cannot be known, it is refused.
+A savepoint itself never changes. What is written is a copy of it with other state. Offsets, prepared
+transactions, frames in transit and message logs are those of the original, so a run resumes from it
+under any protocol as from any other savepoint. A new key is put into the shard that the records of
+that key will be routed to; where that cannot be known, it is refused.
 """
 
 import copy
@@ -42,7 +42,7 @@ from everstream.state.store import CheckpointStore
 OWN_FORM: Final = frozenset(
     {"aggregates", "window", "batch", "transact", "WindowJoin", "IntervalJoin"}
 )
-"""Operators of ours that keep more than a value per key: nothing can be changed there by key."""
+"""Built-in operators that keep more than a value per key: they cannot be edited by key."""
 
 
 def edit_savepoint(
@@ -54,18 +54,18 @@ def edit_savepoint(
     """Change the state in a savepoint, and save it as another one.
 
     store, name: the folder or URL that was given to the run, and the savepoint there.
-    store_key: the key file of a signed store, if EVERSTREAM_STORE_KEY_FILE does not name it.
+    store_key: the key file of a signed store. Default: the one that EVERSTREAM_STORE_KEY_FILE names.
 
     `edit.state("count")` is the state of an operator over all its shards: `map` its values, `put` and
     `delete` keys, or take it as a Polars frame (`frame`) and put that back (`put_frame`). Nothing is
-    written before `edit.save("patched")`; then `everstream rewind STORE --to patched` goes on from
+    written before `edit.save("patched")`. Then `everstream rewind STORE --to patched` resumes from
     it, or `everstream run app.py --store OTHER --start-from STORE@patched`.
     """
     return SavepointEdit(open_store(store, store_key), name)
 
 
 class SavepointEdit:
-    """A savepoint that is being changed: what `edit_savepoint` gives."""
+    """A savepoint that is being changed: what `edit_savepoint` returns."""
 
     def __init__(self, store: CheckpointStore, name: str) -> None:
         self._store = store
@@ -84,17 +84,17 @@ class SavepointEdit:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Nothing is left to be done: what was not saved is forgotten."""
+        """Changes that were not saved are discarded."""
 
     @property
     def operators(self) -> list[str]:
-        """Those in the savepoint, in the order of the graph."""
+        """The operators in the savepoint, in the order of the graph."""
         return known_operators(self._manifest)
 
     def state(self, operator: str, name: str | None = None) -> "StateEdit":
-        """What an operator keeps; the name of its `es.Keyed`, if it declares several.
+        """The state of an operator; `name` selects an `es.Keyed`, if it declares several.
 
-        Without a name: the only state that there is, of `ctx.state` or declared.
+        Without a name: its only state, of `ctx.state` or declared.
         """
         if operator not in self.operators:
             raise UserError(
@@ -104,7 +104,7 @@ class SavepointEdit:
         about = (self._manifest.described or {}).get(operator, {})
         if about.get("operator") in OWN_FORM:
             raise UserError(
-                f"'{operator}' ({about['operator']}) keeps its state in a form of its own, which "
+                f"'{operator}' ({about['operator']}) keeps its state in its own format, which "
                 "cannot be changed by key."
             )
         parts = [self._part(r, operator) for r in self._records_of(operator)]
@@ -113,7 +113,7 @@ class SavepointEdit:
         if name is None and len(names) != 1:
             known = ", ".join(sorted(names))
             raise UserError(
-                f"say which state of '{operator}': state('{operator}', NAME). It has: {known}."
+                f"name the state of '{operator}': state('{operator}', NAME). It has: {known}."
             )
         chosen = name if name is not None else names.pop()
         if chosen not in names and chosen != CONTEXT_STATE:
@@ -129,7 +129,7 @@ class SavepointEdit:
         return self._states[operator, chosen]
 
     def save(self, name: str) -> Savepoint:
-        """Write all of it as a savepoint of this name, which must be free."""
+        """Write everything as a savepoint with this name, which must not exist."""
         checked_name(name)
         records, objects = dict(self._manifest.records), dict(self._objects)
         for shard, (state, extras) in self._shards.items():
@@ -159,14 +159,14 @@ class SavepointEdit:
             )
         if any(record.parts for record in found):
             raise UserError(
-                f"'{operator}' has just got another number of shards in savepoint "
-                f"'{self._kept.name}'. Let the pipeline take one more checkpoint, and a savepoint of "
-                "that can be changed."
+                f"the number of shards of '{operator}' has just changed in savepoint "
+                f"'{self._kept.name}'. Let the pipeline take one more checkpoint, and edit a "
+                "savepoint of that."
             )
         return sorted(found, key=lambda record: record.shard.number)
 
     def _part(self, record: CheckpointRecord, operator: str) -> "_ShardPart":
-        """The state of a shard; read once, whoever asks."""
+        """The state of a shard, read only once."""
         if record.shard not in self._shards:
             state, extras = ShardState(), {}
             if record.objects:
@@ -221,7 +221,7 @@ class StateEdit:
         }
         if len(found) > 1:
             raise UserError(
-                f"{self._whose} has values of several versions, of which some wait to be migrated. "
+                f"{self._whose} has values of several versions, of which some are not migrated yet. "
                 "Let a run touch all of them first, for example with `self.state.items()` in "
                 "on_start, and take another savepoint."
             )
@@ -245,7 +245,7 @@ class StateEdit:
         return [(key, self._plain(value)) for key, value in every]
 
     def map(self, function: Callable[[Any, Any], Any]) -> None:
-        """Each key has the value function(key, value) from now on; nothing if it raises."""
+        """Set each key's value to function(key, value); changes nothing if it raises."""
         changed = [
             {
                 key: self._kept(function(key, _own(self._plain(value))))
@@ -257,11 +257,11 @@ class StateEdit:
             entries.update(values)
 
     def put(self, key: Hashable, value: Any) -> None:
-        """The value of one key, which may be new."""
+        """Set the value of one key, which may be new."""
         self._put({key: value})
 
     def delete(self, key: Hashable) -> None:
-        """Forget this key; a KeyError if it is not there."""
+        """Delete this key; a KeyError if it does not exist."""
         for entries in self._shards.values():
             if key in entries:
                 del entries[key]
@@ -276,9 +276,9 @@ class StateEdit:
         return framed(self.items(), self._whose)
 
     def put_frame(self, frame: pl.DataFrame, *, keep_others: bool = False) -> None:
-        """Be what a frame like that of `frame()` says: keys that are not in it are forgotten.
+        """Replace the state by a frame like that of `frame()`: keys that are not in it are deleted.
 
-        With `keep_others` they stay as they are.
+        With `keep_others` they stay as they are. Default: False.
         """
         found = unframed(frame, self._whose)
         places = self._places([key for key in found if key not in self])
@@ -296,13 +296,13 @@ class StateEdit:
             self._shards[there[0] if there else places[key]][key] = self._kept(value)
 
     def _places(self, new: list[Any]) -> dict[Any, int]:
-        """The shards of keys that were not there, or why that cannot be said."""
+        """The shards of new keys; raises if they are unknown."""
         if not new or self._count == 1:
             return dict.fromkeys(new, 0)
         if not isinstance(self._key, str) or len(self._shards) < self._count:
             raise UserError(
-                f"{self._whose} is not kept by the key of one stream, so nobody knows in which of "
-                f"its {self._count} shards {new[0]!r} belongs. Change what is there."
+                f"{self._whose} is not kept by the key of one stream, so it is unknown in which of "
+                f"its {self._count} shards {new[0]!r} belongs. Change only existing keys."
             )
         known = [key for entries in self._shards.values() for key in entries]
         places = placed([*known, *new], self._key, self._count, self._key_groups)
@@ -310,9 +310,9 @@ class StateEdit:
             for key in entries:
                 if places[key] != number:
                     raise UserError(
-                        f"{self._whose} has the key {key!r} in shard {number}, where its stream "
-                        f"would not bring it: its keys are not those of the stream, so nobody knows "
-                        f"where {new[0]!r} belongs. Change what is there."
+                        f"{self._whose} has the key {key!r} in shard {number}, but its stream "
+                        f"would not send it there: its keys are not those of the stream, so it is "
+                        f"unknown where {new[0]!r} belongs. Change only existing keys."
                     )
         return {key: places[key] for key in new}
 
@@ -324,7 +324,7 @@ class StateEdit:
 
 
 def placed(keys: list[Any], described: str, shards: int, key_groups: int | None) -> dict[Any, int]:
-    """Key -> the shard its records come to, of a stream whose key was described so."""
+    """Key -> the shard its records go to, for a stream whose key has this description."""
     keying = Keying(_itself if described == A_FUNCTION else "key", key_groups)
     return dict(zip(keys, keying.shards_of(keys, shards).tolist(), strict=True))
 
@@ -334,12 +334,12 @@ def _itself(key: Any) -> Any:
 
 
 def _own(value: Any) -> Any:
-    """A value that may be changed in place: what is kept stays whole if the function fails."""
+    """A copy that may be changed in place: the original stays intact if the function fails."""
     return value if is_steady(value) else copy.deepcopy(value)
 
 
 def _keeps(record: CheckpointRecord, state: ShardState) -> tuple[str, ...] | None:
-    """The operators that have something, with those that have got some just now."""
+    """The operators that have state, including those that have just got some."""
     if record.keeps is None:
         return None
     full = {record.owner(saved) for (saved, _), entries in state.pairs().items() if entries}

@@ -1,7 +1,7 @@
 """Keys and values as a Polars frame and back, exactly or not at all.
 
-A column has one type: an int among floats, a tuple or a class of the user's would come back as something
-else, and a run would go on with that. So whatever goes into a frame is read from it once more and compared.
+A column has one type: an int among floats, a tuple or a user's class would come back as something else,
+and a run would resume with that. So what goes into a frame is read back and compared.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from everstream.errors import UserError
 
 
 def framed(items: Sequence[tuple[Any, Any]], whose: str) -> pl.DataFrame:
-    """Columns `key` and `value`; of keys that are tuples of one length `key_0`, `key_1` and so on."""
+    """Columns `key` and `value`; for keys that are tuples of one length `key_0`, `key_1` and so on."""
     keys = [key for key, _ in items]
     lengths = {len(key) if isinstance(key, tuple) else None for key in keys}
     width = lengths.pop() if len(lengths) == 1 else None
@@ -26,7 +26,7 @@ def framed(items: Sequence[tuple[Any, Any]], whose: str) -> pl.DataFrame:
 
 
 def unframed(frame: pl.DataFrame, whose: str) -> dict[Any, Any]:
-    """Key -> value, of a frame like those that `framed` gives."""
+    """Key -> value, from a frame like those of `framed`."""
     names = [name for name in frame.columns if name != "value"]
     numbered = [f"key_{n}" for n in range(len(names))]
     if "value" not in frame.columns or names not in (["key"], numbered) or not names:
@@ -57,7 +57,7 @@ def _column(name: str, values: list[Any], whose: str) -> pl.Series:
 
 def _unfit(name: str, whose: str, why: str) -> UserError:
     return UserError(
-        f"{whose} is no frame: the column '{name}' cannot hold it exactly ({why}). Use map."
+        f"{whose} cannot be a frame: the column '{name}' cannot hold it exactly ({why}). Use map."
     )
 
 

@@ -1,7 +1,7 @@
 """The state of one operator in a checkpoint, as a table: keys and values, offsets, transactions.
 
-The snapshots of all its shards are laid on top of each other as in a restore, so what the table
-shows is what a run would go on with.
+The snapshots of all its shards are merged as in a restore, so the table shows what a run would
+resume with.
 """
 
 import datetime
@@ -29,7 +29,7 @@ OFFSET: Final = "offset"
 PENDING: Final = "pending"
 
 _PLAIN: Final = frozenset({int, float, bool, str, datetime.date, datetime.timedelta})
-"""What a column can hold as it is, also in CSV."""
+"""What a column can hold unchanged, also in CSV."""
 _LARGEST_INT: Final = 2**63 - 1
 _LARGEST_EXACT_FLOAT: Final = 2**53
 
@@ -59,16 +59,16 @@ def read_state(
     spark: "SparkSession | None" = None,
     store_key: str | os.PathLike[str] | None = None,
 ) -> "pl.DataFrame | SparkFrame":
-    """The state of an operator in a checkpoint, over all its shards; safe while a run is going on.
+    """The state of an operator in a checkpoint, over all its shards; safe while a run is active.
 
     store: the folder or URL that was given to the run.
-    epoch: which checkpoint; the current one if not given.
-    spark: give a Spark DataFrame of this session instead of a Polars one.
-    store_key: the key file of a signed store, if EVERSTREAM_STORE_KEY_FILE does not name it.
+    epoch: which checkpoint. Default: the current one.
+    spark: return a Spark DataFrame of this session. Default: None, for a Polars DataFrame.
+    store_key: the key file of a signed store. Default: the one that EVERSTREAM_STORE_KEY_FILE names.
 
     The columns are shard, state (the name of the declared state; "offset" for a source, "pending"
     for the transactions of a sink), key and value. A column whose values are not all of one plain
-    type holds text: their repr, with strings as they are.
+    type contains text: their repr, with strings unchanged.
     """
     found = state_of(open_store(store, store_key), operator, epoch)
     return found if spark is None else spark.createDataFrame(found.to_arrow())
@@ -94,11 +94,11 @@ def rows_of(
         except CorruptObject:
             if store.still_has(entry):
                 raise
-            continue  # a live driver has pruned it meanwhile: look again
+            continue  # a live driver has pruned it meanwhile: try again
 
 
 def require_operator(manifest: EpochManifest, operator: str) -> None:
-    """Raise a UserError that names the operators there are if this is none of them."""
+    """Raise a UserError that lists the existing operators if this is not one of them."""
     if not any(operator in record.operators for record in manifest.records.values()):
         known = ", ".join(known_operators(manifest)) or "none"
         raise UserError(
@@ -122,16 +122,16 @@ def _rows(
 
 
 def load_from(store: CheckpointStore, refs: Sequence[ObjectRef]) -> list[bytes]:
-    """These objects, checked."""
+    """These objects, verified."""
     return [store.get(ref) for ref in refs]
 
 
 def saved_in(
     record: CheckpointRecord, load: Callable[[Sequence[ObjectRef]], list[bytes]]
 ) -> Iterator[tuple[str, str, Any, Any]]:
-    """Operator, name of the state, key and value of all that a shard had saved.
+    """Operator, name of the state, key and value of everything that a shard had saved.
 
-    load: gives what the store holds under the names in the record.
+    load: returns what the store holds under the names in the record.
     """
     if not record.objects:
         return
@@ -178,5 +178,5 @@ def _series(name: str, values: list[Any]) -> pl.Series:
 
 
 def shown(value: Any) -> str | None:
-    """As text: strings as they are, everything else as Python shows it."""
+    """As text: strings unchanged, everything else as its repr."""
     return value if value is None or type(value) is str else repr(value)

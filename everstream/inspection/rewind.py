@@ -1,12 +1,12 @@
-"""Going back to an older checkpoint on purpose.
+"""Rewinding to an older checkpoint on purpose.
 
 A rewind does what a fall back of the coordinator does: it writes the older manifest again, as the
-newest. Every epoch that was newer is given up with that, and at the next run the sinks take back
-what those epochs had shown. Until a run has begun nothing was taken back, and what was given up is
-still there: a rewind can be undone by another one.
+newest. That gives up every newer epoch, and at the next run the sinks roll back the output of those
+epochs. Until a run has begun, nothing is rolled back, and what was given up still exists: another
+rewind can undo it.
 
-Not everything can be taken back. A sink whose output stays where it is, a Kafka topic, would refuse
-the next run: so the rewind is refused before anything is given up.
+Not every output can be rolled back. A sink whose output is permanent, such as a Kafka topic, would
+refuse the next run, so the rewind is refused before anything is given up.
 """
 
 from collections.abc import Sequence
@@ -22,9 +22,9 @@ from everstream.state.store import CheckpointStore
 
 
 def check_rewind(store: CheckpointStore, to: int) -> tuple[EpochManifest, EpochManifest]:
-    """The checkpoint to go back to and the current one; raises if that is not possible.
+    """The checkpoint to rewind to and the current one; raises if that is not possible.
 
-    Reads every object of the older one: nobody gives up a good checkpoint for a broken one.
+    Reads every object of the older one, so that a good checkpoint is not given up for a broken one.
     """
     survey, _ = survey_of(store)
     found = [(EpochManifest.from_json(entry.body), entry) for entry in survey.manifests]
@@ -38,7 +38,7 @@ def check_rewind(store: CheckpointStore, to: int) -> tuple[EpochManifest, EpochM
     target = next((manifest for manifest in older if manifest.epoch == to), None)
     if target is None:
         given_up = any(manifest.epoch == to for manifest, _ in found)
-        gone = "was given up before, and its output may have been taken back"
+        gone = "was given up before, and its output may have been rolled back"
         raise UserError(f"epoch {to} {gone if given_up else 'is not in the store'}. {choices}")
     entry = next(entry for manifest, entry in found if manifest is target)
     problems = problems_of(store, entry, {})
@@ -57,7 +57,7 @@ def _undoes(current: EpochManifest, found: Sequence[EpochManifest]) -> list[Epoc
 
 
 def _check_sinks(target: EpochManifest, current: EpochManifest) -> None:
-    """Raise a UserError for the first sink that has shown what it cannot take back."""
+    """Raise a UserError for the first sink with newer output that it cannot roll back."""
     for name, about in (current.described or {}).items():
         if "topic" not in about or about.get("delivery") != Delivery.EXACTLY_ONCE.value:
             continue
@@ -65,20 +65,20 @@ def _check_sinks(target: EpochManifest, current: EpochManifest) -> None:
         if since > 0:
             raise UserError(
                 f"sink '{name}' has sent {since} record(s) to topic '{about['topic']}' since epoch "
-                f"{target.epoch}, and Kafka takes none back: a run from there would send them twice, "
-                "and be refused. Nothing was changed. Continue from the current checkpoint; or "
+                f"{target.epoch}, and Kafka cannot remove them: a run from there would send them "
+                "twice, and is refused. Nothing was changed. Continue from the current checkpoint, or "
                 "begin another store with a savepoint and another topic (--start-from STORE@NAME)."
             )
 
 
 def _taken(manifest: EpochManifest, operator: str) -> int:
-    """The records that an operator had been given at this checkpoint."""
+    """The records that an operator had received at this checkpoint."""
     records = [part for record in manifest.records.values() for part in record.parts or (record,)]
     return sum(record.counts.get(operator, (0, 0))[0] for record in records)
 
 
 def _gone_back(current: EpochManifest, target: EpochManifest, now: float) -> EpochManifest:
-    """What is written: the older checkpoint, as the newest; or, to undo that, the newer one again."""
+    """The manifest to write: the older checkpoint, as the newest; or, to undo that, the newer one."""
     if target.epoch > current.epoch:
         return replace(target, written_at=now)
     return replace(current.gone_back_to(target), written_at=now, rewound=True)
@@ -90,8 +90,8 @@ def rewind(
     """Make an older kept checkpoint the current one. `now`: seconds since 1970.
 
     Takes the lease, so a driver that is still running is fenced: it can make nothing stable any
-    more and ends. Returns, or raises, only when it is known whether the store went back; `wait`
-    is called while that cannot be found out.
+    more and ends. Returns, or raises, only when the outcome is known; `wait` is called while it
+    cannot be determined.
     """
     check_rewind(store, to)
     lease = store.acquire_lease(owner)
@@ -105,9 +105,9 @@ def rewind(
 def check_rewind_to_savepoint(
     store: CheckpointStore, name: str
 ) -> tuple[EpochManifest, EpochManifest]:
-    """The checkpoint of a savepoint and the current one; raises if one cannot go back to it.
+    """The checkpoint of a savepoint and the current one; raises if a rewind to it is impossible.
 
-    What a store shows has one history. A savepoint is in it as long as nobody went back to before it.
+    A store's output has one history. A savepoint is in it unless the store was rewound to before it.
     """
     kept = savepoint(store, name)
     for _ in objects_in(store, kept):
@@ -116,7 +116,7 @@ def check_rewind_to_savepoint(
     survey, _ = survey_of(store)
     fork = f"Start another store from it: --start-from STORE@{name}."
     if kept.slot is None:
-        raise UserError(f"savepoint '{name}' was imported: this store never was there. {fork}")
+        raise UserError(f"savepoint '{name}' was imported: this store never had it. {fork}")
     if not survey.manifests:
         raise UserError(f"the store has been started afresh since savepoint '{name}'. {fork}")
     current = EpochManifest.from_json(survey.manifests[0].body)
@@ -129,7 +129,7 @@ def check_rewind_to_savepoint(
     ):
         raise UserError(
             f"savepoint '{name}' (epoch {target.epoch}) is not in the past of epoch {current.epoch}: "
-            f"the store went back behind it, and its output was taken back. {fork}"
+            f"the store was rewound to before it, and its output was rolled back. {fork}"
         )
     if (current.epoch, current.returns) == (target.epoch, target.returns) and not kept.edited:
         raise UserError(f"savepoint '{name}' is epoch {target.epoch}, the current one already.")
@@ -140,7 +140,7 @@ def check_rewind_to_savepoint(
 def rewind_to_savepoint(
     store: CheckpointStore, name: str, *, owner: str, now: float, wait: Wait = pause
 ) -> EpochManifest:
-    """Make the checkpoint of a savepoint the current one; otherwise as `rewind`."""
+    """Make the checkpoint of a savepoint the current one; otherwise like `rewind`."""
     check_rewind_to_savepoint(store, name)
     lease = store.acquire_lease(owner)
     target, current = check_rewind_to_savepoint(store, name)

@@ -18,12 +18,12 @@ def read_tables(
     *,
     store_key: str | os.PathLike[str] | None = None,
 ) -> dict[str, pl.DataFrame]:
-    """The tables that transactions share, as of a checkpoint; safe while a run is going on.
+    """The tables that transactions share, as of a checkpoint; safe while a run is active.
 
     store: the folder or URL that was given to the run.
     operator: the name of the `transact` operator in the pipeline.
-    epoch: which checkpoint; the current one if not given.
-    store_key: the key file of a signed store, if EVERSTREAM_STORE_KEY_FILE does not name it.
+    epoch: which checkpoint. Default: the current one.
+    store_key: the key file of a signed store. Default: the one that EVERSTREAM_STORE_KEY_FILE names.
 
     Per table, by name: the keys that were written, in order, and a column per number of the value.
     """

@@ -1,1 +1,1 @@
-"""Suites that any source or sink can be run through, for users who write their own."""
+"""Conformance suites for sources and sinks, for users who write their own."""

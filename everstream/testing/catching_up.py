@@ -1,9 +1,9 @@
 """The conformance suite for sources of runs that end when they have caught up.
 
-`check_catching_up` plays several such runs: input is added, the source says where it ends, more input
-is added, and every shard reads up to that point. Each run starts from the offsets of the one before it,
-and is played again from offsets in its midst, as after a failure. It fails with an AssertionError that
-says which promise was broken.
+`check_catching_up` simulates several such runs: input is added, the source reports where it ends, more
+input is added, and every shard reads up to that point. Each run starts from the offsets of the one
+before, and is repeated from offsets in its middle, as after a failure. A violation is an
+AssertionError that names the broken guarantee.
 """
 
 import pickle
@@ -28,7 +28,7 @@ def check_catching_up(
 ) -> None:
     """Raise an AssertionError if records are lost, repeated or read too early.
 
-    add: adds input, and gives the records that it adds. shards: how many each of the runs has.
+    add: adds input, and returns the records that it adds. shards: the number for each of the runs.
     """
     pending: Counter[str] = Counter(map(repr, add()))
     saved: Sequence[Any] | None = None
@@ -60,12 +60,12 @@ def check_catching_up(
             f"too many or too early {found - pending or 'nothing'}"
         )
         left = source.unread(offsets, point)
-        assert left in (None, NOT_KNOWN), f"{where}: all is read, but {left!r} is said to be left"
+        assert left in (None, NOT_KNOWN), f"{where}: all is read, but {left!r} is reported as left"
         saved, pending = offsets, later
 
 
 class _Played:
-    """One shard of one run, which can be played several times."""
+    """One shard of one run, which can be repeated."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class _Played:
         self._wait = wait
 
     def read_from(self, offset: bytes | None) -> tuple[list[str], list[tuple[int, bytes]]]:
-        """What is read up to the stopping point, and the offsets after so many records."""
+        """What is read up to the stopping point, and the offsets by number of records."""
         reader = pickle.loads(self._source).open(*self._place)
         try:
             reader.stop_at(pickle.loads(self._point))
@@ -102,4 +102,4 @@ class _Played:
                 stands.append((len(records), pickle.dumps(reader.offset)))
         finally:
             reader.close()
-        raise AssertionError(f"shard {self._place[0]} never came to its stopping point")
+        raise AssertionError(f"shard {self._place[0]} never reached its stopping point")

@@ -1,9 +1,9 @@
-"""The part of the sink suite in which the shards become more or fewer.
+"""The part of the sink suite in which the number of shards changes.
 
-What the engine does then: each new shard opens, for every earlier number that it inherits, a writer
-under that number, which recovers what the earlier one had prepared; then its own. Numbers that are
-gone are silent from then on, and may come back later. Whatever any number has shown stays, and a
-zombie of a number that is gone shows nothing.
+This is what the engine does then: each new shard opens, for every earlier number that it inherits, a
+writer under that number, which recovers what the earlier one had prepared; then its own. Removed
+numbers write nothing from then on, and may come back later. What any number has committed stays, and
+a zombie of a removed number commits nothing.
 """
 
 import pickle
@@ -45,7 +45,7 @@ def tours() -> Iterator[Scenario]:
 
 @dataclass
 class _Shards:
-    """All shards of one generation, and what their newest checkpoint holds."""
+    """All shards of one generation, and the content of their newest checkpoint."""
 
     world: World
     number: int
@@ -57,7 +57,7 @@ class _Shards:
     def recover(
         self, earlier: "_Shards | None", checkpoint: int, only: Collection[int] | None = None
     ) -> None:
-        """Put right what the earlier shards left; with `only`, some of these shards."""
+        """Recover what the earlier shards left; with `only`, for some of these shards."""
         for shard in range(self.number) if only is None else only:
             if earlier is not None:
                 for gone in range(shard, earlier.number, self.number):
@@ -73,7 +73,7 @@ class _Shards:
         return [pickle.loads(self.saved[shard])] if shard in self.saved else []
 
     def take(self, checkpoint: int) -> list[int]:
-        """A checkpoint in which all but one have written; what, by the number of the batch."""
+        """A checkpoint in which all but one have written; returns the numbers of the batches."""
         self.prepared, self.saved, written = {}, {}, list[int]()
         for shard, writer in self.writers.items():
             if self.number > 1 and shard == checkpoint % self.number:
@@ -94,7 +94,7 @@ class _Shards:
                 transaction.commit(permit(checkpoint))
 
     def haunt(self, checkpoint: int) -> None:
-        """Go on as zombies: everything but a commit, for which they have no permit."""
+        """Continue as zombies: everything but a commit, for which they have no permit."""
         for shard, writer in self.writers.items():
             with suppress(EverstreamError):
                 writer.write(self.world.batches[0])
@@ -127,7 +127,7 @@ def _rescale(world: World, crashes: list[Crash], haunted: bool) -> None:
             zombies, shards = shards if haunted else None, heirs
         if zombies is not None:
             zombies.haunt(checkpoint)
-            world.must_show(shown, f"while {zombies.number} zombies go on")
+            world.must_show(shown, f"while {zombies.number} zombies continue")
 
 
 def _commit(
@@ -138,7 +138,7 @@ def _commit(
     more: list[int],
     crash: Crash,
 ) -> None:
-    """As far as the crash lets it come."""
+    """Commit as far as the crash allows."""
     world.must_show(shown, f"with checkpoint {checkpoint} of {shards.number} shards prepared")
     if crash == "in commit":
         shards.commit(checkpoint, only=[0])
@@ -156,7 +156,7 @@ def _succeed(
     shown: list[int],
     crash: Crash,
 ) -> _Shards:
-    """Another number of shards after the earlier ones, in as many attempts as the crash takes."""
+    """Another number of shards takes over, in as many attempts as the crash takes."""
     generation = earlier.generation + 1
     if crash == "in recover":
         _Shards(world, number, generation).recover(earlier, checkpoint, only=[number - 1])
@@ -176,7 +176,7 @@ def _succeed(
 
 
 def _starts_over(world: World) -> None:
-    """It sees the output of every number that was ever used."""
+    """A fresh start sees the output of every number that was ever used."""
     first, second = _Shards(world, 3, 1), _Shards(world, 1, 2)
     first.recover(None, 0)
     shown = first.take(1)

@@ -1,4 +1,4 @@
-"""The stage of the sink suite: a sink in a place of its own, and generations that write to it."""
+"""The environment of the sink suite: a sink with its own location, and generations that write to it."""
 
 import pickle
 from collections import Counter
@@ -22,7 +22,7 @@ PIPELINE, OPERATOR = "suite", "out"
 
 @dataclass
 class World:
-    """One sink in a place of its own, and all the writers that ever opened it."""
+    """One sink with its own location, and all the writers that ever opened it."""
 
     make_sink: MakeSink
     read_back: ReadBack
@@ -30,7 +30,7 @@ class World:
     batches: dict[int, Batch]
     scenario: str = ""
     takes_back: bool = True
-    """Whether the sink can remove what it has shown."""
+    """Whether the sink can remove what it has committed."""
     writers: list[Writer] = field(default_factory=list)
 
     @property
@@ -45,7 +45,7 @@ class World:
         return shipped
 
     def open(self, generation: int, **other: Any) -> Writer:
-        """A writer that stays referenced: a crash must not flush what it still holds."""
+        """A writer that stays referenced: a crash must not flush its buffers."""
         writer = self.sink().open(self.who(generation, **other))
         self.writers.append(writer)
         return writer
@@ -108,7 +108,7 @@ class Life:
         self.world.must_show(self.committed, f"after step {what}")
 
     def restored(self, checkpoint: int, only_uncommitted: bool) -> list[Committable]:
-        """The transactions that a checkpoint holds, as another process reads them."""
+        """The transactions of a checkpoint, as another process reads them."""
         return [
             pickle.loads(data)
             for number, data in self.saved.items()
@@ -116,7 +116,7 @@ class Life:
         ]
 
     def haunt(self, restored: int) -> None:
-        """Go on as a zombie: everything but a commit, for which it has no permit any more."""
+        """Continue as a zombie: everything but a commit, for which it no longer has a permit."""
         for number, transaction in self.prepared.items():
             if number > restored:
                 with suppress(EverstreamError):

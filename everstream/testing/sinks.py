@@ -1,13 +1,13 @@
 """The conformance suite for sinks: every crash the engine must survive, as one function to call.
 
-The suite plays the engine. It writes, prepares, persists and commits; stops between any two of
-these; lets the dead writer go on as a zombie; and starts a new generation that recovers with the
-permit and the transactions a restored checkpoint would hold. After every step the output is read
-back and compared with what should be visible then: nothing lost, doubled or early. Then it does so
-with other numbers of shards (`sink_rescaling`), and with values that drift in type: records that
-differ from those before in the type of one value come from a generation that has not seen the others.
-What the sink takes must be read back equal in value and type (a whole number alone may have become
-a float or a Decimal that equals it); what it refuses must not show.
+The suite simulates the engine. It writes, prepares, persists and commits; stops between any two of
+these; lets the dead writer continue as a zombie; and starts a new generation that recovers with the
+permit and the transactions a restored checkpoint would have. After every step the output is read
+back and compared with what should be visible then: nothing lost, duplicated or early. Then it
+repeats this with other numbers of shards (`sink_rescaling`), and with values that drift in type:
+records that differ from those before in the type of one value come from a generation that has not
+seen the others. What the sink accepts must be read back equal in value and type (only a whole number
+may have become a float or a Decimal that equals it); what it refuses must not appear.
 """
 
 import math
@@ -46,14 +46,15 @@ def check_sink(
     takes_back: bool = True,
     every: int = 1,
 ) -> None:
-    """Check that a sink keeps the promises of `Sink`, `Writer` and `Committable`.
+    """Check that a sink keeps the guarantees of `Sink`, `Writer` and `Committable`.
 
     `make_sink(place)` makes a sink whose output goes somewhere under the folder `place` (or to a
     table named after it); the suite uses a new place for each scenario. `read_back(sink, who)`
-    gives the records visible of that pipeline and operator; rows as dicts, compared by repr.
-    `batches` are what is written: see `default_batches`. Say `takes_back=False` of a sink that
-    cannot remove what it has shown: it must then refuse to go on from an older checkpoint. `every=8` tries each eighth
-    scenario only, of a sink with which all of them would take minutes.
+    returns the visible records of that pipeline and operator; rows as dicts, compared by repr.
+    `batches` is what the suite writes: see `default_batches`. Pass `takes_back=False` for a sink
+    that cannot remove what it has committed: it must then refuse to resume from an older
+    checkpoint. `every=8` runs only each eighth scenario, for a sink with which all of them would
+    take minutes.
     """
     with tempfile.TemporaryDirectory() as folder:
         sink = make_sink(f"{folder}/0")
@@ -92,7 +93,7 @@ def _scenarios(delivery: Delivery) -> list[tuple[str, Callable[[World], None]]]:
 
 
 def _another_process_commits_what_tasks_have_prepared(world: World) -> None:
-    """As in micro-batches: the driver alone recovers and commits, and a task may have a twin."""
+    """As in micro-batches: only the driver recovers and commits, and a task may have a twin."""
     driver = world.start(1)
     for checkpoint in CHECKPOINTS:
         carried = []
@@ -106,7 +107,7 @@ def _another_process_commits_what_tasks_have_prepared(world: World) -> None:
         world.must_show(range(1, checkpoint + 1), "after the driver has committed")
     heir = world.open(100)
     heir.recover([], permit(CHECKPOINTS[-1]))
-    world.must_show(CHECKPOINTS, "after the next driver has put it right")
+    world.must_show(CHECKPOINTS, "after the next driver has recovered")
 
 
 def _crashes() -> Iterator[tuple[str, Callable[[World], None]]]:
@@ -136,8 +137,8 @@ def _crash(world: World, steps: int, zombie: str, held: str, others: str) -> Non
         world.must_show(range(1, restored + 1), f"after generation {generation} recovered")
         if zombie == "active":
             life.haunt(restored)
-            world.must_show(range(1, restored + 1), "while a zombie goes on")
-        # Stopped while it was writing, so that the next one finds that too.
+            world.must_show(range(1, restored + 1), "while a zombie continues")
+        # Stopped while writing, so that the next one finds that too.
         if generation == 2:
             heir.write(world.batches[0])
     for checkpoint in range(restored + 1, CHECKPOINTS[-1] + 1):
@@ -145,9 +146,9 @@ def _crash(world: World, steps: int, zombie: str, held: str, others: str) -> Non
         transaction.persist()
         if zombie == "active":
             life.haunt(checkpoint)
-        world.must_show(range(1, checkpoint), "before the heir commits")
+        world.must_show(range(1, checkpoint), "before the successor commits")
         transaction.commit(permit(checkpoint))
-        world.must_show(range(1, checkpoint + 1), "after the heir committed")
+        world.must_show(range(1, checkpoint + 1), "after the successor committed")
     if zombie == "active":
         for transaction in life.prepared.values():
             if transaction.checkpoint > restored:
@@ -158,7 +159,7 @@ def _crash(world: World, steps: int, zombie: str, held: str, others: str) -> Non
 
 
 def _held_back() -> Iterator[tuple[str, Callable[[World], None]]]:
-    """Restores of a checkpoint that is not stable yet, as shards with their own checkpoints do."""
+    """Restores of a checkpoint that is not stable yet, as with uncoordinated checkpoints."""
     for restored, zombie, again in product((2, 3), ("silent", "active"), ("once", "twice")):
         name = f"checkpoint {restored} restored {again} with a permit for 1, zombie {zombie}"
         yield name, partial(_hold_back, restored=restored, zombie=zombie, again=again)
@@ -173,12 +174,12 @@ def _hold_back(world: World, restored: int, zombie: str, again: str) -> None:
         heir = world.open(generation)
         held = {t.checkpoint: t for t in heir.recover(given, permit(1))}
         wanted = set(range(2, restored + 1))
-        assert set(held) == wanted, f"{world.scenario}: recover gave back {sorted(held)}"
+        assert set(held) == wanted, f"{world.scenario}: recover returned {sorted(held)}"
         world.must_show([1], f"after generation {generation} recovered")
         if zombie == "active":
             life.haunt(restored)
-            world.must_show([1], "while a zombie goes on")
-        # As the next checkpoint holds them; and the next generation finds half a transaction.
+            world.must_show([1], "while a zombie continues")
+        # As the next checkpoint has them; and the next generation finds half a transaction.
         given = [pickle.loads(pickle.dumps(transaction)) for transaction in held.values()]
         if generation == 2 and again == "twice":
             heir.write(world.batches[0])
@@ -191,7 +192,7 @@ def _hold_back(world: World, restored: int, zombie: str, again: str) -> None:
         for _ in range(2):
             transaction.commit(permit(checkpoint))
             world.must_show(range(1, checkpoint + 1), "after the permit came")
-    assert not world.open(4).recover(given, permit(3)), f"{world.scenario}: nothing waits"
+    assert not world.open(4).recover(given, permit(3)), f"{world.scenario}: nothing is pending"
     world.must_show(CHECKPOINTS, "at the end")
 
 
@@ -251,13 +252,13 @@ def _rewinding_removes_committed_output(world: World) -> None:
         try:
             heir.recover(transactions[:1], permit(1))
         except EverstreamError:
-            world.must_show(CHECKPOINTS, "after it refused to go on from checkpoint 1")
+            world.must_show(CHECKPOINTS, "after it refused to resume from checkpoint 1")
             return
-        raise AssertionError(f"{world.scenario}: goes on from before what it has shown")
+        raise AssertionError(f"{world.scenario}: resumes from before what it has committed")
     heir.recover(transactions[:1], permit(1))
     world.must_show([1], "after a restore of checkpoint 1")
     world.commit_next(heir, 2)
-    world.must_show([1, 2], "after going on from checkpoint 1")
+    world.must_show([1, 2], "after resuming from checkpoint 1")
 
 
 def _late_starter_changes_nothing(world: World) -> None:
@@ -275,7 +276,7 @@ def _late_starter_changes_nothing(world: World) -> None:
     world.must_show([1], "after an older generation recovered with output prepared")
     held.commit(permit(2))
     last = writer.prepare(3)
-    assert last is not None, f"{world.scenario}: records are gone"
+    assert last is not None, f"{world.scenario}: records are missing"
     last.persist()
     last.commit(permit(3))
     world.must_show(CHECKPOINTS, "after the newer generation committed")
@@ -341,7 +342,7 @@ def _shows_records_once_though_written_twice(world: World) -> None:
 
 
 LARGE = 2**53 + 1
-"""The first whole number that no float equals."""
+"""The first whole number that equals no float."""
 
 
 def drifts(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -376,7 +377,7 @@ def values_that_drift_in_type_stay_what_they_are(world: World) -> None:
     for record in sent:
         place = next((n for n, other in enumerate(found) if alike(record, other)), None)
         assert place is not None, (
-            f"{world.scenario}: {record!r} was taken, and is not there as it was: {found[:5]!r}"
+            f"{world.scenario}: {record!r} was accepted, but is not there unchanged: {found[:5]!r}"
         )
         del found[place]
     assert not found, f"{world.scenario}: there is {found[:5]!r}, which was refused or never sent"

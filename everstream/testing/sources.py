@@ -4,7 +4,7 @@
 reported, as the engine does after a failure, and compares. Then the number of shards changes: on a
 tour of several numbers, the shards of each read for a while, some to their end, and their offsets are
 redistributed to the next number. With the last one all of them read to the end, and every record
-must have come once. A broken promise is an AssertionError that names it.
+must have come once. A violation is an AssertionError that names the broken guarantee.
 """
 
 import pickle
@@ -26,11 +26,11 @@ OFFSETS_TRIED = 12
 
 @dataclass
 class _Reading:
-    """What one reader gave: the records, and the offset after each number of records."""
+    """What one reader read: the records, and the offset after each number of records."""
 
     records: list[str] = field(default_factory=list)
     lanes: list[Any] = field(default_factory=list)
-    """Which order each record is part of."""
+    """The lane of each record: order is kept within a lane."""
     live_offsets: dict[int, Any] = field(default_factory=dict)
     saved_offsets: dict[int, bytes] = field(default_factory=dict)
     ended: bool = False
@@ -57,7 +57,7 @@ class _Suite:
         return shipped.open(shard, shards)
 
     def drain(self, reader: Reader, max_reads: int | None = None) -> _Reading:
-        """Read to the end, or as many batches as allowed."""
+        """Read to the end, or at most `max_reads` batches."""
         reading = _Reading()
         reading.note(reader)
         for _ in range(max_reads or self.max_reads):
@@ -75,7 +75,7 @@ class _Suite:
         return reading
 
     def read_on(self, reader: Reader, batches: int | None) -> list[tuple[Any, str]]:
-        """So many batches, however often that means to ask; or all there are."""
+        """Read this many batches, with as many calls as it takes; None for all."""
         found = list[tuple[Any, str]]()
         for _ in range(self.max_reads):
             if batches == 0:
@@ -106,7 +106,7 @@ class _Suite:
         self.compare_lanes(before, again, whole.ended, f"{where}: other records than before")
         if whole.ended and again.ended:
             assert len(again.records) == len(rest), f"{where}: more records than before"
-        assert again.ended == whole.ended, f"{where}: the end is not where it was"
+        assert again.ended == whole.ended, f"{where}: the end is in another place"
         for after, offset in again.live_offsets.items() if self.lane is None else ():
             if count + after in whole.live_offsets:
                 was = pickle.loads(whole.saved_offsets[count + after])
@@ -115,7 +115,7 @@ class _Suite:
     def compare_lanes(
         self, before: Mapping[Any, Sequence[str]], again: _Reading, ended: bool, problem: str
     ) -> None:
-        """The same order in each lane; as far as both go, if there is no end."""
+        """Compare the order in each lane; up to the shorter one, if there is no end."""
         found = _in_lanes(again.records, again.lanes)
         for lane, records in before.items():
             others = found.get(lane, [])
@@ -123,10 +123,10 @@ class _Suite:
             assert others[:common] == records[:common], problem
 
     def check_steps(self, shard: int, shards: int, whole: _Reading) -> None:
-        """A failure after every single batch still gives every record once."""
+        """A failure after every single batch must still give every record once."""
         together = _Reading()
         saved = whole.saved_offsets[0]
-        # Of lanes that are mixed anew the batches may be others, and more.
+        # With several lanes, the batches may be different ones, and more.
         for _ in range(len(whole.saved_offsets) if self.lane is None else self.max_reads):
             reader = self.open(shard, shards)
             reader.seek(pickle.loads(saved))
@@ -157,14 +157,15 @@ def check_source(
     wait: Callable[[float], None] = time.sleep,
     redistributes: bool | None = None,
 ) -> None:
-    """Check that a source keeps the promises of `Source` and `Reader`.
+    """Check that a source keeps the guarantees of `Source` and `Reader`.
 
     `make_source` makes the same source each time. `expected` are its records, in any order;
-    rows as dicts. An `endless` source is read for `max_reads` reads. `now` and `wait` serve
-    sources that wait: pass a test's own clock to lose no time. Records are compared by repr.
+    rows as dicts. An `endless` source is read for `max_reads` reads. `now` and `wait` are for
+    sources that wait: pass a test clock to lose no time. Records are compared by repr.
 
-    `lane` is for a source whose shards read several streams at once, each in order but mixed
-    anew each time: which stream a record is of. Without it, all records of a shard have one order.
+    `lane` is for a source whose shards read several streams at once, each in order but interleaved
+    differently each time: it returns the stream of a record. Without it, all records of a shard
+    have one order.
 
     A source may refuse another number of shards with a UserError; with `redistributes=True` it must
     not, with `redistributes=False` it must.
@@ -183,7 +184,7 @@ def check_source(
             whole = suite.drain(reader)
             assert endless or whole.ended, f"shard {shard} of {count}: no end in {max_reads} reads"
             if whole.ended:
-                assert isinstance(reader.read(), EndOfStream), "a source that ended goes on"
+                assert isinstance(reader.read(), EndOfStream), "a source that ended gives more"
             reader.close()
             suite.check_reopening(shard, count, whole)
             suite.check_steps(shard, count, whole)
@@ -195,7 +196,7 @@ def check_source(
             alone = together
         elif expected is not None:
             surplus = together - Counter(map(repr, expected))
-            assert not surplus, f"{count} shards give too often: {_few(surplus)}"
+            assert not surplus, f"{count} shards give records too often: {_few(surplus)}"
     records = Counter(map(repr, expected)) if expected is not None else alone
     subject = Subject(make_source, suite.read_on, limit, redistributes)
     check_redistributing(subject, records, orders if lane else {}, endless)
@@ -234,7 +235,7 @@ SOME_END = 0.25
 """How often a shard reads to its end before the number changes."""
 
 Record = tuple[Any, str]
-"""Which order it is part of, and what it is."""
+"""The lane of a record, and the record."""
 
 
 @dataclass(frozen=True)
@@ -243,13 +244,13 @@ class Subject:
 
     make_source: Callable[[], Source[Any]]
     read: Callable[[Reader, int | None], list[Record]]
-    """So many batches, or all there are."""
+    """Reads this many batches, or all."""
     max_shards: int | None
     redistributes: bool | None
     """Whether the source must do it, must refuse it, or may."""
 
     def source(self) -> Source[Any]:
-        """As a Spark task gets it."""
+        """The source as a Spark task gets it."""
         source = self.make_source()
         source.check()
         shipped: Source[Any] = pickle.loads(cloudpickle.dumps(source))
@@ -262,9 +263,9 @@ def check_redistributing(
     orders: Mapping[Any, Sequence[str]],
     endless: bool,
 ) -> None:
-    """Raise an AssertionError if records are lost or doubled when the number of shards changes.
+    """Raise an AssertionError if records are lost or duplicated when the number of shards changes.
 
-    `records` are all there are, `orders` those of one order each, which must stay as it is.
+    `records` are all records; `orders` are the lanes, whose order must be kept.
     """
     for tour in _tours(subject.max_shards):
         found = _Tour(subject, tour).run()
@@ -298,7 +299,7 @@ def _tours(max_shards: int | None) -> Iterator[tuple[int, ...]]:
 
 
 class _Tour:
-    """One way through several numbers of shards."""
+    """One sequence of several numbers of shards."""
 
     def __init__(self, subject: Subject, numbers: tuple[int, ...]) -> None:
         self.subject = subject

@@ -1,6 +1,6 @@
-"""The two things numba does not bring along: a typed `njit`, and atomics on array elements.
+"""The two things numba does not provide: a typed `njit`, and atomics on array elements.
 
-Kernels run without the GIL, so threads that share arrays agree through `load`,
+Kernels run without the GIL, so threads that share arrays coordinate through `load`,
 `store`, `fetch_add` and nothing else. Each has a plain Python twin for transactions
 that run interpreted, where one thread does everything.
 """
@@ -22,7 +22,7 @@ VARIABLE = "EVERSTREAM_KERNEL_CACHE"
 
 
 def cache_folder() -> Path:
-    """The folder, made if missing; only its owner can enter, since what lies there is executed."""
+    """The folder, created if missing; only its owner can access it, because its files are executed."""
     base = os.environ.get(VARIABLE)
     if base is None:
         caches = os.environ.get("XDG_CACHE_HOME") or os.path.join(Path.home(), ".cache")
@@ -41,13 +41,13 @@ def cache_folder() -> Path:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-# Numba numbers the files of a function's signatures by what its index names, and takes no lock: two
-# processes that compile two signatures at the same time give both the same number, and the index then
-# leads from one signature to the code of the other. Code for other types computes nonsense silently.
+# Numba numbers the files of a function's signatures by its index, and takes no lock: two processes that
+# compile two signatures at the same time give both the same number, and the index then leads from one
+# signature to the code of the other. Code for other types computes nonsense silently.
 def one_at_a_time(dispatcher: F) -> F:
-    """A function of numba's whose cache no two processes read or write at the same time."""
+    """A numba function whose cache no two processes read or write at the same time."""
     files = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
-    if files is not None:  # compilation may be switched off
+    if files is not None:  # compilation may be disabled
         files.save = _alone(files, files.save)
         files.load = _alone(files, files.load)
     return dispatcher
@@ -67,7 +67,7 @@ def _locked(path: str) -> Iterator[None]:
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    except OSError:  # a folder that nobody can write to needs no lock
+    except OSError:  # a read-only folder needs no lock
         yield
         return
     try:
@@ -85,7 +85,7 @@ with extra("transactions"):
 
 
 def kernel(function: F) -> F:
-    """Compile to machine code that releases the GIL and is kept on disk between processes."""
+    """Compile to machine code that releases the GIL and is cached on disk between processes."""
     return cast(F, one_at_a_time(njit(nogil=True, cache=True)(function)))
 
 
@@ -93,7 +93,7 @@ _cgutils: Any = cgutils
 
 
 def walk_kernel(function: F) -> F:
-    """As `kernel`, for code that allocates nothing.
+    """Like `kernel`, for code that allocates nothing.
 
     Without reference counting: taking an array out of a tuple would otherwise cost two
     atomic operations each time, several times what a transaction costs.
@@ -149,7 +149,7 @@ def _cycles(_typing: Any) -> Any:
 
 
 def _unwrap(_typing: Any, value: Any) -> Any:
-    """The value inside an optional, for code that has already asked whether it is None."""
+    """The value inside an optional, for code that has already checked that it is not None."""
     if not isinstance(value, types.Optional):
         return value(value), lambda _context, _builder, _signature, args: args[0]
 
@@ -166,7 +166,7 @@ store = cast(Callable[[Any, int, int], None], intrinsic(_store))
 cycles = cast(Callable[[], int], intrinsic(_cycles))
 unwrap = cast(Callable[[Any], Any], intrinsic(_unwrap))
 
-# Called by symbol, not by address, so that kernels using it can be kept on disk.
+# Called by symbol, not by address, so that kernels using it can be cached on disk.
 give_way = cast(Callable[[], int], types.ExternalFunction("sched_yield", types.int32()))
 
 
@@ -205,7 +205,7 @@ def _cycles_now() -> int:
 
 
 def cycles_per_second(window_s: float = 0.005) -> float:
-    """How fast the cycle counter runs, by comparing it with the monotonic clock."""
+    """How fast the cycle counter runs, compared with the monotonic clock."""
     import time
 
     _cycles_now()

@@ -1,9 +1,8 @@
 """The `transaction` decorator: a pure function of the values of declared keys and event fields.
 
-The declaration says which tables' keys the function reads and which of them it writes,
-so that read and write sets are known before anything runs. The function is checked at
-definition: what numba cannot compile, or what returns the wrong number of values, is
-refused there with the reason.
+The declaration lists the keys of tables that the function reads and those it writes, so read and
+write sets are known before anything runs. The function is checked at definition: a function that
+numba cannot compile, or that returns the wrong number of values, is refused with the reason.
 """
 
 import dis
@@ -45,7 +44,7 @@ class Abort:
 
 
 ABORT = Abort()
-"""What a transaction returns to change nothing."""
+"""Return this from a transaction to change nothing."""
 
 
 def _abort_is_none(_value: Abort, _context: Any) -> Any:
@@ -82,7 +81,7 @@ class Transaction:
         return self.function(*args)
 
     def __reduce__(self) -> Any:
-        """By name where the name leads here; else piece by piece, as for a script's own."""
+        """Pickles by name if the name leads here; otherwise piece by piece, as for a script's own."""
         module, qualname = self.function.__module__, self.function.__qualname__
         if module != "__main__" and _within(sys.modules.get(module), qualname) is self:
             return _by_name, (module, qualname)
@@ -119,7 +118,8 @@ def transaction(
     Each keyword names a parameter of the function that receives the value of a key, as
     in `src=accounts.key("from")`; parameters without a keyword receive the event column of
     that name. The function returns one new value per name in `writes`, in that order, or
-    ABORT. With `interpreted=True` it runs as plain Python, slowly, and may use anything.
+    ABORT. With `interpreted=True` it runs as plain Python, slowly, and may use anything
+    (default: False, compiled).
 
     >>> stock = es.Table("stock")
     >>> @es.transaction(left=stock.key("item"), writes="left", interpreted=True)
@@ -181,7 +181,7 @@ def _declare(
 
 
 def _refuse_silent_return(function: Function) -> None:
-    """Compiled code cannot tell `return None` from ABORT, so a forgotten return is an error."""
+    """Compiled code cannot distinguish `return None` from ABORT, so a missing return is an error."""
     previous = None
     for instruction in dis.get_instructions(function):
         returns_none = (instruction.opname == "RETURN_CONST" and instruction.argval is None) or (
@@ -199,7 +199,7 @@ def _refuse_silent_return(function: Function) -> None:
 
 
 def _refuse_uncompilable(declared: Transaction) -> None:
-    """Compile once per version of the function; a verdict on disk spares later processes."""
+    """Compile once per version of the function; the result on disk spares later processes."""
     verdict = cache_folder() / f"compiles-{declared.fingerprint}"
     if verdict.exists():
         return
@@ -227,7 +227,7 @@ def _check_compiled(declared: Transaction, field_type: Any) -> None:
     if isinstance(returned, types.Optional):
         returned = returned.type
     if isinstance(returned, types.NoneType):
-        raise DefinitionError(f"transaction {declared.name} never does anything but ABORT")
+        raise DefinitionError(f"transaction {declared.name} can only ABORT")
     expected = len(declared.writes)
     if expected > 1 and (not isinstance(returned, types.BaseTuple) or len(returned) != expected):
         raise DefinitionError(
@@ -262,7 +262,7 @@ def _first_lines(reason: str, lines: int = 6) -> str:
 
 
 def fingerprint(function: Function, keys: tuple[Key, ...], writes: tuple[str, ...]) -> str:
-    """Changes whenever anything that decides the compiled code changes."""
+    """Changes whenever anything that affects the compiled code changes."""
     digest = hashlib.sha256()
     digest.update(repr((numba.__version__, keys, writes)).encode())
     _digest_function(function, digest, set())

@@ -1,8 +1,8 @@
-"""The transaction engine: batches of events in, outcomes out, state that survives.
+"""The transaction engine: batches of events in, outcomes out, durable state.
 
-It knows no clock, no Spark and no network, so it runs the same inside a Spark task, in a
-test, or in a loop of your own. One batch goes through preprocessing (keys to slots), the
-precedence graph if there are threads to use, execution and postprocessing; punctuations
+It uses no clock, no Spark and no network, so it runs the same inside a Spark task, in a
+test, or in your own loop. A batch goes through preprocessing (keys to slots), the
+precedence graph if there are threads to use, execution and postprocessing. Punctuations
 end epochs, and the recovery scheme decides what becomes durable then.
 """
 
@@ -46,10 +46,10 @@ from everstream.transactions.store import Store, open_store
 from everstream.transactions.tables import Table, TableState
 
 
-# The frame of outcomes is handed over as one Arrow batch, without copying values: building Polars columns
-# one by one costs more than running a small batch.
+# The frame of outcomes is passed as one Arrow batch, without copying values: building Polars columns one by
+# one costs more than running a small batch.
 class Outcomes:
-    """Makes the outcomes of one set of transactions."""
+    """Builds the outcomes of one set of transactions."""
 
     def __init__(self, layout: DataLayout) -> None:
         self._layout = layout
@@ -113,7 +113,7 @@ class TransactionEngine:
     `log` (a folder, an fsspec URL or a store). `execution` is "auto" (by measured cost),
     "serial" or "parallel". `commit` is "adaptive" (epochs of little work may share one) or
     "every-epoch". `operation_cost_iterations` adds busy work per operation, to
-    stand for user functions that cost more than arithmetic.
+    simulate user functions that cost more than arithmetic.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class TransactionEngine:
         return TransactionLog(store, self.parallelism if recovery == "lsn-vector" else 1)
 
     def load_kernels(self) -> None:
-        """Pay now for loading machine code, which the first batch would otherwise pay for."""
+        """Load machine code now, so that the first batch does not have to."""
         index = IntegerIndex()
         index.extend(np.zeros(1, np.int64))
         index.slot_of(0)
@@ -205,9 +205,9 @@ class TransactionEngine:
         return self._outcomes.frame(run)
 
     def end_epoch(self) -> int:
-        """A punctuation: the epoch is over. Returns its number; see `durable_epoch`.
+        """A punctuation: ends the epoch. Returns its number; see `durable_epoch`.
 
-        With `commit="adaptive"` schemes may let epochs share a commit; `flush` makes it now.
+        With `commit="adaptive"` schemes may let epochs share a commit; `flush` commits now.
         """
         self.epoch += 1
         self._epoch_began_at = self.next_event
@@ -223,7 +223,9 @@ class TransactionEngine:
         if not self.scheme.snapshots:
             return
         if not self.between_epochs:
-            raise LogError("a snapshot falls between two epochs: call end_epoch() first")
+            raise LogError(
+                "a snapshot can only be taken between two epochs: call end_epoch() first"
+            )
         if self.scheme.uncommitted:
             self.scheme.commit(self.epoch)
         self.scheme.save_snapshot(self.epoch)
@@ -235,7 +237,7 @@ class TransactionEngine:
 
     @property
     def durable_epoch(self) -> int:
-        """Every epoch up to this one survives a crash, and so may its outcomes be shown."""
+        """Every epoch up to this one survives a crash, so its outcomes may be shown."""
         return int(self.scheme.durable_epoch)
 
     def flush(self) -> None:
@@ -257,7 +259,7 @@ class TransactionEngine:
         }
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Become what `snapshot` saw."""
+        """Return to the state of `snapshot`."""
         self.load_images(snapshot["tables"])
         self.epoch = snapshot["epoch"]
         self.next_event = self._epoch_began_at = snapshot["next_event"]
@@ -265,7 +267,7 @@ class TransactionEngine:
         self._broken = False
 
     def recover(self, inputs: Inputs | None = None) -> RecoveryReport:
-        """Come back from the log after a crash; process the events from `next_event` on again.
+        """Restore from the log after a crash; then process the events from `next_event` on again.
 
         `inputs(first, last)` returns the source's events of that range; schemes that
         replay events need it.
@@ -289,7 +291,7 @@ class TransactionEngine:
         self.next_event = self._epoch_began_at = next_event
 
     def clear(self) -> None:
-        """Back to before the first event."""
+        """Return to the state before the first event."""
         for state in self.states:
             state.clear()
         self.resume_at(0, 0)
@@ -298,14 +300,14 @@ class TransactionEngine:
         for state in self.states:
             state.restore(images[state.table.name])
 
-    # --- what schemes use ---
+    # --- used by schemes ---
 
     @property
     def largest_slot(self) -> int:
         return max(state.index.count for state in self.states)
 
     def prepare(self, events: pl.DataFrame, first_event: int) -> BatchRun:
-        """Preprocessing: transaction types, slots of keys (new ones given), fields."""
+        """Preprocessing: transaction types, slots of keys (new ones assigned), fields."""
         return self._preprocessor.prepare(events, first_event)
 
     def data_of(self, run: BatchRun, outcomes: bool) -> tuple[Any, ...]:
@@ -315,7 +317,7 @@ class TransactionEngine:
         return (run.types, run.slots, run.committed, self._spin, *tables, *run.fields, *reads)
 
     def execute(self, run: BatchRun, breakdown: Breakdown) -> None:
-        """Run a prepared batch in order or along its graph, filling in verdicts and reads."""
+        """Run a prepared batch in order or along its graph, and record verdicts and reads."""
         rows = len(run.types)
         run.reads = self.layout.empty_reads(rows)
         run.committed = np.zeros(rows, np.uint8)
@@ -325,7 +327,7 @@ class TransactionEngine:
         if parallel and self._execution == "parallel":
             first = 0
         elif parallel and (not self._cost_known or self.transaction_cost_s >= PARALLEL_FROM_S):
-            # A mean over a batch is no proof: one pause of the thread makes all of it look dear.
+            # A mean over a batch proves little: one pause of the thread makes all of it look slow.
             first = min(rows, _PROBE_ROWS)
         began = time.perf_counter()
         totals = totals_block(self.parallelism)

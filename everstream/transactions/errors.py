@@ -1,7 +1,7 @@
-"""What can go wrong with transactions, by who has to act: the author, the operator, or us.
+"""The errors of transactions, by who has to act: the author, the operator, or us.
 
-What an event or a declaration is to blame for is a `UserError`. A function that raised half way
-through a batch is not: the state is no longer whole, so the event cannot just be left out.
+Errors caused by an event or a declaration are `UserError`s. A function that raised in the middle of
+a batch is not: the state is incomplete, so the event cannot just be skipped.
 """
 
 from everstream.errors import EnvironmentFault, EverstreamError, UserError
@@ -12,7 +12,7 @@ class TransactionError(EverstreamError):
 
 
 class DefinitionError(TransactionError, UserError):
-    """A table or transaction is declared wrongly; the message says what to change."""
+    """A table or transaction is declared wrongly; the message explains what to change."""
 
 
 class InputError(TransactionError, UserError):
@@ -20,7 +20,7 @@ class InputError(TransactionError, UserError):
 
 
 class ExecutionError(TransactionError):
-    """A transaction function raised; the engine's state is no longer whole: recover it."""
+    """A transaction function raised; the engine's state is incomplete: recover it."""
 
 
 class LogError(TransactionError, EnvironmentFault):

@@ -1,7 +1,7 @@
 """Runs kernels on threads: in order on one, or along the graph on several.
 
-Work that costs less than handing it over is run in order whatever the parallelism; the
-measured cost of a transaction decides, epoch by epoch.
+Work that is cheaper than its hand-over is run in order whatever the parallelism; the measured cost
+of a transaction decides, epoch by epoch.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ class Breakdown:
     wait_s: float = 0.0
 
     def add(self, totals: npt.NDArray[np.int64], wall_s: float) -> None:
-        """Add a kernel's cycle totals; what the threads' clocks do not explain is waiting."""
+        """Add a kernel's cycle totals; time that the threads' clocks do not cover is waiting."""
         threads = len(totals)
         seconds = totals.sum(axis=0) / cycle_rate() / threads
         self.execute_s += float(seconds[drivers.EXECUTE])
@@ -68,7 +68,7 @@ class Threads:
         return self._pool
 
     def together(self, control: npt.NDArray[np.int64], work: Callable[[int], None]) -> None:
-        """Run `work(thread)` on every thread; if one raises, the others are told to stop."""
+        """Run `work(thread)` on every thread; if one raises, the others stop."""
 
         def guarded(thread: int) -> None:
             try:
@@ -138,7 +138,7 @@ def run_along_graph(
 
 
 def guard(run: Callable[[], None]) -> None:
-    """Turn what a user's function raises into an error that says the state is not whole."""
+    """Turn what a user's function raises into an error that reports the incomplete state."""
     try:
         run()
     except ArithmeticError as error:
@@ -149,6 +149,6 @@ def guard(run: Callable[[], None]) -> None:
 
 def _broken(error: Exception) -> ExecutionError:
     return ExecutionError(
-        f"a transaction raised {type(error).__name__}: {error}. The batch was left half done; "
+        f"a transaction raised {type(error).__name__}: {error}. The batch is incomplete: "
         "restore a snapshot or recover from the log, and return ABORT for such events."
     )

@@ -21,7 +21,7 @@ Ints = npt.NDArray[np.int32]
 
 @dataclass(frozen=True)
 class PrecedenceGraph:
-    """Who waits for whom: `successors[start[i]:start[i + 1]]` wait for transaction i."""
+    """Which transactions wait: `successors[start[i]:start[i + 1]]` wait for transaction i."""
 
     incoming: Ints
     start: npt.NDArray[np.int64]
@@ -76,9 +76,9 @@ def _find_edges(
     source: Any,
     target: Any,
 ) -> int:
-    """Fill in who waits (`target`) for whom (`source`); how many such pairs there are.
+    """Fill in which transaction (`target`) waits for which (`source`); returns the number of pairs.
 
-    `writer` and `readers` hold, of each cell, who wrote it last and who has read it since.
+    `writer` and `readers` hold, for each cell, its last writer and the readers since.
     """
     rows = len(types)
     width = slots.shape[0]
@@ -128,7 +128,7 @@ def _find_edges(
 def _forget_cells(
     types: Any, slots: Any, table_of: Any, tables: int, writer: Any, readers: Any
 ) -> None:
-    """Leave the per-cell memory as it was found: only what this batch touched."""
+    """Reset the per-cell memory: only what this batch touched."""
     for i in range(len(types)):
         kind = types[i]
         for p in range(slots.shape[0]):
@@ -142,7 +142,7 @@ def _forget_cells(
 
 @kernel
 def _by_source(source: Any, target: Any, edges: int, rows: int) -> Any:
-    """How many each waits for, where each one's successors start, and the successors."""
+    """How many each transaction waits for, where its successors start, and the successors."""
     incoming = np.zeros(rows, np.int32)
     start = np.zeros(rows + 1, np.int64)
     for edge in range(edges):

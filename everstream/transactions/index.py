@@ -1,8 +1,8 @@
 """From a key to its slot: the position of the key's value in the table's columns.
 
-Slots are handed out in the order keys first appear and never move, so logs can name a
-key by its slot once the key itself has been logged. Integers go through a compiled
-open-addressing hash table, strings through a dictionary over the distinct values of a batch.
+Slots are assigned in the order keys first appear and never move, so logs can name a key by its slot
+once the key itself has been logged. Integers use a compiled open-addressing hash table, strings a
+dictionary over the distinct values of a batch.
 """
 
 from abc import ABC, abstractmethod
@@ -36,7 +36,7 @@ def _bucket(key: int, mask: int) -> int:
 
 @kernel
 def _place(hashed: Any, slots: Any, key: int, mask: int) -> int:
-    """Where a key stands in the hash table, or the free place where it belongs."""
+    """The position of a key in the hash table, or the free position for it."""
     at = _bucket(key, mask)
     while slots[at] >= 0 and hashed[at] != key:
         at = (at + 1) & mask
@@ -47,7 +47,7 @@ def _place(hashed: Any, slots: Any, key: int, mask: int) -> int:
 def _find(
     hashed: Any, slots: Any, wanted: Any, types: Any, position_of: Any, out: Any, span: Any
 ) -> int:
-    """Fill `out` with the slots of known keys; how many rows name unknown ones."""
+    """Fill `out` with the slots of known keys; returns how many rows have unknown keys."""
     mask = len(hashed) - 1
     missing = 0
     for row in range(span[0], span[1]):
@@ -72,7 +72,7 @@ def _find_or_insert(
     out: Any,
     start: int,
 ) -> tuple[int, int]:
-    """Fill `out` from row `start` on, giving slots to new keys; stops where there is no room."""
+    """Fill `out` from row `start` on, assigning slots to new keys; stops when there is no room."""
     mask = len(hashed) - 1
     for row in range(start, len(wanted)):
         position = position_of[types[row]]
@@ -102,10 +102,10 @@ def _insert_slots(hashed: Any, slots: Any, known: Any, start: int, stop: int) ->
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a batch whose keys are wanted, and where their slots go.
+    """The rows of a batch whose keys are needed, and where their slots go.
 
     The slot of row r goes to `out[position_of[types[r]], r]`; rows of types whose position is
-    negative name no key here.
+    negative have no key here.
     """
 
     types: npt.NDArray[np.uint8]
@@ -120,7 +120,7 @@ class KeyIndex(ABC):
 
     @abstractmethod
     def assign(self, column: pl.Series, rows: Rows, pool: Executor | None, threads: int) -> None:
-        """Fill in the slots of the keys that the rows name; new keys get new slots."""
+        """Fill in the slots of the keys of these rows; new keys get new slots."""
 
     @abstractmethod
     def keys_from(self, slot: int) -> Keys:
@@ -128,7 +128,7 @@ class KeyIndex(ABC):
 
     @abstractmethod
     def extend(self, keys: Keys) -> None:
-        """Give the next slots to `keys`, which must all be unknown."""
+        """Assign the next slots to `keys`, which must all be unknown."""
 
     @abstractmethod
     def slot_of(self, key: int | str) -> int | None:
@@ -248,7 +248,7 @@ def dictionary(column: pl.Series) -> tuple[list[str], npt.NDArray[Any]]:
 
 
 def _numbers(indices: Any) -> npt.NDArray[Any]:
-    """A column of whole numbers. PyArrow's own to_numpy imports pandas first: a third of a second."""
+    """A column of integers. PyArrow's own to_numpy imports pandas first: a third of a second."""
     if indices.null_count:
         return np.array(indices.to_pylist(), np.float64)
     first = indices.offset

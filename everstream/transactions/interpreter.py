@@ -1,4 +1,4 @@
-"""A plain sequential interpreter of transactions: the truth that every engine run must equal.
+"""A plain sequential interpreter of transactions: the reference that every engine run must equal.
 
 It shares no code with the engine beyond the declarations: dictionaries for tables, one
 event after the other, the user's function called as Python.
@@ -18,7 +18,7 @@ Event = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one event: its verdict and the values its keys held, by parameter."""
+    """The outcome of one event: its verdict and the values its keys held, by parameter."""
 
     committed: bool
     reads: dict[str, Any]

@@ -1,4 +1,4 @@
-"""What stands where in `data`, the one tuple that every kernel sees."""
+"""The positions in `data`, the one tuple that every kernel sees."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class ReadColumn:
 
 
 class DataLayout:
-    """What stands where in `data`, and the shape of the transactions in arrays."""
+    """The positions in `data`, and the shape of the transactions in arrays."""
 
     def __init__(self, tables: Sequence[Table], transactions: Sequence[Transaction]) -> None:
         self.tables = tuple(tables)
@@ -34,7 +34,9 @@ class DataLayout:
         names = [declared.name for declared in transactions]
         for name in names:
             if names.count(name) > 1:
-                raise DefinitionError(f"two transactions are named {name}; events ask by name")
+                raise DefinitionError(
+                    f"two transactions are named {name}; events refer to them by name"
+                )
         self.width = max(len(declared.keys) for declared in transactions)
         table_number = {table.name: number for number, table in enumerate(self.tables)}
         for declared in transactions:
@@ -63,7 +65,7 @@ class DataLayout:
             tuple(user for user in column.users if user[1] in needs[user[0]])
             for column in self.reads
         ]
-        """Per read column, those of its users on whose value some other key's new one depends."""
+        """Per read column, those of its users whose value another key's new value depends on."""
         self.column_at: list[int] = []
         self.written_at: list[int] = []
         place = _FIXED
@@ -76,7 +78,7 @@ class DataLayout:
         self.read_at = place
 
     def users_of(self, field: str) -> npt.NDArray[np.bool_]:
-        """Which transactions look at an event field."""
+        """Which transactions use an event field."""
         return np.array([field in declared.fields for declared in self.transactions])
 
     def read_places(self, number: int, position: int) -> list[int]:

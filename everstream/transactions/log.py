@@ -1,9 +1,9 @@
 """Blocks of columns in a store: how schemes keep what they need to recover.
 
-A block is a header, named numpy columns, and a checksum over all of it, so a write cut
-short anywhere is seen as the end of the log. Streams are append-only; a new generation
-of each begins when an engine opens the log and at every snapshot, so that a rerun epoch
-never mixes with what a crashed process had half committed.
+A block is a header, named numpy columns, and a checksum over all of it, so a write that was
+interrupted anywhere counts as the end of the log. Streams are append-only. A new generation of each
+begins when an engine opens the log and at every snapshot, so that a rerun epoch never mixes with
+what a crashed process had half committed.
 """
 
 import struct
@@ -21,7 +21,7 @@ from everstream.transactions.store import Store
 Columns = Mapping[str, npt.NDArray[Any]]
 
 _MAGIC = 0x45565458
-"""Its last byte is the format: those of later ones differ in that alone."""
+"""Its last byte is the format: later formats differ in that byte only."""
 _HEADER = struct.Struct(
     "<IIQQQQQ"
 )  # magic, crc, length, first epoch, last epoch, first event, next
@@ -62,9 +62,9 @@ def decode(data: bytes | memoryview) -> Iterator[Block]:
         head = view[at + 8 : at + _HEADER.size]
         if zlib.crc32(payload, zlib.crc32(head)) != crc:
             return
-        if magic != _MAGIC:  # whole, and so no damage
+        if magic != _MAGIC:  # complete, so not damage
             raise LogError(
-                "the log holds blocks that a newer Everstream has written: recover with that one"
+                "the log has blocks written by a newer Everstream: recover with that version"
             )
         first_epoch, last_epoch, first_event, next_event = numbers
         columns = _decode_columns(payload)
@@ -151,7 +151,7 @@ class TransactionLog:
         self._store.sync()
 
     def save_snapshot(self, snapshot: Block) -> None:
-        """Make a snapshot durable, then drop what only older ones than the store keeps need."""
+        """Make a snapshot durable, then drop what only snapshots that are not kept need."""
         data = encode(snapshot)
         self._store.put(f"{SNAPSHOT}{snapshot.last_epoch:012d}", data)
         self.bytes_written += len(data)
@@ -177,7 +177,7 @@ class TransactionLog:
         return [int(name[len(SNAPSHOT) :]) for name in names]
 
     def newest_snapshot(self) -> tuple[Block | None, list[str]]:
-        """The newest whole snapshot, and the names of damaged ones that were passed over."""
+        """The newest complete snapshot, and the names of damaged ones that were skipped."""
         damaged: list[str] = []
         for epoch in sorted(self._snapshot_epochs(), reverse=True):
             name = f"{SNAPSHOT}{epoch:012d}"
@@ -190,8 +190,8 @@ class TransactionLog:
     def committed(self, after_epoch: int) -> list[list[Block]]:
         """Per commit after `after_epoch`, in order, its block in every stream.
 
-        A commit counts once every stream has its block from one generation; of a commit
-        that was made again after a crash, the newest whole one counts. Ends at the first gap.
+        A commit counts once every stream has its block from one generation. If a commit was
+        repeated after a crash, the newest complete one counts. Ends at the first gap.
         """
         found: dict[int, list[Block]] = {}
         for generation in sorted(set(self._generations())):
@@ -221,12 +221,12 @@ class TransactionLog:
         return parts
 
     def begin_generation(self) -> None:
-        """Write no further behind what is there, which may end torn."""
+        """Do not append to the existing streams, which may end torn."""
         self._store.seal()
         self._generation += 1
 
     def clear(self) -> None:
-        """Forget every snapshot and block."""
+        """Delete every snapshot and block."""
         self.begin_generation()
         for name in self._store.names():
             if name.startswith((_LOG, SNAPSHOT)):

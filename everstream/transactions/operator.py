@@ -1,9 +1,9 @@
 """Transactions as an operator of a pipeline: events in, outcomes out, tables in its state.
 
 The engine keeps the tables; the operator's state keeps the engine's log. Right before a checkpoint
-the engine commits, and what its recovery scheme logs becomes part of the state that is saved. On
-a restore the engine recovers from it. So tables, events that wait for their epoch, positions of
-the inputs and outcomes sent are of one instant, which makes outcomes exactly-once.
+the engine commits, and what its recovery scheme logs becomes part of the saved state. On a restore
+the engine recovers from it. So tables, events waiting for their epoch, positions of the inputs and
+outcomes sent belong to one instant, which makes outcomes exactly-once.
 """
 
 import sys
@@ -29,9 +29,9 @@ from everstream.transactions.tables import Table
 
 COMMITTED = "committed"
 POSITION = "position"
-"""Where the event stands in the order of execution, from 0 without gaps."""
+"""The position of the event in the order of execution, from 0 without gaps."""
 _WAITING = "waiting"
-"""The state's key of the events that wait for their epoch."""
+"""The state's key of the events waiting for their epoch."""
 _OPTIONS = ("transactions", "parallelism", "recovery", "timestamp", "unit", "epoch", "select")
 BATCH, WATERMARK = "batch", "watermark"
 _SMALLEST_LOG_BYTES = 1 << 16
@@ -65,7 +65,7 @@ class Transact(Operator):
         self.unit = unit
         self.epoch = epoch
         self.select = select
-        # Outcomes of events that wait would be late behind a watermark that does not.
+        # Outcomes of waiting events would be late behind a watermark that does not wait.
         self.announces_watermarks = isinstance(epoch, int)
         # A batch is the unit that is put in order.
         self.whole_batches = epoch == BATCH
@@ -150,7 +150,7 @@ class Transact(Operator):
             self._blocks = 0
 
     def _snapshot_due(self, state: StateBackend[Any, Any]) -> bool:
-        """Blocks that outweigh the tables, or are many, would only make restores slow."""
+        """More blocks than tables, in size or number, would only make restores slow."""
         if not SCHEMES[self.recovery].commits:
             return True
         snapshot_bytes, blocks_bytes = StateLog(state).sizes_bytes()
@@ -177,7 +177,7 @@ class Transact(Operator):
             self._promise(ctx)
 
     def on_watermark(self, watermark: int, ctx: Context) -> None:
-        """What is before the watermark is complete, late events included: it is an epoch."""
+        """Events before the watermark are complete, late ones included: they are an epoch."""
         if self.epoch == WATERMARK and self._waiting:
             assert self.timestamp is not None
             gathered, time = self._gathered(), TimeOf(self.timestamp, self.unit)
@@ -214,14 +214,14 @@ class Transact(Operator):
         except ExecutionError as error:
             raise ExecutionError(
                 f"operator '{ctx.operator}': {error.message} (In a pipeline the checkpoint is "
-                "restored; such an event is never left out, whatever on_error says.)"
+                "restored; such an event is never skipped, regardless of on_error.)"
             ) from error
         if self.recovery == "fast":
             self._unsaved.append(epoch.select(sorted(self._wanted)))
         ctx.emit_batch(self._shown(epoch, outcomes))
 
     def _shown(self, epoch: pl.DataFrame, outcomes: pl.DataFrame) -> pl.DataFrame:
-        """The events' columns, then what became of each; see `outcome_columns`."""
+        """The events' columns, then the outcome of each; see `outcome_columns`."""
         names = outcome_columns(outcomes.columns, epoch.columns)
         outcomes = outcomes.rename(names)
         return epoch.with_columns(self._name_column(epoch), *outcomes.get_columns())
@@ -235,7 +235,7 @@ class Transact(Operator):
             column = column.replace_strict(list(range(len(names))), names, default=None)
         return column.cast(pl.String)
 
-    # What does not fit.
+    # Invalid events.
 
     @cached_property
     def _wanted(self) -> set[str]:
@@ -244,14 +244,14 @@ class Transact(Operator):
         return wanted | ({self.select} if len(self.transactions) > 1 else set())
 
     def _check_columns(self, frame: pl.DataFrame) -> None:
-        """A column that is missing is missing from every event: nothing to skip."""
+        """A missing column is missing from every event: there is nothing to skip."""
         wanted = self._wanted | ({self.timestamp} if self.timestamp is not None else set())
         missing = sorted(wanted.difference(frame.columns))
         if self.select in missing:
             names = ", ".join(declared.name for declared in self.transactions)
             raise InputError(
-                f"events have no column {self.select!r} that says which of {names} each asks "
-                f"for; they have {frame.columns}. Name another with select=..."
+                f"events have no column {self.select!r} that names which of {names} to run; "
+                f"they have {frame.columns}. Name another with select=..."
             )
         if missing:
             raise InputError(
@@ -259,12 +259,12 @@ class Transact(Operator):
             )
         clash = sorted({COMMITTED, POSITION}.intersection(frame.columns))
         if clash:
-            raise InputError(f"outcomes have a column {clash[0]} of their own: rename the events'")
+            raise InputError(f"outcomes also have a column {clash[0]}: rename that of the events")
         if self.timestamp is not None and frame[self.timestamp].null_count():
             raise InputError(f"column {self.timestamp!r} is null in some events")
 
     def _without_misfits(self, frame: pl.DataFrame, ctx: Context) -> pl.DataFrame:
-        """Leave out the events that name no transaction, or lack a key or field of theirs."""
+        """Reject events that name no transaction, or lack one of its keys or fields."""
         kind = pl.lit(self.transactions[0].name)
         if self.select in frame.columns:
             kind = self._name_column(frame)
@@ -327,7 +327,7 @@ def _check(
         raise DefinitionError(f"recovery must be one of {', '.join(SCHEMES)}, not {recovery!r}")
     if not SCHEMES[recovery].needs_log:
         raise DefinitionError(
-            f"recovery={recovery!r} saves nothing, so a pipeline could not go on from a checkpoint. "
+            f"recovery={recovery!r} saves nothing, so a pipeline could not resume from a checkpoint. "
             "Use 'delta', or run without checkpoints."
         )
     if epoch not in (BATCH, WATERMARK) and (not isinstance(epoch, int) or epoch < 1):
@@ -336,6 +336,6 @@ def _check(
         )
     if epoch != BATCH and timestamp is None:
         raise DefinitionError(
-            f"epoch={epoch!r} says which events are put in the order of a column at a time: "
+            f"epoch={epoch!r} sets which events are sorted by a column at a time: "
             "name the column with timestamp=..."
         )

@@ -20,8 +20,8 @@ from everstream.transactions.tables import TableState
 class Preprocessor:
     """Turns events into prepared batches.
 
-    With several transaction types, the column `select` says which one an event asks
-    for: by name, or by its number in the order the types were given.
+    With several transaction types, the column `select` has the one to run for each event: by
+    name, or by its number in the order the types were given.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Preprocessor:
         if self._timestamp is not None and not events[self._timestamp].is_sorted():
             raise InputError(
                 f"events are not in order of {self._timestamp!r}: sort each batch by it, "
-                "and cut batches where timestamps never run backwards"
+                "and cut batches so that timestamps never go back"
             )
 
     def _types(self, events: pl.DataFrame) -> npt.NDArray[np.uint8]:
@@ -95,7 +95,7 @@ class Preprocessor:
         types: npt.NDArray[np.uint8] = lookup[codes]
         if (types == 255).any():
             unknown = sorted(set(column.cast(pl.String).unique().to_list()).difference(names))
-            raise InputError(f"events ask for unknown transactions {unknown}; there are {names}")
+            raise InputError(f"events name unknown transactions {unknown}; there are {names}")
         return types
 
     def _present(
@@ -105,7 +105,7 @@ class Preprocessor:
         types: npt.NDArray[np.uint8],
         users: npt.NDArray[np.bool_],
     ) -> pl.Series:
-        """A column whose nulls, allowed only where a type does not look, are filled in."""
+        """A column with its nulls filled in; they are allowed only where a type does not use it."""
         column = events.get_column(name)
         if column.null_count() == 0:
             return column
@@ -127,7 +127,7 @@ class Preprocessor:
 
 @dataclass(frozen=True)
 class _Use:
-    """An event column that names keys of a table: per transaction type, as which of its keys."""
+    """An event column with keys of a table: per transaction type, as which of its keys."""
 
     table: int
     column: str

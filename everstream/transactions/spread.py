@@ -1,8 +1,8 @@
 """Recovery of a large state spread over Spark tasks: one task per group of chains.
 
-With the reads recorded by `fast`, chains no longer depend on each other, so any task can
-run any chain. Each task opens the same log, computes the same assignment of chains to
-tasks, runs its own, and sends back what its keys hold in the end; the caller scatters.
+With the reads recorded by `fast`, chains no longer depend on each other, so any task can run any
+chain. Each task opens the same log, computes the same assignment of chains to tasks, runs its own,
+and returns the final values of its keys; the caller scatters them.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -44,6 +44,6 @@ def _fast(engine: TransactionEngine) -> FastRecovery:
     if not isinstance(engine.scheme, FastRecovery):
         raise LogError(
             f"recovery {engine.scheme.name!r} cannot be spread over tasks: its log has no recorded "
-            "reads; use 'fast', or 'delta', which has nothing to run again"
+            "reads. Use 'fast', or 'delta', which has nothing to run again"
         )
     return engine.scheme

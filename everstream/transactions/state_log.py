@@ -1,8 +1,8 @@
 """A log, and events, in an operator's state, so that a pipeline's checkpoints make them durable.
 
-A block is an entry of bytes that never changes once it is there. So a checkpoint writes only the
-blocks since the one before, shares them with the running operator instead of copying them, and a
-rollback takes back exactly the blocks that came after it.
+A block is an entry of bytes that never changes. So a checkpoint writes only the blocks since the
+one before, and shares them with the running operator instead of copying them. A rollback removes
+exactly the blocks that came after it.
 """
 
 from typing import Any
@@ -18,10 +18,10 @@ Part = tuple[str, int]
 
 
 class StateLog(Store):
-    """Objects as entries (name, part) of a key store; other keys of the store are left alone."""
+    """Objects as entries (name, part) of a key store; other keys of the store are not touched."""
 
     snapshots_kept = 1
-    """The checkpoint store has older checkpoints, should this one be damaged."""
+    """The checkpoint store has older checkpoints, in case this one is damaged."""
 
     def __init__(self, state: StateBackend[Any, Any]) -> None:
         self._state = state
@@ -53,7 +53,7 @@ class StateLog(Store):
         return sorted(key for key in self._state if isinstance(key, tuple) and key[0] == name)
 
     def sizes_bytes(self) -> tuple[int, int]:
-        """What the snapshot takes, and what the blocks after it do."""
+        """The sizes of the snapshot and of the blocks after it."""
         snapshot = blocks = 0
         for name in self.names():
             size_bytes = sum(len(self._state[part]) for part in self._parts(name))

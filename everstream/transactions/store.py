@@ -1,7 +1,7 @@
 """Where a log lives: a local folder, or any fsspec filesystem.
 
-A local folder appends to files, and `sync` calls fsync; an object store cannot append, so each
-block becomes an object of its own, durable at once. Both put whole objects under their name in
+A local folder appends to files, and `sync` calls fsync. An object store cannot append, so each
+block becomes a separate object, durable at once. Both put whole objects under their name in
 one step.
 """
 
@@ -16,7 +16,7 @@ import fsspec
 
 class Store(ABC):
     snapshots_kept = 2
-    """How many snapshots a log keeps, so that a damaged one has one before it."""
+    """How many snapshots a log keeps, so that there is an older one if one is damaged."""
 
     @abstractmethod
     def append(self, name: str, data: bytes) -> None:
@@ -36,15 +36,15 @@ class Store(ABC):
 
     @abstractmethod
     def names(self) -> list[str]:
-        """The objects there are."""
+        """The names of all objects."""
 
     @abstractmethod
     def delete(self, name: str) -> None:
-        """Forget an object."""
+        """Delete an object."""
 
     @abstractmethod
     def seal(self) -> None:
-        """Let go of open files; later appends start afresh."""
+        """Close open files; later appends start new ones."""
 
 
 def open_store(place: str | os.PathLike[str]) -> Store:

@@ -1,8 +1,8 @@
 """Tables: named shared state that transactions read and write by key.
 
-A `Table` is what the user declares and is a plain value; a `TableState` is the live
-content: one numpy column per number in the value, indexed by slot. Keys that no
-committed transaction has written are absent and read as the initial value.
+A `Table` is a plain value that the user declares. A `TableState` is the live content: one numpy
+column per number in the value, indexed by slot. Keys that no committed transaction has written are
+absent and read as the initial value.
 """
 
 from collections import namedtuple
@@ -25,7 +25,7 @@ KeyKind = Literal["int64", "string"]
 
 _SCALAR_FIELD = "value"
 _CHANGED, _UNCHANGED = 1, 2
-"""A slot's flag if written since `take_changed` looked, and if only before; 0 if never."""
+"""A slot's flag if written since the last `take_changed`, and if only before; 0 if never."""
 _NUMBERS = frozenset(
     [
         "int8",
@@ -57,7 +57,7 @@ class Table:
 
     `value` is the name of a number type, or a mapping from field names to number types
     for a fixed-size record; a transaction then sees the record as a named tuple.
-    `initial` is what a key holds before it is first written: one number for a number,
+    `initial` is the value of a key before it is first written: one number for a number,
     a tuple or mapping (or one number for all fields) for a record.
 
     >>> accounts = es.Table("accounts", value={"cents": "int64", "moves": "int32"}, initial=0)
@@ -110,7 +110,7 @@ class Table:
 
     @property
     def initial_values(self) -> tuple[Number, ...]:
-        """What the fields of a key hold before it is first written."""
+        """The values of the fields of a key before it is first written."""
         if isinstance(self.initial, Mapping):
             return tuple(self.initial[field] for field in self.fields)
         if isinstance(self.initial, tuple):
@@ -134,7 +134,7 @@ class Table:
 
 @kernel
 def _take_changed(written: Any, count: int, out: Any) -> int:
-    """Most keys are as they were: eight flags are looked at together."""
+    """Most keys are unchanged, so eight flags are checked together."""
     found = 0
     words = written[: len(written) // 8 * 8].view(np.uint64)
     calm = np.uint64(0x0101010101010101)
@@ -160,13 +160,13 @@ class TableState:
         self.clear()
 
     def clear(self) -> None:
-        """Forget every key."""
+        """Delete every key."""
         self.index = IntegerIndex() if self.table.keys == "int64" else StringIndex()
         self.columns = [np.zeros(0, number) for number in self.table.fields.values()]
         self.written = np.zeros(0, np.uint8)
 
     def reserve(self) -> None:
-        """Make room for every slot the index has handed out."""
+        """Make room for every slot the index has assigned."""
         capacity = len(self.written)
         if capacity >= self.index.count:
             return
@@ -191,7 +191,7 @@ class TableState:
         return image
 
     def restore(self, image: Mapping[str, Column]) -> None:
-        """Become what `snapshot` saw."""
+        """Return to the state that `snapshot` copied."""
         self.clear()
         self.index.extend(image["keys"])
         self.reserve()
@@ -207,7 +207,7 @@ class TableState:
         self.written[slots] = _CHANGED
 
     def take_changed(self) -> npt.NDArray[np.int32]:
-        """The slots that committed transactions have written since this was last asked."""
+        """The slots that committed transactions have written since the last call."""
         out = np.empty(self.index.count, np.int32)
         found = _take_changed(self.written, self.index.count, out)
         return out[:found].copy()
@@ -217,7 +217,7 @@ class TableState:
         return self.table.record(*numbers) if self.table.is_record else numbers[0]
 
     def get(self, key: int | str) -> Any:
-        """The value of `key`, which is the initial value while nothing has been written."""
+        """The value of `key`, which is the initial value until it is written."""
         slot = self.index.slot_of(key)
         if slot is None or slot >= len(self.written):
             return self.table.initial_value

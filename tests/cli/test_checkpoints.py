@@ -153,7 +153,7 @@ def test_a_lease_that_was_taken_on_another_machine_is_not_said_to_be_held_nor_fr
     CheckpointStore.at(store).blobs.delete(HEARTBEAT)
     monkeypatch.setattr(checkpoints.socket, "gethostname", lambda: "another-machine")
     said = ask("checkpoints", store)
-    assert "whether it still runs cannot be seen from here" in said.output
+    assert "whether it still runs is not visible from here" in said.output
     assert listed(store)["lease"]["held"] is None
 
 
@@ -221,7 +221,7 @@ def test_snapshots_without_a_manifest_are_an_unfinished_epoch(store: str) -> Non
     newest_manifest(store).unlink()
     first, second, *_ = listed(store)["checkpoints"]
     assert (first["epoch"], first["status"]) == (current, "unfinished")
-    assert "no whole manifest names it; saved: count:0, count:1" in first["problems"][0]
+    assert "no complete manifest names it; saved: count:0, count:1" in first["problems"][0]
     assert second["status"] == "current"
 
 

@@ -219,7 +219,7 @@ def test_a_journal_that_lost_synced_frames_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ConnectorError, match="no complete frame at byte"):
             read_all(one_by_one(tmp_path, 2))
     segment.unlink()
-    with pytest.raises(ConnectorError, match=r"its last segment.* is gone"):
+    with pytest.raises(ConnectorError, match=r"its last segment.* is missing"):
         one_by_one(tmp_path, 2).read()
 
 
@@ -241,13 +241,13 @@ def test_damage_in_the_middle_of_a_journal_is_named(tmp_path: Path) -> None:
     FEED[:] = [4, None]
     assert read_all(heir) == [1, 2, 3, 4]
     segment.unlink()
-    with pytest.raises(ConnectorError, match=r"damaged: frames 0 to 2 are gone.*--fresh"):
+    with pytest.raises(ConnectorError, match=r"damaged: frames 0 to 2 are missing.*--fresh"):
         one_by_one(tmp_path, 3).read()
     for file in tmp_path.glob("shard-0-of-1/*"):
         file.unlink()
     gone = one_by_one(tmp_path, 3)
     gone.seek(offsets[1])
-    with pytest.raises(ConnectorError, match="frames 0 to 1 are gone"):
+    with pytest.raises(ConnectorError, match="frames 0 to 1 are missing"):
         gone.read()
 
 
@@ -264,7 +264,7 @@ def test_old_segments_may_be_removed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     again = one_by_one(tmp_path, 2)
     again.seek(saved)
     assert again.read() == [3]
-    with pytest.raises(ConnectorError, match="frames 0 to 0 are gone"):
+    with pytest.raises(ConnectorError, match="frames 0 to 0 are missing"):
         one_by_one(tmp_path, 3).read()
 
 
@@ -287,7 +287,7 @@ def test_what_no_checkpoint_needs_is_removed_and_a_fresh_start_begins_behind_it(
     assert read_all(one_by_one(tmp_path, 3)) == [4, 5]
     late = one_by_one(tmp_path, 4)
     late.seek(offsets[0])
-    with pytest.raises(ConnectorError, match="frames 1 to 2 are gone"):
+    with pytest.raises(ConnectorError, match="frames 1 to 2 are missing"):
         late.read()
 
 

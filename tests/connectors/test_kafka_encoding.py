@@ -89,7 +89,7 @@ def test_a_message_that_is_too_large_is_refused_before_it_waits_for_its_commit()
         ({"headers": ["nobody"]}, "'nobody', which headers names"),
         ({"headers": "user"}, r"must list columns: \['user'\]"),
         ({"timestamp": "user"}, "must be a datetime or milliseconds"),
-        ({"value": "avro"}, "cannot be written: say 'json'"),
+        ({"value": "avro"}, "cannot be written: use 'json'"),
     ],
 )
 @pytest.mark.parametrize("batch", [ROWS, FRAME], ids=["records", "columns"])

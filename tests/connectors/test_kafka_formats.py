@@ -165,11 +165,11 @@ def test_json_in_columns_that_is_none_is_not_taken_for_other_rows() -> None:
         ({"value": "xml"}, "avro"),
         ({"key": "json"}, "bytes"),
         ({"columns": True}, "schema="),
-        ({"value": "text", "schema": {"n": pl.Int64}}, "needs none"),
+        ({"value": "text", "schema": {"n": pl.Int64}}, "takes none"),
         ({"fields": ["when"]}, "timestamp"),
         ({"fields": "value"}, "list"),
         ({"schema": {"offset": pl.Int64}, "fields": ["offset"]}, "both a column"),
-        ({"value": "avro"}, "belong together"),
+        ({"value": "avro"}, "must be given together"),
         ({"event_time": True}, "timestamp"),
         ({"idle_after": "1s"}, "event_time=True"),
         ({"isolation": "dirty"}, "read_committed"),
@@ -269,7 +269,7 @@ def test_a_registry_that_gives_no_answer_or_is_not_there_is_named_without_its_pa
 
 
 @pytest.mark.parametrize(
-    ("number", "why"), [(42, "has no schema 42"), (43, "type PROTOBUF"), (44, "no Avro")]
+    ("number", "why"), [(42, "has no schema 42"), (43, "type PROTOBUF"), (44, "not Avro")]
 )
 def test_a_value_whose_schema_nobody_knows_is_left_to_on_error(
     kafka: KafkaServer, registry: str, number: int, why: str
@@ -393,5 +393,5 @@ def test_the_unpacked_size_is_told_before_anything_is_unpacked() -> None:
     for compression in ("lz4", "zstd"):
         assert unpacked_bytes(ipc(frame, compression)) == size
     for broken in (b"\xff" * 64, b"no table at all"):
-        with pytest.raises(ValueError, match="no Arrow IPC stream"):
+        with pytest.raises(ValueError, match="not an Arrow IPC stream"):
             unpacked_bytes(broken)

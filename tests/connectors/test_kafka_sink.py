@@ -250,7 +250,9 @@ def test_when_what_was_noted_is_gone_messages_that_may_be_there_are_not_sent_aga
     waiting.write_bytes(data)  # as if the process had died before it could remove it
     marks = topic_of_marks("words", "counts", place.topic)
     delete_topic(place.kafka, marks)
-    with pytest.raises(UserError, match=rf"not known: the topic '{marks}'.*gone.*which deletes"):
+    with pytest.raises(
+        UserError, match=rf"unknown whether.*: the topic '{marks}'.*gone.*which deletes"
+    ):
         place.sink().open(place.who(2)).recover([pickle.loads(saved)], permit(1))
     waiting.unlink()
     heir = place.sink().open(place.who(3))

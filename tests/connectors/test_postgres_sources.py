@@ -152,7 +152,7 @@ def test_null_keys_missing_tables_and_wrong_arguments_are_named(
         PostgresTable(postgres.dsn, "nope", key="id").check()
     with pytest.raises(UserError, match=r"column .*nope.* does not exist"):
         PostgresChanges(postgres.dsn, table, column="nope").check()
-    with pytest.raises(UserError, match="name one of the two"):
+    with pytest.raises(UserError, match="give one of the two"):
         PostgresTable(postgres.dsn, "a", query="SELECT 1", key="id")
 
 

@@ -230,7 +230,7 @@ def test_a_topic_that_was_made_anew_while_shards_read_it_is_refused() -> None:
         KafkaOffset({"t": "id-1"}, {("t", 0): (5, None, 0)}),
         KafkaOffset({"t": "id-2"}, {("t", 1): (0, None, 0)}),
     ]
-    with pytest.raises(UserError, match="'t' was deleted and made anew"):
+    with pytest.raises(UserError, match="'t' was deleted and recreated"):
         redistribute_places(earlier, 1)
 
 

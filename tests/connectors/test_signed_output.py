@@ -284,7 +284,7 @@ def test_a_forged_note_deletes_no_file_and_shows_none(
     for note, number in ((aborted, 1), (needed, 2)):
         said = {"checkpoint": number, "files": [file], "paths": [path]}
         note.write_bytes(json.dumps(said).encode())
-    with pytest.raises(ConnectorError, match=r"is not believed|which is no data file"):
+    with pytest.raises(ConnectorError, match=r"is not trusted|which is not a data file"):
         place.open().open(place.who(2)).recover([transaction], permit(2))
     place.open().open(place.who(3)).recover([], permit(0))
     assert precious.read_text() == "do not delete"

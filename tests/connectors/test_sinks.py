@@ -236,7 +236,7 @@ def test_a_torn_pending_file_is_never_shown(tmp_path: Path) -> None:
     transaction = write_checkpoint(JsonLines(tmp_path), [1, 2, 3])
     (pending,) = (tmp_path / PENDING).iterdir()
     pending.write_bytes(pending.read_bytes()[:-1])
-    with pytest.raises(ConnectorError, match="5 bytes where 6 were written"):
+    with pytest.raises(ConnectorError, match="5 bytes, but 6 were written"):
         transaction.commit(permit(1))
     assert not list(tmp_path.glob("part-*"))
 
@@ -276,7 +276,7 @@ def test_a_bit_that_flips_in_prepared_output_keeps_it_from_being_shown(
         heir = SINKS_OF_FILES[kind](tmp_path).open(who(2, str(tmp_path)))
         heir.recover([pickle.loads(pickle.dumps(transaction))], permit(1))
     pending.write_bytes(data[:-1])
-    with pytest.raises(ConnectorError, match="bytes where"):
+    with pytest.raises(ConnectorError, match="bytes, but"):
         transaction.commit(permit(1))
     assert not list(tmp_path.rglob("part-*")), "nothing is shown"
     data[len(data) // 2] ^= 1

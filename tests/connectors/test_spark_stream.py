@@ -162,7 +162,7 @@ def test_mistakes_are_said_before_anything_runs(spark: SparkSession, tmp_path: P
         es.SparkStream(spark.range(3))
     (tmp_path / "in").mkdir()
     frame = files_of(spark, tmp_path / "in")
-    with pytest.raises(UserError, match="leave out available_now"):
+    with pytest.raises(UserError, match="remove available_now"):
         es.SparkStream(frame, every="1s", available_now=True)
     source = es.SparkStream(frame)
     with pytest.raises(ConnectorError, match="no longer in"):

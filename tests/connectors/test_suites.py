@@ -371,5 +371,5 @@ def test_the_sink_suite_finds_a_sink_that_changes_the_type_of_a_value() -> None:
         return [json.loads(line) for part in parts for line in part.read_text().splitlines()]
 
     CastingWriter.kinds = {}
-    with pytest.raises(AssertionError, match="was taken, and is not there as it was"):
+    with pytest.raises(AssertionError, match="was accepted, but is not there unchanged"):
         check_sink(lambda place: Casting(f"{place}/out"), read_back)

@@ -161,9 +161,7 @@ def test_what_cannot_be_exact_is_refused_and_changes_nothing() -> None:
 
 def test_what_an_operator_keeps_in_a_form_of_its_own_is_refused() -> None:
     _, store = stopped(counting(columns=True, aggregate=True))
-    with pytest.raises(
-        UserError, match=r"'count' .aggregates. keeps its state in a form of its own"
-    ):
+    with pytest.raises(UserError, match=r"'count' .aggregates. keeps its state in its own format"):
         SavepointEdit(store, "before").state("count")
 
 
@@ -174,7 +172,7 @@ def test_keys_that_are_not_those_of_the_stream_can_be_changed_but_not_added(
         archive.extractall(tmp_path, filter="fully_trusted")
     take_savepoint(CheckpointStore.at(str(tmp_path / "store")), "before", now=1.0)
     edit = edit_savepoint(tmp_path / "store", "before")
-    with pytest.raises(UserError, match=r"say which state of 'remember'.*ctx.state, frames, seen"):
+    with pytest.raises(UserError, match=r"name the state of 'remember'.*ctx.state, frames, seen"):
         edit.state("remember")
     last = edit.state("remember", "ctx.state")
     last.map(lambda key, value: {**value, "record": -1})

@@ -220,7 +220,7 @@ def test_columns_may_be_called_init_and_update() -> None:
 
 @pytest.mark.parametrize(
     ("columns", "problem"),
-    [({"n": 3}, "n=3 is no aggregate"), ({}, "give at least one aggregate")],
+    [({"n": 3}, "n=3 is not an aggregate"), ({}, "give at least one aggregate")],
 )
 def test_what_is_no_aggregate_is_refused(columns: dict[str, Any], problem: str) -> None:
     keyed = Pipeline("test").source(FromList([{"k": 1}])).key_by("k")

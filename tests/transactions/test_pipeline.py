@@ -242,7 +242,7 @@ def test_numbers_may_name_transactions_and_outcomes_still_give_the_name() -> Non
 @pytest.mark.parametrize(
     ("columns", "problem"),
     [
-        ({"a": [1], "b": [1], "amount": [1]}, "no column 'transaction' that says which"),
+        ({"a": [1], "b": [1], "amount": [1]}, "no column 'transaction' that names which"),
         ({"transaction": ["borrow"], "a": [1], "b": [1]}, "no column amount"),
         ({"transaction": ["lend"], "a": [1], "b": [1], "amount": [1]}, "unknown transactions"),
         ({"transaction": [None], "a": [1], "b": [1], "amount": [1]}, "without a transaction type"),

@@ -49,7 +49,7 @@ class FileConnector(TwoWay[T], PartSink):
     max_shards = None
     ending: ClassVar[str]
     in_lines: ClassVar[bool] = True
-    """Whether files are read as lines, which rules out compressed ones."""
+    """Whether files are read as lines: then an unsupported compression is refused."""
 
     def __init__(
         self,

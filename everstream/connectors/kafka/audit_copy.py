@@ -1,4 +1,4 @@
-"""A topic of an audit's own beside the user's: made like it, read back, removed."""
+"""A separate topic for an audit beside the user's: created like it, read back, removed."""
 
 import time
 from typing import Any
@@ -11,7 +11,7 @@ from everstream.pipeline.batch import Batch
 
 
 def make_like(cluster: Cluster, topic: str, audit_copy: str) -> None:
-    """A topic with as many partitions and copies as the other; nothing, if it is there."""
+    """Create a topic with as many partitions and replicas as the other; harmless if it exists."""
     kafka, like = driver(), partitions_of(cluster, topic)
     copies = max(like.values(), default=-1)
     new, admin = administration().NewTopic(audit_copy, len(like) or 1, copies), cluster.admin()
@@ -32,7 +32,7 @@ def remove(cluster: Cluster, *topics: str) -> None:
 
 
 def committed(cluster: Cluster, topic: str, patience_s: float) -> Batch:
-    """Every message of a topic that nobody writes to any more: key, value and headers."""
+    """Every message of a topic that is no longer written to: key, value and headers."""
     kafka = driver()
     settings = {
         **cluster.settings(),
@@ -48,7 +48,7 @@ def committed(cluster: Cluster, topic: str, patience_s: float) -> Batch:
         for number in sorted(partitions_of(cluster, topic)):
             place = kafka.TopicPartition(topic, number)
             _, end = asking.get_watermark_offsets(place, timeout=ANSWER_S)
-            # Brokers say that a transaction is committed a little before all can see it.
+            # Brokers report a transaction as committed a little before it is visible everywhere.
             while reading.get_watermark_offsets(place, timeout=ANSWER_S)[1] < end:
                 _refuse_if_late(deadline, topic)
             found += _read(reading, topic, number, end, deadline)

@@ -1,8 +1,8 @@
 """Avro values of Kafka records: with the schema given by hand, or by the id in front of each value.
 
 Values that begin with a zero byte and four bytes of schema id are in the wire format of schema
-registries; the registry gives the schema that a value was written with. Nothing in a value tells
-whether it is in that format, so it is the presence of `registry` that says so, or `framed=True`.
+registries; the registry has the schema that a value was written with. A value does not show whether
+it is in that format: `registry`, or `framed=True`, declares it.
 """
 
 import base64
@@ -28,7 +28,7 @@ from everstream.pipeline.rejects import describe
 HEADER_BYTES = 5
 ANSWER_S = 10.0
 UNKNOWN_SCHEMA = 40403
-"""How registries say that they have no schema of a number."""
+"""The error codes of registries for an unknown schema id."""
 ASK_AGAIN_S = 10.0
 UNKNOWN_AT_MOST = 10_000
 
@@ -37,9 +37,9 @@ UNKNOWN_AT_MOST = 10_000
 class Avro:
     """How Avro values are read.
 
-    `schema` is the reader's (JSON text or the parsed object); with `registry`, the address of a
-    schema registry, each value is read with the schema it was written with and brought into this
-    one, if given. `framed`: the values have the registry's header, though none is asked.
+    `schema` is the reader's schema (JSON text or the parsed object). With `registry`, the address
+    of a schema registry, each value is read with the schema it was written with and converted to
+    `schema`, if given. `framed`: the values have the registry's header, but no registry is used.
 
     >>> orders = es.Avro({"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]})
     >>> source = es.Kafka("localhost:9092", "orders", value="avro", avro=orders)
@@ -55,7 +55,7 @@ class Avro:
         if self.schema is None and self.registry is None:
             raise UserError("Avro(...) needs schema=... or registry=..., or both.")
         if self.framed is False and self.registry is not None:
-            raise UserError("values without a header name no schema to ask a registry for.")
+            raise UserError("registry=... needs values with a header, which names the schema.")
         try:
             if self.schema is not None:
                 fastavro.parse_schema(self.parsed())
@@ -82,7 +82,7 @@ class AvroDecoder(Decoder):
         self._reader_schema: Any = None
         self._writers: dict[int, Any] = {}
         self._unknown: dict[int, tuple[float, str]] = {}
-        """Number -> until when the registry is not asked again, and what it said."""
+        """Schema id -> until when the registry is not asked again, and its answer."""
 
     def objects(self, values: Values) -> list[Any]:
         with extra("avro"):
@@ -99,7 +99,7 @@ class AvroDecoder(Decoder):
             writer = self._writer(value, stream) if self._avro.has_header else given
             try:
                 found.append(read(stream, writer, given if given is not writer else None))
-            except Exception as error:  # of many kinds, and all about the bytes of this value
+            except Exception as error:  # of many types, but always about the bytes of this value
                 raise ValueError(describe(error)) from error
             if stream.tell() != len(value):
                 raise ValueError(f"{len(value) - stream.tell()} bytes are left over")
@@ -114,7 +114,7 @@ class AvroDecoder(Decoder):
         return None if self._schema is None else list(self._schema)
 
     def _writer(self, value: bytes, stream: io.BytesIO) -> Any:
-        """The schema a value was written with; the stream is moved behind the header."""
+        """The schema a value was written with; moves the stream past the header."""
         if len(value) < HEADER_BYTES or value[0]:
             raise ValueError("it does not begin with the header of a schema registry")
         stream.seek(HEADER_BYTES)
@@ -136,10 +136,10 @@ class AvroDecoder(Decoder):
 
 
 def fetched_schema(registry: str, number: int) -> Any:
-    """The schema that a registry has under this number.
+    """The schema that a registry has under this id.
 
-    A ValueError if it has none, or no Avro: then it is the value that is wrong. Anything else is a
-    matter of the registry.
+    A ValueError if it has none, or one that is not Avro: then the value is wrong. Any other error
+    concerns the registry.
     """
     with extra("avro"):
         import fastavro
@@ -148,7 +148,7 @@ def fetched_schema(registry: str, number: int) -> Any:
         shown = place_of(registry)
     except ValueError:
         raise UserError(
-            "the URL of the schema registry cannot be read: write it as https://host:8081, with "
+            "the URL of the schema registry is not valid: write it as https://host:8081, with "
             "special characters of user and password percent-encoded (an @ as %40)."
         ) from None
     request = urllib.request.Request(f"{shown.rstrip('/')}/schemas/ids/{number}")
@@ -174,12 +174,12 @@ def fetched_schema(registry: str, number: int) -> Any:
         return fastavro.parse_schema(json.loads(schema))
     except (ValueError, fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:
         raise ValueError(
-            f"schema {number} of the registry at {shown} is no Avro: {error}"
+            f"schema {number} of the registry at {shown} is not Avro: {error}"
         ) from None
 
 
 def _is_unknown(error: urllib.error.HTTPError) -> bool:
-    """Whether a registry says that it has no such schema, rather than no such page."""
+    """Whether a registry reports an unknown schema, rather than an unknown page."""
     if error.code != HTTPStatus.NOT_FOUND:
         return False
     try:

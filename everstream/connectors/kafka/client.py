@@ -1,8 +1,8 @@
-"""Kafka, what source and sink share: how to reach the brokers, and errors that say what to do.
+"""What the Kafka source and sink share: connecting to the brokers, and errors that explain the fix.
 
-confluent-kafka is an optional package: it is imported when a connector is made, and missed with
-the command that installs it. Its settings may hold passwords: they travel with the connector to
-the workers and are shown nowhere.
+confluent-kafka is an optional package. It is imported when a connector is created; if it is
+missing, the error shows the command that installs it. Its settings may contain passwords: they
+travel with the connector to the workers and are never shown.
 """
 
 import logging
@@ -15,19 +15,19 @@ from everstream.errors import ConnectionLost, ConnectorError, EverstreamError, U
 from everstream.extras import extra
 
 ANSWER_S = 15.0
-"""How long a broker may take to answer before it counts as out of reach."""
+"""How long a broker may take to answer before it counts as unreachable."""
 LOG = logging.getLogger("everstream.kafka")
 
 
 def driver() -> Any:
-    """The confluent_kafka module, or a UserError that says how to install it."""
+    """The confluent_kafka module, or a UserError that explains how to install it."""
     with extra("kafka"):
         import confluent_kafka
     return confluent_kafka
 
 
 def administration() -> Any:
-    """Its part that asks brokers about topics and offsets."""
+    """Its admin module, which queries brokers about topics and offsets."""
     with extra("kafka"):
         import confluent_kafka.admin
     return confluent_kafka.admin
@@ -35,33 +35,33 @@ def administration() -> Any:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where the brokers are, and what it takes to get in."""
+    """Where the brokers are, and the settings to connect to them."""
 
     bootstrap: str
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def settings(self, **ours: Any) -> dict[str, Any]:
-        """For a client: ours, with dots for the underscores, and what the user has given."""
+        """Settings for a client: ours, with dots for the underscores, and the user's."""
         named = {name.replace("_", "."): value for name, value in ours.items()}
         return {
             **named,
             "bootstrap.servers": self.bootstrap,
             "client.id": "everstream",
-            # What it would log as an error it also tells, and we raise it or log it once.
+            # The client also reports its log errors by callback; we raise or log each of them once.
             "log_level": 2,
             **self.options,
             "logger": LOG,
         }
 
     def admin(self) -> Any:
-        """A client that asks; made anew for each question, it holds threads and connections."""
+        """An admin client; created for each query, because it holds threads and connections."""
         try:
             return administration().AdminClient(self.settings())
         except driver().KafkaException as error:
             raise self.explained(error) from None
 
     def explained(self, error: Any, about: str = "") -> EverstreamError:
-        """What the client says, as an error that names the brokers and says what to do."""
+        """The client's error as one that names the brokers and explains the fix."""
         kafka = driver()
         told = error.args[0] if isinstance(error, kafka.KafkaException) else error
         code, words = told.code(), " ".join(told.str().split()).rstrip(".")
@@ -69,19 +69,19 @@ class Cluster:
         where = f"Kafka at {self.bootstrap}"
         if code in (codes._AUTHENTICATION, codes.SASL_AUTHENTICATION_FAILED, codes._SSL):
             return ConnectorError(
-                f"{where} does not let us in ({told.name()}). Check the security settings in "
+                f"{where} denies access ({told.name()}). Check the security settings in "
                 "options={'security.protocol': ..., 'sasl.username': ...}."
             )
         if code in (codes._TRANSPORT, codes._ALL_BROKERS_DOWN, codes._RESOLVE, codes._TIMED_OUT):
             return ConnectionLost(
                 f"{where} cannot be reached: {words}. Check that the brokers run, that the address "
-                "is right and that the names they give themselves (advertised.listeners) can be "
+                "is right and that the names they advertise (advertised.listeners) can be "
                 "reached from here."
             )
         if code in (codes._INVALID_ARG, codes._CONFLICT):
-            # It says what is wrong with the value of a setting, and the value may be a secret.
+            # The error quotes the value of a setting, and the value may be a secret.
             return UserError(
-                f"{where}: the client does not take these settings. Check the names and values in "
+                f"{where}: the client rejects these settings. Check the names and values in "
                 f"options={{...}}: {', '.join(sorted(self.options)) or 'none are given'}."
             )
         if code in (
@@ -95,7 +95,7 @@ class Cluster:
 
 
 def checked_options(options: Mapping[str, Any] | None, ours: Mapping[str, str]) -> dict[str, Any]:
-    """The user's settings for the client, without those that a keyword of ours stands for."""
+    """The user's client settings; refuses those that a keyword sets."""
     given = dict(options or {})
     for name, instead in ours.items():
         if name in given:
@@ -104,14 +104,14 @@ def checked_options(options: Mapping[str, Any] | None, ours: Mapping[str, str]) 
 
 
 def checked_topics(topic: str | Sequence[str]) -> tuple[str, ...]:
-    """The names, or one pattern that begins with ^."""
+    """The topic names, or one pattern that begins with ^."""
     topics = (topic,) if isinstance(topic, str) else tuple(topic)
     if not topics or not all(isinstance(name, str) and name for name in topics):
-        raise UserError(f"topic={topic!r}: name a topic, several, or a pattern as '^orders-.*'.")
+        raise UserError(f"topic={topic!r}: give a topic, several, or a pattern like '^orders-.*'.")
     if len(set(topics)) < len(topics):
         raise UserError(f"topic={topic!r} names a topic twice.")
     if len(topics) > 1 and any(name.startswith("^") for name in topics):
-        raise UserError("topic: a pattern stands alone; write it as '^(this|that)-.*'.")
+        raise UserError("topic: give a pattern alone, not in a list; write '^(this|that)-.*'.")
     return topics
 
 
@@ -131,7 +131,7 @@ HOPELESS = (
     "_UNSUPPORTED_FEATURE",
     "_INVALID_ARG",
 )
-"""Errors that asking again does not change."""
+"""Errors for which a retry is useless."""
 R = TypeVar("R")
 
 
@@ -144,10 +144,10 @@ def until_answered(
     after_failure: Callable[[], None] = lambda: None,
     heard: Callable[[], Any] = lambda: None,
 ) -> R:
-    """What `once` gives when the client raises nothing: brokers come and go, leaders move.
+    """Retries `once` until the client raises nothing: brokers come and go, leaders move.
 
-    `after_failure` is called before the next try, and before anything is raised. `heard` gives
-    what the client has said besides, which often tells more than that something took too long.
+    `after_failure` is called before each retry, and before anything is raised. `heard` returns
+    other errors of the client, which often explain more than a timeout does.
     """
     kafka, deadline = driver(), Deadline(patience_s, PAUSE_S)
     while True:

@@ -1,17 +1,18 @@
-"""A shard's transactions: each puts its records into the topic together with a mark, or nothing.
+"""A shard's transactions: each writes its records and a mark to Kafka together, or nothing.
 
-Kafka lets one producer at a time write under a shard's transactional id: the one that begins last
-fences off all before it and has their open transactions aborted. So the order is always: fence,
-read the mark, write. After any error, also when it is not known whether a transaction was
-committed, the same order starts again. A mark that was read behind the fence stays true until our
-own transaction changes it or another producer fences us off, and then our transaction fails.
+Kafka lets one producer at a time write under a shard's transactional id: the one that starts last
+fences all before it and has their open transactions aborted. So the order is always: fence, read
+the mark, write. After any error, also when it is not known whether a transaction was committed,
+the same order starts again. A mark that was read after fencing stays true until our own
+transaction changes it or another producer fences us, and then our transaction fails.
 
-A zombie may fence off its successor in that way, but it finds the successor's generation in the mark
+A zombie may fence its successor in this way, but it finds the successor's generation in the mark
 and stops; the successor fences and reads again.
 
-Marks are in a small compacted topic beside the output, with one partition for each shard: checkpoint
-and generation. Only the shard's own transactions write to its partition, so behind the fence the
-last mark there is the truth. Unlike the offsets of a consumer group, marks do not expire.
+Marks are in a small compacted topic beside the output, with one partition for each shard. A mark
+has a checkpoint and a generation. Only the shard's own transactions write to its partition, so
+after fencing the last mark there is correct. Unlike the offsets of a consumer group, marks do not
+expire.
 """
 
 import hashlib
@@ -39,18 +40,18 @@ from everstream.errors import ConnectorError
 from everstream.pipeline.sink import SinkShard
 
 KEY = b"commit"
-"""Of every mark: compaction keeps the newest."""
+"""The key of every mark: compaction keeps the newest."""
 SEGMENT_BYTES = 16 << 20
-"""Compaction leaves the newest segment alone: so much, at most, lies there for each shard."""
+"""Compaction never touches the newest segment: at most this much remains for each shard."""
 TAIL = 64
-"""How many offsets from the end a mark is looked for at first."""
+"""How many offsets from the end the search for a mark begins."""
 FARTHER = 32
 LONGEST_SLUG = 60
 
 
 @dataclass(frozen=True)
 class Mark:
-    """What a shard has committed, and which of its generations may go on."""
+    """What a shard has committed, and which of its generations may write."""
 
     generation: int
     checkpoint: int
@@ -69,7 +70,7 @@ class Mark:
 
 
 def topic_of_marks(pipeline: str, operator: str, topic: str) -> str:
-    """Its name: of letters that Kafka takes, and no two outputs have the same."""
+    """The name of the topic: valid in Kafka, and different for every output."""
     names = (pipeline, operator, topic)
     said = "-".join(re.sub(r"[^A-Za-z0-9]+", "-", name)[:LONGEST_SLUG] for name in names[:2])
     whole = "\0".join(names).encode()
@@ -77,9 +78,9 @@ def topic_of_marks(pipeline: str, operator: str, topic: str) -> str:
 
 
 def partitions_of(cluster: Cluster, topic: str) -> dict[int, int]:
-    """How many copies each partition of a topic has; none if there is no such topic.
+    """How many replicas each partition of a topic has; empty if there is no such topic.
 
-    Like all here it raises what the client raises: whoever asks may ask again.
+    Like everything here it raises what the client raises, and the caller may retry.
     """
     kafka = driver()
     found = cluster.admin().list_topics(topic, timeout=ANSWER_S).topics[topic]
@@ -103,14 +104,14 @@ class Marks:
         return len(partitions_of(self.cluster, self.topic))
 
     def ensure(self, shards: int, patience_s: float) -> None:
-        """Make the topic, or give it more partitions, and wait until it is there."""
+        """Create the topic, or add partitions, and wait until they exist."""
         deadline = Deadline(patience_s)
         while self.shards() < shards:
             self._make(shards)
             if deadline.passed:
                 raise ConnectorError(
                     f"the topic '{self.topic}', Kafka at {self.cluster.bootstrap}, does not appear. "
-                    f"It notes what was committed to '{self.output}': check that this user may "
+                    f"It records what was committed to '{self.output}'. Check that this user may "
                     f"create it, or create it with {shards} partition(s) and cleanup.policy=compact."
                 )
 
@@ -140,7 +141,7 @@ class Marks:
         kafka = driver()
         settings = {
             **self.cluster.settings(),
-            "group.id": "everstream",  # never joined: the client wants a name
+            "group.id": "everstream",  # never joined, but the client requires a name
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
@@ -166,7 +167,7 @@ class Marks:
         return [self.read(shard) for shard in range(self.shards())]
 
     def _last(self, consumer: Any, shard: int, start: int, end: int) -> Mark | None:
-        """The last mark of those from `start` to `end`."""
+        """The last of the marks from `start` to `end`."""
         if start >= end:
             return None
         kafka = driver()
@@ -180,7 +181,7 @@ class Marks:
                     found = message.value()
                 elif error.code() != kafka.KafkaError._PARTITION_EOF:
                     raise kafka.KafkaException(error)
-                # A broker that has just become the leader may see less of the end than there is.
+                # A broker that has just become the leader may not see the whole log yet.
                 elif message.offset() >= end:
                     return None if found is None else Mark.decoded(found)
         raise kafka.KafkaException(
@@ -189,13 +190,13 @@ class Marks:
 
 
 GIVING_UP_S = 1.0
-"""For telling the broker that a transaction is given up; its heir would have it aborted, too."""
+"""Timeout for aborting a transaction; otherwise the next producer would have it aborted."""
 R = TypeVar("R")
 Frames = Callable[[], Iterable[pl.DataFrame]]
 
 
 class ShardCommits:
-    """The hand of one generation of one shard on a topic."""
+    """Writes to a topic for one generation of one shard."""
 
     def __init__(self, cluster: Cluster, topic: str, who: SinkShard, patience_s: float) -> None:
         self._cluster = cluster
@@ -209,9 +210,9 @@ class ShardCommits:
         self._heard: Any = None
 
     def change(self, decide: Callable[[Mark | None], Mark | None]) -> bool:
-        """Fence off all others and note what is decided from the mark that is there; None: nothing.
+        """Fence all other producers and write the mark that `decide` returns; None: write nothing.
 
-        Gives whether anything was noted. In between nobody else can note anything.
+        Returns whether a mark was written. No other producer can write in between.
         """
 
         def once() -> bool:
@@ -226,7 +227,7 @@ class ShardCommits:
             return self._until_it_works(once)
 
     def take_over(self, allowed: Callable[[Mark | None], Mark]) -> None:
-        """Keep all older generations from writing; `allowed` sees the mark and may raise."""
+        """Fence all older generations; `allowed` sees the mark and may raise."""
 
         def ours(found: Mark | None) -> Mark:
             self._refuse_if_replaced(found)
@@ -235,7 +236,7 @@ class ShardCommits:
         self.change(ours)
 
     def commit(self, checkpoint: int, frames: Frames) -> None:
-        """Show these records unless they have been shown before."""
+        """Commit these records unless they were committed before."""
 
         def once() -> None:
             if self._producer is None:
@@ -247,7 +248,7 @@ class ShardCommits:
             self._until_it_works(once)
 
     def close(self) -> None:
-        """Let go, unless a commit is going on, which then comes to its own end."""
+        """Close, unless a commit is in progress, which then completes."""
         if self._lock.acquire(blocking=False):
             try:
                 self._drop()
@@ -255,7 +256,7 @@ class ShardCommits:
                 self._lock.release()
 
     def _fence(self) -> None:
-        """Become the only one who can write, and learn what was committed."""
+        """Become the only producer that can write, and read what was committed."""
         self._begin()
         found = self._marks.read(self._who.shard)
         self._refuse_if_replaced(found)

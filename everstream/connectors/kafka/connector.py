@@ -1,4 +1,4 @@
-"""`Kafka`: what the user says of topics to read (`kafka.source`) and of one to write (`kafka.sink`)."""
+"""`Kafka`: the options for topics to read (`kafka.source`) and a topic to write (`kafka.sink`)."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -36,8 +36,8 @@ from everstream.pipeline.times import TimeOf, microseconds
 _OURS = {
     "bootstrap.servers": "it is the first argument",
     "group.id": "say group=...",
-    "isolation.level": "say isolation=...",
-    "auto.offset.reset": "say start=...; a place that is gone is an error",
+    "isolation.level": "use isolation=...",
+    "auto.offset.reset": "use start=...; an offset that no longer exists is an error",
     "enable.auto.commit": "offsets are in the checkpoints; group=... shows them to others",
     "enable.auto.offset.store": "offsets are in the checkpoints",
     "enable.partition.eof": "the source needs it",
@@ -50,27 +50,27 @@ _OURS = {
 class Kafka(KafkaSource, KafkaSink, TwoWay[Any]):
     """Topics of Kafka: one, several, or all that match a pattern ("^orders-.*").
 
-    Records are the values, decoded as `value` says; with `fields` they are rows of any of value,
+    Records are the values, decoded as `value` selects; with `fields` they are rows of any of value,
     key, headers, timestamp, topic, partition and offset. Batches are DataFrames with `schema` (the
     columns of JSON or Avro values), with `columns=True` (text and bytes) and for Arrow.
 
-    Partitions are dealt out to the shards; those that come later are found every `discover`. Where
-    each stands is in the checkpoints, so every record counts once; a `group` is told for others to
-    see. `start` ("earliest", "latest", a datetime, {partition: offset}) counts for a run that
-    begins from nothing, `stop` makes the source end there. Of transactions, only what was committed
-    is read, unless isolation="read_uncommitted".
+    Partitions are assigned to the shards; new ones are discovered every `discover`. Offsets are in
+    the checkpoints, so every record counts once; with `group` they are also committed to a consumer
+    group, for others to see. `start` ("earliest", "latest", a datetime, {partition: offset})
+    applies to a run without a checkpoint; at `stop` the source ends. Only committed transactions
+    are read, unless isolation="read_uncommitted".
 
-    An Arrow value that unpacks to more than `max_record_bytes` (default 64 MB) is left to `on_error`,
-    as one that cannot be read.
+    An Arrow value that unpacks to more than `max_record_bytes` (default 64 MB) is rejected as
+    `on_error` sets, like one that cannot be read.
 
-    event_time=True takes event time from the timestamps of the records, partition by partition;
-    one that has been silent for `idle_after` does not hold back the others. `options` go to the
+    event_time=True takes event time from the timestamps of the records, partition by partition; a
+    partition that is silent for `idle_after` does not hold back the others. `options` go to the
     client (security.protocol, sasl.password, ...) and are neither shown nor stored.
 
-    As a sink it writes values to one topic, as `value` says or `encode` makes them of a record,
-    with the key that `key_by` names or makes, which decides on the partition as in Java, and with
-    columns as `headers` and `timestamp`. Exactly-once: messages show when their checkpoint is
-    stable, in one transaction of Kafka. With delivery="at-least-once" they are sent at once.
+    As a sink it writes values to one topic, encoded as `value` selects or by `encode`, with the key
+    that `key_by` names or computes. The key determines the partition as in Java. Columns can be
+    written as `headers` and `timestamp`. Exactly-once: messages appear when their checkpoint is
+    stable, in one Kafka transaction. With delivery="at-least-once" they are sent at once.
 
     >>> orders = es.Kafka("localhost:9092", "orders", start="latest")
     >>> stream = es.Pipeline("orders").source(orders, shards=2)
@@ -117,11 +117,11 @@ class Kafka(KafkaSource, KafkaSink, TwoWay[Any]):
         driver()
         at_least_one(batch_records=batch_records, max_record_bytes=max_record_bytes)
         if isolation not in ("read_committed", "read_uncommitted"):
-            raise UserError(f'isolation={isolation!r}: say "read_committed" or "read_uncommitted".')
+            raise UserError(f'isolation={isolation!r}: use "read_committed" or "read_uncommitted".')
         if (value == "avro") != (avro is not None):
-            raise UserError('value="avro" and avro=es.Avro(...) belong together.')
+            raise UserError('value="avro" and avro=es.Avro(...) must be given together.')
         if not event_time and (lateness or idle_after is not None):
-            raise UserError("lateness and idle_after say how event time advances: event_time=True.")
+            raise UserError("lateness and idle_after need event_time=True.")
         self._cluster = Cluster(bootstrap, checked_options(options, _OURS))
         topics = checked_topics(topic)
         shape = Shape(checked_fields(fields), checked_key(key), checked(on_error, "Kafka"))
@@ -133,8 +133,8 @@ class Kafka(KafkaSource, KafkaSink, TwoWay[Any]):
         if event_time:
             if "timestamp" not in (shape.fields or ()):
                 raise UserError(
-                    'event_time=True takes the time from the field "timestamp", which records '
-                    'must have, then: fields=["value", "timestamp"].'
+                    'event_time=True takes the time from the field "timestamp", so records '
+                    'must have it: fields=["value", "timestamp"].'
                 )
             self.event_time = TimeOf("timestamp", "ms")
         self._reading = Reading(
@@ -152,7 +152,7 @@ class Kafka(KafkaSource, KafkaSink, TwoWay[Any]):
             None if idle_after is None else microseconds(idle_after) / 1e6,
         )
         if delivery not in ("exactly-once", "at-least-once"):
-            raise UserError(f'delivery={delivery!r}: say "exactly-once" or "at-least-once".')
+            raise UserError(f'delivery={delivery!r}: use "exactly-once" or "at-least-once".')
         self.delivery = Delivery(delivery)
         self._audit_copy: str | None = None
         most_bytes = int(self._cluster.options.get("message.max.bytes", MOST_BYTES))

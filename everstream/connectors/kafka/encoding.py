@@ -1,7 +1,7 @@
-"""Batches as messages: which part of a record is the key, what its value looks like as bytes.
+"""Batches as messages: which part of a record is the key, and how its value is encoded.
 
-Columns are encoded as columns, Python objects by their encoder as a batch; only functions that
-the user has given are called for each record.
+Columns are encoded as columns, and Python objects as a batch by their encoder. Only functions
+given by the user are called for each record.
 """
 
 import io
@@ -23,9 +23,9 @@ Function: TypeAlias = Callable[[Any], Any]
 WRITTEN = ("json", "text", "bytes", "arrow")
 """The formats of values that can be written."""
 MOST_BYTES = 1_000_000
-"""What librdkafka takes as one message unless it is told otherwise: message.max.bytes."""
+"""The default limit of librdkafka for one message: message.max.bytes."""
 OVERHEAD_BYTES = 512
-"""What a message costs beyond key, value and headers, generously."""
+"""The size of a message beyond key, value and headers, generously."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Encoding:
     """How a sink's records become messages."""
 
     value: str | Function = "json"
-    """A format, or a function that makes bytes or text of a record."""
+    """A format, or a function that turns a record into bytes or text."""
     key_by: str | Function | None = None
     headers: Sequence[str] = ()
     timestamp: str | None = None
@@ -42,19 +42,19 @@ class Encoding:
     def check(self) -> None:
         if not callable(self.value) and self.value not in WRITTEN:
             raise UserError(
-                f"value={self.value!r} cannot be written: say {', '.join(map(repr, WRITTEN))}, or "
-                "give a function that makes bytes of a record: encode=..."
+                f"value={self.value!r} cannot be written: use {', '.join(map(repr, WRITTEN))}, or "
+                "give a function that turns a record into bytes: encode=..."
             )
         if isinstance(self.headers, str):
             raise UserError(f"headers={self.headers!r} must list columns: [{self.headers!r}].")
         if self.value == "arrow" and (self.key_by is not None or self.headers or self.timestamp):
             raise UserError(
                 "value='arrow' puts many rows into one message, which then can have no key, "
-                "headers or timestamp of a row. Leave these out, or send rows as 'json'."
+                "headers or timestamp of a row. Remove these, or send rows as 'json'."
             )
 
     def messages(self, batch: Batch, operator: str) -> pl.DataFrame:
-        """Key, value and what else there is of each message, as columns."""
+        """Key, value and the other parts of each message, as columns."""
         if self.value == "arrow":
             return self._in_arrow(batch, operator)
         made = {VALUE: self._values(batch, operator)}
@@ -82,7 +82,7 @@ class Encoding:
         return as_bytes(self._single(batch, operator), operator, "value")
 
     def _single(self, batch: Batch, operator: str) -> pl.Series:
-        """What text or bytes are made of: the only column, or the one named value."""
+        """The column for text or bytes: the only one, or the one named value."""
         if isinstance(batch, pl.DataFrame):
             used = {self.key_by, self.timestamp, *self.headers}
             names = [name for name in batch.columns if name not in used]
@@ -101,16 +101,16 @@ class Encoding:
         return series_of(batch, operator, "value")
 
     def _refuse_the_too_large(self, messages: pl.DataFrame, operator: str) -> None:
-        """Here, where it fails the record: the client would fail the commit, again and again."""
+        """Refuses the record here: the client would fail the commit, again and again."""
         sizes = messages.select(
             pl.sum_horizontal(pl.col(pl.Binary).bin.size().fill_null(0)).alias("bytes")
         )["bytes"]
         largest = sizes.max()
         if isinstance(largest, int) and largest + OVERHEAD_BYTES > self.most_bytes:
             raise UserError(
-                f"operator '{operator}': a message of {largest} bytes is more than the "
-                f"{self.most_bytes} that one may have. Make it smaller before the sink, or let "
-                "client and topic take more: options={'message.max.bytes': ...}, and "
+                f"operator '{operator}': a message of {largest} bytes exceeds the limit of "
+                f"{self.most_bytes}. Make it smaller before the sink, or raise the limits of "
+                "client and topic: options={'message.max.bytes': ...}, and "
                 "max.message.bytes of the topic."
             )
 
@@ -136,7 +136,7 @@ class Encoding:
 
 
 def taken(batch: Batch, what: str | Function, operator: str, option: str) -> pl.Series:
-    """One part of each record: a column, the value of a key in dicts, or what a function gives."""
+    """One part of each record: a column, the value of a key in dicts, or the result of a function."""
     if callable(what):
         return series_of([what(record) for record in records_of(batch)], operator, option)
     if isinstance(batch, pl.DataFrame):
@@ -156,7 +156,7 @@ def taken(batch: Batch, what: str | Function, operator: str, option: str) -> pl.
 
 
 def series_of(values: Sequence[Any], operator: str, option: str) -> pl.Series:
-    """Values of one kind; text, bytes, whole numbers and truth may stand side by side."""
+    """Values of one type; text, bytes, integers and booleans may be mixed."""
     kinds = {type(value) for value in values} - {type(None)}
     if len(kinds) > 1 and kinds <= {str, bytes, int, bool}:
         values = [_in_bytes(value) for value in values]
@@ -164,7 +164,7 @@ def series_of(values: Sequence[Any], operator: str, option: str) -> pl.Series:
         return pl.Series(values, dtype=None if kinds else pl.Binary)
     except (TypeError, pl.exceptions.PolarsError) as error:
         raise UserError(
-            f"operator '{operator}': {option} must be of one kind, text, bytes or numbers: {error}."
+            f"operator '{operator}': {option} must be of one type, text, bytes or numbers: {error}."
         ) from None
 
 
@@ -176,7 +176,7 @@ def _in_bytes(value: str | bytes | int | None) -> bytes | None:
 
 
 def as_bytes(values: pl.Series, operator: str, option: str) -> pl.Series:
-    """Text as UTF-8, whole numbers and truth as text, bytes as they are; None stays None."""
+    """Text as UTF-8, integers and booleans as text, bytes unchanged; None stays None."""
     kind = values.dtype
     if kind == pl.Binary:
         return values
@@ -185,8 +185,8 @@ def as_bytes(values: pl.Series, operator: str, option: str) -> pl.Series:
     if kind.is_integer() or kind in (pl.Boolean, pl.Null, pl.Categorical) or kind == pl.Enum:
         return values.cast(pl.String).cast(pl.Binary)
     raise UserError(
-        f"operator '{operator}': {option} must be text, bytes or whole numbers, not {kind}. Turn it "
-        "into one of these before the sink, or give a function that does."
+        f"operator '{operator}': {option} must be text, bytes or whole numbers, not {kind}. Convert "
+        "it before the sink, or give a function that does."
     )
 
 

@@ -1,7 +1,7 @@
-"""What the bytes of a Kafka record mean: text, JSON, Arrow or Avro, as objects or as columns.
+"""How the bytes of a Kafka record are decoded: text, JSON, Arrow or Avro, as objects or columns.
 
-A decoder takes the values of a whole batch at once. Only when one of them is broken are they
-looked at one by one, to find it.
+A decoder takes the values of a whole batch at once. Only if one of them is broken are they
+decoded one by one, to find it.
 """
 
 import io
@@ -28,11 +28,11 @@ BROKEN = (
     RecursionError,
     pl.exceptions.PolarsError,
 )
-"""What decoders raise on bytes that are not what they should be."""
+"""What decoders raise on malformed bytes."""
 
 
 class Decoder(ABC):
-    """The values of a batch; a record without one (a tombstone) is None, or a row of nulls."""
+    """Decodes the values of a batch; a tombstone (no value) is None, or a row of nulls."""
 
     in_columns = False
 
@@ -41,7 +41,7 @@ class Decoder(ABC):
         """One object for each."""
 
     def frame(self, values: Values) -> tuple[pl.DataFrame, list[int] | None]:
-        """The rows, and how many each value has if that is not one."""
+        """The rows, and how many each value has if that is not always one."""
         raise NotImplementedError
 
     def column_names(self) -> list[str] | None:
@@ -53,7 +53,7 @@ class Decoder(ABC):
 
 
 class Raw(Decoder):
-    """As they are; in columns, one named `value`."""
+    """Unchanged; in columns, one named `value`."""
 
     def __init__(self, in_columns: bool) -> None:
         self.in_columns = in_columns
@@ -96,7 +96,7 @@ class Json(Decoder):
                 return [None if value is None else decode(value) for value in values]
             return list(map(decode, values))  # type: ignore[arg-type]
         except (ValueError, RecursionError):
-            # This one also takes what is no JSON but often written: NaN, halves of surrogate pairs.
+            # This one also accepts common extensions of JSON: NaN, half surrogate pairs.
             return [None if value is None else json.loads(value) for value in values]
 
     def frame(self, values: Values) -> tuple[pl.DataFrame, list[int] | None]:
@@ -118,7 +118,7 @@ class Json(Decoder):
 class Arrow(Decoder):
     """Each value is a table in Arrow's IPC stream format: its rows are the records.
 
-    most_bytes: what values may take once unpacked, one by one and together.
+    most_bytes: the limit on unpacked values, one by one and together.
     """
 
     in_columns = True
@@ -132,7 +132,7 @@ class Arrow(Decoder):
             try:
                 size += 0 if value is None else unpacked_bytes(value)
             except ValueError:
-                continue  # whoever decodes it says what is wrong with it
+                continue  # decoding it raises the error
             if size > self._most_bytes and place:
                 return place
         return len(values)
@@ -177,14 +177,14 @@ def decoder(
     avro: Callable[[pl.Schema | None], Decoder],
     most_bytes: int,
 ) -> Decoder:
-    """What reads the values, or a UserError for options that do not fit each other."""
+    """The decoder for the values, or a UserError for options that do not fit together."""
     wanted = pl.Schema(schema) if schema is not None else None
     if wanted is not None and value not in ("json", "avro"):
-        raise UserError(f'schema={{...}} is for value="json" and "avro"; "{value}" needs none.')
+        raise UserError(f'schema={{...}} is for value="json" and "avro"; "{value}" takes none.')
     if columns and wanted is None and value in ("json", "avro"):
         raise UserError(
-            f'value="{value}" in columns needs to know them: schema={{"name": pl.String, ...}}. '
-            "They must be the same whenever records are read again."
+            f'value="{value}" in columns needs a schema: schema={{"name": pl.String, ...}}. '
+            "It must be the same whenever records are read again."
         )
     match value:
         case "bytes":
@@ -197,18 +197,18 @@ def decoder(
             return Arrow(most_bytes)
         case "avro":
             return avro(wanted)
-    raise UserError(f'value={value!r}: say "bytes", "text", "json", "arrow" or "avro".')
+    raise UserError(f'value={value!r}: use "bytes", "text", "json", "arrow" or "avro".')
 
 
 def checked_key(key: Any) -> KeyFormat:
     if key not in ("bytes", "text"):
-        raise UserError(f'key={key!r}: say "text" or "bytes".')
+        raise UserError(f'key={key!r}: use "text" or "bytes".')
     chosen: KeyFormat = key
     return chosen
 
 
 def sound(decode: Callable[[Values], Any], values: Values) -> tuple[list[int], dict[int, str]]:
-    """Which of the values can be read by themselves, and what is wrong with the others."""
+    """Which of the values can be decoded, and what is wrong with the others."""
     good, broken = list[int](), dict[int, str]()
     for place, value in enumerate(values):
         try:
@@ -220,7 +220,7 @@ def sound(decode: Callable[[Values], Any], values: Values) -> tuple[list[int], d
 
 
 def column_kinds(key: KeyFormat) -> dict[str, Any]:
-    """The columns that a record has besides its value."""
+    """The columns of a record besides its value."""
     return {
         "key": pl.String() if key == "text" else pl.Binary(),
         "headers": pl.List(pl.Struct({"name": pl.String(), "value": pl.Binary()})),
@@ -243,22 +243,22 @@ def checked_fields(fields: Sequence[str] | None) -> tuple[str, ...] | None:
 CONTINUATION: Final = 0xFFFFFFFF
 DICTIONARY_BATCH, RECORD_BATCH = 2, 3
 SIZE_BYTES: Final = 8
-"""What stands before a compressed buffer: its unpacked size, -1 if it is not compressed."""
+"""Precedes a compressed buffer: its unpacked size, -1 if it is not compressed."""
 
 
 def unpacked_bytes(stream: bytes) -> int:
     """How much memory a table in Arrow's IPC stream format takes when it is unpacked.
 
     A compressed buffer begins with its unpacked size, which readers allocate before they unpack,
-    and a column of nulls has a length and no buffers: a few bytes can ask for gigabytes. Both sizes
-    are in the metadata (`Message.fbs` in the Arrow format: little-endian flatbuffers), so nothing
-    need be unpacked to know them. Counts at least one byte for each value. Raises a ValueError if
-    this is no IPC stream.
+    and a column of nulls has a length and no buffers: a few bytes can claim gigabytes. Both sizes
+    are in the metadata (`Message.fbs` in the Arrow format: little-endian flatbuffers), so they are
+    known without unpacking anything. Counts at least one byte for each value. Raises a ValueError
+    if this is not an IPC stream.
     """
     try:
         return sum(_batch_bytes(stream, *found) for found in _messages(stream))
     except (struct.error, IndexError, OverflowError) as error:
-        raise ValueError(f"it is no Arrow IPC stream: {error}") from error
+        raise ValueError(f"it is not an Arrow IPC stream: {error}") from error
 
 
 def _messages(stream: bytes) -> Iterator[tuple["_Table", int]]:
@@ -267,7 +267,7 @@ def _messages(stream: bytes) -> Iterator[tuple["_Table", int]]:
     while at + 4 <= len(stream):
         (size,) = struct.unpack_from("<I", stream, at)
         at += 4
-        if size == CONTINUATION:  # streams of before 2019 do not have it
+        if size == CONTINUATION:  # streams from before 2019 do not have it
             (size,) = struct.unpack_from("<I", stream, at)
             at += 4
         if not size:
@@ -300,7 +300,7 @@ def _batch_bytes(stream: bytes, message: "_Table", body: int) -> int:
 
 
 class _Table:
-    """A table of a flatbuffer: where its fields are says the table of offsets it points to."""
+    """A table of a flatbuffer: the table of offsets it points to locates its fields."""
 
     def __init__(self, data: bytes, at: int) -> None:
         self._data = data
@@ -325,7 +325,7 @@ class _Table:
         return None if at is None else _Table(self._data, at + self._offset(at))
 
     def pairs(self, field: int) -> list[tuple[int, int]]:
-        """A vector of pairs of whole numbers."""
+        """A vector of pairs of integers."""
         at = self._field(field)
         if at is None:
             return []

@@ -1,9 +1,9 @@
-"""Where a shard stands in its partitions, and where it begins and ends.
+"""A shard's positions in its partitions, and where it begins and ends.
 
-Every partition belongs to one shard by a rule that depends on its name alone, so partitions that
-come later need nobody to hand them out. A checkpoint names for each partition the next record to
-read. A partition that is not the one it was (its topic was made anew, its log was cut) or that no
-longer has the records to go on with is refused: nothing is skipped silently.
+A rule assigns every partition to one shard by its name alone, so new partitions need no
+coordination. A checkpoint has the next record to read for each partition. A partition is refused
+if it is not the same any more (its topic was recreated, its log was truncated) or no longer has the
+records to resume with: nothing is skipped silently.
 """
 
 import re
@@ -20,11 +20,11 @@ from everstream.state.saved import Saved
 
 Partition: TypeAlias = tuple[str, int]
 Ends: TypeAlias = Mapping[Partition, int]
-"""Partition -> the offset behind its last record, at some time."""
+"""Partition -> the offset after its last record, at some time."""
 Bound: TypeAlias = (
     Literal["earliest", "latest"] | datetime | Mapping[int, int] | Mapping[Partition, int]
 )
-"""A place in every partition: an end of it, the first record since then, or offsets."""
+"""A position in every partition: one of its ends, the first record since a time, or offsets."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 OVER = "or start over with --fresh, which deletes the output."
 
@@ -33,7 +33,7 @@ OVER = "or start over with --fresh, which deletes the output."
 class KafkaOffset(Saved, word="kafka-offset"):
     """Per partition: the next record, the one to stop before (None: never), the greatest time.
 
-    `topics` are the topics by name with the ids that brokers have given them.
+    `topics` maps the names of topics to the ids that brokers have given them.
     """
 
     topics: Mapping[str, str] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class KafkaOffset(Saved, word="kafka-offset"):
 
 
 def redistribute_places(offsets: Sequence[KafkaOffset], shards: int) -> list[KafkaOffset]:
-    """Each partition with its place and time to the shard it now belongs to."""
+    """Assigns each partition, with its position and time, to its new shard."""
     known = KafkaOffset(
         {topic: name for offset in offsets for topic, name in offset.topics.items()},
         {partition: place for offset in offsets for partition, place in offset.places.items()},
@@ -58,14 +58,14 @@ def redistribute_places(offsets: Sequence[KafkaOffset], shards: int) -> list[Kaf
         for topic, _ in offset.places:
             if offset.topics[topic] != known.topics[topic]:
                 raise UserError(
-                    f"topic '{topic}' was deleted and made anew while it was read: its offsets mean "
-                    f"other records now. Read it under another name, {OVER}"
+                    f"topic '{topic}' was deleted and recreated while it was read: its offsets now "
+                    f"refer to other records. Read it under another name, {OVER}"
                 )
     return [known.of_shard(shard, shards) for shard in range(shards)]
 
 
 def unread_places(offsets: Sequence[KafkaOffset], ends: Ends) -> str | None:
-    """How many records lie between these places and these ends, in words; None if none do."""
+    """How many records are between these positions and these ends, in words; None if none are."""
     places = {partition: place for offset in offsets for partition, place in offset.places.items()}
     left = 0
     for partition, end in ends.items():
@@ -75,7 +75,7 @@ def unread_places(offsets: Sequence[KafkaOffset], ends: Ends) -> str | None:
 
 
 def owner(partition: Partition, shards: int) -> int:
-    """Which shard reads it: those of one topic are dealt out in turn."""
+    """The shard that reads a partition: those of one topic are dealt out in turn."""
     topic, number = partition
     return (zlib.crc32(topic.encode()) + number) % shards
 
@@ -83,13 +83,13 @@ def owner(partition: Partition, shards: int) -> int:
 def milliseconds(bound: datetime, name: str) -> int:
     if bound.tzinfo is None:
         raise UserError(
-            f"{name}={bound!r} has no time zone. Say which: datetime(..., tzinfo=timezone.utc)."
+            f"{name}={bound!r} has no time zone. Give one: datetime(..., tzinfo=timezone.utc)."
         )
     return (bound - _EPOCH) // timedelta(milliseconds=1)
 
 
 def checked_bound(bound: Any, name: str, topics: Sequence[str]) -> Any:
-    """A bound as given, or a UserError that says how to write one."""
+    """The bound if it is valid; otherwise a UserError that explains how to write one."""
     if isinstance(bound, datetime):
         milliseconds(bound, name)
         return bound
@@ -103,7 +103,7 @@ def checked_bound(bound: Any, name: str, topics: Sequence[str]) -> Any:
             right = isinstance(key, tuple) and len(key) == 2 and isinstance(at, int) and at >= 0
             if not right or not isinstance(key[0], str) or not isinstance(key[1], int):
                 raise UserError(
-                    f"{name}: offsets are written as {{partition: offset}}, for several topics as "
+                    f"{name}: write offsets as {{partition: offset}}, for several topics as "
                     f"{{(topic, partition): offset}}, not {key!r}: {at!r}."
                 )
         return given
@@ -114,11 +114,11 @@ def checked_bound(bound: Any, name: str, topics: Sequence[str]) -> Any:
         if name == "start"
         else '"latest" (what is there when the run begins)'
     )
-    raise UserError(f"{name}={bound!r}: say {ends}, a datetime or offsets {{partition: offset}}.")
+    raise UserError(f"{name}={bound!r}: use {ends}, a datetime or offsets {{partition: offset}}.")
 
 
 class Topics:
-    """Asks the brokers about the topics of a source. What it asks may take seconds."""
+    """Queries the brokers about the topics of a source, which may take seconds."""
 
     def __init__(self, cluster: Cluster, topics: Sequence[str], committed: bool) -> None:
         self._cluster = cluster
@@ -131,7 +131,7 @@ class Topics:
         return re.compile(self._topics[0]) if self._topics[0].startswith("^") else None
 
     def listed(self) -> tuple[dict[str, str], list[Partition]]:
-        """The ids of the topics there are now, and their partitions."""
+        """The ids of the present topics, and their partitions."""
         names, kafka = list(self._topics), driver()
         if self.pattern is not None:
             found = self._call(lambda admin: admin.list_topics(timeout=ANSWER_S).topics)
@@ -147,10 +147,10 @@ class Topics:
             except kafka.KafkaException as error:
                 if error.args[0].code() == kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
                     if self.pattern is not None:
-                        continue  # it went while we asked
+                        continue  # deleted in the meantime
                     raise UserError(
                         f"there is no topic '{name}' at {self._cluster.bootstrap}. Check the name, "
-                        "or create it: it decides on partitions, copies and retention."
+                        "or create it: you choose its partitions, replicas and retention."
                     ) from None
                 raise self._cluster.explained(error, f", topic '{name}'") from error
             ids[name] = str(about.topic_id)
@@ -158,11 +158,11 @@ class Topics:
         return ids, partitions
 
     def ends(self) -> dict[Partition, int]:
-        """Where each partition ends now, for those who may read it."""
+        """Where each partition ends now, at this isolation level."""
         return self._ends(self.listed()[1], "latest")
 
     def begin(self, start: Any, stop: Any) -> KafkaOffset:
-        """Where all partitions begin and end, for a run that starts from nothing."""
+        """Where all partitions begin and end, for a run without a checkpoint."""
         ids, partitions = self.listed()
         starts = self._resolved(partitions, start, "start")
         stops: Mapping[Partition, int | None] = dict.fromkeys(partitions)
@@ -174,9 +174,9 @@ class Topics:
     def resume(
         self, offset: KafkaOffset, shard: int, shards: int, bounded: bool, checks_places: bool
     ) -> KafkaOffset:
-        """The same places, if they are still good, and this shard's partitions that are new.
+        """The same positions, if they are still valid, and this shard's new partitions.
 
-        Places are not checked while they are read: by the time of the answer they have moved on.
+        Positions are not checked while they are read: by the time of the answer they have moved.
         """
         ids, partitions = self.listed()
         self._refuse_other_topics(offset, ids, partitions)
@@ -206,7 +206,7 @@ class Topics:
             except driver().KafkaException as error:
                 code = error.args[0].code()
                 if code == driver().KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                    continue  # who may not ask is not told
+                    continue  # this user may not query the configuration
                 raise self._cluster.explained(error, f", topic '{resource.name}'") from error
             if "compact" in (policy or ""):
                 found.append(resource.name)
@@ -218,18 +218,18 @@ class Topics:
         for topic, partition in offset.places:
             if topic not in ids:
                 raise ConnectorError(
-                    f"topic '{topic}' is gone from {self._cluster.bootstrap}, but was not read to "
-                    f"the end. Bring it back, {OVER}"
+                    f"topic '{topic}' no longer exists at {self._cluster.bootstrap}, but was not "
+                    f"read to the end. Restore it, {OVER}"
                 )
             if ids[topic] != offset.topics[topic]:
                 raise UserError(
-                    f"topic '{topic}' was deleted and made anew since the checkpoint: its offsets "
-                    f"mean other records now. Read it under another name, {OVER}"
+                    f"topic '{topic}' was deleted and recreated since the checkpoint: its offsets "
+                    f"now refer to other records. Read it under another name, {OVER}"
                 )
             if (topic, partition) not in partitions:
                 raise UserError(
-                    f"topic '{topic}' has no partition {partition} any more, which the checkpoint "
-                    f"stands in. Bring the topic back as it was, {OVER}"
+                    f"topic '{topic}' no longer has partition {partition}, which the checkpoint "
+                    f"has a position in. Restore the topic as it was, {OVER}"
                 )
 
     def _refuse_lost(self, partition: Partition, position: int, first: int, end: int) -> None:
@@ -237,14 +237,14 @@ class Topics:
         if position < first:
             raise UserError(
                 f"{where}: the records from offset {position} on were deleted before they were "
-                f"read; the first there is now is {first}, so up to {first - position} are lost. "
+                f"read; the first one now is {first}, so up to {first - position} are lost. "
                 "Give the topic a longer retention (retention.ms, retention.bytes) than a run may "
-                f"stand still, {OVER}"
+                f"be down, {OVER}"
             )
         if position > end:
             raise UserError(
                 f"{where} ends at offset {end}, but the checkpoint has read up to {position}: the "
-                f"brokers have lost records. Bring the topic back as it was, {OVER}"
+                f"brokers have lost records. Restore the topic as it was, {OVER}"
             )
 
     def _resolved(
@@ -264,9 +264,9 @@ class Topics:
         unknown = sorted(set(bound) - set(partitions))
         missing = sorted(set(partitions) - set(bound))
         if unknown or missing:
-            problem = f"there is no {unknown[0]}" if unknown else f"it says nothing of {missing[0]}"
+            problem = f"there is no {unknown[0]}" if unknown else f"{missing[0]} is missing"
             raise UserError(
-                f"{name}={{...}} must name every partition there is, and no other: {problem}."
+                f"{name}={{...}} must name every existing partition, and no other: {problem}."
             )
         if name == "start":
             first, end = self._ends(partitions, "earliest"), self._ends(partitions, "high")
@@ -279,7 +279,7 @@ class Topics:
         return dict(bound)
 
     def _ends(self, partitions: Sequence[Partition], which: Any) -> dict[Partition, int]:
-        """An offset in each: "earliest", "latest" that can be read, "high" that is there, or by time."""
+        """An offset in each: "earliest", readable "latest", existing "high", or by time."""
         if not partitions:
             return {}
         kafka, specs = driver(), administration().OffsetSpec

@@ -1,7 +1,7 @@
-"""Rows of messages handed to the client: columns key, value, and if there are any timestamp and headers.
+"""Passes rows of messages to the client: columns key, value, and optionally timestamp and headers.
 
-The client takes many messages in one call, but only if they have neither headers nor timestamps
-of their own; with those each message is a call. `AtOnceWriter` is the sink that needs nothing else:
+The client takes many messages in one call, but only if they have neither headers nor timestamps;
+with those, each message is a call. `AtOnceWriter` is the sink that needs nothing else:
 at-least-once, where a checkpoint waits until the brokers have the messages.
 """
 
@@ -19,17 +19,17 @@ from everstream.pipeline.batch import Batch
 from everstream.pipeline.sink import SinkShard, Writer
 
 IN_FLIGHT = 50_000
-"""So many messages may wait in the client when the next ones come: half of what it takes."""
+"""How many messages may be queued in the client before the next ones: half of its capacity."""
 AT_ONCE = 2_000
-"""Few enough that the objects made for one call are used again for the next."""
+"""Few enough that the objects made for one call are reused for the next."""
 BYTES_AT_ONCE = 64 << 20
 BYTES_IN_FLIGHT = 128 << 20
-"""The same for large messages: the client takes a gigabyte, and drops what is more."""
+"""The same for large messages: the client takes a gigabyte, and drops the rest."""
 FLUSH_S, FLUSH_ALL_S = 0.01, 0.5
 
 
 def producing(cluster: Cluster) -> dict[str, Any]:
-    """Settings of a producer: by key as Java's default partitioner does, unless told otherwise."""
+    """Settings of a producer: partitions by key like Java's default, unless overridden."""
     return cluster.settings(partitioner="murmur2_random")
 
 
@@ -41,7 +41,7 @@ def producer_of(cluster: Cluster, settings: Mapping[str, Any]) -> Any:
 
 
 def send(producer: Any, topic: str, frame: pl.DataFrame, patience_s: float) -> None:
-    """Put messages into the producer's queue, in order, as fast as that empties."""
+    """Queue messages in the producer, in order, as fast as the queue empties."""
     weight = max(1.0, frame.estimated_size() / max(1, frame.height))
     rows_at_once = max(1, min(AT_ONCE, int(BYTES_AT_ONCE / weight)))
     room = min(IN_FLIGHT, int(BYTES_IN_FLIGHT / weight))
@@ -55,12 +55,12 @@ def send(producer: Any, topic: str, frame: pl.DataFrame, patience_s: float) -> N
 
 
 def wait_for_room(producer: Any, topic: str, patience_s: float, room: int = IN_FLIGHT) -> None:
-    """Until no more messages than `room` wait in the client."""
+    """Wait until at most `room` messages are queued in the client."""
     deadline = Deadline(patience_s)
     while len(producer) > room and producer.flush(FLUSH_S) > room:
         if deadline.passed:
             raise ConnectorError(
-                f"topic '{topic}' takes no messages: more than {room} wait since "
+                f"topic '{topic}' accepts no messages: more than {room} have been waiting for "
                 f"{patience_s:.0f} s. Check that its brokers run."
             )
 
@@ -93,7 +93,7 @@ def _send_each(producer: Any, topic: str, part: pl.DataFrame) -> None:
 
 
 class AtOnceWriter(Writer):
-    """One producer; what could not be delivered is raised by the next call."""
+    """One producer; the next call raises what could not be delivered."""
 
     def __init__(
         self, cluster: Cluster, topic: str, encoding: Encoding, who: SinkShard, patience_s: float

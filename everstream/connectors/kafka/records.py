@@ -1,7 +1,7 @@
-"""From messages of the client to a batch: values alone, or rows with what else a record has.
+"""From messages of the client to a batch: values alone, or rows with other fields of the record.
 
-The client gives messages as objects; what is needed of them is taken with one call per kind for
-the whole batch, not message by message.
+The client gives messages as objects. Each field is extracted with one call for the whole batch,
+not message by message.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -58,7 +58,7 @@ class Messages:
         return list(map(self._kind.offset, self._messages))
 
     def milliseconds(self) -> list[int]:
-        """Since 1970; below 0 for those that have no time."""
+        """Since 1970; below 0 for messages without a time."""
         return [ms for _, ms in map(self._kind.timestamp, self._messages)]
 
     def headers(self) -> list[list[tuple[str, bytes | None]]]:
@@ -73,30 +73,30 @@ class Messages:
 
 @dataclass(frozen=True)
 class Shape:
-    """What records look like: the fields of a row, or values alone if there are none."""
+    """The form of records: the fields of a row, or values alone if there are none."""
 
     fields: tuple[str, ...] | None
     key: KeyFormat
     on_error: OnError
 
     def check(self, names: Sequence[str]) -> None:
-        """Refuse a field that the value has, too."""
+        """Refuse a field whose name the value also has."""
         both = [name for name in self.fields or () if name != "value" and name in names]
         if both:
             raise UserError(
-                f"'{both[0]}' is both a column of the values and a field of the record. Leave it "
-                f"out of fields=[...], or out of the schema."
+                f"'{both[0]}' is both a column of the values and a field of the record. Remove it "
+                f"from fields=[...], or from the schema."
             )
 
     def column_names(self, names: list[str]) -> list[str]:
-        """The columns of batches whose values have these."""
+        """The columns of batches whose values have these columns."""
         if self.fields is None:
             return names
         more = [name for name in self.fields if name != "value"]
         return [*([] if names == ["value"] and "value" not in self.fields else names), *more]
 
     def batch(self, messages: Messages, decoder: Decoder, rejected: list[Rejected]) -> Batch:
-        """The records; those that cannot be read are added to the rejected, or raise."""
+        """The records; those that cannot be decoded are added to the rejected, or raise."""
         decode: Callable[[Values], Any] = decoder.frame if decoder.in_columns else decoder.objects
         messages = self._with_readable_keys(messages, rejected)
         if not len(messages):
@@ -108,7 +108,7 @@ class Shape:
             good, broken = sound(decode, values)
             if not broken:
                 raise ConnectorError(
-                    f"from {messages.place(0)} on: the values can be read one by one but not "
+                    f"from {messages.place(0)} on: the values can be decoded one by one but not "
                     f"together: {error}. Give the columns with schema={{...}}."
                 ) from error
             self._reject(messages, values, broken, rejected)
@@ -122,7 +122,7 @@ class Shape:
         return found if self.fields is None else self._dicts(found, messages)
 
     def _with_readable_keys(self, messages: Messages, rejected: list[Rejected]) -> Messages:
-        """Without those whose key is no text, if it is to be one and `on_error` leaves them out."""
+        """Without messages whose key is not text, if it must be and `on_error` leaves them out."""
         if self.on_error == "fail" or self.key != "text" or "key" not in (self.fields or ()):
             return messages
         keys = messages.keys()
@@ -132,7 +132,7 @@ class Shape:
             good, broken = sound(Text(False).objects, keys)
             values = messages.values()
             for number, why in broken.items():
-                why = f"the key {(keys[number] or b'')[:80]!r} is no text: {why}"
+                why = f"the key {(keys[number] or b'')[:80]!r} is not text: {why}"
                 rejected.append(Rejected(values[number], why, messages.place(number)))
             return messages.only(good)
         return messages
@@ -143,9 +143,9 @@ class Shape:
         for number, why in broken.items():
             if self.on_error == "fail":
                 raise ConnectorError(
-                    f"{messages.place(number)}: the value cannot be read: {why}\n"
+                    f"{messages.place(number)}: the value cannot be decoded: {why}\n"
                     f"  value: {(values[number] or b'')[:200]!r}\n"
-                    "Check value=...; on_error='skip' or 'dead_letter' goes on without it."
+                    "Check value=...; on_error='skip' or 'dead_letter' continues without it."
                 )
             rejected.append(Rejected(values[number], why, messages.place(number)))
 
@@ -199,17 +199,17 @@ class Shape:
             _, broken = sound(Text(False).objects, keys)
             number = min(broken)
             raise ConnectorError(
-                f"{messages.place(number)}: the key {(keys[number] or b'')[:80]!r} is no text. "
-                'Read keys as they are: key="bytes".'
+                f"{messages.place(number)}: the key {(keys[number] or b'')[:80]!r} is not text. "
+                'Read keys as bytes: key="bytes".'
             ) from None
 
 
 class PartitionTimes:
-    """Event time by the timestamps of records: a watermark for each partition, the lowest counts.
+    """Event time from the timestamps of records: a watermark per partition, and the lowest counts.
 
-    Partitions are read at different speeds, so the greatest time in one tells nothing about the
+    Partitions are read at different speeds, so the greatest time in one means nothing for the
     others. A partition that has been read to its end and is silent for `idle_after_s` counts as
-    being at the present, less that time: what comes next will have a time of its own day.
+    being at the present, minus that time: the next record will have a current time.
     """
 
     def __init__(self, lateness_us: int | None, idle_after_s: float | None) -> None:
@@ -251,11 +251,11 @@ class PartitionTimes:
             self.greatest[partition] = max(before, ms * 1000)
 
     def at_end(self, partition: Partition) -> None:
-        """All there is of a partition has been given."""
+        """A partition has been read to its end."""
         self._silent_since_s.setdefault(partition, self._steady_s())
 
     def watermark(self, partitions: Collection[Partition]) -> int:
-        """The time of the slowest of these, which are all that may give more."""
+        """The time of the slowest of these, which are all that may give more records."""
         if not self.on:
             return NO_WATERMARK
         if self._idle_after_s is None:

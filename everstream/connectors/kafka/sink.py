@@ -1,9 +1,9 @@
 """Messages into a Kafka topic: exactly-once, or at once.
 
-Exactly-once: messages wait in the run's store (`connectors.staged`), because no client can finish a
-transaction that another process has begun. At commit they are produced in one Kafka transaction
-with a mark of the checkpoint (`kafka.commits`). Nothing can be taken back from a topic: a run that
-would resume from before what was committed is refused.
+Exactly-once: messages are kept in the run's store (`connectors.staged`), because no client can
+complete a transaction that another process has begun. At commit they are produced in one Kafka
+transaction with a mark of the checkpoint (`kafka.commits`). Nothing can be removed from a topic: a
+run that would resume from before the last commit is refused.
 """
 
 from abc import abstractmethod
@@ -33,14 +33,14 @@ R = TypeVar("R")
 
 
 class KafkaSink(Sink):
-    """The half of a connector that writes to a topic; whoever inherits it says to which and how."""
+    """The writing half of a connector; a subclass defines the topic and the options."""
 
     delivery = Delivery.EXACTLY_ONCE
 
     @property
     @abstractmethod
     def output(self) -> "Output":
-        """Where messages go, and what they are made of; a UserError if it cannot be a sink."""
+        """Where messages go, and how they are made; a UserError if it cannot be a sink."""
 
     def _open_writer(self, who: SinkShard) -> Writer:
         output = self.output
@@ -64,9 +64,9 @@ class KafkaSink(Sink):
         if output.committed(pipeline, operator) and not replace:
             raise UserError(
                 f"topic '{output.topic}' already holds messages of pipeline '{pipeline}', operator "
-                f"'{operator}', from an earlier run. Name another topic, or say --fresh, which "
-                "deletes what was kept of that run; its messages stay where they are, and those of "
-                "this run come after them: Kafka takes none back."
+                f"'{operator}', from an earlier run. Name another topic, or use --fresh, which "
+                "deletes the records of that run's commits. Its messages stay in the topic, before "
+                "those of this run, because Kafka cannot remove them."
             )
         claim.take()
         output.forget(claim.owner)
@@ -99,8 +99,8 @@ class KafkaSink(Sink):
         output = self.output
         if self.delivery is Delivery.EXACTLY_ONCE and output.committed(pipeline, operator):
             return (
-                f"what is noted of the messages in Kafka topic '{output.topic}', which stay there "
-                "and will come once more"
+                f"the marks of the messages in Kafka topic '{output.topic}', which stay there "
+                "and will be written again"
             )
         return None
 
@@ -111,12 +111,12 @@ class Output:
 
     cluster: Cluster
     named: str
-    """The topic that the user has named."""
+    """The topic that the user named."""
     encoding: Encoding
     patience_s: float = 60.0
-    """So long brokers may be gone before we give up, and with us the shard."""
+    """How long brokers may be unreachable before the shard fails."""
     audit_copy: str | None = None
-    """Write to a topic of an audit's own that this labels."""
+    """Label of the separate topic of an audit to write to instead."""
 
     @property
     def topic(self) -> str:
@@ -149,12 +149,12 @@ class Output:
         return TopicClaim(self, Owner.of(pipeline, operator, store))
 
     def committed(self, pipeline: str, operator: str) -> bool:
-        """Whether any shard has shown messages."""
+        """Whether any shard has committed messages."""
         found = self.read(self.marks(pipeline, operator))
         return any(mark is not None and mark.checkpoint > 0 for mark in found)
 
     def forget(self, owner: Owner) -> None:
-        """Let the next run begin with checkpoint 1, and nobody of an earlier one go on."""
+        """Let the next run begin with checkpoint 1, and fence all producers of earlier ones."""
         for shard, mark in enumerate(self.read(self.marks(owner.pipeline, owner.operator))):
             if mark is not None and (mark.checkpoint or mark.generation):
                 self.note(owner, lambda found: found and Mark(0, 0, found.owner), shard)
@@ -162,7 +162,7 @@ class Output:
     def note(
         self, owner: Owner, decide: Callable[[Mark | None], Mark | None], shard: int = 0
     ) -> bool:
-        """For the driver, which says whose output it is and commits nothing."""
+        """For the driver, which records the owner of the output and commits nothing."""
         who = SinkShard(owner.pipeline, owner.operator, shard, 1, 0, owner.store)
         commits = self.commits(who)
         try:
@@ -175,7 +175,7 @@ class Output:
 
 
 class TopicClaim(Claim):
-    """To a topic, noted in the mark of the first shard."""
+    """A claim to a topic, recorded in the mark of the first shard."""
 
     kind = "topic"
 
@@ -190,7 +190,7 @@ class TopicClaim(Claim):
 
     def create(self) -> bool:
         if self.read() is not None:
-            return False  # without fencing off anybody who may be alive
+            return False  # without fencing a producer that may be alive
 
         def ours(found: Mark | None) -> Mark | None:
             mark = found or Mark(0, 0)
@@ -202,14 +202,15 @@ class TopicClaim(Claim):
         self._output.note(self.owner, lambda found: found and replace(found, owner=None))
 
     def how_to_free(self) -> str:
-        return f"delete the topic '{self._marks.topic}', which says so"
+        return f"delete the topic '{self._marks.topic}', which records it"
 
 
 def _too_far(topic: str, sent: int, checkpoint: int) -> UserError:
     return UserError(
-        f"topic '{topic}' has the messages up to checkpoint {sent}, but this run would go on from "
-        f"checkpoint {checkpoint}: all since then would come twice, because Kafka takes none back. "
-        f"If somebody went back with `everstream rewind`, undo that: `everstream rewind STORE --to "
+        f"topic '{topic}' has the messages up to checkpoint {sent}, but this run would resume from "
+        f"checkpoint {checkpoint}: all messages since then would be duplicated, because Kafka cannot "
+        "remove them. "
+        f"If you went back with `everstream rewind`, undo that: `everstream rewind STORE --to "
         f"{sent}`, or the newest epoch that `everstream checkpoints STORE` shows as given up. Or write "
         "to another topic and start over with --fresh, which deletes the checkpoints."
     )
@@ -217,7 +218,7 @@ def _too_far(topic: str, sent: int, checkpoint: int) -> UserError:
 
 @dataclass
 class KafkaTransaction(StagedTransaction, word="kafka-transaction"):
-    """Messages that go into the topic in one transaction with a mark that they are in."""
+    """Messages that are written to the topic in one transaction with their mark."""
 
     topic: str
     target: ShardCommits | None = field(default=None, repr=False, compare=False, kw_only=True)
@@ -232,8 +233,8 @@ class KafkaTransaction(StagedTransaction, word="kafka-transaction"):
         except FileNotFoundError:
             raise ConnectorError(
                 f"the messages of checkpoint {self.checkpoint} for topic '{self.topic}' are neither "
-                f"in it nor in '{self.part.path}'. Someone removed that file: put it back, or start "
-                "over with --fresh, which deletes the checkpoints there are."
+                f"in it nor in '{self.part.path}': that file was removed. Restore it, or start "
+                "over with --fresh, which deletes the existing checkpoints."
             ) from None
 
 
@@ -266,19 +267,19 @@ class _KafkaWriter(StagedWriter):
     def _allowed(
         self, mark: Mark | None, due: Sequence[StagedTransaction], checkpoint: int
     ) -> Mark:
-        """What to resume from, if that can be done without messages that come twice."""
+        """The mark to resume from, if that is possible without duplicate messages."""
         topic = self._output.topic
         if mark is not None and mark.checkpoint > checkpoint:
             raise _too_far(topic, mark.checkpoint, checkpoint)
         if mark is not None and mark.generation > 0:
             return mark
-        # No generation has ever taken over, or what was noted is gone.
+        # No generation has ever taken over, or the marks are gone.
         unknown = [transaction for transaction in due if transaction.waits]
         if unknown:
             raise UserError(
-                f"whether topic '{topic}' has the messages of checkpoint {unknown[0].checkpoint} is "
-                f"not known: the topic '{self._output.marks(self._who.pipeline, self._who.operator).topic}' "
-                "that says so is gone. Bring it back; or write to another topic and start over "
+                f"it is unknown whether topic '{topic}' has the messages of checkpoint {unknown[0].checkpoint}: "
+                f"the topic '{self._output.marks(self._who.pipeline, self._who.operator).topic}' "
+                "that records it is gone. Restore it, or write to another topic and start over "
                 "with --fresh, which deletes the checkpoints."
             )
         return replace(mark or Mark(0, 0), checkpoint=checkpoint)

@@ -1,9 +1,9 @@
-"""Kafka as a source: one reader takes the partitions of its shard, wherever they are just now.
+"""Kafka as a source: one reader reads the partitions of its shard, whichever brokers have them.
 
-Nothing here waits for a broker: what may take long (asking where topics begin and end, looking for
-new partitions, finding out whether brokers are gone for good) is done on a thread beside, and the
-client fetches on threads of its own. How records of several partitions are mixed differs from one
-reading to the next; within a partition they are in order.
+Nothing here waits for a broker. Slow requests (where topics begin and end, whether there are new
+partitions, whether brokers are gone for good) run on a background thread, and the client fetches on
+its own threads. The interleaving of partitions differs from one reading to the next; within a
+partition, records are in order.
 """
 
 import threading
@@ -40,14 +40,14 @@ TRY_AGAIN_S = 0.25
 LAST_COMMIT_S = 5.0
 """How long a reader that closes waits for its last offsets to reach the consumer group."""
 TRUNCATED = "truncat"
-"""What the client says, among other words, when a log is shorter in an epoch than it was."""
+"""Part of the client's message when a log is shorter in an epoch than it was."""
 CHUNK = 1000
-"""Messages that are taken from the client at a time: few enough to be still in the cache."""
+"""Messages taken from the client at a time: few enough to be still in the cache."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How topics are read: what the user has asked for."""
+    """How topics are read: the user's options."""
 
     cluster: Cluster
     topics: tuple[str, ...]
@@ -60,7 +60,7 @@ class Reading:
     patience_s: float
     shape: Shape
     lateness_us: int | None
-    """None: the source says nothing about event time."""
+    """None: the source gives no event time."""
     idle_after_s: float | None
 
     @property
@@ -71,7 +71,7 @@ class Reading:
         return Topics(self.cluster, self.topics, self.committed)
 
     def begin(self) -> KafkaOffset:
-        """Where a run that starts from nothing begins, in all partitions."""
+        """Where a run without a checkpoint begins, in all partitions."""
         asking = self.asking()
         offset = asking.begin(self.start, self.stop)
         for topic in asking.compacted():
@@ -83,12 +83,12 @@ class Reading:
         if self.bounded and not offset.places:
             raise UserError(
                 f"no topic at {self.cluster.bootstrap} matches {self.topics[0]!r}, and with "
-                "stop=... none that comes later is read. Check the pattern."
+                "stop=... topics that are created later are not read. Check the pattern."
             )
         return offset
 
     def consumer(self, on_error: Callable[[Any], None]) -> Any:
-        """A client that reads what it is told to, and keeps no place of its own."""
+        """A client that reads the partitions it is assigned, and stores no offsets."""
         settings = self.cluster.settings(
             group_id=self.group or "everstream",
             enable_auto_commit=False,
@@ -96,9 +96,9 @@ class Reading:
             enable_partition_eof=True,
             auto_offset_reset="error",
             isolation_level="read_committed" if self.committed else "read_uncommitted",
-            # As given by the client it waits a second once it has fetched enough ahead.
+            # The client's default is to wait a second once it has fetched enough ahead.
             fetch_queue_backoff_ms=5,
-            # How long a commit waits for the group's coordinator; ten minutes as given.
+            # How long a commit waits for the group's coordinator; the default is ten minutes.
             coordinator_query_interval_ms=1000,
         )
         try:
@@ -108,7 +108,7 @@ class Reading:
 
 
 class KafkaSource(Source[Any]):
-    """The half of a connector that reads topics; the other half says what the user has asked for."""
+    """The reading half of a connector; a subclass defines the options."""
 
     _reading: Reading
     _decoder: Decoder
@@ -131,7 +131,7 @@ class KafkaSource(Source[Any]):
         return unread_places(offsets, point)
 
     def check(self) -> None:
-        """Look the topics up, and where they begin and end: once for all shards."""
+        """Query the topics, and where they begin and end: once for all shards."""
         self._begin = self._reading.begin()
 
     def _open_reader(self, shard: int, shards: int) -> Reader:
@@ -141,7 +141,7 @@ class KafkaSource(Source[Any]):
         if self.event_time is not None and reading.idle_after_s is None and not mine.places:
             raise UserError(
                 f"shard {shard} has none of the {len(begin.places)} partitions and would hold back "
-                "time for all. Use fewer shards, or say idle_after='30s'."
+                "event time for all. Use fewer shards, or give idle_after='30s'."
             )
         return KafkaReader(reading, self._decoder, mine, shard, shards)
 
@@ -167,10 +167,10 @@ class KafkaReader(Reader):
         self._shard, self._shards = shard, shards
         self._consumer: Any = None
         self._stable: list[Any] = []
-        """The offsets that were last committed to the group, until they are known to be there."""
+        """The offsets that were last committed to the group, until the commit is confirmed."""
         self._times = PartitionTimes(reading.lateness_us, reading.idle_after_s)
         self._ends: Ends | None = None
-        """Where partitions ended when the run started, if it is to end there."""
+        """Where partitions ended when the run started, if the run ends there."""
         self._steady_s: Callable[[], float] = time.monotonic
         self._stand_at(begin)
 
@@ -201,14 +201,14 @@ class KafkaReader(Reader):
         self._stops = {p: place[1] for p, place in offset.places.items() if place[1] is not None}
         self._times.restore({p: place[2] for p, place in offset.places.items()})
         self._open: set[Partition] = set()
-        """Those that may give more."""
+        """The partitions that may give more records."""
         self._rejected: list[Rejected] = []
         self._held: list[Any] = []
-        """Taken from the client, and too large to be unpacked with those before."""
+        """Taken from the client, but too large to be unpacked with those before."""
         self._look: _Beside[KafkaOffset] | None = None
         self._look_at_s = 0.0
         self._alarmed = False
-        """The brokers were told to be in trouble, and have not been asked since."""
+        """Whether an error of the brokers was reported and they have not been queried since."""
 
     def read(self) -> Batch | EndOfStream | None:
         self._look_around()
@@ -227,7 +227,7 @@ class KafkaReader(Reader):
         return _together(batches)
 
     def _fitting(self, messages: list[Any]) -> tuple[list[Any], list[Any]]:
-        """Those that may be unpacked at once, and the rest."""
+        """The messages that may be unpacked at once, and the rest."""
         if not messages or type(self._decoder).fitting is Decoder.fitting:
             return messages, []
         kind = driver().Message
@@ -267,14 +267,14 @@ class KafkaReader(Reader):
         return self._reading.shape.batch(batch, self._decoder, self._rejected)
 
     def _keep_epoch(self, partition: Partition, epoch: int | None) -> None:
-        """By which the brokers can tell whether the records before are still those that were read."""
+        """Lets the brokers check that the records before are still the ones that were read."""
         if epoch is None:
             self._epochs.pop(partition, None)
         else:
             self._epochs[partition] = epoch
 
     def _last_of_each(self, messages: list[Any]) -> dict[Partition, Any]:
-        """The last message of each partition that has some."""
+        """The last message of each partition that has any."""
         if not messages:
             return {}
         if len(self._next) == 1:
@@ -284,13 +284,13 @@ class KafkaReader(Reader):
             names = zip(map(kind.topic, messages), map(kind.partition, messages), strict=True)
             return dict(zip(names, messages, strict=True))
         (topic,), numbers = self._topics, list(map(kind.partition, messages))
-        if numbers.count(numbers[-1]) == len(numbers):  # mostly a fetch brings many of one
+        if numbers.count(numbers[-1]) == len(numbers):  # usually a fetch has many of one
             return {(topic, numbers[-1]): messages[-1]}
         found = dict(zip(numbers, messages, strict=True))
         return {(topic, number): message for number, message in found.items()}
 
     def _is_before_end(self, partition: Partition, position: int) -> bool:
-        """Whether this run reads the record there; partitions that came later are for the next."""
+        """Whether this run reads the record there; new partitions are left for the next run."""
         if self._ends is not None and position >= self._ends.get(partition, 0):
             return False
         return position < self._stops.get(partition, position + 1)
@@ -299,7 +299,7 @@ class KafkaReader(Reader):
         return partition in self._open and self._is_before_end(partition, position)
 
     def _is_wanted(self, message: Any) -> bool:
-        """Whether it is before the end; what comes behind had been fetched already."""
+        """Whether it is before the end; later messages may have been fetched already."""
         return self._goes_on((message.topic(), message.partition()), message.offset())
 
     def _finish(self, partition: Partition) -> None:
@@ -308,14 +308,14 @@ class KafkaReader(Reader):
             self._consumer.incremental_unassign([driver().TopicPartition(*partition)])
 
     def _heed(self, message: Any, error: Any) -> None:
-        """The client has something to say about a partition."""
+        """Handle a partition event of the client."""
         partition = (message.topic(), message.partition())
         codes, code = driver().KafkaError, error.code()
         if code == codes._PARTITION_EOF:
-            # More may have come behind what was the end just before.
+            # More may have come after what was the end just before.
             if partition in self._open and self._next[partition] <= message.offset():
-                # Behind the last record there may be marks of transactions, which nobody is given,
-                # and nobody says in which epoch they were written.
+                # After the last record there may be markers of transactions, which are not
+                # delivered, and whose epoch is not reported.
                 if self._next[partition] < message.offset():
                     self._keep_epoch(partition, None)
                 self._next[partition] = message.offset()
@@ -324,8 +324,8 @@ class KafkaReader(Reader):
                     self._finish(partition)
         elif code == codes._AUTO_OFFSET_RESET and TRUNCATED in error.str().lower():
             raise UserError(
-                f"topic '{partition[0]}', partition {partition[1]}: the log was cut before offset "
-                f"{self._next.get(partition)} and written anew (an unclean leader election), so "
+                f"topic '{partition[0]}', partition {partition[1]}: the log was truncated before offset "
+                f"{self._next.get(partition)} and rewritten (an unclean leader election), so "
                 "records that were read are gone and others have their offsets. Set "
                 "unclean.leader.election.enable=false for the topic; read it again under another "
                 f"name, {OVER}"
@@ -333,15 +333,15 @@ class KafkaReader(Reader):
         elif code in (codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE):
             raise UserError(
                 f"topic '{partition[0]}', partition {partition[1]}: the record at offset "
-                f"{self._next.get(partition)} is not there any more: the retention of the topic has "
-                f"deleted it before it was read, or the topic was made anew. Give it a longer "
+                f"{self._next.get(partition)} no longer exists: the retention of the topic has "
+                f"deleted it before it was read, or the topic was recreated. Give it a longer "
                 f"retention (retention.ms, retention.bytes), {OVER}"
             )
         else:
             self._alarm(error)
 
     def _alarm(self, error: Any) -> None:
-        """Something is wrong, and may be over soon: look, and fail if it is not."""
+        """An error that may be temporary: query the brokers, and fail if it persists."""
         codes = driver().KafkaError
         if error.fatal() or error.code() in (
             *(codes._AUTHENTICATION, codes.TOPIC_AUTHORIZATION_FAILED, codes._SSL),
@@ -352,7 +352,7 @@ class KafkaReader(Reader):
         self._alarmed, self._look_at_s = True, 0.0
 
     def _look_around(self) -> None:
-        """Begin to ask the brokers if it is time to, and take what they have answered."""
+        """Start to query the brokers if it is time to, and take their answers."""
         reading = self._reading
         if self._look is None:
             if self._steady_s() < self._look_at_s:
@@ -387,7 +387,7 @@ class KafkaReader(Reader):
             self._consumer.incremental_assign(opened)
 
     def _asked(self, known: KafkaOffset, began: bool, goes_on: Callable[[], bool]) -> KafkaOffset:
-        """On a thread beside: are these places still good, and what is new?"""
+        """On a background thread: are these positions still valid, and what is new?"""
         reading, deadline = self._reading, Deadline(self._reading.patience_s, TRY_AGAIN_S)
         shard, shards = self._shard, self._shards
         while True:
@@ -409,7 +409,7 @@ class KafkaReader(Reader):
         return rejected
 
     def stable(self, offset: KafkaOffset) -> None:
-        """Commit the offsets to the group. Others may read them there; we never do."""
+        """Commit the offsets to the group, for others to read; we never do."""
         if self._reading.group is None or self._consumer is None:
             return
         kind = driver().TopicPartition
@@ -424,7 +424,7 @@ class KafkaReader(Reader):
         """Repeat the last commit and wait for it: the one in the background may not have arrived.
 
         A broker that has just restarted refuses commits for a moment, and closing the consumer
-        drops those that wait.
+        drops pending ones.
         """
         places, self._stable = self._stable, []
         deadline = Deadline(LAST_COMMIT_S, TRY_AGAIN_S)
@@ -459,10 +459,10 @@ def _together(batches: list[Batch]) -> Batch | None:
 
 
 class _Beside(Generic[T]):
-    """A question that is asked on a thread of its own; whoever does not want the answer leaves."""
+    """A query that runs on its own thread; a caller that no longer wants the answer abandons it."""
 
     def __init__(self, question: Callable[[Callable[[], bool]], T]) -> None:
-        """question: is told how to find out whether somebody still wants to know."""
+        """question: receives a function that returns whether the answer is still wanted."""
         self._left = threading.Event()
         self._answered = threading.Event()
         self._answer: T | None = None
@@ -473,7 +473,7 @@ class _Beside(Generic[T]):
     def _ask(self, question: Callable[[Callable[[], bool]], T]) -> None:
         try:
             self._answer = question(lambda: not self._left.is_set())
-        except BaseException as error:  # raised again where the answer is wanted
+        except BaseException as error:  # raised again when the answer is taken
             self._error = error
         self._answered.set()
 

@@ -1,4 +1,4 @@
-"""What tables in a lake share as a source and as a sink, whatever their format."""
+"""What lake tables of every format share, as a source and as a sink."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -55,7 +55,7 @@ class LakeConnector(TwoWay[Row]):
             if isinstance(value, str):
                 raise UserError(f"{name}={value!r} must be a list of names: [{value!r}].")
         if on_change not in ("fail", "skip"):
-            raise UserError(f"on_change={on_change!r} is neither 'fail' nor 'skip'.")
+            raise UserError(f"on_change={on_change!r}: use 'fail' or 'skip'.")
         self._table = table
         self._version = version
         self._follow = follow
@@ -84,7 +84,7 @@ class LakeConnector(TwoWay[Row]):
         if state is None and not self._follow:
             raise UserError(
                 f"nothing to read: there is no {str(self._table).removeprefix('the ')}. Check its "
-                "name, or say follow=True to wait for it."
+                "name, or give follow=True to wait for it."
             )
         return LakeReader(
             self._table,
@@ -113,7 +113,7 @@ class LakeConnector(TwoWay[Row]):
     def check(self) -> None:
         """Raise if the table cannot be reached, or has no such version or columns.
 
-        A table that is not there yet is fine: a sink creates it.
+        A table that does not exist yet is fine: a sink creates it.
         """
         state = self._load(self._version)
         if state is None:

@@ -1,8 +1,8 @@
-"""Delta tables as the lake sink and source see them: the log is read here, and written by deltalake.
+"""Delta tables for the lake sink and source: the log is read here, and written by deltalake.
 
-A shard's mark is two application transactions of the log, its checkpoint and its generation.
-deltalake refuses a version whose application transactions somebody else has moved meanwhile. The
-log's own files say what each version added and took away; deltalake tells only the sum of them.
+A shard's mark is two application transactions of the log: its checkpoint and its generation.
+deltalake refuses a version if another writer has changed its application transactions meanwhile.
+The log's own files list what each version added and removed; deltalake gives only the sum of them.
 """
 
 import os
@@ -50,13 +50,13 @@ from everstream.extras import extra
 from everstream.state.storage import folders
 
 NOTES = "_everstream"
-"""A folder whose name starts with _ is no part of a table, nor does a vacuum look into it."""
+"""A folder whose name starts with _ is not part of a table, and a vacuum ignores it."""
 ROWS_PER_GROUP = 262_144
 BYTES_PER_WRITE = 8 << 20
 
 
 def deltalake() -> Any:
-    """The module, or a UserError that says how to install it."""
+    """The module, or a UserError that explains how to install it."""
     with extra("delta"):
         import deltalake
     return deltalake
@@ -119,7 +119,7 @@ class DeltaLog(LakeTable):
             if version is None:
                 raise self.problem(error, "read") from None
             raise HistoryLost(
-                f"{self} has no version {version} any more: its log was cleaned up since."
+                f"{self} no longer has version {version}: its log was cleaned up."
             ) from None
         return DeltaState(str(self), self.fs, table)
 
@@ -129,7 +129,7 @@ class DeltaLog(LakeTable):
     def _newest(self) -> Any:
         """The table as it is now; what this thread has read of its log is not read again.
 
-        Of each thread its own: a commit counts from what its own thread has looked at last.
+        Each thread has its own: a commit is based on what its own thread has read last.
         """
         table = getattr(self._mine, "table", None)
         if table is None or not self._still_there(table.version()):
@@ -139,7 +139,7 @@ class DeltaLog(LakeTable):
         return table
 
     def _still_there(self, version: int) -> bool:
-        """Whether this is the table it was: one that was deleted may have been made anew."""
+        """Whether this is still the same table: it may have been deleted and recreated."""
         return not self.is_local or os.path.exists(f"{self.uri}/{entry_of(version)}")
 
     def create(self, schema: pl.Schema, partition_by: Sequence[str]) -> None:
@@ -212,11 +212,11 @@ class DeltaLog(LakeTable):
         return LakeFile(path, size_bytes, rows.height, details)
 
     def _writing(self, path: str) -> Any:
-        """A new file. Buffered: as it is, it takes bytes and none of Arrow's buffers."""
+        """A new file. Buffered, because the raw file takes bytes but not Arrow's buffers."""
         return pa.BufferedOutputStream(self.fs.open_output_stream(path), BYTES_PER_WRITE)
 
     def _reading(self, path: str) -> Any:
-        """A file, by the shortest way."""
+        """Opens a file in the fastest way."""
         if self.is_local:
             return pa.OSFile(f"{self.uri}/{path}")
         return self.fs.open_input_file(path)
@@ -280,7 +280,7 @@ class DeltaLog(LakeTable):
         self._sync_log(state.version + 1)
 
     def _sync_log(self, version: int) -> None:
-        """Make what was committed since survive a power failure; object stores do that themselves."""
+        """Make what was committed survive a power failure; object stores do that themselves."""
         if not self.is_local:
             return
         while os.path.exists(path := f"{self.uri}/{entry_of(version)}"):
@@ -308,8 +308,8 @@ class DeltaLog(LakeTable):
         except (OSError, pa.ArrowException) as error:
             if self.size_of(file.path) is None:
                 raise HistoryLost(
-                    f"{self}: the data file '{file.path}' is gone: a vacuum removed it before it "
-                    "was read. Keep files for longer than the pipeline may stand still, or start "
+                    f"{self}: the data file '{file.path}' is missing: a vacuum removed it before it "
+                    "was read. Keep files for longer than the pipeline may be down, or start "
                     "over with --fresh, which deletes the output."
                 ) from None
             raise self.problem(error, f"read '{file.path}' of") from None
@@ -343,7 +343,7 @@ def _can_partition(kind: pl.DataType) -> bool:
 
 
 def _arrow(frame: pl.DataFrame) -> pa.Table:
-    """In types that every reader of Parquet knows."""
+    """Converts to types that every reader of Parquet knows."""
     return frame.to_arrow(compat_level=pl.CompatLevel.oldest())
 
 
@@ -353,16 +353,17 @@ ROWS_PER_BATCH = 65_536
 class Delta(LakeConnector):
     """A Delta Lake table. Batches are DataFrames. Needs `pip install 'everstream[delta]'`.
 
-    As a source: the table as it is, or as it was at a `version` (a number or a time); `columns`
-    are the ones to read, all by default. With `follow=True` it never ends: rows that later
-    versions add come too, version by version. Versions that delete or replace rows end the run,
-    or with `on_change="skip"` are left out. Compactions change no rows, and are.
+    As a source: reads the table as it is now, or as it was at a `version` (a number or a time);
+    `columns` names the ones to read (default: all). With `follow=True` it never ends: it also
+    reads the rows that later versions add, version by version. A version that deletes or replaces
+    rows ends the run; with `on_change="skip"` it is skipped. Compactions change no rows, and are
+    always skipped.
 
-    As a sink: exactly-once. Each checkpoint's rows come in one version of the table per shard. It
-    is created with the columns of the first rows, or of `schema={'name': pl.Float64, ...}`, and
-    partitioned by `partition_by`. Columns it does not have are refused unless `evolve=True`.
+    As a sink: exactly-once. Each checkpoint's rows appear in one version of the table per shard.
+    The table is created with the columns of the first rows, or of `schema={'name': pl.Float64,
+    ...}`, and partitioned by `partition_by`. Unknown columns are refused unless `evolve=True`.
 
-    `storage_options` are those of deltalake (`AWS_ENDPOINT_URL`, ...); checkpoints hold none.
+    `storage_options` are those of deltalake (`AWS_ENDPOINT_URL`, ...); checkpoints contain none.
 
     >>> rows = es.Pipeline("write").source(es.Range(2, column="n"))
     >>> _ = rows.sink(es.Delta("numbers-table")).run()

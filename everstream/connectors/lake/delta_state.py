@@ -1,6 +1,6 @@
-"""What a version of a Delta table says: its rows' files, who has come how far, and what changed.
+"""A version of a Delta table: its data files, the progress of each shard, and what changed.
 
-deltalake tells what all versions come to. What a single one added and took away is in its entry of
+deltalake gives the sum of all versions. What a single version added and removed is in its entry of
 the log, which is read here.
 """
 
@@ -43,7 +43,7 @@ _SAME = (
 
 
 def delta_kind(kind: pl.DataType) -> pl.DataType | None:
-    """The type in which a Delta table keeps this one; None if there is nothing like it."""
+    """The type in which a Delta table keeps this one; None if there is none."""
     if isinstance(kind, pl.Datetime):
         return pl.Datetime("us", "UTC" if kind.time_zone else None)
     if isinstance(kind, pl.List | pl.Array):
@@ -58,7 +58,7 @@ def delta_kind(kind: pl.DataType) -> pl.DataType | None:
 
 
 def partition_text(value: Any) -> str | None:
-    """A partition value as the log has it; an empty text means none there."""
+    """A partition value as the log has it; an empty text means None there."""
     if value is None or value == "":
         return None
     if isinstance(value, bool):
@@ -85,7 +85,7 @@ def partition_column(name: str, text: str | None, kind: pl.DataType) -> pl.Expr:
 
 
 def stats_of(frame: pl.DataFrame) -> str:
-    """What lets a reader skip a file: how many rows, and the least and greatest of each column."""
+    """Statistics that let a reader skip a file: the number of rows, and the range of each column."""
     columns = frame.select(frame.columns[:COLUMNS_WITH_STATS])
     known = [name for name in columns.columns if _has_order(columns[name])]
     least, greatest = columns.select(known).min(), columns.select(known).max()
@@ -109,13 +109,13 @@ def _has_order(column: pl.Series) -> bool:
 
 
 def _bound(value: Any, upper: bool) -> Any:
-    """In JSON; None if it cannot be said, or not without a lie."""
+    """As JSON; None if it cannot be expressed exactly."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, str):
         return value if len(value) <= LONGEST_TEXT else None
     if isinstance(value, datetime):
-        # Statistics have milliseconds: round away from the values between.
+        # Statistics have milliseconds: round outwards, so that no value is outside.
         over = value.microsecond % 1000
         value -= timedelta(microseconds=over)
         if upper and over:
@@ -131,7 +131,7 @@ def _bound(value: Any, upper: bool) -> Any:
 LOG = "_delta_log"
 MOST_SHARDS = 256
 READABLE = frozenset({"timestampNtz", "appendOnly", "invariants", "checkConstraints"})
-"""What a table may use and be read all the same; the files of others need more than Parquet."""
+"""Features a table may use and still be readable here; others need more than Parquet."""
 
 RULES = frozenset({"delta.invariants", "delta.generationExpression", "delta.identity.start"})
 
@@ -166,8 +166,8 @@ class DeltaState(TableState):
             ]
         if rules:
             raise UserError(
-                f"{self.place} has rules that this sink does not keep: {', '.join(rules)}. Write to "
-                "a table without them."
+                f"{self.place} has constraints that this sink cannot enforce: {', '.join(rules)}. "
+                "Write to a table without them."
             )
 
     def paths(self) -> set[str]:
@@ -221,7 +221,7 @@ class DeltaState(TableState):
             yield self._change(later)
 
     def _change(self, version: int) -> Change:
-        """What the log says of one version."""
+        """What the log has for one version."""
         try:
             with self.fs.open_input_file(entry_of(version)) as file:
                 lines = bytes(file.read()).splitlines()

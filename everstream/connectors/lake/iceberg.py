@@ -1,10 +1,10 @@
-"""Iceberg tables as the lake sink and source see them, through pyiceberg and its catalogs.
+"""Iceberg tables for the lake sink and source, through pyiceberg and its catalogs.
 
-A shard's mark is a property of the table, set in the very commit that adds the files, so that it
-outlives the snapshots it came with. Each of our commits makes a snapshot, also one that adds
-nothing: the catalog lets a commit through only if the snapshot it was made from is still the
-newest, and that is what keeps two of them apart. pyiceberg would make a commit anew by itself; it
-must not, for only who looks at the mark again may try again.
+A shard's mark is a property of the table, set in the same commit that adds the files, so that it
+outlives the snapshots it came with. Each of our commits makes a snapshot, even one that adds
+nothing: the catalog accepts a commit only if the snapshot it is based on is still the newest, and
+that keeps two commits apart. pyiceberg would retry a commit without asking; it must not, because a
+retry must read the mark again first.
 """
 
 import itertools
@@ -49,7 +49,7 @@ NO_RETRIES = {"commit.retry.num-retries": "0"}
 
 
 def pyiceberg() -> Any:
-    """The module, or a UserError that says how to install it."""
+    """The module, or a UserError that explains how to install it."""
     with extra("iceberg"):
         import pyiceberg.catalog
         import pyiceberg.exceptions
@@ -88,8 +88,8 @@ class IcebergTable(LakeTable):
                     "properties, for example catalog={'type': 'sql', 'uri': 'sqlite:///c.db', "
                     "'warehouse': 'file:///lake'}."
                 ) from None
-            except Exception as error:  # of whatever library the catalog is made of
-                # Two that start at once both make the catalog's tables, and one finds them made.
+            except Exception as error:  # of any library the catalog is made of
+                # Two that start at once both create the catalog's tables, and one finds them there.
                 if not tries_left:
                     raise self.problem(error, "open the catalog of") from None
         raise AssertionError
@@ -109,7 +109,7 @@ class IcebergTable(LakeTable):
             return None
         except EverstreamError:
             raise
-        except Exception as error:  # of whatever library the catalog is made of
+        except Exception as error:  # of any library the catalog is made of
             raise self._explained(error, "read") from None
 
     def load(self, version: Any = None) -> IcebergState | None:
@@ -128,11 +128,11 @@ class IcebergTable(LakeTable):
         else:
             snapshot = table.snapshot_by_id(version)
         if snapshot is None:
-            raise HistoryLost(f"{self} has no snapshot {version}, or not any more: it has expired.")
+            raise HistoryLost(f"{self} has no snapshot {version}, or it has expired.")
         return IcebergState(str(self), table, snapshot)
 
     def _explained(self, error: Exception, doing: str) -> Exception:
-        """A database that is busy, or where somebody was faster, is a conflict like any other."""
+        """A busy database, or one where another writer was faster, is a conflict like any other."""
         if type(error).__name__ == "IntegrityError" or "database is locked" in str(error):
             return Conflict()
         return self.problem(error, doing)
@@ -270,7 +270,7 @@ class IcebergTable(LakeTable):
 
         state = self.load()
         if state is None:
-            raise HistoryLost(f"{self} is gone.")
+            raise HistoryLost(f"{self} no longer exists.")
         known = {field.name: field for field in state.table.schema().fields}
         for old in state.table.schemas().values():
             known = {field.name: field for field in old.fields} | known
@@ -284,8 +284,8 @@ class IcebergTable(LakeTable):
         except OSError as error:
             if self.size_of(file.path) is None:
                 raise HistoryLost(
-                    f"{self}: the data file '{file.path}' is gone: its snapshot expired before it "
-                    "was read. Keep snapshots for longer than the pipeline may stand still, or start "
+                    f"{self}: the data file '{file.path}' is missing: its snapshot expired before it "
+                    "was read. Keep snapshots for longer than the pipeline may be down, or start "
                     "over with --fresh, which deletes the output."
                 ) from None
             raise self.problem(error, f"read '{file.path}' of") from None
@@ -329,7 +329,7 @@ class _Committing:
 
 
 class _Noting:
-    """A FileIO that says which file it is going to make."""
+    """A FileIO that reports the name of each file before creating it."""
 
     def __init__(self, io: Any, note: Callable[[list[str]], None]) -> None:
         self._io = io
@@ -344,7 +344,7 @@ class _Noting:
 
 
 def _arrow(frame: pl.DataFrame) -> pa.Table:
-    """In types that every reader of Parquet knows."""
+    """Converts to types that every reader of Parquet knows."""
     return frame.to_arrow(compat_level=pl.CompatLevel.oldest())
 
 
@@ -353,7 +353,7 @@ def _has_structs(kind: Kind) -> bool:
 
 
 def _lacks_a_list(value: Any, kind: Any) -> bool:
-    """Whether there is None in it where there should be a list of structs."""
+    """Whether it contains None where there should be a list of structs."""
     if value is None:
         return _has_structs(kind)
     if isinstance(kind, pl.List):
@@ -378,18 +378,19 @@ ROWS_PER_BATCH = 65_536
 class Iceberg(LakeConnector):
     """An Iceberg table in a catalog. Batches are DataFrames. Needs `pip install 'everstream[iceberg]'`.
 
-    `table` is its name, `"namespace.table"`; `catalog` the properties that pyiceberg opens the
-    catalog with, or the name of one that is set up on every machine (`~/.pyiceberg.yaml`). Its
-    passwords are in no checkpoint.
+    `table` is its name, `"namespace.table"`. `catalog` is either the properties with which
+    pyiceberg opens the catalog, or the name of one that is configured on every machine
+    (`~/.pyiceberg.yaml`). Its passwords are in no checkpoint.
 
-    As a source: the table as it is, or as it was in a `version` (the id of a snapshot, or a time);
-    `columns` are the ones to read, all by default. With `follow=True` it never ends: rows that
-    later snapshots add come too, snapshot by snapshot. Snapshots that delete or replace rows end
-    the run, or with `on_change="skip"` are left out. Compactions change no rows, and are.
+    As a source: reads the table as it is now, or as it was in a `version` (the id of a snapshot, or
+    a time); `columns` names the ones to read (default: all). With `follow=True` it never ends: it
+    also reads the rows that later snapshots add, snapshot by snapshot. A snapshot that deletes or
+    replaces rows ends the run; with `on_change="skip"` it is skipped. Compactions change no rows,
+    and are always skipped.
 
-    As a sink: exactly-once. Each checkpoint's rows come in one snapshot of the table per shard. It
-    is created with the columns of the first rows, or of `schema={'name': pl.Float64, ...}`, and
-    partitioned by the values of `partition_by`. Columns it does not have are refused unless
+    As a sink: exactly-once. Each checkpoint's rows appear in one snapshot of the table per shard.
+    The table is created with the columns of the first rows, or of `schema={'name': pl.Float64,
+    ...}`, and partitioned by the values of `partition_by`. Unknown columns are refused unless
     `evolve=True`.
 
     >>> catalog = {"type": "sql", "uri": "sqlite:///catalog.db", "warehouse": "file:///tmp/lake"}

@@ -1,6 +1,6 @@
-"""What a snapshot of an Iceberg table says: its rows' files, who has come how far, and what changed.
+"""A snapshot of an Iceberg table: its data files, the progress of each shard, and what changed.
 
-pyiceberg describes a file with objects of its own. What waits in a store must be readable by a later
+pyiceberg describes a file with its own objects. Pending files in a store must be readable by a later
 version of it, so files are kept as plain values (`described`, `restored`).
 """
 
@@ -37,7 +37,7 @@ _FROM_TEXT = {
 
 
 def iceberg_kind(kind: pl.DataType) -> pl.DataType | None:
-    """The type in which an Iceberg table keeps this one; None if there is nothing like it."""
+    """The type in which an Iceberg table keeps this one; None if there is none."""
     kept = delta_kind(kind)
     if kept is None:
         return None
@@ -95,7 +95,7 @@ def restored(file: LakeFile) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A partition value in JSON; what JSON does not have, with the name of its type."""
+    """A partition value in JSON; other types come with the name of the type."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     name = type(value).__name__
@@ -106,7 +106,7 @@ def _plain(value: Any) -> Any:
     if name in _FROM_TEXT:
         return [name, str(value)]
     raise ConnectorError(
-        f"a partition value of type {name} cannot be kept: partition the table by another column."
+        f"a partition value of type {name} cannot be saved: partition the table by another column."
     )
 
 
@@ -144,7 +144,7 @@ class IcebergState(TableState):
         return [field.name for field in self.table.schema().fields if field.required]
 
     def refuse_writing(self) -> None:
-        """Nothing but required columns is a rule of an Iceberg table."""
+        """The only constraints of an Iceberg table are required columns."""
 
     def _tasks(self) -> list[Any]:
         if self.snapshot is None:
@@ -158,7 +158,7 @@ class IcebergState(TableState):
         tasks = self._tasks()
         if any(task.delete_files for task in tasks):
             raise UserError(
-                f"{self.place} has rows that are deleted in its files, which this source cannot "
+                f"{self.place} has files with deleted rows, which this source cannot "
                 "read. Compact it first, or read it with Spark: es.SparkDataFrame."
             )
         files = [described(task.file, task.file.spec_id) for task in tasks]
@@ -177,7 +177,7 @@ class IcebergState(TableState):
         return sorted(int(name.removeprefix(prefix)) for name in names)
 
     def _ancestors(self) -> Iterator[Any]:
-        """The snapshots from this one back to the first; HistoryLost where they break off."""
+        """The snapshots from this one back to the first; HistoryLost where they end early."""
         snapshot = self.snapshot
         while snapshot is not None:
             yield snapshot
@@ -190,7 +190,7 @@ class IcebergState(TableState):
             raise HistoryLost(f"snapshot {parent} has expired.")
 
     def _require_first(self, snapshot: Any) -> None:
-        """When a snapshot expires, the next one may be left without a parent, as if it were the first."""
+        """When a snapshot expires, the next one may lose its parent and look like the first."""
         manifests = snapshot.manifests(self.table.io)
         inherited = any(m.added_snapshot_id != snapshot.snapshot_id for m in manifests)
         if inherited or (snapshot.sequence_number or 0) > 1:

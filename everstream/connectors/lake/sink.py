@@ -1,11 +1,11 @@
 """Exactly-once output to a table in a lake: files at the checkpoint, one version when it is stable.
 
-At a checkpoint rows go into data files that no version of the table names yet. A note in the run's
-store says which they are: it is what a recovered transaction commits, and what is cleaned up when
-nobody ever does. The commit adds the files and moves the shard's mark on in one version of the
-table; what the mark has reached is not committed again, by nobody. The mark also carries the
-generation, so that a writer that was replaced is refused, even in the middle of a commit. Going
-back to an older checkpoint takes the files out again that later versions of ours had added.
+At a checkpoint rows go into data files that no version of the table refers to yet. A note in the
+run's store lists them: a recovered transaction commits what it lists, and files that are never
+committed are cleaned up by it. The commit adds the files and advances the shard's mark in one
+version of the table. A checkpoint that the mark has reached is never committed again. The mark also
+has the generation, so a writer that was replaced is refused, even in the middle of a commit. Rolling
+back to an older checkpoint removes the files that our later versions had added.
 """
 
 import uuid
@@ -42,13 +42,13 @@ FRESH_START = "start over with --fresh, which deletes the output"
 
 @dataclass(frozen=True)
 class Form:
-    """How rows become those of the table."""
+    """How rows are converted to those of the table."""
 
     partition_by: tuple[str, ...]
     evolve: bool
 
     def table_for(self, table: LakeTable, frame: pl.DataFrame, who: SinkShard) -> TableState:
-        """The table, made or widened if it has to be: the writer has refused what it may not get."""
+        """The table, created or widened if needed; the writer has already refused invalid columns."""
 
         def step() -> TableState:
             state = table.load()
@@ -57,11 +57,11 @@ class Form:
                 LakeClaim(table, Owner.of(who.pipeline, who.operator, who.store)).keep()
                 state = table.load()
                 if state is None:
-                    raise ConnectorError(f"{table} was made and is gone again.")
+                    raise ConnectorError(f"{table} was created but no longer exists.")
             if self.partition_by and list(self.partition_by) != state.partition_by():
                 raise UserError(
                     f"{table} is partitioned by {state.partition_by() or 'nothing'}, not by "
-                    f"{list(self.partition_by)}. Leave out partition_by=, or name another table."
+                    f"{list(self.partition_by)}. Remove partition_by=, or name another table."
                 )
             state.refuse_writing()
             known = state.schema()
@@ -82,7 +82,7 @@ class Form:
             state = table.load()
             return {} if state is None else {n: fixed(k) for n, k in state.schema().items()}
 
-        more = "" if self.evolve else ", or say evolve=True, which adds columns to the table"
+        more = "" if self.evolve else ", or use evolve=True, which adds columns to the table"
         format = Format(
             table.format,
             table.kind,
@@ -95,16 +95,16 @@ class Form:
 
 
 def _needs_type(kind: Kind) -> bool:
-    """A column that has had nothing but None is none of the table yet."""
+    """Whether a column has had only None: it is not created in the table yet."""
     return kind != pl.Null and is_open(kind)
 
 
 @dataclass
 class LakeTransaction(Committable, Saved, word="lake-transaction"):
-    """The rows of one checkpoint, in files that its note names.
+    """The rows of one checkpoint, in files that its note lists.
 
-    Pickles without its table, for a checkpoint must hold no credentials, and without its rows,
-    which only `persist` needs. `recover` gives it the writer's own table.
+    Pickles without its table, because a checkpoint must contain no credentials, and without its
+    rows, which only `persist` needs. `recover` sets the writer's own table.
     """
 
     who: SinkShard
@@ -114,7 +114,7 @@ class LakeTransaction(Committable, Saved, word="lake-transaction"):
     rows: list[pl.DataFrame] | None = field(default=None, repr=False, compare=False)
     form: Form | None = field(default=None, repr=False, compare=False)
     written_here: bool = field(default=False, repr=False, compare=False)
-    """By this process, moments ago: what was restored has waited for who knows how long."""
+    """Whether this process wrote it moments ago; restored output may be much older."""
 
     def __getstate__(self) -> dict[str, Any]:
         fields = {**self.__dict__, "table": None, "rows": None, "form": None}
@@ -127,7 +127,7 @@ class LakeTransaction(Committable, Saved, word="lake-transaction"):
     @property
     def _place(self) -> LakeTable:
         if self.table is None:
-            raise InternalError(f"{self.pending} was restored and given to no writer's `recover`")
+            raise InternalError(f"{self.pending} was restored but not passed to `recover`")
         return self.table
 
     def persist(self) -> None:
@@ -135,7 +135,7 @@ class LakeTransaction(Committable, Saved, word="lake-transaction"):
             return
         table, form = self._place, self.form
         frame = together(self.rows)
-        # What has had nothing but None is no column of the table yet: that would need a type.
+        # A column that has had only None is not in the table yet: that would need a type.
         frame = frame.drop(name for name, kind in frame.schema.items() if kind == pl.Null)
         state = form.table_for(table, frame, self.who)
         frame = in_kinds(frame, state.schema())
@@ -166,7 +166,7 @@ class LakeTransaction(Committable, Saved, word="lake-transaction"):
             raise ConnectorError(
                 f"the rows of checkpoint {self.checkpoint} of shard {self.who.shard} of "
                 f"'{self.who.operator}' are not in {table}, and the note of their files, "
-                f"'{self._notes.path_of(self.pending)}', is gone. Put it back, go back to a "
+                f"'{self._notes.path_of(self.pending)}', is missing. Restore it, go back to a "
                 f"checkpoint before it with `everstream rewind`, or {FRESH_START}."
             )
         if not self.written_here:
@@ -175,15 +175,15 @@ class LakeTransaction(Committable, Saved, word="lake-transaction"):
         table.commit(state, staged.files, (), mark)
 
     def _require_whole(self, files: Sequence[LakeFile]) -> None:
-        """What has waited for who knows how long must still be there."""
+        """Restored output may be old: raise if its files are not there any more."""
         for file in files:
             size_bytes = self._place.size_of(file.path)
             if size_bytes != file.size_bytes:
                 problem = "is gone" if size_bytes is None else f"has {size_bytes} bytes"
                 raise ConnectorError(
                     f"the data file '{file.path}' of {self.table}, written with {file.size_bytes} "
-                    f"bytes, {problem}; none of its checkpoint is shown. Files that wait for their "
-                    "commit must outlive a vacuum. Restore it from a copy, go back to a checkpoint "
+                    f"bytes, {problem}. Nothing of its checkpoint is committed. A vacuum must keep "
+                    "files that are not committed yet. Restore it from a copy, go back to a checkpoint "
                     f"before it with `everstream rewind`, or {FRESH_START}."
                 )
 
@@ -193,7 +193,7 @@ class LakeTransaction(Committable, Saved, word="lake-transaction"):
 
 
 def standing_of(state: TableState | None, who: SinkShard, table: LakeTable) -> Standing:
-    """How far the shard has come; raises for a writer that was replaced."""
+    """The progress of a shard; raises for a writer that was replaced."""
     standing = Standing() if state is None else state.standing(key_of(who), who.shard)
     refuse_replaced(who, standing.generation, table)
     return standing
@@ -204,7 +204,7 @@ def output_after(
 ) -> list[str]:
     """The files that our versions have added after this checkpoint, of one shard or of all.
 
-    Raises if that cannot be told any more.
+    Raises if that is no longer known.
     """
     added: list[str] = []
     gone: set[str] = set()
@@ -224,14 +224,14 @@ def output_after(
             added += [file.path for file in change.added if file.path not in gone]
     except HistoryLost as error:
         raise UserError(
-            f"output of '{owner}' after checkpoint {checkpoint} cannot be taken out of {table}: "
+            f"output of '{owner}' after checkpoint {checkpoint} cannot be removed from {table}: "
             f"{error.message} Remove those rows, or the table, yourself; or name another table."
         ) from error
     there = state.paths()
     rewritten = [path for path in added if path not in there]
     if rewritten:
         raise UserError(
-            f"output of '{owner}' after checkpoint {checkpoint} cannot be taken out of {table}: "
+            f"output of '{owner}' after checkpoint {checkpoint} cannot be removed from {table}: "
             f"{len(rewritten)} of its files were rewritten since, by a compaction, an update or a "
             "delete. Remove those rows, or the table, yourself; or name another table."
         )
@@ -239,7 +239,7 @@ def output_after(
 
 
 class LakeWriter(ColumnsWriter):
-    """Keeps the rows until the checkpoint."""
+    """Buffers the rows until the checkpoint."""
 
     def __init__(self, table: LakeTable, who: SinkShard, columns: Columns, form: Form) -> None:
         self._table = table
@@ -259,7 +259,7 @@ class LakeWriter(ColumnsWriter):
         self._waiting.append(frame)
 
     def _refuse_missing(self, frame: pl.DataFrame) -> None:
-        """Values that the table wants and does not get, or would not give back."""
+        """Refuses values that the table requires and does not get, or could not return."""
         if self._rules is None:
             state = self._table.load()
             required = [] if state is None else state.required()
@@ -269,11 +269,11 @@ class LakeWriter(ColumnsWriter):
         rows: dict[int, str] = {}
         for name in required:
             values = frame[name] if name in frame.columns else nulls(name, frame.height, pl.Null())
-            reason = "None, but the table wants a value in every row"
+            reason = "None, but the table requires a value in every row"
             rows |= dict.fromkeys(values.is_null().arg_true(), f"column '{name}': {reason}")
         for name in keys:
             if frame.schema.get(name) == pl.String:
-                reason = f"'', which {self._table.format} takes for None in a partition"
+                reason = f"'', which {self._table.format} reads as None in a partition"
                 empty = (frame[name] == "").fill_null(False)
                 rows |= dict.fromkeys(empty.arg_true(), f"column '{name}': {reason}")
         if rows:
@@ -314,7 +314,7 @@ class LakeWriter(ColumnsWriter):
         return held
 
     def _take_over(self, checkpoint: int) -> None:
-        """Fence off older generations, and take out what came after this checkpoint."""
+        """Fence older generations, and remove what came after this checkpoint."""
         state = self._table.load()
         if state is None:
             return
@@ -352,7 +352,7 @@ def start_fresh(
     if state is not None and state.has_output(owner) and not replace_it:
         raise UserError(
             f"{table} already holds rows of pipeline '{pipeline}', operator '{operator}', from an "
-            "earlier run. Name another table, or say --fresh, which deletes them."
+            "earlier run. Name another table, or use --fresh, which deletes them."
         )
     if state is not None:
         claim.take()

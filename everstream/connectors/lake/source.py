@@ -1,10 +1,10 @@
-"""Reading a table in a lake: the files of one version, then, if it is followed, those added later.
+"""Reading a table in a lake: the files of one version and, if followed, those added later.
 
-All shards see the same version, because it is settled where the pipeline is checked; its files are
-dealt out by size. A followed table is read version by version, each shard its files of one, before
-it looks at the next. The offset holds the files that are left, so reading again gives the same rows.
-When the shards become more or fewer, all go on from the version that the first of them has reached,
-with what the others had not read of it and of those before.
+All shards read the same version, because it is chosen where the pipeline is checked; its files are
+distributed by size. A followed table is read version by version: each shard reads its files of one
+before it looks at the next. The offset has the remaining files, so reading again gives the same
+rows. When the number of shards changes, all resume from the version that the first of them has
+reached, with what the others had not read of it and of earlier ones.
 """
 
 import io
@@ -24,16 +24,16 @@ from everstream.state.saved import Saved
 
 LOOK_FOR_VERSIONS_EVERY_S = 1.0
 NOT_YET = -1
-"""The version before the first one: the table is not there."""
+"""The version before the first one: the table does not exist."""
 OnChange = Literal["fail", "skip"]
 
 
 @dataclass(frozen=True)
 class LakeOffset(Saved, word="lake-offset"):
-    """The version that is being read, this shard's files of it, and how far it has come in them.
+    """The version that is being read, this shard's files of it, and the position in them.
 
     `form` is a frame without rows, as bytes: the columns, which must not change on replay. A frame
-    itself would be locked by whoever saves it, while the reader looks at it.
+    itself would be locked while it is saved, when the reader may need it.
     """
 
     version: int
@@ -48,7 +48,7 @@ class LakeOffset(Saved, word="lake-offset"):
         return max(self.row, self.files[self.index].first_row)
 
     def left(self) -> list[LakeFile]:
-        """The files from here on, each with the row to begin with."""
+        """The remaining files, each with the row to begin with."""
         files = list(self.files[self.index :])
         if files:
             files[0] = replace(files[0], first_row=self.place)
@@ -56,7 +56,7 @@ class LakeOffset(Saved, word="lake-offset"):
 
 
 def deal(files: Sequence[LakeFile], shards: int) -> list[tuple[LakeFile, ...]]:
-    """Each next file goes to the shard with the fewest bytes yet."""
+    """Each next file goes to the shard with the fewest bytes so far."""
     return deal_by_size(files, shards, lambda file: file.size_bytes)
 
 
@@ -66,7 +66,7 @@ def is_of(file: LakeFile, shard: int, shards: int) -> bool:
 
 
 def first_offset(state: TableState | None, shard: int, shards: int) -> LakeOffset:
-    """Where a shard begins: at its share of the table as it is."""
+    """Where a shard begins: its part of the table as it is."""
     if state is None:
         return LakeOffset(NOT_YET, ())
     return LakeOffset(state.version, deal(state.files(), shards)[shard], form=_form(state))
@@ -80,14 +80,14 @@ def _form(state: TableState) -> bytes:
 
 def gone(table: LakeTable) -> ConnectorError:
     return ConnectorError(
-        f"{table} is gone. Put it back, or start over with --fresh, which deletes the output."
+        f"{table} no longer exists. Restore it, or start over with --fresh, which deletes the output."
     )
 
 
 def lost(table: LakeTable, version: int, error: HistoryLost) -> HistoryLost:
     return HistoryLost(
-        f"{table}: {error.message} Version {version} was the last one read, so it is not known what "
-        "came after. Keep versions for longer than the pipeline may stand still, or start over with "
+        f"{table}: {error.message} Version {version} was the last one read, so it is unknown what "
+        "came after. Keep versions for longer than the pipeline may be down, or start over with "
         "--fresh, which deletes the output."
     )
 
@@ -114,7 +114,7 @@ class LakeReader(Reader):
         self._follow = follow
         self._on_change = on_change
         self._last: int | None = None
-        """The version that the run ends with, if it is to end."""
+        """The version that the run ends with, if it ends."""
         self._frames: Iterator[pl.DataFrame] | None = None
         self._left = pl.DataFrame()
         self._idle = False
@@ -159,7 +159,7 @@ class LakeReader(Reader):
         self._frames, self._left = None, pl.DataFrame()
 
     def _next_frame(self) -> bool:
-        """Take up the next rows of the file; False at its end."""
+        """Read the next rows of the file; False at its end."""
         if self._frames is None:
             self._frames = self._from_row(self._offset.place)
         for frame in self._frames:
@@ -180,7 +180,7 @@ class LakeReader(Reader):
             row = max(0, row - frame.height)
 
     def _next_version(self) -> bool:
-        """Go to the next version that has files for this shard; False if there is none."""
+        """Move to the next version that has files for this shard; False if there is none."""
         if self._last is not None and self._last in (NOT_YET, self._offset.version):
             return False
         state = self._table.load(self._last)
@@ -189,7 +189,7 @@ class LakeReader(Reader):
                 raise gone(self._table)
             return False
         if self._offset.version == NOT_YET:
-            # Which version the others see first is not known: each adds up from the beginning.
+            # Which version the others see first is unknown: each adds up from the beginning.
             self._offset = replace(self._offset, form=_form(state))
         try:
             for change in state.changes_after(self._offset.version):
@@ -201,22 +201,22 @@ class LakeReader(Reader):
         return False
 
     def _take_up(self, change: Change) -> None:
-        """Go on with this shard's files of a version."""
+        """Continue with this shard's files of a version."""
         files = added_by(change, self._table, self._on_change)
         mine = tuple(file for file in files if is_of(file, self._shard, self._shards))
         self._offset = replace(self._offset, version=change.version, files=mine, index=0, row=0)
 
 
 def added_by(change: Change, table: LakeTable, on_change: OnChange) -> Sequence[LakeFile]:
-    """What a version gives to read; raises if rows changed and nobody said what then."""
+    """The files that a version adds; raises if rows changed and `on_change` is "fail"."""
     if not change.removed:
         return change.added
     if on_change == "skip":
         return ()
     raise UserError(
         f"version {change.version} of {table} deletes or replaces rows "
-        f"({len(change.removed)} files), which a source that follows cannot take back. Say "
-        "on_change='skip' to leave such versions out, with the rows they add, or start over "
+        f"({len(change.removed)} files), which a source that follows cannot undo. Use "
+        "on_change='skip' to skip such versions, with the rows they add, or start over "
         "with --fresh, which deletes the output and reads the table as it is now."
     )
 

@@ -1,9 +1,9 @@
-"""Data files that wait for their commit: a note in the run's store says which they are.
+"""Data files that are not committed yet: a note in the run's store lists them.
 
-The note is written before the files, with their names, so that nothing is left lying about, and
-again when they are whole, with all that the commit has to say of them. A note is believed only if it
-names data files that we have written for its own shard and token, inside the table, and in a signed
-store only with its signature: nobody can have us delete or show other files.
+The note is written before the files, with their names, so that no file is ever orphaned, and again
+when they are complete, with everything the commit needs. A note is trusted only if it names data
+files that we wrote for its own shard and token, inside the table, and in a signed store only with
+its signature. So a forged note cannot make us delete or commit other files.
 """
 
 import json
@@ -17,13 +17,13 @@ from everstream.state.signing import Forged
 
 
 def notes_of(store: str, operator: str) -> PartFolder:
-    """Where it is noted which data files wait."""
+    """The folder of the notes about uncommitted data files."""
     return PartFolder.in_store(store, "staged", operator, ".json")
 
 
 @dataclass(frozen=True)
 class Staged:
-    """What a note says: the files of one checkpoint, or the names they were going to have."""
+    """The content of a note: the files of one checkpoint, or the names they were going to have."""
 
     checkpoint: int
     files: tuple[LakeFile, ...] | None
@@ -39,7 +39,7 @@ class Staged:
     def read(table: LakeTable, folder: PartFolder, name: PendingName) -> "Staged | None":
         """None if there is no such note, or only half of it: then its checkpoint never counted.
 
-        A ConnectorError if it is not to be believed.
+        A ConnectorError if it is not trusted.
         """
         path = folder.path_of(name)
         try:
@@ -51,9 +51,9 @@ class Staged:
             return None
         except Forged as error:
             raise ConnectorError(
-                f"the note '{path}' of output that waits is not believed: {error.message}. An "
-                "earlier version wrote it, which did not sign notes, or somebody who does not have "
-                "the key of the store. Let that version finish the run, or remove the note and go "
+                f"the note '{path}' of uncommitted output is not trusted: {error.message}. It was "
+                "written by an earlier version, which did not sign notes, or without the key of the "
+                "store. Let that version finish the run, or remove the note and go "
                 "back to a checkpoint before it with `everstream rewind`."
             ) from error
         except ValueError:
@@ -67,9 +67,9 @@ class Staged:
         for named in (*staged.paths, *(file.path for file in staged.files or ())):
             if not _is_of(table, named, name, staged.checkpoint):
                 raise ConnectorError(
-                    f"the note '{path}' names '{named}', which is no data file of this sink: nothing "
-                    "is deleted or shown. Somebody else has written the note: remove it, and go back "
-                    "to a checkpoint before it with `everstream rewind`."
+                    f"the note '{path}' names '{named}', which is not a data file of this sink: nothing "
+                    "is deleted or committed. The note was not written by this sink: remove it, and go "
+                    "back to a checkpoint before it with `everstream rewind`."
                 )
         return staged
 
@@ -89,12 +89,12 @@ class Staged:
 
 
 def stem_of(name: PendingName, checkpoint: int) -> str:
-    """What is part of the name of every data file of one checkpoint; the token makes it unique."""
+    """Part of the name of every data file of one checkpoint; the token makes it unique."""
     return f"everstream-{name.shard:04d}-{checkpoint:08d}-{name.token}"
 
 
 def _is_of(table: LakeTable, path: object, name: PendingName, checkpoint: object) -> bool:
-    """Whether this can be a data file of that note: under its own name, and not above the table."""
+    """Whether this can be a data file of that note: with its name, and inside the table."""
     if not isinstance(path, str) or not isinstance(checkpoint, int):
         return False
     *folders, file = path.split("/")
@@ -106,7 +106,7 @@ def _is_of(table: LakeTable, path: object, name: PendingName, checkpoint: object
 def discard(
     table: LakeTable, notes: PartFolder, name: PendingName, state: TableState | None
 ) -> None:
-    """Delete what was staged and not committed, and its note; of a note we do not believe only that."""
+    """Delete uncommitted files and their note; of an untrusted note, only the note itself."""
     try:
         staged = Staged.read(table, notes, name)
     except ConnectorError:  # torn by a crash, or forged: nothing that it names is touched
@@ -118,7 +118,7 @@ def discard(
 
 
 def _was_committed(state: TableState | None, name: PendingName, staged: Staged) -> bool:
-    """Whether a version has added these files; also if nobody can tell, for then a vacuum can."""
+    """Whether a version has added these files; also if that is unknown, because a vacuum can clean up."""
     if state is None or state.standing(name.owner, name.shard).checkpoint < staged.checkpoint:
         return False
     try:

@@ -1,8 +1,8 @@
-"""Tables in a lake, whatever their format: what a sink and a source need to know of one.
+"""Tables in a lake of any format: what a sink and a source need to know.
 
-A table is a row of versions. A version adds files, or takes some away, in one step that either
-happens or does not; whoever comes second is told (`Conflict`), looks again and tries again. A
-version that is ours says so (`Mark`), in the same step: which shard has come how far.
+A table is a sequence of versions. A version adds or removes files atomically. If another writer
+was faster, the commit fails (`Conflict`), and the writer reads the table again and retries. Our
+versions carry a `Mark`, written in the same step: the progress of a shard.
 """
 
 import hashlib
@@ -31,16 +31,16 @@ R = TypeVar("R")
 TRIES = 60
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.01, 1.0
 MARK = "everstream"
-"""Under this name a version says whose it is."""
+"""The name under which a version records its owner."""
 
 
 class Conflict(Exception):
-    """Somebody else's version came first: nothing was committed."""
+    """Another writer's version came first: nothing was committed."""
 
 
 @dataclass(frozen=True)
 class LakeFile(Saved, word="lake-file"):
-    """A data file: where it is, as its table names it, and what the table is told of it.
+    """A data file: its path, as the table has it, and what the table records of it.
 
     `details` are plain values that only the table's format understands.
     """
@@ -50,14 +50,14 @@ class LakeFile(Saved, word="lake-file"):
     rows: int
     details: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     first_row: int = 0
-    """Where to begin to read it: another shard has read what comes before."""
+    """Where to begin to read it: another shard has read the rows before."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """What a version of ours says: this shard's output is there up to this checkpoint.
+    """The content of our mark: this shard's output is in the table up to this checkpoint.
 
-    Checkpoint 0 with no shard: all output of this operator has been taken away.
+    Checkpoint 0 with no shard: all output of this operator has been removed.
     """
 
     owner: str
@@ -80,7 +80,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Standing:
-    """How far a shard has come, as the table knows it, and which generation took it over last."""
+    """The progress of a shard, as the table has it, and which generation took it over last."""
 
     checkpoint: int = 0
     generation: int = 0
@@ -88,7 +88,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Change:
-    """What one version did to the rows; files that were only packed anew are in neither list."""
+    """What one version did to the rows; files that were only compacted are in neither list."""
 
     version: int
     added: tuple[LakeFile, ...]
@@ -97,11 +97,11 @@ class Change:
 
 
 class HistoryLost(ConnectorError):
-    """The table has forgotten a version that is needed."""
+    """The table no longer has a version that is needed."""
 
 
 class TableState(ABC):
-    """A table as it was when it was looked at."""
+    """A table as it was when it was read."""
 
     version: int
 
@@ -117,15 +117,15 @@ class TableState(ABC):
 
     @abstractmethod
     def refuse_writing(self) -> None:
-        """Raise a UserError if the table has rules that files written here would not keep."""
+        """Raise a UserError if the table has constraints that files written here would violate."""
 
     @abstractmethod
     def files(self) -> list[LakeFile]:
-        """All files that hold its rows, in an order that is the same for everybody."""
+        """All files that hold its rows, in the same order for every reader."""
 
     @abstractmethod
     def paths(self) -> set[str]:
-        """The paths of these."""
+        """The paths of these files."""
 
     @abstractmethod
     def standing(self, owner: str, shard: int) -> Standing: ...
@@ -140,7 +140,7 @@ class TableState(ABC):
 
     @abstractmethod
     def history(self) -> Iterator[Change]:
-        """The versions from this one back to the first; HistoryLost where it breaks off."""
+        """The versions from this one back to the first; HistoryLost where they end early."""
 
     @abstractmethod
     def changes_after(self, version: int) -> Iterator[Change]:
@@ -148,13 +148,13 @@ class TableState(ABC):
 
 
 class LakeTable(ABC):
-    """Where a table is; picklable. As text it says which one, and never how to get there."""
+    """Where a table is; picklable. As text it names the table, without credentials."""
 
     format: str
     relative = False
     """Whether data files are named by their paths inside the table."""
     empty_partition_is_null = False
-    """Whether an empty text in a column it is partitioned by would be read as None."""
+    """Whether an empty text in a partition column would be read as None."""
 
     @abstractmethod
     def __str__(self) -> str: ...
@@ -165,25 +165,25 @@ class LakeTable(ABC):
 
     @abstractmethod
     def create(self, schema: pl.Schema, partition_by: Sequence[str]) -> None:
-        """Make an empty table; harmless if somebody was faster."""
+        """Create an empty table; harmless if another writer was faster."""
 
     @abstractmethod
     def add_columns(self, state: TableState, schema: pl.Schema) -> None:
-        """Give the table these further columns; Conflict if somebody changed it meanwhile."""
+        """Add these columns to the table; Conflict if another writer changed it meanwhile."""
 
     @abstractmethod
     def kind(self, kind: pl.DataType) -> pl.DataType | None:
-        """The type in which the format keeps this one; None if it has nothing like it."""
+        """The type in which the format keeps this one; None if there is none."""
 
     def lost(self, values: pl.Series) -> pl.Series | None:
-        """True for values of a column that would not be what they are in the files; None for none."""
+        """True for values of a column that would change in the files; None for none."""
         return None
 
     @abstractmethod
     def write(
         self, state: TableState, frame: pl.DataFrame, stem: str, note: Callable[[list[str]], None]
     ) -> list[LakeFile]:
-        """Put the rows into new files, which no version names yet; `note` hears of each before."""
+        """Write the rows to new files, which no version names yet; calls `note` before each."""
 
     @abstractmethod
     def delete(self, path: str) -> None:
@@ -202,14 +202,14 @@ class LakeTable(ABC):
         mark: Mark,
         shards: Sequence[int] = (),
     ) -> None:
-        """Make the next version, marked; Conflict if the mark's shard has moved since `state`.
+        """Make the next version, marked; Conflict if the mark's shard has advanced since `state`.
 
-        A mark without a shard is for these `shards`, which start from nothing again.
+        A mark without a shard is for these `shards`, which start over.
         """
 
     @abstractmethod
     def read(self, file: LakeFile, schema: pl.Schema) -> Iterator[pl.DataFrame]:
-        """The rows of a file in this form, in an order that is always the same."""
+        """The rows of a file with this schema, always in the same order."""
 
     @abstractmethod
     def read_note(self, name: str) -> str | None:
@@ -217,35 +217,35 @@ class LakeTable(ABC):
 
     @abstractmethod
     def write_note(self, name: str, text: str | None) -> None:
-        """Keep a text with the table, or with None forget it; nothing if there is no table."""
+        """Keep a text with the table, or with None remove it; does nothing if there is no table."""
 
 
 def key_of(who: SinkShard) -> str:
-    """The pipeline and the operator as they stand in a table's log."""
+    """The pipeline and the operator as used in a table's log."""
     return owner_of(who.pipeline, who.operator)
 
 
 def short(owner: str) -> str:
-    """The owner in names that must not be long nor have odd characters."""
+    """The owner in names that must be short and without special characters."""
     return hashlib.sha256(owner.encode()).hexdigest()[:16]
 
 
 def insisting(table: LakeTable, step: Callable[[], R]) -> R:
-    """What `step` gives, after as many conflicts as it takes; each time it looks at the table anew."""
+    """The result of `step`, retried after each conflict; every attempt reads the table again."""
     for pause_s in islice(pauses(FIRST_WAIT_S, LONGEST_WAIT_S), TRIES):
         try:
             return step()
         except Conflict:
-            # Apart from each other, or the same ones meet again.
+            # Random pauses, or the same writers collide again.
             time.sleep(random.uniform(0, pause_s))
     raise ConnectorError(
-        f"{table}: others committed first, {TRIES} times in a row. Let fewer shards write to it, or "
-        "take fewer checkpoints."
+        f"{table}: other writers committed first, {TRIES} times in a row. Let fewer shards write to "
+        "it, or take fewer checkpoints."
     )
 
 
 class LakeClaim(Claim):
-    """To a table, noted with it."""
+    """A claim to a table, recorded with it."""
 
     kind = "table"
 
@@ -262,7 +262,7 @@ class LakeClaim(Claim):
             return Owner(**json.loads(text))
         except (ValueError, TypeError) as error:
             raise ConnectorError(
-                f"{self._table}: the note '{self._name}', which says whose output it takes, cannot "
+                f"{self._table}: the note '{self._name}', which records the owner of its output, cannot "
                 f"be read: {error}. If no other run writes to the table, remove it."
             ) from error
 
@@ -290,20 +290,20 @@ def in_form(frame: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
 
 
 def sync_path(path: str, levels: int = 1) -> None:
-    """Make a file on a local disk survive a power failure, with the names of so many folders."""
+    """Make a file on a local disk survive a power failure, with the names of `levels` folders."""
     folders.sync_file(Path(path))
     for folder in list(Path(path).parents)[:levels]:
         folders.sync_folder(folder)
 
 
 def without_secrets(error: Exception, secrets: Sequence[str]) -> str:
-    """What a library said, in one line, with none of these words in it."""
+    """A library's message in one line, with these words removed."""
     return without(str(error), secrets, 600).rstrip(".")
 
 
 def as_ours(
     error: Exception, table: LakeTable, secrets: Sequence[str], doing: str
 ) -> EverstreamError:
-    """What a library raised, as an error that names the table."""
+    """A library's error as one that names the table."""
     said = without_secrets(error, secrets)
     return ConnectorError(f"cannot {doing} {table}: {said}. Check that it can be reached.")

@@ -1,7 +1,7 @@
-"""Redis, what the sink and the lookup share: connections, patience, errors that hide the password.
+"""What the Redis sink and lookup share: connections, retries, errors that hide the password.
 
-redis-py is an optional package: it is imported when the first connection is made, and missed with
-the command that installs it.
+redis-py is an optional package. It is imported when the first connection is made; if it is missing,
+the error shows the command that installs it.
 """
 
 from collections.abc import Callable
@@ -23,16 +23,16 @@ SCHEMES: Final = ("redis", "rediss", "unix")
 
 
 def driver() -> Any:
-    """The redis module, or a UserError that says how to install it."""
+    """The redis module, or a UserError that explains how to install it."""
     with extra("redis"):
         import redis
     return redis
 
 
 class RedisServer:
-    """Where a server is, and how long to wait for it; pickles without its connection.
+    """Where a server is, and how long to retry; pickles without its connection.
 
-    What is shown of the URL is host, port and number of the database, never who connects.
+    Messages show host, port and number of the database, never the user.
     """
 
     def __init__(self, url: str, patience: str | float) -> None:
@@ -49,9 +49,9 @@ class RedisServer:
         return {**self.__dict__, "_client": None}
 
     def ask(self, question: Callable[[Any], T]) -> T:
-        """What the server answers to `question(client)`, which may be asked again.
+        """The server's answer to `question(client)`, which may be called again.
 
-        A connection that was lost is made again, with growing pauses, while there is patience.
+        A lost connection is reopened, with growing pauses, until the patience ends.
         """
         redis = driver()
         deadline = Deadline(self.patience_s, FIRST_PAUSE_S, LONGEST_PAUSE_S)
@@ -67,7 +67,7 @@ class RedisServer:
                 raise ConnectionLost(
                     f"no answer from the Redis server {self.place} for {self.patience_s:g} s: "
                     f"{problem}. Check that it runs and can be reached; the pipeline "
-                    "goes on from its last checkpoint. patience= says how long to wait."
+                    "resumes from its last checkpoint. patience= sets how long to retry."
                 ) from None
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class RedisServer:
                     retry=redis.retry.Retry(redis.backoff.NoBackoff(), 0),
                 )
             except (ValueError, TypeError):
-                # What is wrong with it is said with parts of it, and any part may be the password.
+                # The error quotes parts of the URL, and any part may be the password.
                 raise UserError(unreadable()) from None
         return self._client
 
@@ -95,12 +95,12 @@ class RedisServer:
         words = self._words(error)
         if words.startswith(("OOM", "MISCONF", "READONLY", "MASTERDOWN", "CLUSTERDOWN")):
             return ConnectionLost(
-                f"the Redis server {self.place} takes no writes: {words}. Give it room, or a "
-                "working disk, or name the primary; the pipeline goes on from its last checkpoint."
+                f"the Redis server {self.place} accepts no writes: {words}. Give it memory, or a "
+                "working disk, or name the primary; the pipeline resumes from its last checkpoint."
             )
         return UserError(
             f"the Redis server {self.place} refuses: {words}. Check user, password and their "
-            "rights, and that the keys hold values of this kind."
+            "rights, and that the keys hold values of this type."
         )
 
     def _words(self, error: Exception) -> str:
@@ -120,7 +120,7 @@ def _place(url: str) -> str:
 
 def unreadable() -> str:
     return (
-        "the URL of the Redis server cannot be read. Write it as redis://host:6379/0, with "
+        "the URL of the Redis server is not valid. Write it as redis://host:6379/0, with "
         "rediss:// for TLS, and redis://user:password@host:6379/0 with special characters "
         "percent-encoded."
     )

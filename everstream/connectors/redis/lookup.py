@@ -1,7 +1,7 @@
-"""Redis as a table to look things up in: a function for `map_batches` that adds columns.
+"""Redis as a lookup table: a function for `map_batches` that adds columns.
 
-It asks once for all keys of a batch and keeps the newest answers for a while. What it adds is the
-value of that moment: a replay after a failure sees the values of then.
+It makes one request for all keys of a batch and caches the newest answers for a while. It adds the
+present values: a replay after a failure sees the values at that time.
 """
 
 import time
@@ -24,13 +24,13 @@ class RedisLookup:
     """Adds columns with what a Redis server holds for each row; null where it holds nothing.
 
     For `map_batches`. `key` is a template, "user:{id}", or the name of a column. `columns` names
-    what is added, with types: fields of a hash, with `form="json"` of a JSON object, with
-    `form="text"` the one column that takes the text. All keys of a batch are asked for at once, each
-    once; answers are kept for `cache_for`, the newest `cache` of them (0 for none).
+    the added columns with their types: fields of a hash; with `form="json"` fields of a JSON
+    object; with `form="text"` one column for the text. All keys of a batch are requested at once,
+    each once. Answers are cached for `cache_for`, the newest `cache` of them (0 for none).
 
-    What comes back is what the server holds at that moment. After a failure records since the
-    checkpoint are looked up again and may get newer values: exactly-once output then has each record
-    once, with the value of the last time.
+    The values are those the server holds at that moment. After a failure, records since the
+    checkpoint are looked up again and may get newer values: exactly-once output then has each
+    record once, with the value of the last lookup.
 
     >>> users = es.RedisLookup("redis://localhost", key="user:{id}", columns={"city": pl.String})
     >>> orders = es.Pipeline("orders").source(es.FromList([{"id": 7, "cents": 250}]))
@@ -49,11 +49,11 @@ class RedisLookup:
         patience: str | float = "10s",
     ) -> None:
         if form not in ("hash", "json", "text"):
-            raise UserError(f"form={form!r}: say one of hash, json, text.")
+            raise UserError(f"form={form!r}: use one of hash, json, text.")
         if not columns or (form == "text" and len(columns) != 1):
             raise UserError(
-                "columns= names what is added, with types: {'city': pl.String}; with form='text' "
-                "that is one column."
+                "columns= names the added columns with types: {'city': pl.String}; with form='text' "
+                "give one column."
             )
         if cache:
             at_least_one(cache=cache)
@@ -75,7 +75,7 @@ class RedisLookup:
         taken = [name for name in self._schema if name in frame.columns]
         if taken:
             raise UserError(
-                f"RedisLookup: records have {', '.join(taken)} already. Name other columns, or "
+                f"RedisLookup: records already have {', '.join(taken)}. Name other columns, or "
                 "rename these before it."
             )
         keys = (
@@ -124,7 +124,7 @@ class RedisLookup:
             return decoded.struct.unnest()
         except (pl.exceptions.PolarsError, UnicodeDecodeError) as error:
             raise UserError(
-                f"RedisLookup: what {self._server.place} holds does not fit columns=: {error}"
+                f"RedisLookup: the values of {self._server.place} do not fit columns=: {error}"
             ) from error
 
     def _cast(self, name: str) -> pl.Expr:
@@ -138,7 +138,7 @@ def _text(value: bytes | None) -> str | None:
 
 
 class _Cache:
-    """The newest answers, each for a while; travels empty."""
+    """The newest answers, each for a while; pickled empty."""
 
     def __init__(self, size: int, for_s: float) -> None:
         self._size = size

@@ -1,9 +1,9 @@
-"""Redis as a sink: a key for each row, written again without harm.
+"""Redis as a sink: a key for each row, so that writing again does no harm.
 
-A batch goes out as calls of one Lua script, each of which first compares the generation of the
-shard with the newest one the server knows: checking and writing are one step there, so that a
-writer that was replaced cannot put old values back. The keys that say so, and whose output it is,
-are the sink's own: `everstream:<pipeline>.<operator>:generations` and `...:owner`.
+A batch is sent as calls of one Lua script, each of which first compares the generation of the shard
+with the newest one the server knows. Checking and writing are one step there, so a writer that was
+replaced cannot restore old values. The sink's own keys record the generations and the owner:
+`everstream:<pipeline>.<operator>:generations` and `...:owner`.
 """
 
 import json
@@ -30,7 +30,7 @@ from everstream.pipeline.sink import Committable, Delivery, Permit, Sink, SinkSh
 
 Form = Literal["hash", "json"]
 ROWS_PER_CALL: Final = 1_000
-"""A script keeps all other clients waiting: so many rows take it about a millisecond."""
+"""Rows per script call. A script blocks all other clients; this many take about a millisecond."""
 LOST, REPLACED = -1, -2
 
 _NEWER: Final = """
@@ -39,7 +39,7 @@ local function newer(a, b)  -- numbers of Lua are exact up to 2^53 only, and gen
   return a > b
 end
 """
-"""Compares two generations as they are written, in decimal and without leading zeros."""
+"""Compares two generations as text, in decimal and without leading zeros."""
 _FENCED: Final = f"""{_NEWER}
 local newest = redis.call('HGET', KEYS[1], ARGV[1])
 if not newest then return {LOST} end
@@ -80,16 +80,16 @@ FORMAT = Format("Redis", widens=True, needs_type=never)
 
 
 class Redis(Sink):
-    """Rows into a Redis server: a key for each, whose value they replace.
+    """Writes rows to a Redis server: each row replaces the value of its key.
 
     `url` is redis://host:6379/0 (rediss:// with TLS; a password in it is neither stored nor shown).
-    `key` is a template, "user:{id}", or the name of a column. A row becomes a hash of its columns,
-    with `form="json"` a JSON text, with `value="count"` the plain text of that column.
-    `expire="1h"` has the server forget a key so long after it was last written.
+    `key` is a template, "user:{id}", or the name of a column. A row becomes a hash of its columns;
+    with `form="json"` a JSON text; with `value="count"` the plain text of that column. With
+    `expire="1h"` a key expires this long after it was last written.
 
-    Idempotent: rows are written when they come, and again after a failure. One server, or a
-    primary with replicas; no Redis Cluster. A server that cannot be reached is waited for,
-    `patience`.
+    Idempotent: rows are written when they come, and again after a failure. Supports one server, or
+    a primary with replicas, but not Redis Cluster. If the server cannot be reached, the sink
+    retries for `patience`.
 
     >>> counts = es.Pipeline("to-redis").source(es.FromList([{"word": "to", "n": 1}]))
     >>> pipeline = counts.sink(es.Redis("redis://localhost", key="count:{word}", value="n"))
@@ -123,7 +123,7 @@ class Redis(Sink):
         self._schema = pl.Schema(schema) if schema is not None else None
 
     def open(self, who: SinkShard) -> Writer:
-        # Redis keeps texts: there are no types that shards could agree on.
+        # Redis stores text: there are no types for shards to agree on.
         columns = Columns(replace(who, store=""), self._schema, FORMAT)
         rows = _Rows(self._key, self._form, self._value, self._expire_ms)
         return _RedisWriter(copy(self._server), who, columns, rows)
@@ -133,7 +133,7 @@ class Redis(Sink):
         self._server.close()
 
     def start_fresh(self, pipeline: str, operator: str, store: str, replace: bool) -> None:
-        """Nothing is removed but who has written: keys are replaced as their rows come again."""
+        """Removes only the recorded owner: keys are replaced as their rows come again."""
         self._claim(pipeline, operator, store).take()
         name = _generations(pipeline, operator)
         self._server.ask(lambda client: client.delete(name))
@@ -152,7 +152,7 @@ def _generations(pipeline: str, operator: str) -> str:
 
 
 class RedisClaim(Claim):
-    """To the keys that one operator writes, in one database of a server."""
+    """A claim to the keys that one operator writes, in one database of a server."""
 
     kind = "database (redis://host:port/NUMBER)"
 
@@ -177,7 +177,7 @@ class RedisClaim(Claim):
 
 
 class _Rows:
-    """How rows become what a script is given."""
+    """Converts rows to the arguments of a script."""
 
     def __init__(self, key: KeyTemplate, form: Form, value: str | None, expire_ms: int) -> None:
         self._key = key
@@ -187,7 +187,7 @@ class _Rows:
         self.script = _HASHES if form == "hash" and value is None else _TEXTS
 
     def packed(self, frame: pl.DataFrame, operator: str) -> bytes:
-        """Keys, names and columns as one argument: what is not packed value by value in Python."""
+        """Keys, names and columns as one argument, so that Python does not pack single values."""
         keys = self._key.of(frame, f"operator '{operator}'").to_list()
         return msgspec.msgpack.encode((keys, frame.columns, self._columns(frame, operator)))
 
@@ -215,14 +215,14 @@ class _Rows:
 
 
 def _text(name: str, kind: pl.DataType, operator: str) -> pl.Expr:
-    """A column as Redis keeps it: text, true and false as 1 and 0, lists and structs as JSON."""
+    """A column as Redis stores it: text, true and false as 1 and 0, lists and structs as JSON."""
     column = pl.col(name)
     if kind == pl.Boolean:
         return column.cast(pl.Int8).cast(pl.String)
     if isinstance(kind, pl.Struct):
         return column.map_batches(lambda values: _json(values, operator), pl.String)
     if kind == pl.Time:
-        return column.dt.to_string("%H:%M:%S%.f")  # a cast would drop what is less than a second
+        return column.dt.to_string("%H:%M:%S%.f")  # a cast would drop fractions of a second
     if isinstance(kind, pl.Duration):
         return column.dt.to_string("iso")
     if isinstance(kind, pl.List | pl.Array | pl.Object) or kind == pl.Binary:
@@ -234,7 +234,7 @@ def _text(name: str, kind: pl.DataType, operator: str) -> pl.Expr:
 
 
 def _json(values: pl.Series, operator: str) -> pl.Series:
-    """Structs as JSON, each value as it is."""
+    """Structs as JSON, each value unchanged."""
     if without_json(values) is None:
         return values.struct.json_encode()
     lines = JsonEncoder(operator).encode(values.struct.unnest()).decode().split("\n")[:-1]
@@ -275,9 +275,9 @@ class _RedisWriter(Writer):
             )
         if done == LOST:
             raise ConnectorError(
-                f"the Redis server {self._server.place} has lost what was written to it: the key "
-                f"{self._fence} is gone. Keep its data (appendonly yes, no eviction of keys "
-                "without expiry); to write everything again, start over with --fresh, which "
+                f"the Redis server {self._server.place} has lost data: the key "
+                f"{self._fence} is missing. Make it keep its data (appendonly yes, no eviction of keys "
+                "without expiry). To write everything again, start over with --fresh, which "
                 "deletes the checkpoints."
             )
 

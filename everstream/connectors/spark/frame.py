@@ -2,10 +2,10 @@
 
 A worker is itself a Spark task and cannot ask Spark to compute a partition for it, and a lineage
 with a random or changing step would not give the same rows again. So the driver has Spark write
-the DataFrame into the store once, as Parquet, before the run begins: a job like any other, in
-which Spark recomputes lost partitions by their lineage and no more than a batch of rows is in
-memory. From then on the source is these files; a run that goes on from a checkpoint reads the
-same ones, whatever the DataFrame would give by then.
+the DataFrame into the store once, as Parquet, before the run begins. This is a normal job, in which
+Spark recomputes lost partitions by their lineage and only a batch of rows is in memory. From then on
+the source is these files. A run that resumes from a checkpoint reads the same files, whatever the
+DataFrame would give by then.
 """
 
 import os
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 DONE = "_SUCCESS"
-"""Spark writes this file when all others are whole."""
+"""Spark writes this file when all others are complete."""
 
 
 class SparkDataFrame(Source[Row]):
@@ -33,8 +33,8 @@ class SparkDataFrame(Source[Row]):
 
     Run the pipeline in the session of the DataFrame: `pipeline.run(spark=df.sparkSession)`. The
     rows are written into the store first, at `sources/<operator>/`; the store must be a folder or
-    URL that Spark can write to. With `trust_unsigned=True` it may be a signed one, though Spark does
-    not sign what it writes there.
+    URL that Spark can write to. Spark does not sign what it writes: to use a signed store, give
+    `trust_unsigned=True`.
 
     >>> frame = spark.range(3)
     >>> rows = es.Pipeline("from-spark").source(es.SparkDataFrame(frame))
@@ -52,7 +52,7 @@ class SparkDataFrame(Source[Row]):
     ) -> None:
         if not callable(getattr(frame, "toArrow", None)):
             raise UserError(
-                f"SparkDataFrame takes a DataFrame of Spark, not {type(frame).__name__}. For one of "
+                f"SparkDataFrame needs a Spark DataFrame, not {type(frame).__name__}. For one of "
                 "Polars use FromFunction(lambda start, stop: frame[start:stop], total=len(frame))."
             )
         self._frame: DataFrame | None = frame
@@ -61,7 +61,7 @@ class SparkDataFrame(Source[Row]):
         self._files: Parquet | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Workers get the files; a DataFrame lives only on the driver."""
+        """Workers get the files; a DataFrame exists only on the driver."""
         return {**self.__dict__, "_frame": None}
 
     def before_run(self, pipeline: str, operator: str, store: str, resuming: bool) -> None:
@@ -69,13 +69,13 @@ class SparkDataFrame(Source[Row]):
         name = owner_of("", operator).removeprefix(".")
         folder = f"{store.rstrip('/')}/sources/{name}"
         fs, path = filesystem_of(folder)
-        if is_local(fs):  # Spark follows the umask, but nobody gets past this folder
+        if is_local(fs):  # Spark follows the umask, but this folder denies access to others
             make_folders(fs, os.path.dirname(path), filesystem_of(store)[1])
         written = fs.exists(f"{path}/{DONE}")
         if resuming and not written:
             raise ConnectorError(
-                f"the rows of the Spark DataFrame are no longer in '{folder}'. Put the folder "
-                "back, or start over with --fresh, which deletes the output."
+                f"the rows of the Spark DataFrame are no longer in '{folder}'. Restore the folder, "
+                "or start over with --fresh, which deletes the output."
             )
         if not resuming:
             self._write(f"file://{path}" if is_local(fs) else folder)
@@ -93,13 +93,13 @@ class SparkDataFrame(Source[Row]):
         return self._files.redistribute(offsets, shards)
 
     def stopping_point(self) -> tuple[tuple[str, int], ...]:
-        """No files beyond those it is written to: its rows are settled when the first run begins."""
+        """The files it was written to: its rows are fixed when the first run begins."""
         return ()
 
     def _write(self, url: str) -> None:
         if self._frame is None:
             raise UserError(
-                "a SparkDataFrame can be started only where it was made: on the driver."
+                "a SparkDataFrame can be started only where it was created: on the driver."
             )
         context = self._frame.sparkSession.sparkContext
         group = f"everstream-source-{uuid.uuid4().hex}"

@@ -1,13 +1,13 @@
-"""What a streaming query of Spark has landed in the store, read by the shards of a `SparkStream`.
+"""Batches that a Spark streaming query has written to the store, for the shards of a `SparkStream`.
 
-Every driver lands a batch in a folder of its own, under a name that is never used again. Which of
-them counts says a file beside them that only one driver can create: a driver that was replaced and
-does not know it yet may write as long as it likes, and nothing that a shard reads ever changes.
-A store of an earlier version has the files of a batch without such a folder.
+Every driver writes a batch to its own folder, under a name that is never used again. A file beside
+them, which only one driver can create, records which folder counts. So a driver that was replaced
+and does not know it yet may keep writing, but nothing that a shard reads ever changes. A store of
+an earlier version has the files of a batch without such a folder.
 
-A batch has a file for each partition; shards share the files by the partition's
-number, and read batch after batch. When the shards become more or fewer, the files of batches that
-some have begun are dealt out by name, and sharing by number begins anew with the batch behind them.
+A batch has a file for each partition. Shards share the files by the partition's number, and read
+batch after batch. When the number of shards changes, the files of batches that some have begun are
+redistributed by name, and sharing by number starts again with the batch after them.
 """
 
 import os
@@ -30,23 +30,23 @@ from everstream.state.saved import Saved
 from everstream.state.signing import key_of
 
 LANDED: Final = "_SUCCESS"
-"""Spark writes this file when all others of a batch are whole."""
+"""Spark writes this file when all others of a batch are complete."""
 CHOSEN: Final = "chosen"
-"""Says which folder of a batch counts. Whoever creates it first decides."""
+"""Records which folder of a batch counts. The driver that creates it first decides."""
 ENDED: Final = "ended"
-"""Says how many batches there were, once there will be no more."""
+"""Records how many batches there were, once there will be no more."""
 CAUGHT_UP: Final = "caught-up"
-"""Says the same, if there are no more for this run: the next one takes it away and asks Spark again."""
+"""Records the same, but only for this run: the next one removes it and asks Spark again."""
 FAILED: Final = "failed"
-"""Says why the query has ended before its time."""
+"""Records why the query has ended early."""
 _NAME = re.compile(r"[0-9a-f]{32}")
 
 
 def sign_of(name: str, driver: str) -> str:
-    """The file in which a driver says one of these three things, to its own shards alone.
+    """The file in which a driver reports one of these three, to its own shards only.
 
     A driver that was replaced and does not know it may find its query ended, or broken by that of
-    its successor, whose shards must not believe it.
+    its successor, whose shards must ignore it.
     """
     return f"{name}-{driver}" if driver else name
 
@@ -60,8 +60,8 @@ def refuse_signed(store: str, operator: str, source: str, trusts_unsigned: bool)
     if key_of(store) is not None and not trusts_unsigned:
         raise UserError(
             f"operator '{operator}': {source} keeps its rows in the store, where Spark writes them "
-            "without a signature, and this store is signed: whoever can write there could change "
-            f"them. Say {source}(..., trust_unsigned=True) if nobody else can, or use a store "
+            "without a signature, but this store is signed: anyone who can write there could change "
+            f"them. Use {source}(..., trust_unsigned=True) if no one else can, or use a store "
             "without a key."
         )
 
@@ -80,11 +80,11 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class StreamOffset(Saved, word="stream-offset"):
-    """Batch, file of this shard's and row group that come next.
+    """The next batch, file of this shard, and row group.
 
-    Before that come the files in `left` from the number `index` on, which were dealt out when the
-    number of shards changed; those before it have been read, if not by this shard then by another.
-    By the partition's number files are shared from the batch `since` on.
+    Before that come the files in `left` from the number `index` on, which were assigned when the
+    number of shards changed; those before it have been read, by this shard or another. From the
+    batch `since` on, files are shared by the partition's number.
     """
 
     batch: int = 0
@@ -96,7 +96,7 @@ class StreamOffset(Saved, word="stream-offset"):
 
     @staticmethod
     def of(saved: Any) -> "StreamOffset":
-        """As it was saved; before shards could become more or fewer, as three numbers."""
+        """As it was saved; before the number of shards could change, as three numbers."""
         return saved if isinstance(saved, StreamOffset) else StreamOffset(*saved)
 
 
@@ -109,7 +109,7 @@ class Landed:
         self._folders: dict[int, str] = {}
 
     def choose(self, number: int, name: str) -> bool:
-        """Have this folder of a batch count; False if another one does already."""
+        """Choose this folder for a batch; False if another one was chosen already."""
         try:
             self._blobs.create(f"{batch_in('', number)[1:]}/{CHOSEN}", name.encode())
         except FileExistsError:
@@ -117,7 +117,7 @@ class Landed:
         return True
 
     def folder_of(self, number: int) -> str | None:
-        """Where the files of a batch are; None if it has not landed."""
+        """Where the files of a batch are; None if it has not been written."""
         if number not in self._folders:
             folder = batch_in(self.path, number)
             self.fs.invalidate_cache(folder)
@@ -125,15 +125,15 @@ class Landed:
                 name = self.fs.cat_file(f"{folder}/{CHOSEN}").decode(errors="replace")
                 if not _NAME.fullmatch(name):  # it must not lead out of the folder
                     raise ConnectorError(
-                        f"'{folder}/{CHOSEN}' does not name a folder that Spark has written. Put "
-                        "the file back from a copy, or start over with --fresh, which deletes the "
+                        f"'{folder}/{CHOSEN}' does not name a folder that Spark has written. "
+                        "Restore the file from a copy, or start over with --fresh, which deletes the "
                         "output."
                     )
                 self._folders = {number: f"{folder}/{name}"}
             except FileNotFoundError:
                 if not self.fs.exists(f"{folder}/{LANDED}"):
                     return None
-                self._folders = {number: folder}  # an earlier version has landed it
+                self._folders = {number: folder}  # written by an earlier version
         return self._folders[number]
 
     def has(self, number: int) -> bool:
@@ -153,11 +153,11 @@ class Landed:
         return f"{self.folder_of(batch) or batch_in(self.path, batch)}/{name}"
 
     def remove_others(self) -> None:
-        """Remove what drivers have left behind whose batches did not count."""
+        """Remove batches of drivers that were not chosen."""
         for number in self.batches():
             chosen = self.folder_of(number)
             if chosen is None or chosen == batch_in(self.path, number):
-                continue  # not decided yet, or of an earlier version
+                continue  # not decided yet, or from an earlier version
             for entry in self.fs.ls(batch_in(self.path, number), detail=True):
                 path = entry["name"].rstrip("/")
                 if (
@@ -167,14 +167,14 @@ class Landed:
                     self.fs.rm(path, recursive=True)
 
     def ended(self) -> int | None:
-        """How many batches there were in all, if some driver's query ended and none came after that."""
+        """The total number of batches, if a driver's query ended and no batch came after that."""
         over = {name for name in self._signs() if name.partition("-")[0] == ENDED}
         counts = [int(self.fs.cat_file(f"{self.path}/{name}")) for name in over]
         landed = max((number for number in self.batches() if self.has(number)), default=-1) + 1
         return max(counts) if counts and max(counts) >= landed else None
 
     def remove_signs(self) -> None:
-        """Remove what earlier drivers said that does not hold for the next one."""
+        """Remove reports of earlier drivers that do not hold for the next one."""
         for name in self._signs():
             if name.startswith((FAILED, CAUGHT_UP)):
                 self.fs.rm(f"{self.path}/{name}")
@@ -190,7 +190,7 @@ class Landed:
             self.fs.rm(path)
 
     def batches(self) -> list[int]:
-        """The numbers of those that are not removed."""
+        """The numbers of the batches that are not removed."""
         folder = f"{self.path}/batches"
         self.fs.invalidate_cache(folder)
         if not self.fs.exists(folder):
@@ -209,7 +209,7 @@ def redistribute_landed(landed: Landed, saved: Sequence[Any], shards: int) -> li
         for part in _left_of(landed, offset, shard, len(offsets), since)
     )
     needed = {(batch, name) for batch, name, _ in left}
-    # Somebody must remove what was read and is still there.
+    # A shard must remove what was read and still exists.
     read = [
         Part(batch, name)
         for batch in landed.batches()
@@ -240,10 +240,10 @@ def _left_of(
 
 
 class LandedReader(Reader):
-    """Reads its share of the batches in order."""
+    """Reads its part of the batches in order."""
 
     def __init__(self, folder: str, shard: int, shards: int, driver: str = "") -> None:
-        """driver: the one whose word counts on whether more will come."""
+        """driver: the one whose report on whether more will come counts."""
         self._landed = Landed(folder)
         self._driver = driver
         self._shard = shard
@@ -285,7 +285,7 @@ class LandedReader(Reader):
                 return rows
 
     def _read_left(self) -> pl.DataFrame | None:
-        """A row group of a file that was dealt out; None at the end of the file."""
+        """A row group of an assigned file; None at the end of the file."""
         left, index = self._at.left, self._at.index
         part = Part._make(left[index])
         rows = self._group(self._landed.path_of(part.batch, part.name), part.group)
@@ -312,7 +312,7 @@ class LandedReader(Reader):
             self._open = None
 
     def _files(self, number: int) -> list[str] | None:
-        """This shard's files of a batch; None if it has not landed."""
+        """This shard's files of a batch; None if it has not been written."""
         if self._mine is None or self._mine[0] != number:
             if not self._landed.has(number):
                 return None
@@ -320,7 +320,7 @@ class LandedReader(Reader):
         return self._mine[1]
 
     def _nothing_more(self, batch: int) -> EndOfStream | None:
-        """No further batch is there: for now, or for ever."""
+        """Called when there is no further batch: for now, or forever."""
         fs, path = self._landed.fs, self._landed.path
         fs.invalidate_cache(path)
         there = names_in(fs, path)
@@ -328,8 +328,8 @@ class LandedReader(Reader):
         if failed in there:
             reason = fs.cat_file(f"{path}/{failed}").decode(errors="replace")
             raise ConnectorError(
-                f"the streaming query that feeds this pipeline has failed: {reason}. Mend that "
-                "and run again: the next run goes on from the last checkpoint."
+                f"the streaming query that feeds this pipeline has failed: {reason}. Fix that "
+                "and run again: the next run resumes from the last checkpoint."
             )
         signs = (sign_of(name, self._driver) for name in (ENDED, CAUGHT_UP))
         over = [name for name in signs if name in there]
@@ -338,7 +338,7 @@ class LandedReader(Reader):
         return None
 
     def _group(self, path: str, number: int) -> pl.DataFrame | None:
-        """A row group; None if the file has no such."""
+        """A row group; None if the file does not have it."""
         try:
             if self._open is None or self._open[0] != path:
                 self.close()
@@ -350,8 +350,8 @@ class LandedReader(Reader):
             return pl.DataFrame(pl.from_arrow(whole.read_row_group(number)))
         except (OSError, pa.ArrowException) as error:
             raise ConnectorError(
-                f"cannot read '{os.fspath(path)}', which Spark had written: {error}. Put the file "
-                "back from a copy, or start over with --fresh, which deletes the output."
+                f"cannot read '{os.fspath(path)}', which Spark had written: {error}. Restore the file "
+                "from a copy, or start over with --fresh, which deletes the output."
             ) from error
 
 
@@ -366,7 +366,7 @@ class Watch:
     """Cancels the jobs of a group when their tasks fail many times in a row and none succeeds.
 
     A Spark that was started for pipelines never gives up on a task, because a lost worker must
-    always be started again. A job of another kind would then fail for ever.
+    always be restarted. Any other job would then fail forever.
     """
 
     def __init__(self, context: "SparkContext", group: str) -> None:

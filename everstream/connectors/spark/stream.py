@@ -1,10 +1,10 @@
 """`SparkStream`: a streaming DataFrame as a source, whatever Spark reads it from.
 
-Shards cannot ask a streaming query for what it gave before a failure. So each of its batches lands
-in the store as Parquet, before Spark notes that it is done (`spark_landed` says how); shards read
-what has landed, in order, and can read it again. A batch that Spark gives a second time, because it died
-before it could note the first, has landed already and is skipped. Spark's own checkpoint of the
-query lies in the store beside the batches, so both are moved, kept and deleted together.
+Shards cannot ask a streaming query for what it gave before a failure. So each of its batches is
+written to the store as Parquet, before Spark records that it is done (see `spark/landed.py`). Shards
+read these batches in order, and can read them again. If Spark dies before it can record a batch, it
+gives the batch a second time; it is already in the store and is skipped. Spark's own checkpoint of
+the query is in the store beside the batches, so both are moved, kept and deleted together.
 """
 
 import logging
@@ -48,11 +48,11 @@ class SparkStream(Source[Row]):
 
     Run the pipeline in the session of the DataFrame: `pipeline.run(spark=df.sparkSession)`. Every
     batch of the query is written into the store first, at `sources/<operator>/`, and deleted when
-    no checkpoint needs it. The query needs a slot of its own.
+    no checkpoint needs it. The query needs one Spark slot.
 
-    every: how often Spark looks for new rows, "1s"; at once after the batch before, if not given.
-    available_now: end with what is there when the run begins.
-    trust_unsigned: use a signed store, though Spark does not sign what it writes there.
+    every: how often Spark looks for new rows, such as "1s". Default: right after the last batch.
+    available_now: end with the rows that exist when the run begins. Default: False.
+    trust_unsigned: use a signed store, although Spark does not sign what it writes there.
 
     >>> frame = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 3).load()
     >>> rows = es.Pipeline("stream").source(es.SparkStream(frame, available_now=True))
@@ -74,11 +74,11 @@ class SparkStream(Source[Row]):
     ) -> None:
         if not getattr(frame, "isStreaming", False):
             raise UserError(
-                "SparkStream takes a streaming DataFrame, made by spark.readStream. For one that is "
-                "not, use SparkDataFrame."
+                "SparkStream needs a streaming DataFrame, made by spark.readStream. For any other, "
+                "use SparkDataFrame."
             )
         if every is not None and available_now:
-            raise UserError("every= is for a stream that goes on: leave out available_now=True.")
+            raise UserError("every= is for an endless stream: remove available_now=True.")
         self._frame: DataFrame | None = frame
         self._trigger = _trigger(every, available_now)
         self._trusts_unsigned = trust_unsigned
@@ -88,19 +88,21 @@ class SparkStream(Source[Row]):
         self._catches_up = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """Workers get the folder; a DataFrame and its query live only on the driver."""
+        """Workers get the folder; a DataFrame and its query exist only on the driver."""
         return {**self.__dict__, "_frame": None, "_landing": None}
 
     def before_run(self, pipeline: str, operator: str, store: str, resuming: bool) -> None:
         if self._frame is None:
-            raise UserError("a SparkStream can be started only where it was made: on the driver.")
+            raise UserError(
+                "a SparkStream can be started only where it was created: on the driver."
+            )
         refuse_signed(store, operator, "SparkStream", self._trusts_unsigned)
         folder = f"{store.rstrip('/')}/sources/{owner_of('', operator).removeprefix('.')}"
         fs, path = filesystem_of(folder)
         if resuming and not fs.exists(path):
             raise ConnectorError(
-                f"what the streaming query had given is no longer in '{folder}'. Put the folder "
-                "back, or start over with --fresh, which deletes the output."
+                f"the batches of the streaming query are no longer in '{folder}'. Restore the folder, "
+                "or start over with --fresh, which deletes the output."
             )
         if not resuming and fs.exists(path):
             fs.rm(path, recursive=True)
@@ -114,7 +116,7 @@ class SparkStream(Source[Row]):
             self._landing.start(self._trigger, ENDED)
 
     def stopping_point(self) -> str:
-        """What Spark's Trigger.AvailableNow takes: Spark settles it when the query starts."""
+        """What Spark's Trigger.AvailableNow reads: Spark decides it when the query starts."""
         self._catches_up = True
         return "available now"
 
@@ -143,11 +145,11 @@ def _trigger(every: str | float | None, available_now: bool) -> dict[str, Any]:
 
 
 class _Refused(Exception):
-    """The run is over: this batch is for the next one."""
+    """The run has ended: this batch is for the next one."""
 
 
 class _Landing:
-    """The streaming query on the driver, whose batches land in the store."""
+    """The streaming query on the driver, whose batches are written to the store."""
 
     def __init__(self, frame: "DataFrame", folder: str, driver: str) -> None:
         self._frame = frame
@@ -157,14 +159,14 @@ class _Landing:
         self._url = f"file://{self._path}" if is_local(self._fs) else folder
         self._stopping = threading.Event()
         self._at_work = threading.Lock()
-        """Held while a batch lands."""
+        """Held while a batch is written."""
         self._ends_with = ENDED
         self._query: StreamingQuery | None = None
         self._watch: Watch | None = None
         self._thread = threading.Thread(target=self._wait, name="everstream-stream", daemon=True)
 
     def start(self, trigger: dict[str, Any], ends_with: str) -> None:
-        """ends_with: the file that says so when the query has ended."""
+        """ends_with: the file that records the end of the query."""
         self._ends_with = ends_with
         self._landed.remove_signs()
         ended = self._landed.ended()
@@ -180,13 +182,13 @@ class _Landing:
         self._thread.start()
 
     def stop(self) -> None:
-        """Between two batches: Spark does not bear being stopped while a batch is handed over."""
+        """Between two batches: Spark does not support being stopped while a batch is passed over."""
         if self._query is None or self._watch is None:
             return
         with _hushed(self._frame.sparkSession.sparkContext):
             self._stopping.set()
             with self._at_work:
-                pass  # the batch that was landing has landed; the next one finds that we stop
+                pass  # the present batch has been written; the next one finds that we stop
             self._query.stop()
             self._thread.join()
         self._watch.end()
@@ -194,7 +196,7 @@ class _Landing:
     def _land(self, rows: "DataFrame", number: int) -> None:
         with self._at_work:
             if self._stopping.is_set():
-                raise _Refused("the run is over; Spark gives this batch to the next one")
+                raise _Refused("the run has ended; Spark gives this batch to the next one")
             if self._landed.has(number):
                 return
             name = uuid.uuid4().hex
@@ -208,7 +210,7 @@ class _Landing:
         problem = None
         try:
             self._query.awaitTermination()
-        except Exception as error:  # Spark raises many kinds, from Python and from Java
+        except Exception as error:  # Spark raises many types, from Python and from Java
             problem = error
         if self._stopping.is_set():
             return
@@ -229,7 +231,7 @@ class _Landing:
 
 @contextmanager
 def _hushed(context: "SparkContext") -> Iterator[None]:
-    """Refusing a batch is how a query is stopped here, and no error that anybody must read of."""
+    """Refusing a batch is how a query is stopped here, so its error is not logged."""
     log4j = context._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
     before = log4j.LogManager.getLogger(_QUERIES).getLevel()
     py4j = logging.getLogger("py4j.clientserver")

@@ -1,7 +1,7 @@
-"""What the table sinks ask of a database, and the SQL that is the same in every one.
+"""What the table sinks need from a database, and the SQL that all databases share.
 
-A database that is to be written to fills in `Session` and `Database`; how rows and writers
-make exactly-once output is told in `tables`.
+To support a database, implement `Session` and `Database`; `tables` explains how rows and writers
+make exactly-once output.
 """
 
 from abc import ABC, abstractmethod
@@ -18,49 +18,49 @@ from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.sink import SinkShard
 
 TOKEN = "_everstream"
-"""The column that says which writer wrote a row, and with which checkpoint."""
+"""The column that records the writer and the checkpoint of a row."""
 WRITERS = "_everstream_writers"
 OWNERS = "_everstream_owners"
 EARLIER = "_everstream_commits"
-"""A table that had a row for each commit: what it says cannot be gone on with."""
+"""A table of an earlier version, with a row for each commit: it cannot be resumed from."""
 CHECKPOINTS = 1 << 36
-"""How many checkpoints a writer can commit: 21 years of a hundred a second."""
+"""How many checkpoints a writer can commit: 21 years at a hundred a second."""
 EARLIER_CHECKPOINTS = 1 << 40
-"""The same for writers that an earlier version numbered. Their numbers are positive."""
+"""The same for writers numbered by an earlier version. Their numbers are positive."""
 EARLIER_WRITERS = 1 << 23
 WRITERS_AT_MOST = 1 << 27
 
 
 @dataclass(frozen=True)
 class Writing:
-    """A shard as the database knows it."""
+    """A shard as the database has it."""
 
     number: int
-    """Below 0, and never another shard's. An earlier version gave out numbers above 0."""
+    """Negative, and different for every shard. An earlier version used positive numbers."""
     generation: int
     committed: int
-    """The newest checkpoint whose rows are in. Commits of a shard come in order, so all before are."""
+    """The newest checkpoint whose rows are in. Commits of a shard are in order, so all before are."""
 
     def token(self, checkpoint: int) -> int:
-        """What a row of this checkpoint carries. Grows with the checkpoint."""
+        """The number that rows of this checkpoint carry. Increases with the checkpoint."""
         first, end = tokens_of(self.number)
         if not 0 <= checkpoint < end - first:
             raise ConnectorError(
-                f"checkpoint {checkpoint} is more than a database can tell apart for one shard "
+                f"checkpoint {checkpoint} is beyond what a database can number for one shard "
                 f"({end - first}). Rename the sink (name=...), or start over with "
-                "--fresh, which deletes the rows there are."
+                "--fresh, which deletes the existing rows."
             )
         return first + checkpoint
 
 
 def tokens_of(number: int) -> tuple[int, int]:
-    """The tokens of a writer: from the first one to before the second."""
+    """The tokens of a writer: from the first one up to, but not including, the second."""
     size = CHECKPOINTS if number < 0 else EARLIER_CHECKPOINTS
     return number * size, (number + 1) * size
 
 
 def quoted(name: str) -> str:
-    """A name as SQL writes it, `schema.table` in two parts."""
+    """A name quoted for SQL, `schema.table` in two parts."""
     return ".".join(map(quoted_column, name.split(".")))
 
 
@@ -85,64 +85,64 @@ class Session(ABC):
     """One open transaction of one database."""
 
     mark = "?"
-    """How a parameter is written."""
+    """The placeholder for a parameter."""
     locking = ""
-    """What makes a SELECT lock its rows."""
+    """The clause that makes a SELECT lock its rows."""
     typeless_columns = False
-    """Whether a column can be made before it is known what it is to hold."""
+    """Whether a column can be created before its type is known."""
 
     @abstractmethod
     def query(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Run a statement and give its rows, if it has any."""
+        """Run a statement and return its rows, if it has any."""
 
     @abstractmethod
     def columns_of(self, table: str) -> list[str]:
-        """The columns of a table; none if there is no such table."""
+        """The columns of a table; empty if there is no such table."""
 
     @abstractmethod
     def kind_of(self, kind: pl.DataType) -> str:
-        """The type of a column, as the database calls it."""
+        """The database's name for the type of a column."""
 
     @abstractmethod
     def takes(self, table: str) -> dict[str, Takes]:
-        """The columns of a table, with what they make of values; none if there is no such table."""
+        """The columns of a table, with the types they can hold; empty if there is no such table."""
 
     @abstractmethod
     def insert(self, table: str, frame: pl.DataFrame, token: int) -> None:
-        """Add rows with the number of their token."""
+        """Insert rows with their token."""
 
     @abstractmethod
     def upsert(self, table: str, frame: pl.DataFrame, keys: Sequence[str]) -> None:
-        """Add rows, or replace those that have the same key."""
+        """Insert rows, or replace those that have the same key."""
 
     @abstractmethod
     def has_token_index(self, table: str) -> bool:
-        """Whether rows can be found by their token without a look at every row."""
+        """Whether rows can be found by their token without scanning the table."""
 
     @abstractmethod
     def may_index(self, table: str) -> bool:
-        """Whether this user has the right to add an index to the table."""
+        """Whether this user may add an index to the table."""
 
     @abstractmethod
     def add_token_index(self, table: str) -> None:
-        """Add an index by which rows are found by their token."""
+        """Add an index on the token."""
 
     def one_at_a_time(self, numbering: bool = False) -> None:
-        """Wait until no other transaction makes tables (or gives out numbers)."""
+        """Wait until no other transaction creates tables (or assigns numbers)."""
 
-    # What is the same in every database.
+    # The same in every database.
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         return self.query(sql.replace("?", self.mark), values)
 
     def set_up(self) -> None:
-        """Make the tables of writers and owners if they are not there."""
+        """Create the tables of writers and owners if they do not exist."""
         if self.columns_of(WRITERS) and self.columns_of(OWNERS):
             return
         if self.columns_of(EARLIER):
             raise UserError(
-                f"this database has the table {EARLIER} of an earlier version, whose rows cannot "
-                "be found any more. Use another database; or drop that table and the tables that "
+                f"this database has the table {EARLIER} of an earlier version, whose rows can no "
+                "longer be found. Use another database; or drop that table and the tables that "
                 "were written, and start over with --fresh, which deletes the output."
             )
         self.one_at_a_time()
@@ -158,7 +158,7 @@ class Session(ABC):
         )
 
     def create(self, table: str, schema: pl.Schema, keys: Sequence[str], token: bool) -> None:
-        """Make the table if it is not there; columns that nothing is known of wait for `fit`."""
+        """Create the table if it does not exist; columns of unknown type are added by `fit`."""
         if self.columns_of(table):
             return
         if not self.typeless_columns:
@@ -174,7 +174,7 @@ class Session(ABC):
             self.index_tokens(table)
 
     def index_tokens(self, table: str) -> None:
-        """Have rows found by their token, so that taking some back costs what they are."""
+        """Index rows by their token, so that rolling some back costs only as much as those rows."""
         if self.has_token_index(table) or not self.may_index(table):
             return
         self.one_at_a_time()
@@ -182,7 +182,7 @@ class Session(ABC):
             self.add_token_index(table)
 
     def fit(self, table: str, frame: pl.DataFrame) -> pl.DataFrame:
-        """The rows without columns that have had no value yet; those that have one now are added."""
+        """The rows without columns that have had no value yet; adds columns that have one now."""
         there = self.columns_of(table)
         new = {n: k for n, k in frame.schema.items() if n not in there and k != pl.Null}
         if new:
@@ -195,7 +195,7 @@ class Session(ABC):
         return frame.select(name for name in frame.columns if name in (*there, *new))
 
     def writing(self, table: str, who: SinkShard) -> Writing:
-        """What is known of this shard; nobody else can change it until the transaction ends."""
+        """The state of this shard, locked until the transaction ends."""
         own = (*_own(table, who), who.shard)
         writing = self._find(own)
         if writing is None or writing.number >= EARLIER_WRITERS:
@@ -210,7 +210,7 @@ class Session(ABC):
             )
             return Writing(number, 0, 0)
         if writing.number >= EARLIER_WRITERS:
-            # An earlier version used up its numbers. It has committed nothing under this one.
+            # Numbered by an earlier version, and its numbers ran out before anything was committed.
             number = self._next_number()
             self.run(f"UPDATE {WRITERS} SET id = ? WHERE id = ?", (number, writing.number))
             return replace(writing, number=number)
@@ -225,25 +225,25 @@ class Session(ABC):
         return Writing(*map(int, found[0])) if found else None
 
     def _next_number(self) -> int:
-        """Below all others. Rows of writers are never deleted, so no number comes twice."""
+        """Below all others. Rows of writers are never deleted, so no number is used twice."""
         lowest = self.run(f"SELECT min(id) FROM {WRITERS}")[0][0]
         number = min(int(lowest or 0), 0) - 1
         if number < -WRITERS_AT_MOST:
             raise ConnectorError(
-                f"the table {WRITERS} has {WRITERS_AT_MOST} writers, which is all it can number. "
+                f"the table {WRITERS} has {WRITERS_AT_MOST} writers, the most it can number. "
                 "Write to another database."
             )
         return number
 
     def take_over(self, writing: Writing, generation: int) -> None:
-        """What an older generation still tries is refused from here on."""
+        """Fence older generations: from here on they are refused."""
         self.run(f"UPDATE {WRITERS} SET generation = ? WHERE id = ?", (generation, writing.number))
 
     def note_committed(self, writing: Writing, checkpoint: int) -> None:
         self.run(f"UPDATE {WRITERS} SET committed = ? WHERE id = ?", (checkpoint, writing.number))
 
     def remove_after(self, table: str, writing: Writing, checkpoint: int) -> None:
-        """Take back what a shard committed after a checkpoint; nothing if it committed nothing."""
+        """Remove what a shard committed after a checkpoint; nothing if it committed nothing."""
         if writing.committed <= checkpoint:
             return
         first, last = writing.token(checkpoint) + 1, writing.token(writing.committed)
@@ -251,7 +251,7 @@ class Session(ABC):
         self.note_committed(writing, checkpoint)
 
     def remove_all(self, table: str, pipeline: str, operator: str) -> None:
-        """Take back everything of an operator, and forget what its shards have done."""
+        """Remove all rows of an operator, and the state of its shards."""
         own = (table, pipeline, operator)
         for number, committed in self._numbers(own):
             if committed:
@@ -264,7 +264,7 @@ class Session(ABC):
             self.run(f"DELETE FROM {quoted(table)} WHERE {_BETWEEN}", (first, end))
 
     def _numbers(self, own: Sequence[str]) -> list[tuple[int, int]]:
-        """Of an operator's shards: their numbers, and what they committed last."""
+        """The numbers of an operator's shards, and what they committed last."""
         found = self.run(f"SELECT id, committed FROM {WRITERS} WHERE {_OWN}", own)
         return [(int(number), int(committed)) for number, committed in found]
 
@@ -272,7 +272,7 @@ class Session(ABC):
         return any(committed for _, committed in self._numbers((table, pipeline, operator)))
 
     def count_rows(self, table: str, pipeline: str, operator: str) -> int:
-        """How many rows `remove_all` would take back."""
+        """How many rows `remove_all` would remove."""
         if TOKEN not in self.columns_of(table) or not self.columns_of(WRITERS):
             return 0
         sql = f"SELECT count(*) FROM {quoted(table)} WHERE {_BETWEEN}"
@@ -289,7 +289,7 @@ class Session(ABC):
         return Owner(pipeline, operator, *found[0]) if found else None
 
     def set_owner(self, table: str, owner: Owner) -> bool:
-        """Note whose output it is; False if somebody is noted already."""
+        """Record the owner of the output; False if there already is one."""
         columns = asdict(owner)
         names, marks = ", ".join(columns), ", ".join("?" * len(columns))
         made = self.run(
@@ -312,10 +312,10 @@ def _own(table: str, who: SinkShard) -> tuple[str, str, str]:
 
 
 class Database(ABC):
-    """Where a database is; picklable. As text it says which one, and never a password."""
+    """Where a database is; picklable. As text it names the database, never a password."""
 
     format: ClassVar[Format]
-    """What its columns hold."""
+    """What its columns can hold."""
 
     @abstractmethod
     def __str__(self) -> str: ...
@@ -328,7 +328,7 @@ class Database(ABC):
     def transaction(self, connection: Any, table: str) -> Any:
         """A context manager that gives a Session; commits at its end, rolls back on an error.
 
-        What the driver raises comes out as a ConnectorError or a UserError that names the table.
+        The driver's errors are raised as a ConnectorError or a UserError that names the table.
         """
 
     def exists(self) -> bool:
@@ -337,7 +337,7 @@ class Database(ABC):
 
     @contextmanager
     def session(self, table: str) -> Iterator[Session]:
-        """One transaction on a connection of its own."""
+        """One transaction on a separate connection."""
         connection = self.connect()
         try:
             with self.transaction(connection, table) as session:

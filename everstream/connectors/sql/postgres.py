@@ -1,7 +1,7 @@
-"""PostgreSQL, what sources and sinks share: connections, errors that name the table, types.
+"""What the PostgreSQL sources and sinks share: connections, errors that name the table, types.
 
-psycopg is an optional package: it is imported when the first connection is made, and missed with
-the command that installs it.
+psycopg is an optional package. It is imported when the first connection is made; if it is missing,
+the error shows the command that installs it.
 """
 
 import json
@@ -18,18 +18,18 @@ from everstream.extras import extra
 
 CONNECT_TIMEOUT_S = 10
 ROWS_AT_ONCE = 16_384
-"""The server takes some while the next ones become text."""
+"""Rows per piece: the server takes some while the next ones are converted to text."""
 
 
 def driver() -> Any:
-    """The psycopg module, or a UserError that says how to install it."""
+    """The psycopg module, or a UserError that explains how to install it."""
     with extra("postgres"):
         import psycopg
     return psycopg
 
 
 def connect(dsn: str, table: str) -> Any:
-    """A connection that commits when told to."""
+    """A connection without autocommit."""
     psycopg = driver()
     _check_password(dsn, table)
     try:
@@ -44,16 +44,16 @@ def connect(dsn: str, table: str) -> Any:
             "PGPASSWORD keeps the password out of the program)."
         ) from error
     except psycopg.ProgrammingError:
-        # What is wrong with it is said with parts of it, and any part may be the password.
+        # The error quotes parts of the string, and any part may be the password.
         raise UserError(
-            f"the connection string for table '{table}' cannot be read. Write it as \"host=... "
+            f"the connection string for table '{table}' is not valid. Write it as \"host=... "
             "dbname=... user=...\", with quotes ('...') around values that have spaces, or as "
             "postgresql://user@host/dbname, with special characters percent-encoded."
         ) from None
 
 
 def _check_password(dsn: str, table: str) -> None:
-    """Refuse a URL whose password would be taken for a host or a port, and shown in an error."""
+    """Refuse a URL whose password would be parsed as a host or a port, and shown in an error."""
     scheme, _, rest = dsn.partition("://")
     who, _, _ = rest.rpartition("@")
     if scheme in ("postgresql", "postgres") and not frozenset("@/?#").isdisjoint(who):
@@ -64,14 +64,14 @@ def _check_password(dsn: str, table: str) -> None:
 
 
 def explained(error: Exception, table: str) -> EverstreamError:
-    """What psycopg raised, as an error that names the table and says what to do."""
+    """The error of psycopg as one that names the table and explains the fix."""
     psycopg = driver()
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return ConnectionLost(
             f"the connection to the database of table '{table}' was lost: {_words(error)}. Check "
-            "that the server runs; the pipeline goes on from its last checkpoint."
+            "that the server runs; the pipeline resumes from its last checkpoint."
         )
-    hint = "Make the rows and the table fit each other, in names, types and constraints."
+    hint = "Make the rows match the table, in names, types and constraints."
     if isinstance(error, psycopg.errors.InvalidColumnReference):
         hint = "upsert_on=[...] needs a primary key or a unique index on exactly these columns."
     elif isinstance(error, psycopg.errors.UniqueViolation):
@@ -82,7 +82,7 @@ def explained(error: Exception, table: str) -> EverstreamError:
 
 
 def _may_be_back(error: Exception) -> bool:
-    """The server did not answer, or said that it cannot answer yet; not that it does not want to."""
+    """Whether the server did not answer, or cannot answer yet, rather than refusing."""
     words = str(error)
     return "FATAL" not in words or any(said in words for said in _NOT_YET)
 
@@ -141,10 +141,10 @@ def sql_kind(kind: pl.DataType) -> str:
 
 
 def sql_csv(frame: pl.DataFrame) -> Iterator[str] | None:
-    """The rows as COPY reads them in format csv, some at a time; None if their text is not sure.
+    """The rows for COPY in format csv, some at a time; None if their text may not be exact.
 
-    Texts are quoted and NULLs are not, which is how COPY tells an empty text from none. A line of
-    nothing but a backslash and a dot ends what it reads, even within quotes.
+    Texts are quoted and NULLs are not, which is how COPY distinguishes an empty text from NULL. A
+    line with only a backslash and a dot ends the input, even within quotes.
     """
     if not all(map(_has_plain_text, frame.dtypes)):
         return None
@@ -213,11 +213,11 @@ _LARGEST_DECIMAL = 38
 _TIMES = (1083, 1114, 1184, 1186)
 _MICROSECONDS = 6
 _NOT_FOR_WRITING = (18, 19, 26, 1042)
-"""Types that cut or fill up what they are given."""
+"""Types that truncate or pad their values."""
 
 
 def kept_in(name: str, kind: int, modifier: int) -> Takes:
-    """What a column of this type makes of values; PostgreSQL rounds what does not fit."""
+    """How a column of this type keeps values; PostgreSQL rounds what does not fit."""
     if kind == NUMERIC and modifier >= 0:
         precision, scale = (modifier - 4) >> 16 & 0xFFFF, (modifier - 4) & 0x7FF
         if precision <= _LARGEST_DECIMAL and scale <= precision:
@@ -234,14 +234,14 @@ def kept_in(name: str, kind: int, modifier: int) -> Takes:
 def frame_of(rows: list[tuple[Any, ...]], description: Sequence[Any], table: str) -> pl.DataFrame:
     """Rows as a DataFrame whose types depend on the columns alone, never on the values.
 
-    Types that Polars has no like of (uuid, inet, ranges) become text, JSON stays JSON as text.
+    Types that Polars does not have (uuid, inet, ranges) become text, JSON stays JSON as text.
     """
     columns: dict[str, pl.Series] = {}
     for position, column in enumerate(description):
         values = [row[position] for row in rows]
         kind = _POLARS_KINDS.get(column.type_code)
         if column.type_code == NUMERIC:
-            # As Spark does where the column has no scale of its own.
+            # As in Spark where the column declares no scale.
             kind = pl.Decimal(38, column.scale if column.precision is not None else 18)
         elif column.type_code in JSON_KINDS:
             values = [None if v is None else json.dumps(v, ensure_ascii=False) for v in values]
@@ -263,11 +263,11 @@ NUL = "\0"
 
 
 def unstorable(values: pl.Series) -> pl.Series | None:
-    """True for the values of a column that PostgreSQL would refuse; None if it takes its type whole.
+    """True for the values of a column that PostgreSQL would refuse; None if it accepts all of them.
 
-    Its texts, also those inside arrays and JSON, cannot hold the character U+0000, and its JSON has
-    neither NaN nor infinity. The server reports that only when rows are inserted, when their
-    checkpoint is already stable, and again at every recovery: so they are found here, before.
+    Its texts, also those inside arrays and JSON, cannot contain the character U+0000, and its JSON
+    has neither NaN nor infinity. The server reports that only when rows are inserted, when their
+    checkpoint is already stable, and again at every recovery. So they are found here, before.
     """
     test = _is_unstorable(pl.element(), values.dtype, sql_kind(values.dtype) == "jsonb")
     if test is None or not len(values):

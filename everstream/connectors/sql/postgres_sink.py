@@ -35,18 +35,18 @@ from everstream.connectors.sql.tables import TableSink
 from everstream.pipeline.exact import Kind, is_open
 
 SETTING_UP = 7_305_202_301
-"""The advisory lock under which tables are made: PostgreSQL fails if two make one at once."""
+"""The advisory lock for creating tables: PostgreSQL fails if two create one at once."""
 NUMBERING = 7_305_202_302
-"""The advisory lock under which writers get their numbers. Who holds it waits for no table."""
+"""The advisory lock for numbering writers. Its holder never waits for a table."""
 
 
 class Postgres(TableSink):
-    """Rows into a PostgreSQL table.
+    """Writes rows to a PostgreSQL table.
 
     `dsn` is a connection string ("host=... dbname=..." or "postgresql://..."). Records are dicts,
-    tuples or rows of DataFrames; the table is made from the first rows if it is not there.
+    tuples or rows of DataFrames; if the table does not exist, it is created from the first rows.
     Exactly-once; with `upsert_on=["id"]` rows replace those with the same key instead
-    (idempotent: a row shows at once, and again after a failure).
+    (idempotent: a row appears at once, and is written again after a failure).
 
     >>> counts = es.Pipeline("to-postgres").source(es.FromList([{"word": "to", "n": 1}]))
     >>> table = es.Postgres("dbname=shop", "counts", upsert_on=["word"])
@@ -73,7 +73,7 @@ def _stored_as(kind: Kind) -> Kind | None:
 
 
 def _needs_type(kind: Kind) -> bool:
-    """A column that has had nothing but None is not made yet, and JSON has no types."""
+    """Whether a column has had only None: it is not created yet, and JSON has no types."""
     return kind != pl.Null and is_open(kind) and sql_kind(kind) != "jsonb"
 
 

@@ -1,8 +1,8 @@
 """PostgreSQL as a source: a table or query by key ranges, and the changes of a table as they come.
 
 Both read in the order of a column, and the offset is the last value read. Rows with equal values
-are always given together, so the column need not be unique. A lost connection is opened again
-once before it is an error, since reading again from the offset does no harm.
+are always read together, so the column need not be unique. A lost connection is reopened once
+before it is an error, because reading again from the offset does no harm.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from everstream.state.saved import Saved
 
 ROWS_PER_BATCH = 16_384
 PREPARED = "-1/"
-"""How the names of transactions begin that are prepared for a second phase."""
+"""Prefix of the names of transactions that are prepared for a second phase."""
 RANGES = 64
 """Key ranges a table is cut into; the shards take them in turn."""
 
@@ -32,10 +32,10 @@ RANGES = 64
 class PostgresTable(Source[Row]):
     """The rows of a table, or of a query, read in ranges of a key that the shards share.
 
-    `key` is a column with an order and without NULLs, best one with an index. The ranges are cut
+    `key` is a column with an order and without NULLs, preferably with an index. The ranges are cut
     when the run begins and end at the largest key of that time. Rows must not change while they
-    are read, or a replay reads them as they are then; for a table that grows use PostgresChanges.
-    With until="caught-up" the next run reads the rows whose keys are larger than any at this time.
+    are read, or a replay reads the changed rows; for a table that grows use PostgresChanges.
+    With until="caught-up" the next run reads the rows with keys larger than the largest one now.
 
     >>> orders = es.PostgresTable("dbname=shop", "orders", key="id", columns=["id", "cents"])
     >>> stream = es.Pipeline("orders").source(orders, shards=2)
@@ -53,7 +53,7 @@ class PostgresTable(Source[Row]):
     ) -> None:
         driver()
         if (table is None) == (query is None):
-            raise UserError("PostgresTable reads a table or a query: name one of the two.")
+            raise UserError("PostgresTable reads a table or a query: give one of the two.")
         at_least_one(batch_rows=batch_rows)
         self._rows = _Rows(dsn, table or "(query)", _from(table, query), key, columns, batch_rows)
         self._ranges: tuple[_KeyRange, ...] | None = None
@@ -74,11 +74,11 @@ class PostgresTable(Source[Row]):
     def redistribute(self, offsets: "Sequence[KeyOffset]", shards: int) -> "Sequence[KeyOffset]":
         turns = zip_longest(*(offset.left() for offset in offsets))
         ranges = [keys for turn in turns for keys in turn if keys is not None]
-        upto = offsets[0].upto  # the shard that takes up what comes later has the newest
+        upto = offsets[0].upto  # the shard that reads later rows has the newest
         return [KeyOffset(tuple(ranges[shard::shards]), upto=upto) for shard in range(shards)]
 
     def stopping_point(self) -> tuple[Any, ...]:
-        """The largest key there is now; nothing for an empty table."""
+        """The largest key there is now; empty for an empty table."""
         return _largest(self._rows)
 
     def unread(self, offsets: "Sequence[KeyOffset]", point: tuple[Any, ...]) -> str | None:
@@ -115,17 +115,17 @@ class PostgresTable(Source[Row]):
 class PostgresChanges(Source[Row]):
     """Rows as they are added to a table, or changed, found by polling an increasing column.
 
-    `column` must grow with every insert (and update, if you want to see these): a sequence
-    without cache, an identity column, a version. A row is given only when every writing
+    `column` must increase with every insert (and update, if you want to see these): a sequence
+    without cache, an identity column, a version. A row is emitted only when every writing
     transaction of the database that was open when the row was seen has ended, so a value that was
     drawn early and committed late is not lost. Draw a value in the transaction that inserts it:
     one that was drawn in an earlier transaction may be lost. A column filled with now() has the
-    time its transaction began: say how long transactions may take, `lag="10s"`. Begins after
-    `start`; None for all there is. Never ends.
+    time its transaction began: set how long transactions may take, `lag="10s"`. Reads the rows
+    after `start`; None for all rows. Never ends.
 
     `table` is a table of a primary server, also a partitioned one. Views, foreign tables, servers
-    in recovery and tables that logical replication fills are refused: their transactions cannot be
-    seen from here.
+    in recovery and tables filled by logical replication are refused, because their transactions
+    are not visible.
 
     >>> orders = es.PostgresChanges("dbname=shop", "orders", column="id", every="500ms")
     >>> stream = es.Pipeline("orders").source(orders)
@@ -156,7 +156,7 @@ class PostgresChanges(Source[Row]):
         return {**super().describe_offsets(), **self._rows.describe()}
 
     def stopping_point(self) -> tuple[Any, ...]:
-        """The largest value there is now; transactions that are open may still add smaller ones."""
+        """The largest value there is now; open transactions may still add smaller ones."""
         return _largest(self._rows)
 
     def unread(self, offsets: Sequence[Any], point: tuple[Any, ...]) -> str | None:
@@ -188,7 +188,7 @@ _TREE = (
 
 
 def _check_watchable(client: "_Client") -> None:
-    """Raise unless the transactions that fill the table, and the order of its values, can be seen."""
+    """Raise unless the transactions that fill the table, and the order of its values, are visible."""
     table, column = client.rows.table, client.rows.key
     name = (quoted(table),)
     _refuse_a_replica(client)
@@ -198,8 +198,8 @@ def _check_watchable(client: "_Client") -> None:
         if kind in _KINDS:
             raise UserError(
                 f"PostgresChanges cannot read '{table}': '{other}' is {_KINDS[kind]}, and the "
-                "transactions that write the rows behind it cannot be told from others. Name the "
-                "table itself; or read it once with PostgresTable."
+                "transactions that write its rows cannot be identified. Name the "
+                "table itself, or read it once with PostgresTable."
             )
     filled = f"SELECT 1 FROM pg_subscription_rel WHERE srrelid IN {_TREE}"
     if client.query(filled, name)[0]:
@@ -207,7 +207,7 @@ def _check_watchable(client: "_Client") -> None:
             f"PostgresChanges cannot read '{table}': logical replication fills it, in the order in "
             "which transactions committed elsewhere. Read the table at its origin."
         )
-    # The sequences that the column's default draws from, or that belong to it.
+    # The sequences that the column's default uses, or that belong to it.
     found, _ = client.query(
         "SELECT DISTINCT s.seqrelid::regclass::text, s.seqcache, s.seqincrement, s.seqcycle "
         f"FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum "
@@ -224,7 +224,7 @@ def _check_watchable(client: "_Client") -> None:
             if cache > 1
             else "counts down"
             if increment < 0
-            else f"begins again at its end (ALTER SEQUENCE {sequence} NO CYCLE)"
+            else f"starts again at its end (ALTER SEQUENCE {sequence} NO CYCLE)"
             if cycle
             else None
         )
@@ -239,14 +239,14 @@ def _refuse_a_replica(client: "_Client") -> None:
     if client.query("SELECT pg_is_in_recovery()")[0][0][0]:
         raise UserError(
             f"PostgresChanges cannot read '{client.rows.table}' on a server in recovery (a "
-            "replica): the transactions that are open on the primary cannot be seen there. Connect "
+            "replica): the open transactions of the primary are not visible there. Connect "
             "to the primary; with several hosts in the connection string add "
             "target_session_attrs=read-write."
         )
 
 
 def _largest(rows: "_Rows") -> tuple[Any, ...]:
-    """The largest key in a table; nothing if it is empty."""
+    """The largest key in a table; empty if the table is."""
     client = _Client(rows)
     try:
         found, _ = client.query(f"SELECT max({column_sql(rows.key)}) FROM {rows.source}")
@@ -256,7 +256,7 @@ def _largest(rows: "_Rows") -> tuple[Any, ...]:
 
 
 def _from(table: str | None, query: str | None) -> str:
-    # Parameters are marked with %, so one of the user's own is written twice.
+    # Parameters are marked with %, so one in the user's query is doubled.
     source = quoted(table) if table is not None else f"({query}) AS rows"
     return source.replace("%", "%%")
 
@@ -303,11 +303,11 @@ class KeyOffset(Saved, word="key-offset"):
     index: int = 0
     last: Any = None
     upto: tuple[Any, ...] | None = None
-    """The largest key that the ranges of all shards reach to; none for an empty table; None if an
-    earlier version has not saved it."""
+    """The largest key of the ranges of all shards; empty for an empty table; None if an earlier
+    version did not save it."""
 
     def left(self) -> list[_KeyRange]:
-        """The ranges from here on; of the one being read, the keys above the last."""
+        """The remaining ranges; of the present one, the keys above the last."""
         ranges = list(self.ranges[self.index :])
         if ranges and self.last is not None:
             ranges[0] = _KeyRange(self.last, ranges[0].high)
@@ -315,7 +315,7 @@ class KeyOffset(Saved, word="key-offset"):
 
 
 class _Client:
-    """A connection that is opened again once if it was lost."""
+    """A connection that is reopened once if it was lost."""
 
     def __init__(self, rows: _Rows) -> None:
         self.rows = rows
@@ -376,7 +376,7 @@ class _Client:
 
 class _RangesReader(Reader):
     def __init__(self, client: _Client, offset: KeyOffset, *, takes_later: bool) -> None:
-        """takes_later: rows that came after the ranges were cut are this shard's."""
+        """takes_later: whether this shard reads the rows that came after the ranges were cut."""
         self._client = client
         self._offset = offset
         self._takes_later = takes_later
@@ -408,15 +408,15 @@ class _RangesReader(Reader):
         self._stops_at = point
 
     def _take_up_later(self) -> bool:
-        """Go on with a range of the rows that came since; False if there is none."""
+        """Continue with a range of the rows that came since; False if there is none."""
         upto, point = self._offset.upto, self._stops_at
         if not self._takes_later or not point or upto == point:
             return False
         if upto is None:
             raise UserError(
-                f"an earlier version of Everstream has read table '{self._client.rows.table}' "
-                "without noting how far, so rows that came later cannot be told from those before. "
-                "Leave out until='caught-up', or start over with --fresh, which deletes the output."
+                f"an earlier version of Everstream read table '{self._client.rows.table}' "
+                "without recording how far, so rows that came later cannot be recognized. "
+                "Remove until='caught-up', or start over with --fresh, which deletes the output."
             )
         later = _KeyRange(upto[0] if upto else None, point[0])
         self._offset = KeyOffset((later,), upto=point)
@@ -427,13 +427,13 @@ class _RangesReader(Reader):
 
 
 class _ChangesReader(Reader):
-    """`final` is a value up to which no more rows can appear; it grows by polling.
+    """`final` is a value up to which no more rows can appear; polling raises it.
 
-    A poll takes the largest value there is, then all transactions of the database that write. A
+    A poll reads the largest value, then lists all transactions of the database that write. A
     row below that value that was not visible yet belongs to one of them: its transaction drew the
     value before, and holds its lock on the sequence, or on what it wrote, until it ends. Once these
-    are gone the value is final. A transaction that was prepared for a second phase goes on under
-    another name, so those that are prepared by then are waited for as well.
+    have ended, the value is final. A transaction that was prepared for a second phase continues
+    under another name, so the poll also waits for those that are prepared by then.
     """
 
     def __init__(self, client: _Client, start: Any, every_s: float, lag_s: float | None) -> None:
@@ -445,7 +445,7 @@ class _ChangesReader(Reader):
         self._candidate: Any = None
         self._writing: set[str] = set()
         self._prepared = False
-        """Transactions that are prepared are among those waited for."""
+        """Whether prepared transactions are among those it waits for."""
         self._idle = False
         self._stops_at: tuple[Any, ...] | None = None
 
@@ -467,7 +467,7 @@ class _ChangesReader(Reader):
             self._poll()
         self._idle = self._final is None
         if self._final is None:
-            # What was there may have been deleted, or lies within the lag: it is not waited for.
+            # Rows there may have been deleted, or are within the lag: do not wait for them.
             nothing = self._stops_at is not None and self._candidate is None
             return END if nothing else None
         found = self._client.read(self._last, self._final)

@@ -43,18 +43,18 @@ ENVIRONMENT_CODES = (
     sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_NOTADB,
 )
-"""What is the machine's fault and not the rows'."""
+"""Errors that are the machine's fault, not the rows'."""
 PATIENCE_S = 60.0
 """How long to wait for other shards, or other programs, that write to the same file."""
 
 
 class Sqlite(TableSink):
-    """Rows into a table of a SQLite file. All workers must be on the machine of the file.
+    """Writes rows to a table of a SQLite file. All workers must be on the machine of the file.
 
-    Records are dicts, tuples or rows of DataFrames. The table is made from the first rows if it
-    is not there. Exactly-once; with `upsert_on=["id"]` rows replace those with the same key
-    instead (idempotent: a row shows at once, and again after a failure). SQLite has no dates:
-    they become ISO text; lists and dicts become JSON.
+    Records are dicts, tuples or rows of DataFrames. If the table does not exist, it is created
+    from the first rows. Exactly-once; with `upsert_on=["id"]` rows replace those with the same key
+    instead (idempotent: a row appears at once, and is written again after a failure). SQLite has
+    no dates: they become ISO text; lists and dicts become JSON.
 
     >>> import sqlite3
     >>> rows = es.Pipeline("to-sqlite").source(es.Range(3, column="n"))
@@ -89,7 +89,7 @@ def _lost(values: pl.Series) -> pl.Series | None:
 
 
 def _takes(declared: str) -> Takes:
-    """What a column makes of values: SQLite converts them where the declared type says so."""
+    """How a column keeps values: SQLite converts them depending on the declared type."""
     word = declared.upper()
     if "INT" in word:
         return _numbers
@@ -108,7 +108,7 @@ def _numbers(kind: Kind) -> Kind | None:
 
 
 def _keeps(before: Kind, after: Kind) -> bool:
-    """A column that was made for numbers turns text into numbers, also the text of a Decimal."""
+    """A column created for numbers turns text into numbers, also the text of a Decimal."""
     numbers = before != pl.Null and _numbers(before) is not None
     return not numbers or _numbers(after) is not None
 
@@ -132,7 +132,7 @@ class _SqliteFile(Database):
         except sqlite3.Error as error:
             raise ConnectorError(
                 f"cannot open the SQLite file '{self.path}': {error}. "
-                "Check that its folder exists and may be written, and that it is a SQLite file."
+                "Check that its folder exists and is writable, and that it is a SQLite file."
             ) from error
         return connection
 
@@ -155,7 +155,7 @@ class _SqliteFile(Database):
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in ENVIRONMENT_CODES:
             return ConnectorError(
-                f"{where} Check that the disk has room, that the file may be written and that no "
+                f"{where} Check that the disk has space, that the file is writable and that no "
                 "other program keeps it locked."
             )
         if isinstance(error, sqlite3.OperationalError | sqlite3.IntegrityError):
@@ -203,7 +203,7 @@ class _SqliteSession(Session):
         if kind.is_float():
             return "REAL"
         if kind == pl.Null:
-            return ""  # takes whatever will come, as it is
+            return ""  # keeps any value unchanged
         return "BLOB" if kind == pl.Binary else "TEXT"
 
     def takes(self, table: str) -> dict[str, Takes]:

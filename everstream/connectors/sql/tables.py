@@ -1,15 +1,15 @@
-"""Exactly-once and keyed-upsert output to database tables, whatever the database.
+"""Exactly-once and keyed-upsert output to database tables, for any database.
 
-Exactly-once: rows wait in the run's store (`connectors.staged`). The database has a row for each shard (pipeline, operator, shard), which every transaction
-reads and locks: with the newest checkpoint it has committed, so that nothing goes in twice, and with
-its newest generation, so that what an older one still tries, even in the middle of a commit, is
-refused by the database. A commit inserts rows and moves that checkpoint on in one transaction, and
-commits of one shard come in order: nothing piles up, however long a pipeline runs. Each row carries
-the shard's number and the checkpoint in the column `_everstream`, so that recovery to an older
-checkpoint finds the rows to take back.
+Exactly-once: rows are kept in the run's store (`connectors.staged`) until the commit. The database
+has a row for each shard (pipeline, operator, shard), which every transaction reads and locks. It has
+the newest committed checkpoint, so that nothing is inserted twice, and the newest generation, so
+that the database refuses older ones, even in the middle of a commit. A commit inserts rows and
+advances that checkpoint in one transaction, and commits of one shard are in order: nothing
+accumulates, however long a pipeline runs. Each row carries the shard's number and the checkpoint in
+the column `_everstream`, so that recovery to an older checkpoint finds the rows to remove.
 
-Upsert: rows replace those with the same key at once; records that come again after a failure
-change nothing. The generation keeps a writer that was replaced from putting old values back.
+Upsert: rows replace those with the same key at once; replayed records change nothing. The
+generation keeps a writer that was replaced from restoring old values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ ENDING = ".batches"
 
 
 class TableSink(Sink):
-    """Rows into a table: exactly-once, or with `upsert_on` keyed upsert."""
+    """Writes rows to a table: exactly-once, or with `upsert_on` keyed upsert."""
 
     delivery = Delivery.EXACTLY_ONCE
 
@@ -64,13 +64,13 @@ class TableSink(Sink):
             return session.takes(self._table)
 
     def check(self) -> None:
-        """Raise if the database cannot be reached or the table cannot take our rows."""
+        """Raise if the database cannot be reached or the table cannot hold our rows."""
         with self._database.session(self._table) as session:
             columns = session.columns_of(self._table)
         if columns and self._keys is None and TOKEN not in columns:
             raise UserError(
-                f"table '{self._table}' has no column {TOKEN}, by which rows are found that a "
-                f"failure takes back. Add it: ALTER TABLE {quoted(self._table)} ADD COLUMN "
+                f"table '{self._table}' has no column {TOKEN}, which is needed to roll back rows "
+                f"after a failure. Add it: ALTER TABLE {quoted(self._table)} ADD COLUMN "
                 f"{TOKEN} BIGINT; or name a table that does not exist yet; or use upsert_on=[...]."
             )
         missing = [key for key in self._keys or () if columns and key not in columns]
@@ -85,7 +85,7 @@ class TableSink(Sink):
             if session.has_committed(self._table, pipeline, operator) and not replace:
                 raise UserError(
                     f"table '{self._table}' already holds rows of pipeline '{pipeline}', operator "
-                    f"'{operator}', from an earlier run. Name another table, or say --fresh, which "
+                    f"'{operator}', from an earlier run. Name another table, or use --fresh, which "
                     "deletes them."
                 )
             claim.take()
@@ -114,7 +114,7 @@ class TableSink(Sink):
 
 
 class TableClaim(Claim):
-    """To a table, within a transaction of its database."""
+    """A claim to a table, within a transaction of its database."""
 
     kind = "table"
 
@@ -137,7 +137,7 @@ class TableClaim(Claim):
 
 
 def _writing(session: Session, table: str, who: SinkShard) -> Writing:
-    """The shard as the database knows it, unless it has been replaced."""
+    """The shard as the database has it, unless it has been replaced."""
     writing = session.writing(table, who)
     refuse_replaced(who, writing.generation, f"table '{table}'")
     return writing
@@ -158,11 +158,11 @@ class TableTarget:
 
 @dataclass
 class TableTransaction(StagedTransaction, word="table-transaction"):
-    """Rows that go into the table together with the note that they are in."""
+    """Rows that are inserted into the table in one transaction with their checkpoint."""
 
     table: str
     after: int = 0
-    """The newest checkpoint that was committed when these were prepared; 0 if none or not known."""
+    """The newest checkpoint that was committed when these were prepared; 0 if none or unknown."""
     target: TableTarget | None = field(default=None, repr=False, compare=False, kw_only=True)
 
     def deliver(self) -> None:
@@ -176,8 +176,8 @@ class TableTransaction(StagedTransaction, word="table-transaction"):
                 if waiting is None:
                     raise ConnectorError(
                         f"the rows of checkpoint {self.checkpoint} for table '{self.table}' are "
-                        f"neither in it nor in '{self.part.path}'. Someone removed that file: put "
-                        "it back, or start over with --fresh, which deletes the rows there are."
+                        f"neither in it nor in '{self.part.path}': that file was removed. Restore "
+                        "it, or start over with --fresh, which deletes the existing rows."
                     )
                 self._insert(session, waiting, writing)
         target.committed = max(target.committed, self.checkpoint)
@@ -187,21 +187,21 @@ class TableTransaction(StagedTransaction, word="table-transaction"):
         if writing.committed < known:
             raise UserError(
                 f"{target.database} table '{self.table}' was restored to an earlier point: shard "
-                f"{target.who.shard} of '{target.who.operator}' committed checkpoint {known}, and "
+                f"{target.who.shard} of '{target.who.operator}' committed checkpoint {known}, but "
                 f"the newest one there is {writing.committed}. The rows in between are lost. Restore "
                 "a later copy, go back with `everstream rewind` to a checkpoint that the database "
-                "has, or start over with --fresh, which deletes the rows there are."
+                "has, or start over with --fresh, which deletes the existing rows."
             )
 
     def _rows(self) -> list[pl.DataFrame] | None:
-        """The rows that wait; None if they were committed and removed before."""
+        """The pending rows; None if they were already committed and removed."""
         try:
             frames = list(self.frames())
         except FileNotFoundError:
             return None
         try:
             return [together(frames)]
-        except Unfit:  # no one type holds all of them, and where columns have none they need not
+        except Unfit:  # no single type holds all of them, and untyped columns need none
             return frames
 
     def _insert(self, session: Session, frames: list[pl.DataFrame], writing: Writing) -> None:
@@ -230,7 +230,7 @@ class _TableWriter(ColumnsWriter, StagedWriter):
         self._columns = columns
         self._target = TableTarget(database, who)
         self._written: pl.Schema | None = None
-        """Of the last rows."""
+        """The columns of the last rows."""
 
     def encode(self, batch: Batch) -> bytes:
         frame = self._columns.settle(batch)
@@ -240,7 +240,7 @@ class _TableWriter(ColumnsWriter, StagedWriter):
     def finish(self) -> bytes:
         self._columns.require_types()
         schema = self._columns.schema
-        # Rows without a value may be all that this part has: the types come with its last frame.
+        # This part may have only rows without a value: the types come with its last frame.
         return encode(pl.DataFrame(schema=schema)) if schema != self._written else b""
 
     def stage(self, part: PartTransaction) -> TableTransaction:
@@ -316,7 +316,7 @@ class _UpsertWriter(ColumnsWriter):
             self._connection = None
 
     def _refuse_without_key(self, frame: pl.DataFrame) -> None:
-        """No row is equal to one whose key is NULL: it would be there again after each failure."""
+        """A NULL key equals no other: the row would be inserted again after each failure."""
         lacking = frame.select(pl.any_horizontal(pl.col(self._keys).is_null())).to_series()
         if lacking.any():
             raise RefusedRecords(

@@ -1,9 +1,9 @@
 """A store as Spark sees it: output, state, checkpoints and dead letters as DataFrames.
 
 `spark.read.format("everstream")` and `spark.readStream.format("everstream")` work on the stores of
-every run, while it goes on and after it. They only read. Spark finds the format by itself where
-Everstream is installed, because it looks for modules called `pyspark_...`; `register` is for
-sessions that cannot find it so.
+every run, during the run and after it. They only read. Where Everstream is installed, Spark finds
+the format without further setup, because it looks for modules called `pyspark_...`; `register` is
+for sessions that cannot find it.
 """
 
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ __all__ = ["register"]
 
 
 def register(spark: "SparkSession") -> None:
-    """Make `spark.read.format("everstream")` known to a session that has not found it by itself.
+    """Register `spark.read.format("everstream")` in a session that has not found it.
 
     Spark looks for it where packages are installed or in `PYTHONPATH`. It does not see an editable
     install (`pip install -e`); there, call this once per session.

@@ -1,7 +1,7 @@
-"""What a reader of a store asks for: the options of `spark.read.format("everstream")`, checked.
+"""The options of `spark.read.format("everstream")`, checked.
 
-Options travel to every task in the clear, so none of them holds a secret: `store_key` is the name
-of a file, and each process reads that file itself.
+Options are sent to every task in clear text, so none of them contains a secret: `store_key` is the
+name of a file, and each process reads that file itself.
 """
 
 import os
@@ -23,7 +23,7 @@ TAKES: Final[dict[What, frozenset[str]]] = {
     "checkpoints": frozenset({"verify"}),
     "dead_letters": frozenset({"operator"}),
 }
-"""The options each kind takes, besides those that all take."""
+"""The options of each kind, in addition to those that all take."""
 ALWAYS: Final = frozenset({"store", "path", "store_key", "what"})
 
 
@@ -34,14 +34,14 @@ class Asked:
     store: str
     store_key: str | None = None
     what: What | None = None
-    """None: not said; the store tells what the operator has to show."""
+    """None: not given; the store shows what the operator has."""
     operator: str | None = None
     epoch: int | None = None
     verify: bool = False
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "Asked":
-        """Raises a UserError for what nobody understands: a misspelt option is not left out."""
+        """Raises a UserError for an unknown option, so that a misspelt one is not ignored."""
         given = {name.lower(): text for name, text in options.items()}
         what = _what(given.get("what"))
         takes = TAKES[what] if what is not None else frozenset({"operator", "epoch"})
@@ -55,11 +55,11 @@ class Asked:
         store = given.get("store") or given.get("path")
         if not store:
             raise UserError(
-                'say which store to read: .option("store", "checkpoints/"), or .load("checkpoints/").'
+                'name the store to read: .option("store", "checkpoints/"), or .load("checkpoints/").'
             )
         key = given.get("store_key")
         return cls(
-            # Tasks may run elsewhere: from here on the names of folders and files are whole.
+            # Tasks may run elsewhere: from here on the paths of folders and files are absolute.
             store=store if "://" in store else str(Path(store).absolute()),
             store_key=None if key is None else os.path.abspath(key),
             what=what,
@@ -69,14 +69,14 @@ class Asked:
         )
 
     def of_kind(self, what: What) -> "Asked":
-        """What was meant, where it was not said."""
+        """Fills in the kind if it was not given."""
         if what != "state" and self.epoch is not None:
-            raise UserError(f'option("epoch", ...) is for reads of state; this one is of {what}.')
+            raise UserError(f'option("epoch", ...) is for reads of state; this one reads {what}.')
         return replace(self, what=what)
 
     @property
     def place(self) -> StoreUrl:
-        """The store for those who read files in it; with its key, which this process reads itself."""
+        """The store for readers of its files; with its key, which this process reads itself."""
         return StoreUrl(self.store, StoreKey.given(self.store_key))
 
     def open(self) -> CheckpointStore:

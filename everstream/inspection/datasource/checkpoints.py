@@ -20,7 +20,7 @@ COLUMNS: Final = (
 
 
 class CheckpointsReader(DataSourceReader):
-    """Newest first, in one partition: a store keeps few."""
+    """Newest first, in one partition: a store has few."""
 
     def __init__(self, asked: Asked, schema: StructType) -> None:
         self._asked = asked

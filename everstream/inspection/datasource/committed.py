@@ -1,10 +1,10 @@
-"""How far a pipeline's output is committed: what a reader may see, and what it must not miss.
+"""Up to where a pipeline's output is committed: what a reader may see, and what it must not miss.
 
-An epoch is stable when its manifest is written, and its output is shown a little later, by each
-sink for itself. A manifest says which output was still waiting; once all of that is found in its
-place, everything up to that epoch is there and stays. A reader's position also says on which
-branch of the store's history it stands: if the store has gone back behind it, what it gave away
-was taken back, and it must say so instead of going on.
+An epoch is stable when its manifest is written. Each sink commits its output a little later. A
+manifest lists the output that was still pending; once all of that is found in its place, everything
+up to that epoch is committed for good. A reader's position also records its branch of the store's
+history: if the store was rewound to before it, what it has read was rolled back, and it must raise
+an error instead of continuing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,11 +27,11 @@ class OutputPosition:
 
     epoch: int = 0
     slot: int = 0
-    """Where its manifest stands."""
+    """The slot of its manifest."""
     shards: Mapping[str, int] = field(default_factory=dict)
-    """"operator:shard" -> its checkpoint in that epoch, under which its output is filed."""
+    """"operator:shard" -> its checkpoint in that epoch, under which its output is stored."""
     returns: tuple[int, ...] = ()
-    """The epochs the store had gone back to by then."""
+    """The epochs the store had been rewound to by then."""
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "returns": list(self.returns)}
@@ -57,12 +57,12 @@ class OutputPart:
 
 
 class CommittedOutput:
-    """One look at a store: what is committed of the output that was asked for, and what is not."""
+    """A snapshot of a store: which of the requested output is committed, and which is not."""
 
     def __init__(self, asked: Asked) -> None:
         self._asked = asked
         self._store: CheckpointStore = asked.open()
-        # The log first: what it says is stable may be found committed, never the other way round.
+        # The log first: what it reports as stable may be found committed, never the other way round.
         self._found: list[Manifest] = self._store.manifests()
         manifests = [EpochManifest.from_json(entry.body) for entry in self._found]
         self._newest = manifests[0] if manifests else None
@@ -70,7 +70,7 @@ class CommittedOutput:
         self._parts = set(self._committed_parts())
 
     def newest(self) -> OutputPosition:
-        """The newest epoch of which everything is committed; the start if there is none."""
+        """The newest epoch whose output is completely committed; the start if there is none."""
         later: dict[str, int] = {}
         for entry in standing(self._found):
             manifest = EpochManifest.from_json(entry.body)
@@ -80,7 +80,7 @@ class CommittedOutput:
         return START
 
     def check(self, position: OutputPosition) -> None:
-        """Raise a StoreError if what was read up to there no longer stands."""
+        """Raise a StoreError if what was read up to there is no longer valid."""
         if position == START:
             return
         newest = self._found[0] if self._found else None
@@ -89,7 +89,7 @@ class CommittedOutput:
         if any(skipped.slot == position.slot for skipped in self._store.skipped):
             problem = "the manifest of that epoch was damaged, and the pipeline may have gone back"
         elif newest is None or newest.slot < position.slot:
-            problem = "another store has taken its place, or part of it is gone"
+            problem = "another store has replaced it, or part of it is missing"
         elif self._store.fresh_slot() > position.slot:
             problem = "the pipeline was started over since then, which deletes its output"
         elif behind:
@@ -100,7 +100,7 @@ class CommittedOutput:
             return
         raise StoreError(
             f"this stream has read up to epoch {position.epoch} of '{self._asked.store}', but "
-            f"{problem}: what it read may have been taken back. Start the query anew, with another "
+            f"{problem}: what it read may have been rolled back. Start the query again, with another "
             "checkpointLocation, and drop what it has written."
         )
 
@@ -136,9 +136,9 @@ class CommittedOutput:
                 else "say which"
             )
             raise UserError(
-                f'{named}: option("operator", NAME) of a sink that does; there are: {there}. '
-                "(Collect keeps its output in the store; what other sinks write to folders and "
-                "tables is read with Spark's own formats.)"
+                f'{named}: use option("operator", NAME) with a sink that does; there are: {there}. '
+                "(Collect keeps its output in the store; read what other sinks write to folders and "
+                "tables with Spark's own formats.)"
             )
         return [asked.operator]
 
@@ -160,14 +160,14 @@ class CommittedOutput:
         if entry is self._found[0] and self._store.all_shown():
             return True
         raise StoreError(
-            f"'{self._asked.store}' was written by an earlier Everstream, which did not note what "
-            "of its output is committed. Let the pipeline run on for an epoch with this one."
+            f"'{self._asked.store}' was written by an earlier Everstream, which did not record which "
+            "output is committed. Let the pipeline run for one more epoch with this version."
         )
 
     def _waiting(self, manifest: EpochManifest) -> Iterable[OutputPart]:
         """The output that was still to be committed when this epoch was saved.
 
-        Each under the number of the shard that has prepared it: whoever inherits that keeps it.
+        Each under the number of the shard that prepared it: a shard that inherits it keeps that.
         """
         suffix = DEAD_LETTERS if self._asked.what == "dead_letters" else ""
         records = [part for r in manifest.records.values() for part in r.parts or (r,)]
@@ -197,9 +197,9 @@ class CommittedOutput:
         }
 
     def _of_earlier_shards(self, later: Mapping[str, int]) -> dict[str, int]:
-        """How far those came whose number is no longer in use: their output stays.
+        """The progress of shards whose number is no longer in use: their output stays.
 
-        A number that an epoch has taken up again, `later`, has output of that epoch, too.
+        A number that an epoch uses again, `later`, has output of that epoch, too.
         """
         reached: dict[str, int] = {}
         for part in self._parts:

@@ -1,7 +1,7 @@
-"""Batches of a pipeline as rows of Spark: which columns they make, and how they fit those wanted.
+"""Batches of a pipeline as rows of Spark: their columns, and how they fit the requested ones.
 
-Nothing is changed on the way without being said: a value that does not fit its column's type is an
-error that names the column, never a null or a rounded number.
+Nothing is changed silently: a value that does not fit its column's type is an error that names the
+column, never a null or a rounded number.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,8 +44,8 @@ def _array(name: str, values: list[Any]) -> pa.Array:
         return pa.array(values)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise UserError(
-            f"the values of column '{name}' are no column for Spark: {error}. Map the records to "
-            "dicts of plain values before the sink."
+            f"the values of column '{name}' do not make a column for Spark: {error}. Map the records "
+            "to dicts of plain values before the sink."
         ) from error
 
 
@@ -78,7 +78,7 @@ def _known(kind: pa.DataType) -> pa.DataType:
 
 
 def fitted(batch: Batch, schema: StructType) -> Iterator[pa.RecordBatch]:
-    """The wanted columns in the wanted types; a key that no dict of a batch has is null."""
+    """The requested columns in the requested types; a key that no dict of a batch has is null."""
     table = table_of(batch)
     wanted = to_arrow_schema(schema, timezone="UTC")
     of_dicts = isinstance(batch, list) and isinstance(batch[0], dict)
@@ -93,14 +93,14 @@ def fitted(batch: Batch, schema: StructType) -> Iterator[pa.RecordBatch]:
             columns.append(table.column(field.name).cast(field.type))
         except pa.ArrowException as error:
             raise UserError(
-                f"column '{field.name}' does not fit the type {field.type} that is wanted of it: "
+                f"column '{field.name}' does not fit the requested type {field.type}: "
                 f'{error}. Give the columns with .schema("name type, ...").'
             ) from error
     yield from pa.table(columns, schema=wanted).to_batches(max_chunksize=ROWS_PER_BATCH)
 
 
 def rows(columns: Mapping[str, Sequence[Any]], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """The wanted ones of these columns of Python values; anything becomes text where text is wanted."""
+    """The requested ones of these columns of Python values; a string column accepts any value."""
     arrays = []
     wanted = to_arrow_schema(schema, timezone="UTC")
     for field in wanted:
@@ -113,8 +113,8 @@ def rows(columns: Mapping[str, Sequence[Any]], schema: StructType) -> Iterator[p
             arrays.append(pa.array(values, field.type))
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise UserError(
-                f"column '{field.name}' has values that are no {field.type}: {error}. "
-                "Ask for a string, which holds them all."
+                f"column '{field.name}' has values that are not {field.type}: {error}. "
+                "Request a string, which holds them all."
             ) from error
     yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
 

@@ -1,8 +1,8 @@
 """Committed output and dead letters as rows, all at once or as a stream whose offset is the epoch.
 
-What lies between two positions is the same whenever it is asked for: committed parts never change,
-and a store that goes back is noticed. That, with Spark's own record of the offsets it has handed
-on, is what makes a query on this stream see every record exactly once.
+What is between two positions never changes: committed parts stay the same, and a rewound store is
+detected. Together with Spark's own record of processed offsets, this makes a query on this stream
+see every record exactly once.
 """
 
 import json
@@ -43,7 +43,7 @@ class Parts(InputPartition):
 
 
 class OutputReader(DataSourceReader):
-    """All that is committed when the query is planned."""
+    """Everything that is committed when the query is planned."""
 
     def __init__(self, asked: Asked, schema: StructType) -> None:
         self._asked = asked
@@ -58,7 +58,7 @@ class OutputReader(DataSourceReader):
 
 
 class OutputStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What is committed, as it comes."""
+    """Committed output, as it comes."""
 
     def __init__(self, asked: Asked, schema: StructType) -> None:
         self._asked = asked
@@ -75,7 +75,7 @@ class OutputStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         committed, after = CommittedOutput(self._asked), OutputPosition.from_json(start)
         committed.check(after)
         newest = committed.newest() if self._until is None else self._until
-        # An epoch without output moves nothing: no batch is worth its name.
+        # An epoch without output does not advance the offset: no empty batches.
         return newest.to_json() if committed.parts(after, newest) else start
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -95,7 +95,7 @@ def output_schema(asked: Asked) -> StructType:
             if len(batch):
                 return schema_of(batch)
     raise UserError(
-        f"nothing is committed in '{asked.store}' yet, so nobody knows its columns. Give them with "
+        f"nothing is committed in '{asked.store}' yet, so its columns are unknown. Give them with "
         '.schema("name type, ..."), or wait for the first epoch with output.'
     )
 

@@ -1,6 +1,6 @@
 """The format "everstream" of `spark.read` and `spark.readStream`.
 
-Spark makes one of these in a process of its own to plan a query, and sends the readers on to its
+Spark creates one of these in a separate process to plan a query, and sends the readers to its
 tasks. All of them only read the store.
 """
 
@@ -17,10 +17,10 @@ from everstream.inspection.operator_state import require_operator
 
 
 class EverstreamSource(DataSource):
-    """What a store holds, as a table or a stream.
+    """The contents of a store, as a table or a stream.
 
     Options: `store` (or `.load(store)`), `what` ("output", "state", "checkpoints", "dead_letters"),
-    `operator`, `epoch` of state, `verify` of checkpoints, `store_key`. Without `what`: the output,
+    `operator`, `epoch` of state, `verify` of checkpoints, `store_key`. Default of `what`: the output,
     unless `operator` names one that keeps none; then its state.
     """
 
@@ -64,7 +64,7 @@ class EverstreamSource(DataSource):
 
 
 def _what_there_is(asked: Asked) -> What:
-    """Where it was not said: an operator without output is asked for its state."""
+    """The default of `what`: state for an operator without output."""
     if asked.operator is None:
         return "output"
     survey, _ = survey_of(asked.open())

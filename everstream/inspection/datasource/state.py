@@ -1,8 +1,8 @@
 """The state of operators in a checkpoint, as rows: one partition per shard.
 
-A live run prunes checkpoints as it goes on. So what is small enough is read while the query is
-planned, from one checkpoint that is whole, and travels with the plan; only large state is read by
-the tasks, which then must be quicker than the run.
+A live run keeps pruning checkpoints. So small state is read while the query is planned, from one
+complete checkpoint, and travels with the plan. Only large state is read by the tasks, which then
+must be faster than the run.
 """
 
 from collections.abc import Iterator, Sequence
@@ -68,7 +68,7 @@ class StateReader(DataSourceReader):
             except CorruptObject:
                 if store.still_has(entry):
                     raise
-                continue  # a live driver has pruned it meanwhile: look again
+                continue  # a live driver has pruned it meanwhile: try again
 
     def _records(self, manifest: EpochManifest) -> list[CheckpointRecord]:
         operator, held = self._asked.operator, manifest.records.values()
@@ -118,7 +118,7 @@ def _fetched(
         if store.still_has(Manifest(shard.slot, 0, {})):
             raise
         raise StoreError(
-            f"epoch {shard.epoch} was pruned by the run that goes on in {store.blobs!r} before "
+            f"epoch {shard.epoch} was pruned by the active run in {store.blobs!r} before "
             f"the state of {record.shard} was read. Read again; if that happens often, "
             "checkpoint less often, or stop the run while its state is read."
         ) from error

@@ -29,7 +29,7 @@ class Aggregates:
         for name, aggregate in named.items():
             if not isinstance(aggregate, Aggregate):
                 raise UserError(
-                    f"{name}={aggregate!r} is no aggregate: use es.count(), es.sum(...), "
+                    f"{name}={aggregate!r} is not an aggregate: use es.count(), es.sum(...), "
                     "es.avg(...), es.min(...), es.max(...), es.top_k(...) or es.custom(...)."
                 )
         self.named: dict[str, Aggregate] = dict(named)

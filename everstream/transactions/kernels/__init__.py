@@ -1,1 +1,1 @@
-"""Kernels: the source that is written for a set of transactions, and how it is compiled."""
+"""Kernels: the source generated for a set of transactions, and how it is compiled."""

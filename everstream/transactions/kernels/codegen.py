@@ -1,10 +1,9 @@
-"""Writes and compiles the kernels for one set of transactions.
+"""Generates and compiles the kernels for one set of transactions.
 
-A kernel sees one tuple, `data`, of which `Layout` says what stands where: the batch's
-transaction types, slots and verdicts, then every table's columns, the event fields and
-the values read. The generated source is a copy of `drivers` with the real `step`,
-`redo`, `project` and `walk`, kept in the kernel cache under a name that changes with
-anything that matters, so that machine code on disk is never stale.
+A kernel sees one tuple, `data`, whose positions `Layout` defines: the batch's transaction types,
+slots and verdicts, then every table's columns, the event fields and the values read. The generated
+source is a copy of `drivers` with the real `step`, `redo`, `project` and `walk`. It is cached under
+a name that changes with anything that matters, so that machine code on disk is never stale.
 """
 
 import hashlib
@@ -45,7 +44,7 @@ class Kernels:
     compiled: bool
 
 
-# Compiled kernels depend on nothing but what their name is made of, so engines share them.
+# Compiled kernels depend only on what their name is made of, so engines share them.
 _built: dict[str, Kernels] = {}
 
 
@@ -60,7 +59,7 @@ def build(layout: DataLayout) -> Kernels:
         return _built[name]
     path = cache_folder() / f"{name}.py"
     _write_once(path, source)
-    # Machine code loaded from disk asks for its module by name.
+    # Machine code loaded from disk looks up its module by name.
     module = sys.modules.setdefault(name, ModuleType(name))
     module.__file__ = str(path)
     namespace = vars(module)
@@ -109,7 +108,7 @@ def build(layout: DataLayout) -> Kernels:
 def _rehomed(function: Callable[..., Any], module: str, name: str) -> Callable[..., Any]:
     """The same function as a member of the generated module.
 
-    Machine code on disk remembers the module of every function in it and imports it when
+    Machine code on disk records the module of every function in it and imports it when
     loaded; a notebook or a script run by another may not be importable.
     """
     copy = FunctionType(
@@ -138,7 +137,7 @@ def _as_none(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _write_once(path: Path, source: str) -> None:
-    """Whoever comes first; a file that is replaced makes machine code of others stale."""
+    """The first process writes it; replacing the file would make other processes' code stale."""
     if path.exists():
         return
     handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")

@@ -1,10 +1,9 @@
 """What a transaction computes once it is known to commit, and from which keys.
 
-Recovery that knows the verdict need not ask for it again: every branch that can only
-end in ABORT was not taken. Cutting those branches from the source leaves the committed
-path, whose outputs usually depend on far fewer keys than the whole function. In
-`return src - amount, dst + amount` neither output needs the other key, so nothing of a
-transfer has to be logged but its verdict.
+Recovery that knows the verdict need not compute it again: no branch that can only end in ABORT was
+taken. Cutting those branches from the source leaves the committed path, whose outputs usually
+depend on far fewer keys than the whole function. In `return src - amount, dst + amount` neither
+output needs the other key, so only the verdict of a transfer has to be logged.
 """
 
 import ast
@@ -87,7 +86,7 @@ class _Cutter:
         return False
 
     def cut(self, statements: list[ast.stmt]) -> tuple[list[ast.stmt], bool]:
-        """The statements without what leads only to ABORT, and whether nothing else is left."""
+        """The statements without those that lead only to ABORT, and whether nothing else is left."""
         kept: list[ast.stmt] = []
         for statement in statements:
             if isinstance(statement, ast.Return) and statement.value is not None:

@@ -1,9 +1,9 @@
 """How transactions are walked: in order, along the graph, by level, by log stream, by chain.
 
-This file is a template as much as a module. For each set of transactions, `codegen`
+This file is both a template and a module. For each set of transactions, `codegen`
 writes a copy of it in which `step`, `redo`, `project` and `walk` are the real ones and
 everything is compiled; here they are only the interface the walks are written against.
-Threads meet in `control`, whose counters stand on cache lines of their own, and
+Threads meet in `control`, whose counters are on separate cache lines, and
 account for their time in `totals`, in cycles, one row per thread.
 """
 
@@ -27,7 +27,7 @@ _PATIENCE = 256
 
 
 class Steps(ABC):
-    """What the walks do with one transaction; written anew for each set of them."""
+    """What the walks do with one transaction; generated for each set of them."""
 
     @staticmethod
     @abstractmethod
@@ -54,7 +54,7 @@ step, redo, project, walk = Steps.step, Steps.redo, Steps.project, Steps.walk
 
 
 def spin_on(tries: int) -> int:
-    """One more look at what another thread has to do first; now and then let others run."""
+    """Check again whether another thread has finished; now and then let others run."""
     if tries % _PATIENCE == _PATIENCE - 1:
         give_way()
     return tries + 1
@@ -238,7 +238,7 @@ def redo_chains(
     data: Any,
     totals: Any,
 ) -> None:
-    """Run whole chains, one after the other; chains share nothing, so nobody waits."""
+    """Run whole chains, one after the other; chains share nothing, so no thread waits."""
     aborted = 0
     began = cycles()
     for place in range(len(chains)):

@@ -156,7 +156,7 @@ class _Writer:
         ]
 
     def project(self) -> str:
-        """One key's share of a transaction.
+        """One key's part of a transaction.
 
         Where a transaction names the same key twice, both see the value before it and
         the last write stays, so only the last position naming a key is ever projected.
@@ -188,7 +188,7 @@ class _Writer:
         return f"{head}\n{self._cases(case)}\n"
 
     def walk(self) -> str:
-        """One partition's share: live values inside the partition, recorded ones outside."""
+        """One partition's part: live values inside the partition, recorded ones outside."""
 
         def case(number: int) -> list[str]:
             declared = self._layout.transactions[number]

@@ -35,7 +35,7 @@ def pack(
 
 
 def unpack(layout: DataLayout, columns: Columns) -> BatchRun:
-    """The rows again, every column as long as the batch; what a type does not use is zero."""
+    """The rows again, every column as long as the batch; unused values are zero."""
     types = columns["types"]
     slots = np.zeros((layout.width, len(types)), np.int32)
     for position in range(layout.width):

@@ -1,8 +1,8 @@
-"""Delta: at each commit the after-images of the keys the epoch changed, as columns.
+"""Delta: each commit logs the after-images of the keys that the epoch changed, as columns.
 
-Recovery loads and scatters; no transaction of a committed epoch runs again. What is
-logged grows with the keys an epoch changes, not with its transactions, so hot keys make
-it cheaper where they make every other scheme dearer. Epochs of little work share a commit.
+Recovery loads and scatters; no transaction of a committed epoch runs again. The log grows with the
+keys an epoch changes, not with its transactions, so hot keys make it cheaper, while they make
+every other scheme more expensive. Epochs of little work share a commit.
 """
 
 from everstream.transactions.log import Block, Columns

@@ -15,8 +15,8 @@ from everstream.transactions.recovery.scheme import Inputs, RecoveryReport, Reco
 class DependencyLog(RecoveryScheme):
     """Each record carries its incoming and outgoing edges.
 
-    Aborted transactions are no records, so the logged graph is drawn over the committed
-    ones alone: what an aborted transaction stood between is joined directly.
+    Aborted transactions have no records, so the logged graph contains only the committed
+    ones: the neighbours of an aborted transaction are connected directly.
     """
 
     name = "dependency"

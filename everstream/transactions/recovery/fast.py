@@ -1,10 +1,10 @@
 """MSR (MorphStreamR): log the results of dependencies, so that recovery has none to wait for.
 
-The AbortView is one bit per transaction; the ParametricView holds the values of those
-keys that another key's new value depends on. With both, recovery drops aborted events
-before anything else (abort pushdown), splits the rest into one chain per key
-(restructuring) and deals the chains out, heaviest first (task assignment). Selective
-logging keeps only values that cross partitions; see `partitions`.
+The AbortView is one bit per transaction; the ParametricView holds the values of those keys that
+another key's new value depends on. With both, recovery first drops aborted events (abort
+pushdown), then splits the rest into one chain per key (restructuring) and distributes the chains,
+heaviest first (task assignment). Selective logging keeps only values that cross partitions; see
+`partitions`.
 """
 
 from collections.abc import Sequence
@@ -24,17 +24,17 @@ from everstream.transactions.recovery.partitions import Partitioning, crossing, 
 from everstream.transactions.recovery.scheme import BatchRun, Inputs, RecoveryReport, RecoveryScheme
 
 _LOST_WORK_S = 0.02
-"""So much work may be lost to a crash for want of a commit."""
+"""How much work a crash may lose before a commit is due."""
 
 
 def epochs_per_commit(engine: Any, events: int) -> int:
-    """Epochs of so many events between commits, from what was measured of the last batch.
+    """How many epochs of `events` events to run between commits, from measurements of the last batch.
 
     Few dependencies: commit rarely, since recovery gains little from small groups.
-    Many dependencies over evenly used keys: commit often, as a large view is slow to
-    put back. Skewed keys: in between, because larger groups balance the chains better.
+    Many dependencies over evenly used keys: commit often, because a large view is slow to
+    restore. Skewed keys: in between, because larger groups balance the chains better.
     Never so rarely that a crash loses more work than a commit is worth. Transactions too
-    cheap for chains are redone in order, and only that last rule counts.
+    cheap for chains are redone in order, and then only that last rule counts.
     """
     skewed = engine.hottest_share > 0.05
     entangled = engine.dependencies_per_transaction > 0.5
@@ -56,7 +56,7 @@ _NOTHING = np.zeros(0, np.int64)
 
 @dataclass(frozen=True)
 class FastOptions:
-    """What `fast` may use; each recovery optimisation can be left out to see what it brings."""
+    """The options of `fast`; each recovery optimisation can be disabled to measure its effect."""
 
     restructure: bool = True
     abort_pushdown: bool = True
@@ -81,7 +81,7 @@ class FastRecovery(RecoveryScheme):
     # --- while running ---
 
     def record(self, batch: BatchRun) -> None:
-        """Keep the views alone, unless partitions must still be found from the keys."""
+        """Keep only the views, unless partitions must still be found from the keys."""
         if self.options.selective:
             super().record(batch)
             return
@@ -127,7 +127,7 @@ class FastRecovery(RecoveryScheme):
         return [columns]
 
     def _views_of_partitions(self) -> None:
-        """The views of batches kept whole, of which only values that cross partitions are logged."""
+        """The views of batches kept whole: only values that cross partitions are logged."""
         runs = self.take_runs()
         if self._partitioning is None:
             self._partitioning = Partitioning.of(self.engine, runs, self.options.partitions)
@@ -138,14 +138,14 @@ class FastRecovery(RecoveryScheme):
             self._views.append(self._view(run))
 
     def _view(self, run: BatchRun) -> list[npt.NDArray[Any] | None]:
-        """Per column of values read, those that another key's chain will ask for."""
+        """Per column of values read, those that another key's chain will need."""
         return [
             None if places is None else values[places]
             for values, places in zip(run.reads, self._view_rows(run), strict=True)
         ]
 
     def _view_rows(self, run: BatchRun) -> list[Rows | None]:
-        """Per column of values read, the rows whose value another key's chain will ask for."""
+        """Per column of values read, the rows whose value another key's chain will need."""
         layout = self.engine.layout
         kept = run.committed != 0
         found: dict[object, Rows] = {}
@@ -206,7 +206,7 @@ class FastRecovery(RecoveryScheme):
         return images
 
     def adopt(self, shares: list[AfterImages]) -> RecoveryReport:
-        """Come back from the log with what tasks replayed elsewhere."""
+        """Restore from the log, with what tasks replayed elsewhere."""
 
         def scatter(commits: list[list[Block]], inputs: Inputs | None, report: Any) -> None:
             began = now()
@@ -227,7 +227,7 @@ class FastRecovery(RecoveryScheme):
         share: int = 0,
         shares: int = 1,
     ) -> npt.NDArray[np.int64]:
-        """Replay the epochs of several commits as one; chains know no epochs.
+        """Replay the epochs of several commits as one; chains do not depend on epochs.
 
         Of several shares only the given one is run. Returns the cells of the chains run.
         """
@@ -268,7 +268,7 @@ class FastRecovery(RecoveryScheme):
     def _redo_chains(
         self, run: BatchRun, report: RecoveryReport, share: int, shares: int
     ) -> npt.NDArray[np.int64]:
-        """Redo each key's operations in order, keys side by side; the cells of the chains run."""
+        """Redo each key's operations in order, keys in parallel; returns the cells of the chains run."""
         engine, breakdown, layout = self.engine, report.breakdown, self.engine.layout
         began = now()
         chain_start, operations, chains = chains_of(
@@ -308,7 +308,7 @@ class FastRecovery(RecoveryScheme):
     def _restored_reads(
         self, group: list[Block], committed: npt.NDArray[np.uint8], run: BatchRun, pushdown: bool
     ) -> list[npt.NDArray[Any]]:
-        """The ParametricView put back where each transaction will look for it."""
+        """Restores the ParametricView where each transaction will look for it."""
         reads = self.engine.layout.empty_reads(len(run.types))
         view = replace(run) if pushdown else replace(run, committed=committed)
         for number, places in enumerate(self._view_rows(view)):

@@ -1,8 +1,8 @@
 """LV (Taurus): one log stream per thread; a vector of sequence numbers orders across streams.
 
-Record i of stream s says, for each other stream, how many of its records must be redone
-first. Streams are redone in their own order by a thread each, which waits at a record
-whose vector the other streams have not reached.
+Record i of stream s has, for each other stream, how many of its records must be redone first.
+Each stream is redone in its own order by one thread, which waits at a record until the other
+streams have reached its vector.
 """
 
 from functools import partial
@@ -143,7 +143,7 @@ def _redo(
 
 
 def _stream_of(run: BatchRun, streams: int) -> npt.NDArray[np.uint8]:
-    """The thread that ran a transaction; run in order, the key decides, as threads own keys."""
+    """The thread that ran a transaction; if run in order, the key decides, as threads own keys."""
     if run.executed_by is not None:
         return run.executed_by
     return np.asarray(run.slots[0] % streams, np.uint8)

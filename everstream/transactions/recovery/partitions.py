@@ -79,7 +79,7 @@ def _greedy(
 
 @dataclass
 class Partitioning:
-    """Per table, the partition of each slot; keys met later go by their slot number."""
+    """Per table, the partition of each slot; later keys are assigned by their slot number."""
 
     count: int
     parts: list[npt.NDArray[np.int32]]
@@ -99,7 +99,7 @@ class Partitioning:
         return cls(count, parts)
 
     def cover(self, engine: Any) -> None:
-        """Give partitions to slots that appeared since; both run and recovery do it alike."""
+        """Assign partitions to new slots; the run and recovery do it in the same way."""
         for number, state in enumerate(engine.states):
             known, wanted = len(self.parts[number]), len(state.written)
             if known < wanted:

@@ -1,9 +1,9 @@
-"""The interface behind which every recovery scheme stands, and what they share.
+"""The interface of every recovery scheme, and what they share.
 
-A scheme is told what each batch did, makes it durable at commits, and after a crash
-brings the tables back to the state of its last commit. The engine neither knows nor
-cares what is in the log. Commits are written by a thread of their own, in order, while
-the next epoch runs; `durable_epoch` says how far they have come.
+A scheme records what each batch did, makes it durable at commits, and after a crash restores the
+tables to the state of its last commit. The engine does not depend on what is in the log. Commits
+are written by a separate thread, in order, while the next epoch runs; `durable_epoch` is their
+progress.
 """
 
 import time
@@ -31,7 +31,7 @@ Write = Callable[[], None]
 
 
 class LogWriter:
-    """`durable_epoch` says how far what was submitted has reached the disk."""
+    """`durable_epoch` is the last epoch that has reached the disk."""
 
     def __init__(self, sync: Write, durable_epoch: int) -> None:
         self._sync = sync
@@ -42,19 +42,19 @@ class LogWriter:
         self._failed = False
 
     def submit(self, epoch: int, write: Write) -> None:
-        """Let `write` run after those before; once synced, everything up to `epoch` is durable."""
+        """Run `write` after those before; once synced, everything up to `epoch` is durable."""
         self._queue.append((epoch, write))
         self._pending.append(self._thread.submit(self._drain))
         while len(self._pending) > _IN_FLIGHT:
             self._pending.popleft().result()
 
     def flush(self) -> None:
-        """Wait until all is durable; raises what went wrong."""
+        """Wait until all is durable; raises the error of a failed write."""
         while self._pending:
             self._pending.popleft().result()
 
     def abandon(self, durable_epoch: int) -> None:
-        """Let writes under way end, well or badly, and start over."""
+        """Let writes in progress end, successfully or not, and start over."""
         wait(self._pending)
         self._pending.clear()
         self._queue.clear()
@@ -66,7 +66,7 @@ class LogWriter:
         self._thread.shutdown()
 
     def _drain(self) -> None:
-        """Write what waits. After a failed write nothing more: behind a gap it could not be read."""
+        """Write what is queued. After a failed write, nothing more: it could not be read after a gap."""
         if self._queue and self._failed:
             raise LogError("an earlier commit could not be written; recover from the log")
         written = self.durable_epoch
@@ -123,7 +123,7 @@ Replay = Callable[[list[list[Block]], Inputs | None, RecoveryReport], None]
 
 
 class RecoveryScheme(ABC):
-    """One way to survive a crash. Subclasses say what to log and how to use it."""
+    """One way to survive a crash. Subclasses define what to log and how to use it."""
 
     name: str
     needs_log = True
@@ -151,7 +151,7 @@ class RecoveryScheme(ABC):
     # --- while running ---
 
     def record(self, batch: BatchRun) -> None:
-        """Remember what a batch did until the next commit."""
+        """Keep what a batch did until the next commit."""
         if self.commits:
             self._runs.append(batch)
 
@@ -160,14 +160,14 @@ class RecoveryScheme(ABC):
         return self.commits
 
     def little_to_lose(self, epoch: int) -> bool:
-        """Whether what would have to run again after a crash is not yet worth a commit."""
+        """Whether the work to repeat after a crash is not yet worth a commit."""
         engine = self.engine
         work_s = (engine.next_event - self._first_event) * engine.transaction_cost_s
         few = epoch - self._first_epoch + 1 < _MOST_EPOCHS
         return few and work_s / engine.parallelism < _LOST_WORK_S
 
     def commit(self, epoch: int) -> None:
-        """Hand everything recorded since the last commit to the log."""
+        """Pass everything recorded since the last commit to the log."""
         blocks = self.blocks()
         span = (self._first_epoch, epoch, self._first_event, self.engine.next_event)
         self._first_epoch, self._first_event = epoch + 1, self.engine.next_event
@@ -181,10 +181,10 @@ class RecoveryScheme(ABC):
 
     @abstractmethod
     def blocks(self) -> list[Columns]:
-        """The columns of this commit, one mapping per stream; forgets what was recorded."""
+        """The columns of this commit, one mapping per stream; clears what was recorded."""
 
     def save_snapshot(self, epoch: int) -> None:
-        """Copy the tables now and write the copy while the stream goes on."""
+        """Copy the tables now and write the copy while the stream continues."""
         columns = _flat(self.engine.table_images())
         numbers = (0, epoch, 0, self.engine.next_event)
         self._keys_logged = [state.index.count for state in self.engine.states]
@@ -197,11 +197,11 @@ class RecoveryScheme(ABC):
 
     @property
     def uncommitted(self) -> bool:
-        """Whether epochs have ended that a coming commit will cover."""
+        """Whether epochs have ended that the next commit will cover."""
         return self.commits and self.engine.epoch >= self._first_epoch
 
     def take_runs(self) -> list[BatchRun]:
-        """The batches since the last commit, which are then forgotten."""
+        """The batches since the last commit, which are then dropped."""
         runs, self._runs = self._runs, []
         return runs
 
@@ -210,7 +210,7 @@ class RecoveryScheme(ABC):
         self._runs = []
 
     def reset(self) -> None:
-        """Forget everything; the engine's present state is where the log begins."""
+        """Drop everything; the log begins at the engine's present state."""
         self.flush()
         self._begin_here()
         if self.log is not None:
@@ -241,11 +241,11 @@ class RecoveryScheme(ABC):
     # --- after a crash ---
 
     def recover(self, inputs: Inputs | None) -> RecoveryReport:
-        """Bring the engine to the newest state the log allows."""
+        """Restore the engine to the newest state the log allows."""
         return self.recover_by(self.replay, inputs)
 
     def recover_by(self, replay: "Replay", inputs: Inputs | None) -> RecoveryReport:
-        """As `recover`, with the commits after the snapshot applied by `replay`."""
+        """Like `recover`, with the commits after the snapshot applied by `replay`."""
         began = time.perf_counter()
         self._writer.abandon(self.engine.epoch)
         if self.log is not None:
@@ -270,14 +270,14 @@ class RecoveryScheme(ABC):
         return report
 
     def _begin_here(self) -> None:
-        """What is recorded and logged from now on starts from the engine's present state."""
+        """Record and log from the engine's present state on."""
         self.forget()
         self._writer.abandon(self.engine.epoch)
         self._keys_logged = [state.index.count for state in self.engine.states]
         self._first_event, self._first_epoch = self.engine.next_event, self.engine.epoch + 1
 
     def _load_snapshot(self) -> list[str]:
-        """Start from the newest whole snapshot; returns the damaged ones passed over."""
+        """Start from the newest complete snapshot; returns the damaged ones that were skipped."""
         if self.log is None:
             return []
         snapshot, damaged = self.log.newest_snapshot()
@@ -293,7 +293,7 @@ class RecoveryScheme(ABC):
         """Apply the commits after the snapshot, accounting for the time in `report`."""
 
     def restore_keys(self, block: Block) -> None:
-        """Give logged keys their slots again."""
+        """Assign logged keys their slots again."""
         for number, state in enumerate(self.engine.states):
             keys = block.columns.get(f"keys{number}")
             if keys is not None:

@@ -11,7 +11,7 @@ from everstream.inspection.datasource.asked import Asked
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({}, "say which store"),
+        ({}, "name the store"),
         ({"store": "s", "wat": "x"}, 'no option "wat" for a read; there are: epoch, operator'),
         ({"store": "s", "what": "stat"}, "must be one of output, state, checkpoints"),
         ({"store": "s", "what": "output", "epoch": "3"}, '"epoch" for a read of output'),

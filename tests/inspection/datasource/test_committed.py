@@ -239,10 +239,10 @@ def test_another_store_in_its_place_is_refused(tmp_path: Path) -> None:
     _, query = read_three(tmp_path / "one")
     other = Written(tmp_path / "two")
     query.stream = other.stream()
-    with pytest.raises(StoreError, match="another store has taken its place"):
+    with pytest.raises(StoreError, match="another store has replaced it"):
         query.step()
     other.epoch(1)
-    with pytest.raises(StoreError, match="another store has taken its place"):
+    with pytest.raises(StoreError, match="another store has replaced it"):
         query.step()
 
 

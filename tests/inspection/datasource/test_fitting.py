@@ -83,7 +83,7 @@ def test_wanted_columns_are_taken_in_the_wanted_types() -> None:
         (pl.DataFrame({"n": [1.5]}), "n int", "column 'n' does not fit"),
         (pl.DataFrame({"n": [2**63]}, schema={"n": pl.UInt64}), "n bigint", "does not fit"),
         (pl.DataFrame({"n": [1]}), "m int", "no column 'm'; there are: n"),
-        ([1, "a"], "value bigint", "no column for Spark"),
+        ([1, "a"], "value bigint", "do not make a column for Spark"),
         ([(1,), (1, 2)], "_1 bigint", "different lengths"),
     ],
 )
