@@ -406,7 +406,9 @@ def test_rules_of_a_table_that_would_not_be_kept_are_refused(tmp_path: Path) -> 
     lake = LakePlace("delta", tmp_path)
     lake.append(pl.DataFrame({"n": [1]}))
     lake.delta.alter.add_constraint({"positive": "n > 0"})
-    with pytest.raises(UserError, match=r"constraints .* cannot enforce: delta\.constraints\.positive"):
+    with pytest.raises(
+        UserError, match=r"constraints .* cannot enforce: delta\.constraints\.positive"
+    ):
         lake.prepared([{"n": -1}])
     ice = LakePlace("iceberg", tmp_path / "ice")
     needed = pa.schema([pa.field("n", pa.int64(), nullable=False), pa.field("m", pa.int64())])
