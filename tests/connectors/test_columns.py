@@ -429,7 +429,7 @@ def test_a_full_disk_is_named_with_the_folder(
             raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(writer, "_file", Full())
-    with pytest.raises(ConnectorError, match=r"_pending': .*No space left.*room"):
+    with pytest.raises(ConnectorError, match=r"_pending': .*No space left.*has space"):
         writer.write([{"n": 2}])
         writer.prepare(1)
     assert pending.exists()

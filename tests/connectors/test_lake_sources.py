@@ -141,7 +141,7 @@ def test_a_file_that_a_vacuum_took_is_missed(lake: LakePlace) -> None:
     source.check()
     for path in lake.parquet_files():
         Path(path).unlink()
-    with pytest.raises(HistoryLost, match=r"is gone: .* before it was read"):
+    with pytest.raises(HistoryLost, match=r"is missing: .* before it was read"):
         values(source.open(0, 1))
 
 

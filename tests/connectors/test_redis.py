@@ -363,7 +363,7 @@ def test_a_lookup_that_cannot_be_done_says_why(server: LocalRedis) -> None:
     lookup = es.RedisLookup(server.address, key="t:{n}", columns={"v": pl.Int64}, form="text")
     with pytest.raises(UserError, match="do not fit columns="):
         lookup([{"n": 1}])
-    with pytest.raises(UserError, match="records have v already"):
+    with pytest.raises(UserError, match="records already have v"):
         lookup([{"n": 1, "v": 2}])
     with pytest.raises(UserError, match="records have no n"):
         lookup([{"m": 1}])

@@ -239,7 +239,7 @@ def test_forged_output_is_refused_before_it_is_unpickled(
 ) -> None:
     file = committed_output(store, [("a", 1)])
     file.write_bytes(forge(encode([Bomb(marker)])))
-    with pytest.raises(ConnectorError, match="is not read"):
+    with pytest.raises(ConnectorError, match="is not trusted"):
         collected(store)
 
 
@@ -464,7 +464,7 @@ def test_a_run_with_a_signed_store_signs_its_output_and_its_journal(
     [part, *_] = (tmp_path / "store" / "outputs").rglob("part-*")
     whole = part.read_bytes()
     part.write_bytes(sealed(encode([Bomb(marker)])))
-    with pytest.raises(ConnectorError, match="is not read"):
+    with pytest.raises(ConnectorError, match="is not trusted"):
         counted().run(**options)
     part.write_bytes(whole)
     assert sorted(counted().run(**options).collected("out")) == expected

@@ -283,7 +283,7 @@ def test_a_full_sqlite_file_is_named_and_nothing_is_lost(tmp_path: Path) -> None
         return connection
 
     transaction.target.database.connect = full  # type: ignore[method-assign]
-    with pytest.raises(ConnectorError, match=r"out\.db': database or disk is full.* room"):
+    with pytest.raises(ConnectorError, match=r"out\.db': database or disk is full.* has space"):
         transaction.commit(permit(2))
     transaction.target.database.connect = connect  # type: ignore[method-assign]
     transaction.commit(permit(2))
