@@ -17,7 +17,7 @@ from everstream.pipeline.operator import Context
 from everstream.state.backends.memory import MemoryBackend
 from everstream.state.canonical_key import row_keys
 
-SEVERAL = "of several types|is .* in some rows and .* in others|no exact|other keys are equal"
+SEVERAL = "of several types|is .* in some rows and .* in others|not an exact|other keys are equal"
 
 
 def context() -> Context:

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 import everstream as es
 from everstream.core.orders import TOLERABLE_FAILURES
+from everstream.engine.reporting.listener import AnyListener
 from everstream.engine.settings.options import RunConfig
 from everstream.pipeline import options as defined
 from everstream.pipeline.options import (
@@ -24,7 +25,7 @@ from everstream.pipeline.options import (
 FOR_TYPE_CHECKERS = {
     "SparkSession": SparkSession,
     "Kill": es.Kill,
-    "Listener": es.Listener,
+    "AnyListener": AnyListener,
     "RunStatus": es.RunStatus,
     "Monitor": es.Monitor,
 }

@@ -114,7 +114,7 @@ def test_a_source_that_had_ended_and_is_renamed_has_still_ended() -> None:
     stopped = Changing(two("short")).stop_at(4)
     ended = [r.shard.operator for r in stopped.manifests()[0].records.values() if r.final]
     assert ended == ["short"]
-    with pytest.raises(UserError, match="'short' has ended already"):
+    with pytest.raises(UserError, match="'short' has already ended"):
         stopped.change(two("short"), UpgradeOverrides(dropped=frozenset({"short"})))
     stopped.change(two("brief"), UpgradeOverrides({"short": "brief"}))
     assert stopped.finish() == exact()
