@@ -17,7 +17,7 @@ INSTALL = for needed in $(NEEDED); do scripts/$$needed.sh || [ $$? -eq 3 ] || ex
 
 .DEFAULT_GOAL := help
 CODE := everstream lab pyspark_everstream tests examples scripts
-.PHONY: help setup demo apps test test-long chaos-in-a-bucket fresh-machine check format docs reference drawings screenshots bench picture clean
+.PHONY: help setup demo apps test test-failed test-long chaos-in-a-bucket fresh-machine check format docs reference drawings screenshots bench picture clean
 
 help:  ## Show what each target does
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,10 @@ $(CLASSES): $(READY) scripts/class_archive.py
 test: $(READY) $(CLASSES)  ## Run the tests (about 20 minutes on 2 cores)
 	@$(INSTALL)
 	@$(BIN)/python -m pytest -n 3 --dist loadfile --durations=10 -m "not long" tests
+
+test-failed: $(READY)  ## Run those tests again, one after the other, that failed in the last run
+	@echo "Tests that pass now failed only beside others. They are flaky, which is a bug: find the cause."
+	@$(BIN)/python -m pytest -v --last-failed --last-failed-no-failures none -m "not long" tests
 
 test-long: $(READY) $(CLASSES)  ## Run the long tests too
 	@$(INSTALL)
