@@ -246,7 +246,7 @@ def main(limit):
     return 1 // (total - total)
 """
     main = function_of(text)
-    with pytest.raises(UserError, match="behind its regions raised"):
+    with pytest.raises(UserError, match="after its regions raised"):
         simulated(main.pipeline(3), tmp_path, faults=False)
 
 

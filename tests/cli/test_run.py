@@ -105,7 +105,7 @@ def test_the_same_command_goes_on_where_the_last_one_stopped(saga: Saga) -> None
 
 def test_a_killed_driver_or_spark_is_started_again_and_the_results_are_exact(saga: Saga) -> None:
     assert saga.driver_killed.code == 0
-    assert "the driver died (killed by SIGKILL); starting it again (1 of 3)" in (
+    assert "the driver died (killed by SIGKILL); restarting it (1 of 3)" in (
         saga.driver_killed.output
     )
     assert saga.driver_killed.result["outcome"] == "finished"
