@@ -312,7 +312,7 @@ def test_a_key_that_is_no_text_is_left_to_on_error(kafka: KafkaServer) -> None:
     )
     assert read_until(reader, lambda _: False) == [{"value": 2, "key": "a"}]
     (rejected,) = reader.take_rejected()
-    assert rejected.record == b"1" and "is no text" in rejected.error
+    assert rejected.record == b"1" and "is not text" in rejected.error
     reader.close()
 
 

@@ -232,7 +232,7 @@ def test_micro_batches_go_on_with_other_numbers_of_shards(tmp_path: Path) -> Non
     [
         ({"nobody": 2}, "there is no operator 'nobody'"),
         ({"count": 0}, "at least one shard"),
-        ({"count": 200}, "more than the 128 groups"),
+        ({"count": 200}, "more than the 128 key groups"),
     ],
 )
 def test_what_cannot_be_is_said_to_whoever_asks(
