@@ -5,6 +5,7 @@ A topic is the name of a page. Pages that share a name have their folder in fron
 """
 
 import difflib
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -22,8 +23,8 @@ USAGE = 2
 PACKAGE = Path(__file__).parents[1]
 PLACES = (PACKAGE / "guides", PACKAGE.parent / "docs")
 """Where the pages are: in an installed package, in a checkout."""
-API = "\n::: "
-"""How a page of the API reference is recognised: it is made from docstrings, and empty without them."""
+NOT_SHOWN = re.compile(r"\A---\n.*?\n---\n\s*|<!--.*?-->\n*", re.DOTALL)
+"""What a page says to other programs: its front matter, and comments."""
 NOT_LISTED = ("decisions",)
 """Folders with pages about the project itself."""
 
@@ -60,7 +61,7 @@ def help(
         page = topics.get(topic.lower().removesuffix(".md"))
         if page is None:
             raise UserError(_unknown(topic, topics, commands_of(context)))
-        text = page.read_text(encoding="utf-8")
+        text = shown(page)
     except UserError as error:
         say_error(error.message)
         raise typer.Exit(USAGE) from None
@@ -84,9 +85,12 @@ def topics_in(places: Iterable[Path]) -> dict[str, Path]:
 
 def _is_guide(page: Path, folder: Path) -> bool:
     inside = page.relative_to(folder)
-    if page.stem == "index" or inside.parts[0] in NOT_LISTED:
-        return False
-    return API not in "\n" + page.read_text(encoding="utf-8")
+    return page.stem != "index" and not set(inside.parts) & set(NOT_LISTED)
+
+
+def shown(page: Path) -> str:
+    """The text of a page, as a reader wants it."""
+    return NOT_SHOWN.sub("", page.read_text(encoding="utf-8"))
 
 
 def _with_folder(page: Path, folder: Path) -> str:

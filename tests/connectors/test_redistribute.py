@@ -159,7 +159,7 @@ class Landed(es.SparkStream):
 
     def __init__(self, folder: Path) -> None:
         self._frame, self._landing = None, None
-        self._folder = str(folder)
+        self._folder, self._driver = str(folder), ""
 
 
 def test_landed_batches_of_a_spark_stream_keep_the_promises_of_a_source(tmp_path: Path) -> None:

@@ -219,7 +219,7 @@ def test_an_error_does_not_tell_a_secret(receiver: Receiver, tmp_path: Path, fau
 
 @pytest.mark.parametrize("url", [f"ftp://{SECRET}", SECRET, f"https://x:{SECRET}/", "https://"])
 def test_a_url_that_is_none_is_refused_without_showing_it(url: str) -> None:
-    with pytest.raises(UserError, match="cannot be read") as refused:
+    with pytest.raises(UserError, match="is not valid") as refused:
         es.Webhook(url)
     assert SECRET not in str(refused.value) and refused.value.__cause__ is None
 

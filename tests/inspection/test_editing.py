@@ -151,7 +151,7 @@ def test_what_cannot_be_exact_is_refused_and_changes_nothing() -> None:
         edit.state("total")
     with pytest.raises(UserError, match="has no state 'seen'"):
         edit.state("count", "seen")
-    with pytest.raises(UserError, match="a savepoint 'before' already"):
+    with pytest.raises(UserError, match="already a savepoint 'before'"):
         edit.save("before")
     assert counts.items() == had
     counts.map(lambda key, value: (value, "text"))

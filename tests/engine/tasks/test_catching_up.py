@@ -180,7 +180,7 @@ def test_what_a_run_that_catches_up_needs_is_said_before_spark_starts(
     add(tmp_path / "in", "a.txt", 0, 10)
     with pytest.raises(UserError, match="ends with a checkpoint"):
         catch_up(tmp_path, checkpoint=None)
-    with pytest.raises(UserError, match="until='caughtup': say until='caught-up'"):
+    with pytest.raises(UserError, match="until='caughtup': use until='caught-up'"):
         catch_up(tmp_path, until="caughtup")
     endless = es.Pipeline("endless")
     endless.source(es.FromFunction(lambda start, stop: list(range(start, stop)))).collect()

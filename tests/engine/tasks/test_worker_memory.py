@@ -34,7 +34,7 @@ def test_a_worker_at_its_limit_says_whose_state_it_is_and_what_to_do() -> None:
             max_restarts=1,
         )
     told = str(failed.value)
-    assert "700 MB it may have" in told and "the state of 'fold' in shard 0" in told
+    assert "used all of its 700 MB" in told and "the state of 'fold' in shard 0" in told
     assert "state='disk'" in told and "keys, " in told
     assert len(notes.of(es.events.MemoryNear)) <= 1  # one batch may pass it
 
