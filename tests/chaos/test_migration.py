@@ -90,7 +90,7 @@ def test_values_are_migrated_exactly_whoever_dies(case: str, tmp_path: Path) -> 
     listener = Killer(tmp_path, len(kills))
     result = run(tmp_path, Count2(), protocol, kill=kills, listener=listener)
     assert [report.injected for report in result.recoveries] == [True] * len(kills)
-    assert "migrated from version 1 to 2" in " ".join(listener.notes)
+    assert "migrated from version 1 to 2" in " ".join(result.notes)
     assert shown(tmp_path) == expected()
 
 

@@ -306,7 +306,7 @@ def stream() -> Stream:
         ),
         (
             lambda: stream().event_time("t", unit="us").window(Tumbling("1s")).aggregate(n=3),
-            "no aggregate",
+            "is not an aggregate",
         ),
         (
             lambda: (
