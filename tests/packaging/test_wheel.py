@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import everstream
+from everstream.cli import guides
 
 ROOT = Path(__file__).parents[2]
 
@@ -128,7 +129,7 @@ def test_an_installed_wheel_survives_a_kill_with_exact_output(
 
     guide = run(installed / "bin" / "everstream", "help", "protocols", cwd=tmp_path)
     (page,) = (ROOT / "docs").rglob("protocols.md")
-    assert guide == page.read_text()
+    assert guide == guides.shown(page)
 
     shutil.copy(ROOT / "examples" / "word_count.py", tmp_path)
     shutil.copytree(ROOT / "examples" / "books", tmp_path / "books")
