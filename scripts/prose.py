@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS_LIMIT: int | None = 10
-CODE_LIMIT: int | None = None
+CODE_LIMIT: int | None = 10
 """Above a limit the check fails; without one it only warns."""
 GRADE_GOAL = 10.0
 """School years that a reader of a page should need. Above it a page is listed, and nothing fails."""
