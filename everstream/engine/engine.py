@@ -26,8 +26,6 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Final, Protocol
 
-from pyspark import SparkContext
-
 from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.checkpointing.newest import Newest
 from everstream.core.coordinators.progress import CheckpointStats
@@ -35,6 +33,7 @@ from everstream.core.coordinators.recovery_report import RecoveryReport
 from everstream.core.orders import Outcome
 from everstream.core.plan import Plan
 from everstream.engine.settings.options import RunConfig
+from everstream.engine.slot_sharing import Share, SlotGrant
 from everstream.engine.store_session import OpenStore
 from everstream.errors import LeaseLost
 from everstream.pipeline.checkpointing import EngineName
@@ -43,6 +42,7 @@ from everstream.state.blobs import Blobs
 ENGINES: Final[dict[EngineName, str]] = {
     "tasks": "everstream.engine.tasks.engine:TasksEngine",
     "microbatch": "everstream.engine.microbatch.run:MicroBatchEngine",
+    "local": "everstream.engine.local.engine:LocalEngine",
 }
 COMPLETE: Final = (Outcome.FINISHED, Outcome.CAUGHT_UP)
 """Outcomes of a run that has processed all of its input."""
@@ -75,7 +75,7 @@ class EngineJob:
 
     config: RunConfig
     plan: Plan
-    context: SparkContext
+    place: SlotGrant
     opened: OpenStore
     replaced: Callable[[], LeaseLost | None]
     """The error to stop with if another driver has taken over the store; None until then."""
@@ -104,13 +104,16 @@ class EngineEnd:
 class Engine(Protocol):
     """Moves the records of a run."""
 
-    @property
-    def keeps_slots(self) -> bool:
-        """Whether a worker occupies a Spark slot for as long as the run lasts."""
-        ...
-
     def check(self, config: RunConfig, plan: Plan) -> None:
         """Raise a UserError, with the fix, for anything this engine does not support."""
+        ...
+
+    def reserve(self, config: RunConfig, plan: Plan, others: tuple[Share, ...]) -> SlotGrant:
+        """Where the run will execute, beside other runs of this process that use its Spark."""
+        ...
+
+    def warm(self, config: RunConfig, plan: Plan) -> None:
+        """Start beforehand what the run will need; a standby does this before it waits."""
         ...
 
     def drive(self, job: EngineJob) -> EngineEnd:

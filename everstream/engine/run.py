@@ -6,8 +6,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Unpack
 
-from pyspark import SparkContext
-
 from everstream.core.orders import Outcome
 from everstream.core.plan import Plan, make_plan, spread
 from everstream.engine.availability.heartbeat import HeartbeatThread, beating
@@ -30,8 +28,7 @@ from everstream.engine.reporting.recording import recording, served
 from everstream.engine.result import RunResult, result_of
 from everstream.engine.settings.configuration import in_force
 from everstream.engine.settings.options import RunConfig
-from everstream.engine.spark.slot_sharing import SHARES
-from everstream.engine.spark.slots import find_slots
+from everstream.engine.slot_sharing import SHARES, SlotGrant
 from everstream.engine.store_session import (
     OpenStore,
     check_store,
@@ -55,9 +52,9 @@ from everstream.state.store_lock import held
 
 
 def launch(pipeline: Pipeline, config: RunConfig) -> RunHandle:
-    """A run of a pipeline on Spark until its sources end or it is stopped, ready to start.
+    """A run of a pipeline until its sources end or it is stopped, ready to start.
 
-    Mistakes in the pipeline or its options are raised here, before Spark starts.
+    Mistakes in the pipeline or its options are raised here, before anything starts.
     """
     began_s = time.monotonic()
     groups = KEY_GROUPS if config.key_groups is None else config.key_groups
@@ -89,7 +86,7 @@ def launch(pipeline: Pipeline, config: RunConfig) -> RunHandle:
             turn = handle.belongs_to(config.turn)
             everybody = Listeners(told, Logging(pipeline.name), Seeing(handle))
             heard = replace(config, listener=everybody, turn=turn)
-            taken = stood_by(heard, plan, engine.keeps_slots, url, lambda: handle.stop_requested)
+            taken = stood_by(heard, plan, url, lambda: handle.stop_requested, engine.warm)
             if isinstance(taken, Outcome):
                 return result_of(plan, url, taken, None, 0)
             with held(url, owner_of(pipeline.name), config.take_over or taken is not None):
@@ -100,7 +97,7 @@ def launch(pipeline: Pipeline, config: RunConfig) -> RunHandle:
                 held(url, owner_of(pipeline.name), config.take_over or taken is not None),
                 SHARES.taking(
                     pipeline.graph,
-                    lambda others: find_slots(heard, plan, engine.keeps_slots, others),
+                    lambda others: engine.reserve(heard, plan, others),
                 ) as grant,
             ):
                 more = config.workers is not None or config.autoscale is not None
@@ -108,12 +105,12 @@ def launch(pipeline: Pipeline, config: RunConfig) -> RunHandle:
                 spread_out = spread(plan, grant.workers, at_least=least)
                 with (
                     served(handle, config.ui, url, config.key_file),
-                    recording(heard, config.engine, url, grant.context) as recorded,
+                    recording(heard, config.engine, url, grant.spark_page) as recorded,
                 ):
                     run = _Run(
                         config=recorded.config,
                         plan=spread_out,
-                        context=grant.context,
+                        place=grant,
                         began_s=began_s,
                         engine=engine,
                         handle=handle,
@@ -154,7 +151,7 @@ class _Run:
 
     config: RunConfig
     plan: Plan
-    context: SparkContext
+    place: SlotGrant
     began_s: float
     engine: Engine
     handle: RunHandle
@@ -187,7 +184,7 @@ class _Run:
                 self.config.listener.on_event(Note("input", f"'{name}': {missing}", True))
         opened.tidy(self.config)
         end = self.engine.drive(
-            EngineJob(self.config, self.plan, self.context, opened, heartbeat.replaced, self._begin)
+            EngineJob(self.config, self.plan, self.place, opened, heartbeat.replaced, self._begin)
         )
         if end.outcome in COMPLETE:
             with suppress(StoreError):  # the next run then publishes the last results again

@@ -12,7 +12,7 @@ AUTO_START_S = 10.0
 Mode: TypeAlias = Literal["aligned", "unaligned", "at-least-once"]
 Rule: TypeAlias = Literal["hmnr", "bcs"]
 KeptLog: TypeAlias = Literal["durable", "memory"]
-EngineName: TypeAlias = Literal["tasks", "microbatch"]
+EngineName: TypeAlias = Literal["tasks", "microbatch", "local"]
 """What runs a pipeline: long-running Spark tasks, or one Spark job per epoch."""
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 

@@ -403,7 +403,7 @@ class RunOptions:
         default="tasks",
         metadata=option(
             "tasks: long-running Spark tasks that send each other records; microbatch: one Spark job per "
-            "epoch, and Spark carries the records.",
+            "epoch, and Spark carries the records; local: processes of this machine, without Spark.",
             _choice(*get_args(EngineName)),
         ),
     )

@@ -155,6 +155,8 @@ class Source(ABC, Generic[T]):
     """Where its records have their time, if its readers report progress with `watermark`."""
     own_slots: int = 0
     """How many of Spark's slots the source itself needs during the run: no worker gets these."""
+    needs_spark: bool = False
+    """Whether the source reads from Spark, so that a run without Spark is refused."""
     replayable: bool = True
     """Whether records can be read again; a source that cannot must be wrapped in a journal."""
 

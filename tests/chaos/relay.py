@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from everstream.engine.tasks.transport.endpoints import Address
+from everstream.engine.continuous.transport.endpoints import Address
 
 RESET = struct.pack("ii", 1, 0)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import everstream as es
-from everstream.engine.tasks.worker.memory import KMSG
+from everstream.engine.continuous.worker.memory import KMSG
 
 from .conftest import MASTER
 

@@ -9,9 +9,9 @@ import pytest
 
 import everstream as es
 from everstream.core.coordinators import restarts
+from everstream.engine.continuous.driver.driver import Driver
+from everstream.engine.continuous.transport.control_messages import Hello
 from everstream.engine.result import RunResult
-from everstream.engine.tasks.driver.driver import Driver
-from everstream.engine.tasks.transport.control_messages import Hello
 from everstream.events import ConnectionCut, PeerUnreachable, RunEvent
 
 from .conftest import MASTER, Killer, expected, killable, shown

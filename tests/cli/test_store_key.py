@@ -11,7 +11,8 @@ import everstream as es
 from everstream.cli.app import app
 from everstream.cli.runs.finding import load_pipeline
 from everstream.core.orders import Outcome
-from everstream.engine.tasks.driver.job import WorkersJob
+from everstream.engine.continuous.worker.worker import WorkerTask
+from everstream.engine.tasks.workers import SparkTask, SparkWorkers
 from everstream.errors import StoreError
 from everstream.state.signing import KEY_FILE, is_signed
 from tests.spark import MASTER
@@ -36,14 +37,14 @@ def signed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "store.key").write_text(f"{WORD}\n")
     (folder / "store.key").chmod(0o600)
     captured: list[bytes] = []
-    begin = WorkersJob.__init__
+    begin = SparkWorkers.start
 
-    def capturing(self: WorkersJob, *args: Any, **named: Any) -> None:
-        begin(self, *args, **named)
-        captured.append(cloudpickle.dumps(named["task"]))
+    def capturing(self: SparkWorkers, task: WorkerTask, processes: int) -> None:
+        begin(self, task, processes)
+        captured.append(cloudpickle.dumps(SparkTask(task)))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(WorkersJob, "__init__", capturing)
+        patch.setattr(SparkWorkers, "start", capturing)
         result = run(folder, kill=["count@500"], until=lambda s: s.epoch >= 3 and s.recoveries)
     assert result.outcome is Outcome.STOPPED and len(result.recoveries) == 1
     (folder / "task").write_bytes(captured[0])

@@ -38,8 +38,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "testing": {*WRITING, "core"},
     "simulation": RUNNING,
     "engine": {*RUNNING, "hiding", "planning", "observability.monitoring", "observability.history"},
-    "engine.tasks": {*RUNNING, "engine"},
-    "engine.microbatch": {*RUNNING, "engine"},
+    "engine.spark": {*RUNNING, "engine"},
+    "engine.continuous": {*RUNNING, "engine"},
+    "engine.tasks": {*RUNNING, "engine", "engine.spark", "engine.continuous"},
+    "engine.microbatch": {*RUNNING, "engine", "engine.spark"},
+    "engine.local": {*RUNNING, "engine", "engine.continuous"},
     "audit": {*RUNNING, "engine", "simulation", "inspection"},
     "demo": {"core", "extras"},
     "cli": {

@@ -114,7 +114,7 @@ import importlib, json, pkgutil, everstream
 from everstream.errors import MissingExtra
 missing = {}
 for module in pkgutil.walk_packages(everstream.__path__, "everstream.", lambda name: None):
-    if module.name.endswith("__main__") or module.name == "everstream.engine.tasks.worker.daemon":
+    if module.name.endswith("__main__") or module.name == "everstream.engine.tasks.daemon":
         continue
     try:
         importlib.import_module(module.name)

@@ -204,12 +204,12 @@ WALL_CLOCK = {
     "pipeline/times.py": "the ForwardClock itself",
     "pipeline/operator.py": "for contexts in tests; a chain gives its own",
     "state/local_recovery.py": "how old a folder is that nobody removed; a wrong one costs a copy",
-    "engine/tasks/driver/driver.py": "shown beside what was measured",
+    "engine/continuous/driver/driver.py": "shown beside what was measured",
     "engine/handle.py": "shown beside a savepoint",
-    "engine/tasks/worker/worker.py": "behind a ForwardClock",
+    "engine/continuous/worker/worker.py": "behind a ForwardClock",
     "engine/manifest_writer.py": "shown beside a checkpoint",
     "engine/reporting/recording.py": "shown beside what has happened",
-    "engine/tasks/worker/operator_logs.py": "shown beside a line of a log",
+    "engine/continuous/worker/operator_logs.py": "shown beside a line of a log",
 }
 """Where the clock of the machine is looked at, and why a wrong one does no harm there."""
 

@@ -16,8 +16,8 @@ from everstream.core.plan import make_plan
 from everstream.core.protocols.base import Place
 from everstream.core.scheme import ALIGNED
 from everstream.core.shard import Shard
-from everstream.engine.tasks.transport.wire import Credit
-from everstream.engine.tasks.transport.wire import Wire as WorkerWire
+from everstream.engine.continuous.transport.wire import Credit
+from everstream.engine.continuous.transport.wire import Wire as WorkerWire
 from everstream.errors import UserError
 from everstream.pipeline.event_time.windows import Tumbling
 from everstream.pipeline.graph import Broadcast, ByKey, OnDemand, Routing

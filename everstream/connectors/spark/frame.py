@@ -43,6 +43,8 @@ class SparkDataFrame(Source[Row]):
     [0, 1, 2]
     """
 
+    needs_spark = True
+
     def __init__(
         self,
         frame: "DataFrame",

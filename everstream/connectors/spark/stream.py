@@ -62,6 +62,7 @@ class SparkStream(Source[Row]):
     """
 
     own_slots = 1
+    needs_spark = True
     exact_batches = True
 
     def __init__(

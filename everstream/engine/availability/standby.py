@@ -1,4 +1,4 @@
-"""A standby: waits, with Spark started, until the driver of a store fails or falls silent.
+"""A standby: waits, with its engine started, until the driver of a store fails or falls silent.
 
 It asks the driver for heartbeats through the store and times them by its own clock. When they stop,
 it takes the lease, which fences the other driver. Of several standbys, one gets the lease.
@@ -15,7 +15,6 @@ from everstream.core.plan import Plan
 from everstream.engine.availability.heartbeat import FORGET_AFTER_S, LOOK_EVERY_S
 from everstream.engine.reporting.listener import Listener
 from everstream.engine.settings.options import RunConfig
-from everstream.engine.spark.slots import warm
 from everstream.engine.store_session import owner_of, predecessor
 from everstream.errors import LeaseLost, StoreError
 from everstream.events import Note, StoreTaken
@@ -125,13 +124,20 @@ class StandingBy:
 
 
 def stood_by(
-    config: RunConfig, plan: Plan, keeps_slots: bool, url: str, is_stopped: Callable[[], bool]
+    config: RunConfig,
+    plan: Plan,
+    url: str,
+    is_stopped: Callable[[], bool],
+    warm: Callable[[RunConfig, Plan], None],
 ) -> Lease | Outcome | None:
-    """Wait to take over, if this run is a standby; returns its lease, or how the other run ended."""
+    """Wait to take over, if this run is a standby; returns its lease, or how the other run ended.
+
+    warm: starts beforehand what the run will need.
+    """
     turn, store = config.turn, CheckpointStore.at(url, config.store_key)
     if turn.silence_s is None:
         predecessor(store, config)
         return None
-    warm(config, plan, keeps_slots)
+    warm(replace(config, listener=Listener()), plan)
     owner, listener = owner_of(plan.graph.name), config.listener
     return StandingBy(store, owner, turn.command, turn.silence_s, listener, is_stopped).wait()

@@ -27,6 +27,8 @@ from everstream.engine.reporting.building import epoch_stable, sampled_from
 from everstream.engine.settings.live_settings import NOT_TUNABLE, Control, flattened
 from everstream.engine.settings.options import RunConfig
 from everstream.engine.signals import stopping_on_signals
+from everstream.engine.slot_sharing import Share, SlotGrant
+from everstream.engine.spark.slots import find_slots, warm
 from everstream.engine.store_session import OpenStore
 from everstream.errors import UserError
 from everstream.events import (
@@ -55,10 +57,14 @@ SAMPLE_EVERY_S = 0.5
 class MicroBatchEngine:
     """One Spark job per epoch; Spark moves the records and retries lost tasks."""
 
-    keeps_slots = False
-
     def check(self, config: RunConfig, plan: Plan) -> None:
         _check(config, plan)
+
+    def reserve(self, config: RunConfig, plan: Plan, others: tuple[Share, ...]) -> SlotGrant:
+        return find_slots(config, plan, False, others)
+
+    def warm(self, config: RunConfig, plan: Plan) -> None:
+        warm(config, plan, False)
 
     def drive(self, job: EngineJob) -> EngineEnd:
         if job.opened.next_plan is not None:
@@ -66,7 +72,7 @@ class MicroBatchEngine:
                 "this checkpoint has records in flight, and the numbers of shards have changed: run it "
                 'once with engine="tasks", which delivers them first.'
             )
-        run = MicroBatches(job.config, job.plan, job.context, job.opened)
+        run = MicroBatches(job.config, job.plan, job.place.spark, job.opened)
         job.begin(run)
         outcome = run.to_the_end()
         return EngineEnd(

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 
-from pyspark import SparkContext
-
 from everstream.core.registry import PROTOCOLS, name_of
 from everstream.engine.handle import RunHandle
 from everstream.engine.reporting.building import About, RecoveryUpdates
@@ -87,10 +85,10 @@ class Recording:
 
 @contextmanager
 def recording(
-    config: RunConfig, engine: EngineName, url: str, context: SparkContext
+    config: RunConfig, engine: EngineName, url: str, spark_page: str | None
 ) -> Iterator["Recording"]:
     """The same run; its events also go to its traces and, with a permanent store, to its history."""
-    described = about(config, engine, url, context.uiWebUrl)
+    described = about(config, engine, url, spark_page)
     troubles: SimpleQueue[str] = SimpleQueue()
     writer = None
     if config.store is not None and config.history:

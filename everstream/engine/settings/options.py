@@ -5,9 +5,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar, get_args
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, TypeVar, get_args
 
 from everstream.core.orders import Policy
 from everstream.core.plan import Plan
@@ -27,6 +25,9 @@ from everstream.pipeline.state_backend import checked_state
 from everstream.pipeline.times import size_bytes
 from everstream.state.savepoints import checked_name
 from everstream.state.signing import KEY_FILE, StoreKey
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 T = TypeVar("T")
 
@@ -90,7 +91,7 @@ class RunConfig:
     take_over: bool
     start_from: Origin | None
     master: str
-    spark: SparkSession | None
+    spark: "SparkSession | None"
     workers: int | None
     timeout_s: float | None
     until: Callable[[RunStatus], bool] | None

@@ -11,9 +11,9 @@ from importlib.resources import files
 
 from pyspark import SparkConf, SparkContext
 
+from everstream.engine.slot_sharing import Share, refuse_other_master
 from everstream.engine.spark.lost import killed_while_starting
 from everstream.engine.spark.noise import quiet_start
-from everstream.engine.spark.slot_sharing import Share, refuse_other_master
 from everstream.errors import EnvironmentFault, SparkGone, UserError
 
 OURS = "spark.everstream.made"
@@ -70,7 +70,7 @@ def make_context(master: str, app_name: str, others: tuple[Share, ...] = ()) -> 
         "spark.task.maxFailures": str(TASK_RETRIES),
         "spark.speculation": "false",
         "spark.dynamicAllocation.enabled": "false",
-        "spark.python.daemon.module": "everstream.engine.tasks.worker.daemon",
+        "spark.python.daemon.module": "everstream.engine.tasks.daemon",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{log_settings}",
     }.items():

@@ -1,15 +1,12 @@
 """Where a run executes: a Spark that suits it, and as many slots as it may use."""
 
-from dataclasses import replace
-
 from pyspark import SparkContext
 
 from everstream.core.plan import Plan
-from everstream.engine.reporting.listener import Listener
 from everstream.engine.settings.options import RunConfig
+from everstream.engine.slot_sharing import Share, SlotGrant, no_slots_left
 from everstream.engine.spark.context import check_context, exposure, make_context, slots
 from everstream.engine.spark.lost import noticing_the_end
-from everstream.engine.spark.slot_sharing import Share, SlotGrant, no_slots_left
 from everstream.errors import UserError
 from everstream.events import Note, WorkersLimited
 from everstream.pipeline.graph import Kind
@@ -21,20 +18,19 @@ def find_slots(
 ) -> SlotGrant:
     """A Spark, and as many of its slots as this run may use.
 
-    keeps_slots: whether a worker occupies its slot as long as the run lasts (`Engine.keeps_slots`).
+    keeps_slots: whether a worker occupies its slot as long as the run lasts.
     """
     context = _context(config, plan.graph.name, keeps_slots, others)
     with noticing_the_end(context):
         workers = workers_for(config, context, plan, keeps_slots, others)
     if not keeps_slots:
-        return SlotGrant(context, workers, 1)  # its jobs take turns on free slots
-    return SlotGrant(context, workers, workers + config.spares + _own_slots(plan))
+        return SlotGrant(workers, 1, context)  # its jobs take turns on free slots
+    return SlotGrant(workers, workers + config.spares + _own_slots(plan), context)
 
 
 def warm(config: RunConfig, plan: Plan, keeps_slots: bool) -> None:
-    """Start Spark and its Python before they are needed, without any messages."""
-    quiet = replace(config, listener=Listener())
-    context = _context(quiet, plan.graph.name, keeps_slots, ())
+    """Start Spark and its Python before they are needed."""
+    context = _context(config, plan.graph.name, keeps_slots, ())
     with noticing_the_end(context):
         context.parallelize([0], 1).foreach(lambda _: None)
 

@@ -171,10 +171,10 @@ def _name_of_living(process: Any) -> str:
         return "java"
     if "everstream.cli.runs.driver" in line:
         return "driver"
-    if "everstream.engine.tasks.worker.daemon" in line:
+    if "everstream.engine.tasks.daemon" in line:
         return (
             "worker"
-            if "everstream.engine.tasks.worker.daemon" in " ".join(process.parent().cmdline())
+            if "everstream.engine.tasks.daemon" in " ".join(process.parent().cmdline())
             else "daemon"
         )
     return "monitor"

@@ -9,7 +9,7 @@ import pytest
 
 from everstream.core.ids import Generation, ShardId
 from everstream.core.permits import permit
-from everstream.engine.tasks.worker.background import Background
+from everstream.engine.continuous.worker.background import Background
 from everstream.errors import InternalError
 from everstream.runtime.jobs import CommitJob
 from everstream.runtime.message_log import Segment

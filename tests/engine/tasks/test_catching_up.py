@@ -9,7 +9,7 @@ import pytest
 
 import everstream as es
 from everstream.core.orders import Outcome
-from everstream.engine import run as running
+from everstream.engine.spark import slots
 from everstream.errors import UserError
 from tests.engine.tasks.running import MASTER, Notes
 from tests.engines import on_both_engines
@@ -59,7 +59,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise AssertionError("Spark was about to start")
 
-    monkeypatch.setattr(running, "find_slots", refuse)
+    monkeypatch.setattr(slots, "make_context", refuse)
 
 
 @on_both_engines

@@ -7,7 +7,7 @@ import pytest
 
 SCRIPT = """
 import sys
-from everstream.engine.tasks.worker.daemon import leaving_quietly
+from everstream.engine.tasks.daemon import leaving_quietly
 
 def worker(socket, known):
     raise getattr(__builtins__, sys.argv[1])("no more")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from everstream.engine.tasks.transport.endpoints import (
+from everstream.engine.continuous.transport.endpoints import (
     Address,
     RunKeys,
     SocketFactory,

@@ -12,9 +12,13 @@ import pytest
 
 import everstream as es
 from everstream.core.plan import Plan, make_plan
-from everstream.engine.tasks.liveness.crash_breadcrumb import FILE, CrashBreadcrumb, last_at_work
-from everstream.engine.tasks.liveness.exit_diagnosis import ExitDiagnosis, exit_status
-from everstream.engine.tasks.worker.memory import (
+from everstream.engine.continuous.liveness.crash_breadcrumb import (
+    FILE,
+    CrashBreadcrumb,
+    last_at_work,
+)
+from everstream.engine.continuous.liveness.exit_diagnosis import ExitDiagnosis, exit_status
+from everstream.engine.continuous.worker.memory import (
     KernelWords,
     MemoryKills,
     Starved,

@@ -8,8 +8,8 @@ from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 
 from everstream.core.ids import WorkerId
 from everstream.engine.spark.lost import is_gone
-from everstream.engine.tasks.driver.job import WorkersJob
-from everstream.engine.tasks.liveness.startup_failures import StartupWatch
+from everstream.engine.tasks.startup_failures import StartupWatch
+from everstream.engine.tasks.workers import SparkWorkers
 
 
 class Orphan:
@@ -49,9 +49,9 @@ def test_nobody_was_stillborn_as_far_as_anyone_can_tell(orphan: Any) -> None:
 
 
 def test_the_job_of_a_spark_that_is_gone_has_ended_and_can_be_left(orphan: Any) -> None:
-    job = WorkersJob(orphan, "group", "a test", 1, lambda worker, records: iter(()))
+    job = SparkWorkers(orphan, "a test")
     assert job.is_running(WorkerId(0), 0), "it keeps nobody out"
-    job.start()
+    job.start(None, 1)  # type: ignore[arg-type]  # no task will run
     job.leave(told=True)
     assert job.ended
     assert "Connection refused" in str(job.failure())

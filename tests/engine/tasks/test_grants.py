@@ -1,8 +1,8 @@
 """Credit: nothing of it is lost, it grows where frames are quick, and goes back where they are not."""
 
 from everstream.core.ids import ChannelId, Generation, ShardId
-from everstream.engine.tasks.transport.credit import MOST_MORE, QUICK_S, SLOW_S, CreditGrants
-from everstream.engine.tasks.transport.wire import Credit
+from everstream.engine.continuous.transport.credit import MOST_MORE, QUICK_S, SLOW_S, CreditGrants
+from everstream.engine.continuous.transport.wire import Credit
 from everstream.runtime.outlets import CREDIT_ON_DEMAND
 
 LEFT = ChannelId(0, ShardId("source", 0), ShardId("sink", 0))

@@ -18,8 +18,8 @@ import everstream as es
 from everstream.core.orders import Outcome, Phase
 from everstream.engine.checkpoint_requests import CheckpointRequests
 from everstream.engine.handle import NOT_STARTED, RunHandle
+from everstream.engine.slot_sharing import Share
 from everstream.engine.spark.context import make_context
-from everstream.engine.spark.slot_sharing import Share
 from everstream.events import Progressed, SettingsChanged
 from everstream.state.blobs import Blobs
 from tests.engine.tasks.running import MASTER, Notes

@@ -15,17 +15,23 @@ import zmq
 
 import everstream as es
 from everstream.core.ids import WorkerId
-from everstream.engine.tasks.driver.job import WorkersJob
-from everstream.engine.tasks.transport import connection_guard, endpoints, key_exchange
-from everstream.engine.tasks.transport.connection_guard import Turnstile
-from everstream.engine.tasks.transport.endpoints import PART_BYTES, RunKeys, SocketFactory, in_parts
-from everstream.engine.tasks.transport.key_exchange import (
+from everstream.engine.continuous.transport import connection_guard, endpoints, key_exchange
+from everstream.engine.continuous.transport.connection_guard import Turnstile
+from everstream.engine.continuous.transport.endpoints import (
+    PART_BYTES,
+    RunKeys,
+    SocketFactory,
+    in_parts,
+)
+from everstream.engine.continuous.transport.key_exchange import (
     KNOCK_BYTES,
     Admission,
     KeyExchange,
     Ticket,
     let_in,
 )
+from everstream.engine.continuous.worker.worker import WorkerTask
+from everstream.engine.tasks.workers import SparkTask, SparkWorkers
 from everstream.errors import EnvironmentFault
 from tests.engine.tasks.running import Notes, run
 
@@ -181,7 +187,7 @@ def test_a_captured_task_holds_no_key_and_cannot_join_the_run(
 ) -> None:
     made: list[RunKeys] = []
     captured: list[bytes] = []
-    make, begin, is_running = RunKeys.make, WorkersJob.__init__, WorkersJob.is_running
+    make, begin, is_running = RunKeys.make, SparkWorkers.start, SparkWorkers.is_running
     started: dict[WorkerId, int] = {}
     """The task of each worker, which Spark has numbered."""
 
@@ -189,23 +195,23 @@ def test_a_captured_task_holds_no_key_and_cannot_join_the_run(
         made.append(make())
         return made[-1]
 
-    def capturing(self: WorkersJob, *args: Any, **named: Any) -> None:
-        begin(self, *args, **named)
-        captured.append(cloudpickle.dumps(named["task"]))
+    def capturing(self: SparkWorkers, task: WorkerTask, processes: int) -> None:
+        begin(self, task, processes)
+        captured.append(cloudpickle.dumps(SparkTask(task)))
 
-    def noting(self: WorkersJob, worker: WorkerId, task: int) -> bool:
+    def noting(self: SparkWorkers, worker: WorkerId, task: int) -> bool:
         found = is_running(self, worker, task)
         if found:
             started.setdefault(worker, task)
         return found
 
     monkeypatch.setattr(RunKeys, "make", staticmethod(remembering))
-    monkeypatch.setattr(WorkersJob, "__init__", capturing)
-    monkeypatch.setattr(WorkersJob, "is_running", noting)
+    monkeypatch.setattr(SparkWorkers, "start", capturing)
+    monkeypatch.setattr(SparkWorkers, "is_running", noting)
     refusals: list[str] = []
 
     def join() -> None:
-        task = pickle.loads(captured[0])
+        task = pickle.loads(captured[0]).task
         for worker, used in started.items():
             for number in (used, used + 100):
                 with pytest.raises(EnvironmentFault) as refused:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import everstream
-from everstream.engine.tasks.liveness import life_sign
-from everstream.engine.tasks.liveness.life_sign import at_work, code_folders, is_awake
+from everstream.engine.continuous.liveness import life_sign
+from everstream.engine.continuous.liveness.life_sign import at_work, code_folders, is_awake
 
 FOLDERS = """Everstream: package in /x/everstream
 Everstream: installed code in /usr/lib/python3.11

@@ -7,9 +7,9 @@ import zmq
 
 from everstream.core.ids import Generation, WorkerId
 from everstream.core.messages import LinkCut
-from everstream.engine.tasks.transport.control_messages import Unreachable
-from everstream.engine.tasks.transport.endpoints import RunKeys, SocketFactory
-from everstream.engine.tasks.transport.links import GRACE_S, Peers, Watch
+from everstream.engine.continuous.transport.control_messages import Unreachable
+from everstream.engine.continuous.transport.endpoints import RunKeys, SocketFactory
+from everstream.engine.continuous.transport.links import GRACE_S, Peers, Watch
 from tests.chaos.relay import Relay
 
 ME, PEER = WorkerId(0), WorkerId(1)

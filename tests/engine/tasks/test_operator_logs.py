@@ -13,15 +13,15 @@ import pytest
 import everstream as es
 from everstream.core.ids import WorkerId
 from everstream.core.plan import make_plan
-from everstream.engine.reporting.listener import JsonFormatter, Logging
-from everstream.engine.tasks.liveness.crash_breadcrumb import CrashBreadcrumb
-from everstream.engine.tasks.worker.operator_logs import (
+from everstream.engine.continuous.liveness.crash_breadcrumb import CrashBreadcrumb
+from everstream.engine.continuous.worker.operator_logs import (
     LINES_PER_S,
     LogCollector,
     Logged,
     levels,
     pass_on,
 )
+from everstream.engine.reporting.listener import JsonFormatter, Logging
 from everstream.events import CheckpointAborted, Note
 
 from .running import run
@@ -115,7 +115,7 @@ def test_a_traceback_goes_along_and_levels_are_left_as_they_were(collector: LogC
 
 def test_without_any_set_up_lines_go_to_standard_error_with_the_time() -> None:
     program = (
-        "from everstream.engine.tasks.worker.operator_logs import *\n"
+        "from everstream.engine.continuous.worker.operator_logs import *\n"
         "line = LogLine('shop', 30, 'careful', 0.0, 'x.py', 1, 'watch:0')\n"
         "pass_on(Logged(0, (line,)))\n"
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from everstream.engine.tasks.transport.poller import Poller, sleep_s
+from everstream.engine.continuous.transport.poller import Poller, sleep_s
 
 
 class Runner:

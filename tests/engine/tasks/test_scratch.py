@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from everstream.engine import scratch
-from everstream.engine.tasks.transport.endpoints import RunKeys, SocketFactory
+from everstream.engine.continuous.transport.endpoints import RunKeys, SocketFactory
 
 CHILD = (
     "from everstream.engine.scratch import make_folder; print(make_folder(), flush=True); input()"

@@ -3,7 +3,7 @@
 from typing import Any
 
 from everstream.core.ids import ShardId, WorkerId
-from everstream.engine.tasks.transport.send_coalescing import (
+from everstream.engine.continuous.transport.send_coalescing import (
     MOST_BYTES,
     MOST_MESSAGES,
     SLOW_S,

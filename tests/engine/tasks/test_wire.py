@@ -4,7 +4,7 @@ import pytest
 
 from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import ChannelId, Generation, ShardId
-from everstream.engine.tasks.transport.wire import SMALL_BYTES, Credit, Wire
+from everstream.engine.continuous.transport.wire import SMALL_BYTES, Credit, Wire
 from everstream.errors import InternalError
 from everstream.runtime.payload import BatchPayload
 

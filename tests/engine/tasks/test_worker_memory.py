@@ -5,8 +5,8 @@ from typing import cast
 import pytest
 
 import everstream as es
-from everstream.engine.tasks.worker import memory_watch
-from everstream.engine.tasks.worker.memory_watch import MemoryWatch
+from everstream.engine.continuous.worker import memory_watch
+from everstream.engine.continuous.worker.memory_watch import MemoryWatch
 from everstream.errors import RunFailed, UserError
 from everstream.pipeline.times import size_bytes
 from everstream.runtime.runner import ShardRunner

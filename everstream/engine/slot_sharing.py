@@ -1,4 +1,4 @@
-"""The runs of one process share its Spark: each has its own slots until it ends.
+"""The runs of one process share its Spark and its machine: each has its slots until it ends.
 
 Spark would let a second run wait silently for slots that the first keeps to its end, and a run on
 another master would stop the Spark of the others. Both are refused instead, with the fix.
@@ -8,11 +8,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from pyspark import SparkContext
-
-from everstream.errors import UserError
+from everstream.errors import InternalError, UserError
 from everstream.pipeline.graph import Graph
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 
 @dataclass(frozen=True)
@@ -26,11 +28,23 @@ class Share:
 
 @dataclass(frozen=True)
 class SlotGrant:
-    """Where a run executes: a Spark, workers on it, and the slots that it keeps to its end."""
+    """Where a run executes: how many workers it may have, and on which Spark, if on one."""
 
-    context: SparkContext
     workers: int
-    slots: int
+    slots: int = 0
+    """Slots of Spark that it keeps to its end."""
+    context: "SparkContext | None" = None
+
+    @property
+    def spark(self) -> "SparkContext":
+        if self.context is None:
+            raise InternalError("this engine has reserved no Spark")
+        return self.context
+
+    @property
+    def spark_page(self) -> str | None:
+        """The address of Spark's own page."""
+        return None if self.context is None else self.context.uiWebUrl
 
 
 class Shares:
@@ -44,7 +58,7 @@ class Shares:
     def taking(
         self, graph: Graph, find: Callable[[tuple[Share, ...]], SlotGrant]
     ) -> Iterator[SlotGrant]:
-        """Slots for this run, reserved until it ends; `find` gets the shares of the other runs.
+        """Slots for this run, reserved until it ends; `find` gets the other runs' shares of Spark.
 
         One run at a time, so that two runs that start together do not claim the same slots.
         """
@@ -55,7 +69,7 @@ class Shares:
                     f"'{graph.name}' is already running in this process: wait for that run, or "
                     "build the pipeline again, with separate sinks."
                 )
-            grant = find(others)
+            grant = find(tuple(share for share in others if share.slots))
             share = Share(graph.name, grant.slots, graph)
             self._shares.append(share)
         try:

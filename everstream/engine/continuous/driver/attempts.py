@@ -15,10 +15,10 @@ import zmq
 from everstream.core.ids import TaskNumber, WorkerId
 from everstream.core.measuring.measures import WorkerMeasures
 from everstream.core.plan import Plan
-from everstream.engine.tasks.liveness.exit_diagnosis import ExitExaminer
-from everstream.engine.tasks.liveness.life_sign import ASK, at_work, is_awake, read_stacks
-from everstream.engine.tasks.transport.control_messages import Beat, Hello
-from everstream.engine.tasks.worker.process_use import Used
+from everstream.engine.continuous.liveness.exit_diagnosis import ExitExaminer
+from everstream.engine.continuous.liveness.life_sign import ASK, at_work, is_awake, read_stacks
+from everstream.engine.continuous.transport.control_messages import Beat, Hello
+from everstream.engine.continuous.worker.process_use import Used
 from everstream.events import RunEvent, WorkerSilent
 
 STACK_AFTER_S = 1.0

@@ -7,11 +7,11 @@ tasks of our job has the error of each.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from pyspark import SparkContext
 
 from everstream.core.ids import TaskNumber
+from everstream.engine.continuous.driver.workers import StartupFailure
 from everstream.engine.spark.lost import NO_ANSWER
 from everstream.errors import EnvironmentFault
 
@@ -19,15 +19,6 @@ LOOK_EVERY_S = 1.0
 AT_ONCE = 100
 MISSING = re.compile(r"No module named '(everstream|pyspark)\b")
 NO_PYTHON = re.compile(r'Cannot run program "([^"]*)"')
-
-
-@dataclass(frozen=True)
-class StartupFailure:
-    """A task that failed before its worker had said hello."""
-
-    number: TaskNumber
-    attempt: int
-    error: EnvironmentFault
 
 
 class StartupWatch:

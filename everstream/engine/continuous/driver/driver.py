@@ -1,22 +1,20 @@
 """The driver: carries the coordinator's orders to the workers and the workers' reports to it.
 
 One loop on the caller's thread does everything except two things that block and have separate
-threads: the Spark job and the writing of manifests. To stop the run, set a flag. The driver detects
-a worker's death at once on its own machine (the process handle becomes readable); otherwise when
-Spark's next attempt says hello, or when the worker has been silent for too long.
+threads: the workers' processes (`Workers`) and the writing of manifests. To stop the run, set a
+flag. The driver detects a worker's death at once on its own machine (the process handle becomes
+readable); otherwise when the next attempt says hello, or when the worker has been silent for too
+long.
 """
 
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import assert_never
 
 import cloudpickle
 import zmq
-from pyspark import SparkContext
 
 from everstream.core.autoscaling import Scaler
 from everstream.core.checkpointing.manifest import EpochManifest
@@ -63,22 +61,10 @@ from everstream.core.plan_change import (
 )
 from everstream.core.plan_events import plan_changed
 from everstream.engine.checkpoint_requests import CheckpointRequests
-from everstream.engine.engine import COMPLETE
-from everstream.engine.faults.injection import Injector
-from everstream.engine.faults.kills import Kill
-from everstream.engine.manifest_writer import ManifestWriter
-from everstream.engine.reporting.building import epoch_stable, sampled
-from everstream.engine.requests import Requests
-from everstream.engine.rescaling import ScaleRequests
-from everstream.engine.scrubber import Scrubber
-from everstream.engine.settings.live_settings import NOT_TUNABLE, control_of, flattened
-from everstream.engine.settings.options import RunConfig
-from everstream.engine.spark.lost import NO_ANSWER
-from everstream.engine.tasks.driver.attempts import Attempts
-from everstream.engine.tasks.driver.job import WorkersJob
-from everstream.engine.tasks.liveness.startup_failures import StartupWatch
-from everstream.engine.tasks.transport.control_channel import ControlChannel
-from everstream.engine.tasks.transport.control_messages import (
+from everstream.engine.continuous.driver.attempts import Attempts
+from everstream.engine.continuous.driver.workers import Workers
+from everstream.engine.continuous.transport.control_channel import ControlChannel
+from everstream.engine.continuous.transport.control_messages import (
     Beat,
     Hello,
     KillFired,
@@ -92,10 +78,20 @@ from everstream.engine.tasks.transport.control_messages import (
     WantsTuning,
     WorkerBroke,
 )
-from everstream.engine.tasks.transport.endpoints import Address, SocketFactory
-from everstream.engine.tasks.transport.key_exchange import Admission, KeyExchange, Ticket
-from everstream.engine.tasks.worker.operator_logs import Logged, pass_on
-from everstream.engine.tasks.worker.worker import WorkerTask
+from everstream.engine.continuous.transport.endpoints import Address, SocketFactory
+from everstream.engine.continuous.transport.key_exchange import Admission, KeyExchange, Ticket
+from everstream.engine.continuous.worker.operator_logs import Logged, pass_on
+from everstream.engine.continuous.worker.worker import WorkerTask
+from everstream.engine.engine import COMPLETE
+from everstream.engine.faults.injection import Injector
+from everstream.engine.faults.kills import Kill
+from everstream.engine.manifest_writer import ManifestWriter
+from everstream.engine.reporting.building import epoch_stable, sampled
+from everstream.engine.requests import Requests
+from everstream.engine.rescaling import ScaleRequests
+from everstream.engine.scrubber import Scrubber
+from everstream.engine.settings.live_settings import NOT_TUNABLE, control_of, flattened
+from everstream.engine.settings.options import RunConfig
 from everstream.errors import EverstreamError, LeaseLost, UserError
 from everstream.events import (
     CheckpointStarted,
@@ -139,7 +135,7 @@ class Driver:
     """Runs one pipeline to its end."""
 
     config: RunConfig
-    context: SparkContext
+    workers: Workers
     coordinator: Coordinator
     store: CheckpointStore
     lease: Lease
@@ -286,22 +282,14 @@ class Driver:
         self.key_exchange = KeyExchange(
             self.sockets,
             Admission(self.sockets.keys, self.config.store_key),
-            lambda number, task: self.job.is_running(number, task),
+            self.workers.is_running,
         )
         self.poller.register(self.key_exchange.socket, zmq.POLLIN)
-        group = f"everstream-{uuid.uuid4().hex}"  # unique among the runs of this process
-        self.births = StartupWatch(self.context, group)
-        self.job = WorkersJob(
-            self.context,
-            group=group,
-            description=f"everstream {plan.graph.name}",
-            processes=len(plan.workers) + self.config.spares,
-            task=self.task(self.control_channel.address, self.key_exchange.ticket),
-        )
         self.writer.start()
         self.scrubber.start()
         self.settings.start()
-        self.job.start()
+        task = self.task(self.control_channel.address, self.key_exchange.ticket)
+        self.workers.start(task, len(plan.workers) + self.config.spares)
         try:
             self._loop()
             self._say_what_is_left_over()
@@ -313,7 +301,7 @@ class Driver:
             self.scrubber.stop()
             self.settings.stop()
             self.scale_requests.end()
-            self.job.leave(told=self.end is not None)
+            self.workers.leave(told=self.end is not None)
             self._hear_last_logs()
             self.attempts.close()
             self.control_channel.close()
@@ -352,8 +340,8 @@ class Driver:
             if (lost := self.replaced()) is not None:
                 self._obey(self.coordinator.on_replaced(lost))
             self._obey(self.coordinator.on_tick(now_s))
-            if self.job.ended and self.end is None:
-                raise self.job.failure()
+            if self.workers.ended and self.end is None:
+                raise self.workers.failure()
             if now_s >= snapshot_due_s:
                 snapshot_due_s = now_s + SNAPSHOT_EVERY_S
                 self._look_around(now_s)
@@ -477,18 +465,16 @@ class Driver:
         limit_s = self.config.heartbeat_timeout_s
         for number, task in self.attempts.silent(limit_s, now_s):
             self._lose(number, f"silent for {limit_s:g} s", now_s)
-            # Spark does not know; it restarts the task once it has been asked to kill it.
-            with suppress(*NO_ANSWER):  # Spark is gone, which ends the job
-                self.context._jsc.sc().killTaskAttempt(task, True, "silent")
+            self.workers.kill(task)
         missing = self.attempts.missing
         if not self.attempts.all_here:
             self._look_for_startup_failures(now_s)
-        if missing and now_s > self._patience_s and not self.job.ended:
+        if missing and now_s > self._patience_s and not self.workers.ended:
             self._patience_s = now_s + START_PATIENCE_S
             self._tell(WaitingForWorkers(missing, len(self.coordinator.plan.workers)))
 
     def _look_for_startup_failures(self, now_s: float) -> None:
-        for lost in self.births.failed(self.attempts.newest, now_s):
+        for lost in self.workers.failed_starts(self.attempts.newest, now_s):
             self.attempts.heard(lost.number, lost.attempt)
             self._obey(self.coordinator.on_start_failed(lost.number, lost.error, now_s))
 

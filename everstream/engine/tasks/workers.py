@@ -1,14 +1,19 @@
-"""The Spark job whose tasks are the workers, in a separate thread: it blocks until the end."""
+"""Workers as the tasks of one Spark job, which blocks in a separate thread until the end."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-from pyspark import SparkContext
+from pyspark import SparkContext, TaskContext
 
 from everstream.core.ids import TaskNumber
+from everstream.engine.continuous.driver.workers import StartupFailure
+from everstream.engine.continuous.worker.worker import WorkerTask
 from everstream.engine.spark.lost import NO_ANSWER
+from everstream.engine.tasks.startup_failures import StartupWatch
 from everstream.errors import EnvironmentFault, RunFailed
 
 LEAVE_PATIENCE_S = 5.0
@@ -16,29 +21,37 @@ CANCEL_PATIENCE_S = 10.0
 GROUP = "spark.jobGroup.id"
 
 
-class WorkersJob:
-    """Runs one task for each worker and for each spare."""
+@dataclass
+class SparkTask:
+    """The body of a Spark task."""
 
-    def __init__(
-        self,
-        context: SparkContext,
-        group: str,
-        description: str,
-        processes: int,
-        task: Callable[[int, Iterable[int]], Iterator[int]],
-    ) -> None:
+    task: WorkerTask
+
+    def __call__(self, partition: int, _: Iterable[int]) -> Iterator[int]:
+        context = TaskContext.get()
+        assert context is not None
+        self.task.work(TaskNumber(partition), context.attemptNumber(), context.taskAttemptId())
+        yield partition
+
+
+class SparkWorkers:
+    """Spark runs one task for each process, and starts a task again when its process is gone."""
+
+    def __init__(self, context: SparkContext, pipeline: str) -> None:
         self._context = context
-        self._group = group
-        self._description = description
-        self._processes = processes
-        self._task = task
+        self._pipeline = pipeline
+        self._group = f"everstream-{uuid.uuid4().hex}"  # unique among the runs of this process
+        self._startup = StartupWatch(context, self._group)
         self._scheduled: Any = None
         """Spark's map of running tasks, kept because finding it takes longer than a lookup in it."""
         self._error: BaseException | None = None
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="everstream-job", daemon=True)
+        self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
+    def start(self, task: WorkerTask, processes: int) -> None:
+        self._thread = threading.Thread(
+            target=self._run, args=(SparkTask(task), processes), name="everstream-job", daemon=True
+        )
         self._thread.start()
 
     @property
@@ -70,15 +83,23 @@ class WorkersJob:
         return False
 
     def failure(self) -> RunFailed:
-        """The error for a job that has ended before the pipeline."""
         if self._error is None:
             return RunFailed("the Spark job ended before the pipeline did")
         text = str(self._error).strip().splitlines() or [repr(self._error)]
         cause = next((line for line in text if "Exception" in line or "Error" in line), text[0])
         return RunFailed(f"the Spark job failed: {cause}", EnvironmentFault(str(self._error)))
 
+    def failed_starts(self, heard: Mapping[TaskNumber, int], now_s: float) -> list[StartupFailure]:
+        return self._startup.failed(heard, now_s)
+
+    def kill(self, task: int) -> None:
+        """Spark does not know that it is silent; it restarts the task once it was asked to kill it."""
+        with suppress(*NO_ANSWER):  # Spark is gone, which ends the job
+            self._context._jsc.sc().killTaskAttempt(task, True, "silent")
+
     def leave(self, told: bool) -> None:
-        """Workers that know that the run is over leave on their own; the others are cancelled."""
+        if self._thread is None:
+            return
         if told:
             self._thread.join(timeout=LEAVE_PATIENCE_S)
         if self._thread.is_alive():
@@ -86,12 +107,11 @@ class WorkersJob:
                 self._context.cancelJobGroup(self._group)
             self._thread.join(timeout=CANCEL_PATIENCE_S)
 
-    def _run(self) -> None:
-        context, processes = self._context, self._processes
+    def _run(self, task: SparkTask, processes: int) -> None:
+        context = self._context
         try:
-            context.setJobGroup(self._group, self._description, True)
-            tasks = context.parallelize(range(processes), processes)
-            tasks.mapPartitionsWithIndex(self._task).collect()
+            context.setJobGroup(self._group, f"everstream {self._pipeline}", True)
+            context.parallelize(range(processes), processes).mapPartitionsWithIndex(task).collect()
         except BaseException as error:  # py4j raises many kinds; the driver interprets them
             self._error = error
         finally:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final, assert_never
 
 from everstream.core.memory_guard import MemoryGuard, Strain
-from everstream.engine.tasks.worker.memory import in_words
+from everstream.engine.continuous.worker.memory import in_words
 from everstream.errors import EnvironmentFault
 from everstream.runtime.runner import ShardRunner
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from everstream.core.ids import WorkerId
-from everstream.engine.tasks.liveness.crash_breadcrumb import CrashBreadcrumb
+from everstream.engine.continuous.liveness.crash_breadcrumb import CrashBreadcrumb
 
 LINES_PER_S = 100
 LONGEST = 10_000

@@ -11,7 +11,7 @@ from typing import Any
 
 import cloudpickle  # noqa: F401
 
-import everstream.engine.tasks.worker.worker
+import everstream.engine.continuous.worker.worker
 from everstream.engine.spark.zips import forget_zips, use_installed
 
 use_installed("pyspark", "py4j")
@@ -19,7 +19,7 @@ use_installed("pyspark", "py4j")
 import pyspark.daemon  # noqa: E402
 import pyspark.worker  # noqa: E402
 
-PRELOADED = everstream.engine.tasks.worker.worker
+PRELOADED = everstream.engine.continuous.worker.worker
 
 
 def leaving_quietly(worker: Callable[..., int]) -> Callable[..., int]:

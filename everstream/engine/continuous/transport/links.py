@@ -17,8 +17,8 @@ from zmq.utils.monitor import parse_monitor_message
 from everstream.core.coordinators.stall_warning import StallWarning
 from everstream.core.ids import Generation, WorkerId
 from everstream.core.messages import LinkCut
-from everstream.engine.tasks.transport.control_messages import Unreachable
-from everstream.engine.tasks.transport.endpoints import Address, SocketFactory
+from everstream.engine.continuous.transport.control_messages import Unreachable
+from everstream.engine.continuous.transport.endpoints import Address, SocketFactory
 
 GRACE_S = 2.0
 """How long a connection may stay down before its peer's death no longer explains it."""

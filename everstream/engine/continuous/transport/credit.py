@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from everstream.core.ids import ChannelId, Generation
-from everstream.engine.tasks.transport.wire import Credit
+from everstream.engine.continuous.transport.wire import Credit
 from everstream.runtime.outlets import CREDIT_ON_DEMAND
 
 MOST_MORE = 60

@@ -8,8 +8,8 @@ import pickle
 
 import zmq
 
-from everstream.engine.tasks.transport.control_messages import ToDriver, ToWorker
-from everstream.engine.tasks.transport.endpoints import SocketFactory
+from everstream.engine.continuous.transport.control_messages import ToDriver, ToWorker
+from everstream.engine.continuous.transport.endpoints import SocketFactory
 
 
 class ControlChannel:

@@ -1,4 +1,4 @@
-"""A worker: a Spark task that runs one or more shards in one Python process.
+"""A worker: one Python process that runs one or more shards.
 
 One thread does all the work: it receives frames and commands, lets the runners step, and sends
 their output. Shards on the same worker exchange frames in memory. A second thread sends heartbeats
@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,9 +32,8 @@ from everstream.core.messages import (
 )
 from everstream.core.plan import Plan
 from everstream.core.scheme import Scheme
-from everstream.engine.faults.injection import KillAfter, KillAt, KillNow
-from everstream.engine.tasks.liveness.crash_breadcrumb import CrashBreadcrumb
-from everstream.engine.tasks.transport.control_messages import (
+from everstream.engine.continuous.liveness.crash_breadcrumb import CrashBreadcrumb
+from everstream.engine.continuous.transport.control_messages import (
     KillFired,
     NewPlan,
     Nod,
@@ -46,18 +45,19 @@ from everstream.engine.tasks.transport.control_messages import (
     WantsTuning,
     WorkerBroke,
 )
-from everstream.engine.tasks.transport.credit import CreditGrants
-from everstream.engine.tasks.transport.endpoints import Address, in_parts
-from everstream.engine.tasks.transport.key_exchange import Ticket
-from everstream.engine.tasks.transport.links import Peers
-from everstream.engine.tasks.transport.poller import Poller, sleep_s
-from everstream.engine.tasks.transport.send_coalescing import TURN_S, SendCoalescing
-from everstream.engine.tasks.transport.wire import Credit, Wire
-from everstream.engine.tasks.worker.background import Background
-from everstream.engine.tasks.worker.memory_watch import MemoryWatch
-from everstream.engine.tasks.worker.operator_logs import LogCollector
-from everstream.engine.tasks.worker.process import WorkerProcess
-from everstream.engine.tasks.worker.process_settings import be_quick
+from everstream.engine.continuous.transport.credit import CreditGrants
+from everstream.engine.continuous.transport.endpoints import Address, in_parts
+from everstream.engine.continuous.transport.key_exchange import Ticket
+from everstream.engine.continuous.transport.links import Peers
+from everstream.engine.continuous.transport.poller import Poller, sleep_s
+from everstream.engine.continuous.transport.send_coalescing import TURN_S, SendCoalescing
+from everstream.engine.continuous.transport.wire import Credit, Wire
+from everstream.engine.continuous.worker.background import Background
+from everstream.engine.continuous.worker.memory_watch import MemoryWatch
+from everstream.engine.continuous.worker.operator_logs import LogCollector
+from everstream.engine.continuous.worker.process import WorkerProcess
+from everstream.engine.continuous.worker.process_settings import be_quick
+from everstream.engine.faults.injection import KillAfter, KillAt, KillNow
 from everstream.errors import (
     EnvironmentFault,
     EverstreamError,
@@ -80,7 +80,7 @@ LARGE_BYTES = 65_536
 
 @dataclass
 class WorkerTask:
-    """What a worker needs before it can say hello; pickled into the Spark task."""
+    """What a worker needs before it can say hello; pickled and sent to its process."""
 
     pickled_plan: bytes
     scheme: Scheme
@@ -104,18 +104,12 @@ class WorkerTask:
     python_path: list[str] = field(default_factory=list)
     log_levels: dict[str, int] = field(default_factory=dict)
 
-    def __call__(self, partition: int, _: Iterable[int]) -> Iterator[int]:
-        """The body of the Spark task."""
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None
+    def work(self, number: TaskNumber, attempt: int, task_id: int) -> None:
+        """The body of a worker's process, until the run is over."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles Ctrl-C
         sys.path.extend(path for path in self.python_path if path not in sys.path)
         be_quick()
-        process = WorkerProcess(
-            self, TaskNumber(partition), context.attemptNumber(), context.taskAttemptId()
-        )
+        process = WorkerProcess(self, number, attempt, task_id)
         try:
             while (place := process.wait_for_place()) is not None:
                 worker = Worker(self, process, place)
@@ -129,7 +123,6 @@ class WorkerTask:
             process.forget_copies()
         finally:
             process.close()
-        yield partition
 
 
 class Worker:

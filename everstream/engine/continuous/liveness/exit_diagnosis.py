@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from everstream.core.ids import ShardId
 from everstream.core.plan import Plan
-from everstream.engine.tasks.liveness.crash_breadcrumb import last_at_work
-from everstream.engine.tasks.liveness.life_sign import EXIT, at_work, folder_of, read_stacks
-from everstream.engine.tasks.transport.endpoints import Address
-from everstream.engine.tasks.worker.memory import (
+from everstream.engine.continuous.liveness.crash_breadcrumb import last_at_work
+from everstream.engine.continuous.liveness.life_sign import EXIT, at_work, folder_of, read_stacks
+from everstream.engine.continuous.transport.endpoints import Address
+from everstream.engine.continuous.worker.memory import (
     KernelWords,
     MemoryKills,
     Starved,

@@ -5,9 +5,9 @@ from typing import Any, TypeAlias
 
 from everstream.core.ids import TaskNumber, WorkerId
 from everstream.core.messages import Command, Report
+from everstream.engine.continuous.worker.operator_logs import Logged
+from everstream.engine.continuous.worker.process_use import Used
 from everstream.engine.faults.injection import KillAfter, KillAt, KillNow
-from everstream.engine.tasks.worker.operator_logs import Logged
-from everstream.engine.tasks.worker.process_use import Used
 from everstream.errors import EverstreamError
 from everstream.events import RunEvent
 from everstream.pipeline.tuning import Tuning

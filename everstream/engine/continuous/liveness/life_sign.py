@@ -21,15 +21,16 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 import zmq
 
 from everstream.core.ids import TaskNumber
-from everstream.engine.tasks.transport.control_messages import Beat
-from everstream.engine.tasks.transport.endpoints import Address, SocketFactory
-from everstream.engine.tasks.worker.process_use import ProcessUse, Used, peak_bytes
+from everstream.engine.continuous.transport.control_messages import Beat
+from everstream.engine.continuous.transport.endpoints import Address, SocketFactory
+from everstream.engine.continuous.worker.process_use import ProcessUse, Used, peak_bytes
 
 BEAT_EVERY_S = 0.25
 STACKS = "stacks"
@@ -151,14 +152,14 @@ def read_stacks(address: Address) -> str:
 
 def code_folders() -> str:
     """The lines that tell a reader of this process's stacks which frames are not the user's."""
-    import pyspark  # our daemon decides first which one on the path is used
-
     installed = {
         *(path for name, path in sysconfig.get_paths().items() if name.endswith(("stdlib", "lib"))),
         *site.getsitepackages(),
         site.getusersitepackages(),
-        os.path.dirname(os.path.abspath(pyspark.__file__)),
     }
+    pyspark = find_spec("pyspark")  # Spark may have put an archive on the path
+    if pyspark is not None and pyspark.origin is not None:
+        installed.add(os.path.dirname(os.path.abspath(pyspark.origin)))
     lines = [OURS + PACKAGE]
     lines += [INSTALLED + folder for folder in sorted(installed)]
     # The fault handler writes file names in ASCII, too.

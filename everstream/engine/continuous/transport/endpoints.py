@@ -16,8 +16,8 @@ from typing import Any
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
+from everstream.engine.continuous.transport.connection_guard import Turnstile
 from everstream.engine.scratch import make_folder
-from everstream.engine.tasks.transport.connection_guard import Turnstile
 
 HEARTBEAT_S = 1.0
 PART_BYTES = 4 << 20

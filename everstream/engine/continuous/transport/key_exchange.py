@@ -20,7 +20,7 @@ from typing import Any
 import zmq
 
 from everstream.core.ids import TaskNumber
-from everstream.engine.tasks.transport.endpoints import (
+from everstream.engine.continuous.transport.endpoints import (
     Address,
     RunKeys,
     SocketFactory,
@@ -83,7 +83,7 @@ class KeyExchange:
         admission: Admission,
         is_running: Callable[[TaskNumber, int], bool],
     ) -> None:
-        """is_running: whether Spark has started this task under this number and it has not ended."""
+        """is_running: whether this task was started under this number and has not ended."""
         self._keys = RunKeys.make()
         self._is_running = is_running
         self._admission = admission
@@ -127,7 +127,7 @@ class KeyExchange:
         if task in self._used:
             return f"the ticket of Spark task {task} was already used. {_READ}"
         if not self._is_running(TaskNumber(number), task):
-            return f"Spark runs no task {task} for worker {number}. {_READ}"
+            return f"no task {task} was started for worker {number}. {_READ}"
         self._used[task] = key
         return None
 

@@ -17,8 +17,8 @@ import zmq
 from everstream.core.ids import TaskNumber, WorkerId
 from everstream.core.messages import Shutdown
 from everstream.core.plan import Plan
-from everstream.engine.tasks.liveness.life_sign import LifeSign
-from everstream.engine.tasks.transport.control_messages import (
+from everstream.engine.continuous.liveness.life_sign import LifeSign
+from everstream.engine.continuous.transport.control_messages import (
     Hello,
     NewPlan,
     Noticed,
@@ -27,9 +27,13 @@ from everstream.engine.tasks.transport.control_messages import (
     ToWorker,
     WorkerBroke,
 )
-from everstream.engine.tasks.transport.endpoints import SocketFactory, address_towards, in_parts
-from everstream.engine.tasks.transport.key_exchange import let_in
-from everstream.engine.tasks.transport.links import Watch
+from everstream.engine.continuous.transport.endpoints import (
+    SocketFactory,
+    address_towards,
+    in_parts,
+)
+from everstream.engine.continuous.transport.key_exchange import let_in
+from everstream.engine.continuous.transport.links import Watch
 from everstream.errors import EnvironmentFault, UserError
 from everstream.events import Note
 from everstream.runtime.payload import warm_up
@@ -37,7 +41,7 @@ from everstream.state.local_recovery import LocalCopies, store_with
 from everstream.state.signing import StoreUrl
 
 if TYPE_CHECKING:
-    from everstream.engine.tasks.worker.worker import WorkerTask
+    from everstream.engine.continuous.worker.worker import WorkerTask
 
 LOOK_EVERY_S = 0.1
 

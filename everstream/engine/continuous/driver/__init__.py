@@ -1,0 +1,1 @@
+"""The driver: one loop between the coordinator and the workers."""

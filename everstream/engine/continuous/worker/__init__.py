@@ -1,0 +1,1 @@
+"""A worker: a Python process that runs shards."""

@@ -1,1 +1,0 @@
-"""The driver of the tasks engine."""

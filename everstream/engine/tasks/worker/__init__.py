@@ -1,1 +1,0 @@
-"""A worker: the Python process of one Spark task, which runs shards."""
