@@ -47,7 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "demo": {"core", "extras"},
     "cli": {
         *(*RUNNING, "engine", "simulation", "inspection", "audit", "planning", "annotations"),
-        *("observability.monitoring", "observability.history", "observability.ui"),
+        *("engine.local", "observability.monitoring", "observability.history", "observability.ui"),
         *("demo", "hiding"),
     },
 }

@@ -1,8 +1,8 @@
 """The driver process of `everstream run`: loads the pipeline, runs it, reports to its supervisor.
 
-`supervise.py` starts it as `python -m everstream.cli.runs.driver FD ASKS PARENT OPTIONS`. It sends events
-to the supervisor over FD and receives requests over ASKS. It never outlives the supervisor, so a killed
-command leaves nothing running.
+`driver_process.py` starts it, as `python -m everstream.cli.runs.driver FD ASKS PARENT OPTIONS` or as a
+fork. It sends events to the supervisor over FD and receives requests over ASKS. It never outlives the
+supervisor, so a killed command leaves nothing running.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from types import FrameType
-from typing import IO
+from typing import IO, NoReturn
 
 from everstream.audit.rehearsal import rehearsed
 from everstream.cli.runs.arguments import RunCommand
@@ -34,6 +34,7 @@ from everstream.cli.views.messages import (
     write_message,
 )
 from everstream.core.registry import name_of
+from everstream.engine.local.server_link import fork_from_here
 from everstream.engine.reporting.listener import log_as_json
 from everstream.engine.run import launch
 from everstream.engine.settings.options import RunConfig
@@ -46,8 +47,11 @@ STOPPED_EARLY = "stopped before the first record; nothing had to be saved"
 
 
 def main() -> None:
-    descriptor, asks, parent = (int(argument) for argument in sys.argv[1:4])
-    command = RunCommand.from_json(sys.argv[4])
+    drive(*(int(argument) for argument in sys.argv[1:4]), RunCommand.from_json(sys.argv[4]))
+
+
+def drive(descriptor: int, asks: int, parent: int, command: RunCommand) -> NoReturn:
+    """The whole life of the driver's process."""
     die_with(parent)
     os.set_inheritable(descriptor, False)
     os.set_inheritable(asks, False)
@@ -55,6 +59,8 @@ def main() -> None:
         signal.signal(number, _interrupt)
     # The supervisor started us with these blocked: there was no handler for them before.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
+    if command.options.engine == "local":
+        fork_from_here(close=(descriptor, asks))
     telling = threading.Lock()
     with open(descriptor, "wb") as pipe:
 
@@ -109,10 +115,12 @@ def run_and_tell(
 
 def stop_spark() -> None:
     """End Spark's Java process and wait for it, so that its last output is shown."""
-    from pyspark import SparkContext
-
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the run has ended; only SIGKILL would be faster
+    if "pyspark" not in sys.modules:
+        return
+    from pyspark import SparkContext
+
     context, gateway = SparkContext._active_spark_context, SparkContext._gateway
     if context is not None:
         with suppress(Exception):  # Java may be gone, which py4j reports with many classes

@@ -8,7 +8,6 @@ an error message, is replaced: the next one resumes from the store.
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +18,7 @@ from types import FrameType
 from typing import Any, BinaryIO
 
 from everstream.cli.runs.arguments import RunCommand
+from everstream.cli.runs.driver_process import DriverProcess, start_driver
 from everstream.cli.runs.driver_requests import Asker
 from everstream.cli.runs.supervisor_log import SupervisorLog
 from everstream.cli.views.messages import (
@@ -124,26 +124,16 @@ class Supervisor:
             return None
         return _how(code)
 
-    def _start(self) -> tuple["subprocess.Popen[str]", BinaryIO]:
+    def _start(self) -> tuple[DriverProcess, BinaryIO]:
         read_end, write_end = os.pipe()
         asks_read, asks_write = os.pipe()
-        where = None if self._passing is None else subprocess.PIPE
-        held = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-        child = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "everstream.cli.runs.driver"),
-                *(str(write_end), str(asks_read), str(os.getpid()), self._command.to_json()),
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=where,
-            stderr=None if where is None else subprocess.STDOUT,
-            pass_fds=(write_end, asks_read),
-            start_new_session=True,
-            text=True,
-            errors="replace",
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        child = start_driver(
+            self._command,
+            write_end,
+            asks_read,
+            piped=self._passing is not None,
+            is_first=not self.log.drivers_lost,
         )
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)
         os.close(write_end)
         os.close(asks_read)
         self._asker.attach(os.fdopen(asks_write, "wb"))
@@ -176,7 +166,7 @@ class Supervisor:
                     self._command = self._command.with_settings(every=_duration(every))
         self._show(message)
 
-    def _look_after(self, child: "subprocess.Popen[str]") -> None:
+    def _look_after(self, child: DriverProcess) -> None:
         """Pass on stop requests of the user, and the end of --timeout."""
         if self._stop_asked > 1 and not self._killed:
             self._killed = True
@@ -198,7 +188,7 @@ class Supervisor:
             self._tell(Note("stop", text))
             child.send_signal(signal.SIGTERM)
 
-    def _wait(self, child: "subprocess.Popen[str]") -> int:
+    def _wait(self, child: DriverProcess) -> int:
         """Wait for a driver that has closed its pipe; the user can still kill it."""
         while True:
             try:

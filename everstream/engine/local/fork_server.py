@@ -65,7 +65,9 @@ class ForkServer:
     children: dict[int, _Child] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.connection: Connection[FromServer, ToServer] = Connection(self.channel.fileno())
+        self.connection: Connection[FromServer, ToServer] = Connection(
+            os.dup(self.channel.fileno())
+        )
         self.wake, self._waker = os.pipe()
         os.set_blocking(self.wake, False)
         os.set_blocking(self._waker, False)
@@ -75,6 +77,8 @@ class ForkServer:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles Ctrl-C
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
+        gc.collect()
+        gc.freeze()  # a collection in a worker does not copy what it shares with this process
         selector = selectors.DefaultSelector()
         selector.register(self.channel, selectors.EVENT_READ)
         selector.register(self.wake, selectors.EVENT_READ)
@@ -147,7 +151,7 @@ class ForkServer:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self.connection.close()
-        self.channel.detach()
+        self.channel.close()
         for descriptor in (
             self.wake,
             self._waker,
@@ -172,8 +176,6 @@ def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
     for module in PRELOADED:
         import_module(module)
-    gc.collect()
-    gc.freeze()  # so that a collection in a worker does not copy what it shares with this process
     ForkServer(channel).serve()
 
 
