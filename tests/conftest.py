@@ -45,6 +45,7 @@ os.environ.setdefault(
 os.environ.setdefault("SPARK_LAUNCHER_OPTS", _SHORT_LIVED)
 # For runs that name no master, those in a reader's program included.
 os.environ["EVERSTREAM_MASTER"] = MASTER
+os.environ["EVERSTREAM_ENGINE"] = "local"
 settings.register_profile("everstream", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("everstream")
 
@@ -69,6 +70,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> BalancedSche
         return None
     config.option.loadscopereorder = False  # longest first, not those with most tests
     return BalancedScheduling(config, log)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def engine_of_module(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Runs of tests are local, except in modules that say what Spark adds to them."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.node.get_closest_marker("spark"):
+            patch.setenv("EVERSTREAM_ENGINE", "tasks")
+        yield
+
+
+@pytest.fixture(autouse=True)
+def engine_of_test(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.node.get_closest_marker("spark") or "spark" in request.fixturenames:
+        monkeypatch.setenv("EVERSTREAM_ENGINE", "tasks")
 
 
 @pytest.fixture

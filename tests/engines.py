@@ -1,4 +1,4 @@
-"""The same test on both engines: runs in it that do not name an engine take one, then the other."""
+"""The same test on several engines: runs in it that do not name one take each in turn."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -8,14 +8,15 @@ import pytest
 Test = TypeVar("Test", bound=Callable[..., Any])
 
 
-def on_both_engines(test: Test) -> Test:
-    """For a sample: every run of the tests has both."""
-    return _with_engines(test, "tasks", "microbatch")
+def on_all_engines(test: Test) -> Test:
+    """For a sample: every run of the tests has all of them."""
+    return _with_engines(test, "tasks", "microbatch", "local")
 
 
-def on_both_engines_at_length(test: Test) -> Test:
-    """For all others: micro-batches only among the long tests."""
-    return _with_engines(test, "tasks", pytest.param("microbatch", marks=pytest.mark.long))
+def on_all_engines_at_length(test: Test) -> Test:
+    """For all others: those on Spark only among the long tests."""
+    on_spark = (pytest.param(engine, marks=pytest.mark.long) for engine in ("tasks", "microbatch"))
+    return _with_engines(test, "local", *on_spark)
 
 
 def _with_engines(test: Test, *engines: Any) -> Test:

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 import everstream as es
-from tests.engines import on_both_engines
+from tests.engines import on_all_engines
 from tests.spark import MASTER
 
 
@@ -18,7 +18,7 @@ def drifting(n: int) -> dict[str, object]:
     return {"n": n, "a": None if n % 10 == 3 else n}
 
 
-@on_both_engines
+@on_all_engines
 @pytest.mark.parametrize("kill", [(), ("files@100",)], ids=["calm", "killed"])
 def test_a_run_with_a_failure_stores_the_same_values_as_one_without(
     tmp_path: Path, kill: tuple[str, ...]

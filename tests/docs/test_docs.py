@@ -36,7 +36,7 @@ from everstream.pipeline.stream import Pipeline
 from everstream.simulation import __main__ as simulation
 from tests.connectors.kafka_topics import Reading, make_topic
 from tests.docs.sections import programs_under_a_tested_heading
-from tests.engines import on_both_engines, on_both_engines_at_length
+from tests.engines import on_all_engines, on_all_engines_at_length
 from tests.kafka_server import KafkaServer
 from tests.spark import MASTER
 
@@ -142,7 +142,7 @@ def programs_without_a_test_of_their_own() -> dict[str, list[int]]:
     return found
 
 
-@on_both_engines_at_length
+@on_all_engines_at_length
 @pytest.mark.parametrize("document, numbers", programs_without_a_test_of_their_own().items())
 def test_every_other_program_in_the_documents_runs(
     document: str, numbers: list[int], default_engine: EngineName
@@ -155,7 +155,7 @@ def test_every_other_program_in_the_documents_runs(
                     assert result.outcome is Outcome.FINISHED
 
 
-@on_both_engines_at_length
+@on_all_engines_at_length
 def test_the_first_pipeline_of_the_readme_counts_words() -> None:
     (result,) = run_block("README.md", 0).values()
     words = sum(len(book.read_text().split()) for book in Path("books").glob("*.txt"))
@@ -173,7 +173,7 @@ def test_the_first_pipeline_of_a_newcomer_is_the_example(document: str) -> None:
     assert graph in without_comments.replace(" ", "").replace("\n", "")
 
 
-@on_both_engines_at_length
+@on_all_engines_at_length
 def test_the_columns_of_the_page_on_operators_give_the_high_bids() -> None:
     (result,) = run_block("docs/explanation/operators-and-state.md", 1).values()
     prices = [n * 7919 % 100_000 for n in range(1_000_000)]
@@ -181,7 +181,7 @@ def test_the_columns_of_the_page_on_operators_give_the_high_bids() -> None:
     assert Counter(result.to_polars()["price"].to_list()) == expected
 
 
-@on_both_engines_at_length
+@on_all_engines_at_length
 def test_the_branches_of_the_operators_page() -> None:
     (result,) = run_block("docs/explanation/operators-and-state.md", 0).values()
     assert sorted(result.collected("small")) == [str(n) for n in range(10)]
@@ -191,7 +191,7 @@ def test_the_branches_of_the_operators_page() -> None:
     assert last == {key: sum(n for n in range(10, 1000) if n % 7 == key) for key in range(7)}
 
 
-@on_both_engines_at_length
+@on_all_engines_at_length
 def test_the_operator_class_of_the_guide() -> None:
     (result,) = run_block("docs/guides/write-an-operator.md", 0).values()
     balances, expected = Counter[int](), []
@@ -202,7 +202,7 @@ def test_the_operator_class_of_the_guide() -> None:
     assert sorted(result.collected("overdrawn")) == [0, 1, 2, 3, 4]
 
 
-@on_both_engines_at_length
+@on_all_engines_at_length
 def test_the_migrated_balances_of_their_guide() -> None:
     (result,) = run_block("docs/guides/migrate-state.md", 0).values()
     last = dict(sorted(result.collected()))
@@ -250,7 +250,7 @@ def test_the_loop_of_the_protocols_page() -> None:
     assert Counter(result.collected("steps")) == Counter((n, steps(n)) for n in range(1, 1000))
 
 
-@on_both_engines_at_length
+@on_all_engines_at_length
 def test_the_windows_of_the_event_time_page() -> None:
     (result,) = run_block("docs/explanation/event-time.md", 0).values()
     numbers = range(100_000)
@@ -272,7 +272,7 @@ def _tops(result: RunResult) -> list[Any]:
     return [row["top"] for row in result.to_polars("hot").rows(named=True)]
 
 
-@on_both_engines_at_length
+@on_all_engines_at_length
 def test_the_running_counts_of_the_reference() -> None:
     (result,) = run_block("docs/reference/streams.md", 0).values()
     changes = result.to_polars("changes")
@@ -281,7 +281,7 @@ def test_the_running_counts_of_the_reference() -> None:
     assert Counter(result.to_polars("records").rows())["to", 2] == 1
 
 
-@on_both_engines_at_length
+@on_all_engines_at_length
 def test_late_clicks_of_the_guide_are_kept_or_corrected() -> None:
     runs = list(run_blocks("docs/guides/handle-late-data.md"))
     runs[0]()
@@ -305,7 +305,7 @@ def test_keys_time_out_as_the_guide_says() -> None:
     assert sorted(idle.collected()) == ["a", "b"]
 
 
-@on_both_engines_at_length
+@on_all_engines_at_length
 def test_duplicates_are_removed_as_the_guide_says() -> None:
     for run in run_blocks("docs/guides/deduplicate.md"):
         (result,) = run().values()
@@ -313,7 +313,7 @@ def test_duplicates_are_removed_as_the_guide_says() -> None:
         assert {order["at"] for order in result.collected()} == set(range(40))
 
 
-@on_both_engines_at_length
+@on_all_engines_at_length
 def test_orders_get_the_cities_of_the_guide() -> None:
     (result,) = run_block("docs/guides/enrich-from-a-database.md", 0).values()
     cities = {0: "Rome", 1: "Oslo", 2: "Rome", 3: None}
@@ -321,7 +321,7 @@ def test_orders_get_the_cities_of_the_guide() -> None:
     assert found == Counter((n, cities[n % 4]) for n in range(1_000))
 
 
-@on_both_engines
+@on_all_engines
 def test_the_joins_of_the_guide() -> None:
     (result,) = run_block("docs/guides/join-streams.md", 0).values()
     ads, clicks = [(n % 3, n * 10) for n in range(20)], [(n % 3, n * 15 + 2) for n in range(12)]
@@ -333,7 +333,7 @@ def test_the_joins_of_the_guide() -> None:
     assert Counter(minutes) == together
 
 
-@on_both_engines_at_length
+@on_all_engines_at_length
 def test_the_sources_of_the_page_on_python_write_what_they_say() -> None:
     run_block("docs/guides/connectors/python.md", 0)
     lines = [json.loads(line) for part in Path("readings").glob("*.jsonl") for line in part.open()]
@@ -341,7 +341,7 @@ def test_the_sources_of_the_page_on_python_write_what_they_say() -> None:
     assert sorted(pl.read_parquet("numbers/*.parquet")["n"]) == list(range(1_000))
 
 
-@on_both_engines_at_length
+@on_all_engines_at_length
 def test_the_journal_of_its_page_takes_in_a_socket() -> None:
     def serve() -> None:
         caller, _ = server.accept()
@@ -356,7 +356,7 @@ def test_the_journal_of_its_page_takes_in_a_socket() -> None:
     assert result.collected() == ["one", "two", "three"]
 
 
-@on_both_engines_at_length
+@on_all_engines_at_length
 def test_bad_records_of_their_guide_are_kept_or_counted() -> None:
     Path("events").mkdir()
     Path("events/a.jsonl").write_text('{"value": 4}\n{"value": \n{"value": 0}\n{"value": 50}\n')
@@ -365,7 +365,7 @@ def test_bad_records_of_their_guide_are_kept_or_counted() -> None:
     assert sum(result.skipped.values()) == 2
 
 
-@on_both_engines_at_length
+@on_all_engines_at_length
 def test_column_types_of_their_page_are_kept_and_other_values_left_out() -> None:
     run_block("docs/guides/connectors/column-types.md", 0)
     assert sorted(pl.read_parquet("prices/*.parquet")["price"]) == [2.5, 4.0]
@@ -374,7 +374,7 @@ def test_column_types_of_their_page_are_kept_and_other_values_left_out() -> None
     assert sum(result.skipped.values()) == 1
 
 
-@on_both_engines_at_length
+@on_all_engines_at_length
 def test_the_files_of_their_page_hold_what_was_written() -> None:
     run_block("docs/guides/connectors/files.md", 0)
     words = [word for book in Path("books").glob("*.txt") for word in book.read_text().split()]
@@ -386,7 +386,7 @@ def test_the_files_of_their_page_hold_what_was_written() -> None:
     assert lines == [{"word": "to"}, {"word": "be"}]
 
 
-@on_both_engines_at_length
+@on_all_engines_at_length
 def test_the_counts_of_the_page_on_sqlite_are_those_of_the_books() -> None:
     run_block("docs/guides/connectors/sqlite.md", 0)
     words = [word for book in Path("books").glob("*.txt") for word in book.read_text().split()]
@@ -401,7 +401,7 @@ def test_the_connectors_of_their_guide_pass_the_suites() -> None:
     names["test_a_source"]()
 
 
-@on_both_engines_at_length
+@on_all_engines_at_length
 def test_the_store_of_its_guide_is_read_as_a_table(tmp_path: Path) -> None:
     make_context(MASTER, "documents")  # with this Python, which a reader's own shell would choose
     # Spark was started elsewhere, and looks up relative folders from there.
@@ -420,7 +420,7 @@ def test_the_store_of_its_guide_is_read_as_a_table(tmp_path: Path) -> None:
     assert {int(page): count for page, count in visits} == Counter(n % 7 for n in kept)
 
 
-@on_both_engines_at_length
+@on_all_engines_at_length
 def test_spark_feeds_a_pipeline_and_reads_its_output_on_their_page(tmp_path: Path) -> None:
     make_context(MASTER, "documents")
     folders = ("words-store/", "words-query/", "clicks/", "clicks-store/")
@@ -437,7 +437,7 @@ def test_spark_feeds_a_pipeline_and_reads_its_output_on_their_page(tmp_path: Pat
     assert often["count"] == Counter(words)[often["value"]] == max(Counter(words).values())
 
 
-@on_both_engines_at_length
+@on_all_engines_at_length
 def test_the_annotated_programs_of_their_page_return_what_they_return_when_called() -> None:
     (result,) = run_block("docs/explanation/annotations.md", 0).values()
     assert result.returned == 303
@@ -445,7 +445,7 @@ def test_the_annotated_programs_of_their_page_return_what_they_return_when_calle
     assert result.collected("output") == [(0, 2), (1, -2), (3, 2)]
 
 
-@on_both_engines
+@on_all_engines
 def test_the_ledger_of_the_transactions_page_and_its_recoveries(tmp_path: Path) -> None:
     shared = f"file://{tmp_path}/shared/"
     pages = each_program("docs/explanation/transactions.md", {"file:///shared/": shared})
@@ -542,7 +542,7 @@ def test_make_targets_in_the_documents_exist(document: str) -> None:
     assert {"test"} <= set(named) <= targets
 
 
-@on_both_engines_at_length
+@on_all_engines_at_length
 def test_the_sink_of_the_kafka_page_copies_the_large_orders(
     kafka: KafkaServer, default_engine: EngineName
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from everstream.inspection import read_tables
-from tests.engines import on_both_engines, on_both_engines_at_length
+from tests.engines import on_all_engines, on_all_engines_at_length
 from tests.spark import shared_session
 
 from .conftest import MASTER, Load
@@ -24,7 +24,7 @@ def words() -> list[str]:
     return [word for book in Path("books").glob("*.txt") for word in book.read_text().split()]
 
 
-@on_both_engines_at_length
+@on_all_engines_at_length
 def test_word_count_gives_every_count_of_every_word_once(load: Load) -> None:
     _, pipeline = load("word_count")
     pipeline.run(master=MASTER, store="store")
@@ -34,7 +34,7 @@ def test_word_count_gives_every_count_of_every_word_once(load: Load) -> None:
     assert sorted(rows("counts")) == sorted(expected)
 
 
-@on_both_engines_at_length
+@on_all_engines_at_length
 def test_sessions_finds_the_visits_that_a_plain_loop_finds(load: Load) -> None:
     module, pipeline = load("sessions")
     pipeline.run(master=MASTER, store="store")
@@ -54,7 +54,7 @@ def test_sessions_finds_the_visits_that_a_plain_loop_finds(load: Load) -> None:
     assert len(found) > 50, "every visitor comes back, so there are more visits than visitors"
 
 
-@on_both_engines_at_length
+@on_all_engines_at_length
 def test_auctions_finds_the_best_bids_that_polars_finds(load: Load) -> None:
     module, pipeline = load("auctions")
     found = module.best_bids(pipeline.run(master=MASTER).to_polars())
@@ -67,7 +67,7 @@ def test_auctions_finds_the_best_bids_that_polars_finds(load: Load) -> None:
     assert found.equals(expected.cast(dict(found.schema)))
 
 
-@on_both_engines_at_length
+@on_all_engines_at_length
 def test_alarms_sends_each_reading_to_one_of_two_sinks(load: Load) -> None:
     module, pipeline = load("alarms")
     pipeline.run(master=MASTER, store="store")
@@ -82,14 +82,14 @@ def test_alarms_sends_each_reading_to_one_of_two_sinks(load: Load) -> None:
     assert sorted(rows("readings")) == sorted(expected)
 
 
-@on_both_engines
+@on_all_engines
 def test_primes_come_out_in_the_order_of_the_numbers(load: Load) -> None:
     module, pipeline = load("primes")
     found = pipeline.run(master=MASTER).collected()
     assert found == [n for n in range(module.FIRST, module.LAST) if module.is_prime(n)]
 
 
-@on_both_engines_at_length
+@on_all_engines_at_length
 def test_to_spark_gives_a_data_frame_of_the_last_counts(load: Load) -> None:
 
     module, _ = load("to_spark")
@@ -98,7 +98,7 @@ def test_to_spark_gives_a_data_frame_of_the_last_counts(load: Load) -> None:
     assert found == Counter(word.strip(".,:").lower() for word in words())
 
 
-@on_both_engines_at_length
+@on_all_engines_at_length
 def test_ledger_gives_the_outcomes_and_balances_that_a_plain_loop_gives(load: Load) -> None:
     module, pipeline = load("ledger")
     pipeline.run(master=MASTER, store="store")
