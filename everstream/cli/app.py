@@ -15,6 +15,7 @@ from everstream.cli.config import config
 from everstream.cli.demo import demo
 from everstream.cli.model import model_app
 from everstream.cli.optional import WithOptionalValues
+from everstream.cli.project.new import new
 from everstream.cli.runs.command import run
 from everstream.cli.simulate import simulate
 from everstream.cli.stores import check, checkpoints, scale, tune
@@ -68,10 +69,11 @@ def everstream(
         os.environ.setdefault("EVERSTREAM_PROGRESS", "0")  # commands have their own screens
 
 
-# In the order of `everstream --help`: run, observe and change a run, inspect its store, plan.
+# In the order of `everstream --help`: begin and run, observe and change a run, inspect its store, plan.
 app.command(cls=WithOptionalValues)(run)
 app.command(cls=WithOptionalValues)(config)
 app.command()(demo)
+app.command()(new)
 ui.register(app)
 top.register(app)
 tune.register(app)

@@ -1,8 +1,9 @@
 """`everstream run`: run a pipeline from a file or a module, supervised."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -11,6 +12,9 @@ from rich.markup import escape
 from everstream.cli.runs.arguments import RunCommand
 from everstream.cli.runs.flags import Given, settings_for, store_key_flag, with_flags
 from everstream.errors import EnvironmentFault, UserError
+
+if TYPE_CHECKING:
+    from everstream.cli.runs.supervise import Supervisor
 
 console = Console()
 errors = Console(stderr=True)
@@ -78,6 +82,14 @@ def run(
             rich_help_panel="Monitoring",
         ),
     ] = None,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch",
+            help="When the program's file changes, continue with it from a checkpoint.",
+            rich_help_panel="Advanced",
+        ),
+    ] = False,
     log_json: Annotated[
         bool,
         typer.Option(
@@ -87,7 +99,10 @@ def run(
         ),
     ] = False,
 ) -> None:
-    """Run a pipeline on Spark until its sources end, Ctrl-C or --timeout.
+    """Run a pipeline until its sources end, Ctrl-C or --timeout.
+
+    It runs on Spark. With --engine local it runs in processes of this machine, which needs no Java
+    and starts in a second.
 
     Ctrl-C stops the run with a checkpoint, and the same command resumes from it. If the driver
     dies, it is restarted and resumes from the last checkpoint. With --until caught-up, run the
@@ -127,6 +142,8 @@ def run(
     if not may_start:
         errors.print("nothing was deleted", style="dim")
         raise typer.Exit(FAILED)
+    if watch:
+        raise typer.Exit(run_watched(command, json_file))
     raise typer.Exit(run_supervised(command, json_file))
 
 
@@ -136,7 +153,29 @@ def may_delete(command: RunCommand, yes: bool) -> bool:
     return agreed(command, yes)
 
 
-def run_supervised(command: RunCommand, json_file: Path | None) -> int:
+def run_watched(command: RunCommand, json_file: Path | None) -> int:
+    from everstream.cli.runs.supervise import USAGE
+    from everstream.cli.runs.watch import Watched
+
+    def say(text: str) -> None:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    try:
+        watched = Watched(
+            command, lambda command, begin: run_supervised(command, json_file, begin), say
+        )
+    except UserError as error:
+        say_error(error.message)
+        return USAGE
+    return watched.to_the_end()
+
+
+def run_supervised(
+    command: RunCommand,
+    json_file: Path | None,
+    begin: Callable[["Supervisor"], None] | None = None,
+) -> int:
+    """begin: gets the supervisor before it starts the first driver."""
     from everstream.cli.runs.supervise import FAILED, Supervisor
     from everstream.cli.views.messages import Failed, Fault, Finished, Message
     from everstream.cli.views.page import Page, served
@@ -161,6 +200,8 @@ def run_supervised(command: RunCommand, json_file: Path | None) -> int:
             with page, served(page, command.options.ui) as texts:
                 for text in texts:
                     console.print(text, markup=False, highlight=False, soft_wrap=True)
+                if begin is not None:
+                    begin(supervisor)
                 code = supervisor.run()
         except EnvironmentFault as error:
             say_error(error.message)

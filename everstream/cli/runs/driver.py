@@ -41,6 +41,8 @@ from everstream.engine.settings.options import RunConfig
 from everstream.errors import EnvironmentFault, EverstreamError, RunFailed, SparkGone, UserError
 from everstream.observability.ui.actions import Actions
 
+HELD = (signal.SIGINT, signal.SIGTERM)
+"""Signals that are blocked until the driver can handle them."""
 PR_SET_PDEATHSIG = 1
 JAVA_PATIENCE_S = 5.0
 STOPPED_EARLY = "stopped before the first record; nothing had to be saved"
@@ -55,10 +57,8 @@ def drive(descriptor: int, asks: int, parent: int, command: RunCommand) -> NoRet
     die_with(parent)
     os.set_inheritable(descriptor, False)
     os.set_inheritable(asks, False)
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in HELD:
         signal.signal(number, _interrupt)
-    # The supervisor started us with these blocked: there was no handler for them before.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
     if command.options.engine == "local":
         fork_from_here(close=(descriptor, asks))
     telling = threading.Lock()
@@ -83,6 +83,8 @@ def run_and_tell(
     if command.log_json:
         log_as_json()
     try:
+        # The supervisor started us with these blocked: nothing handled them before.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
         pipeline = load_pipeline(command.target, command.arguments)
         if command.rehearsal is not None:
             pipeline = rehearsed(pipeline, command.rehearsal)
@@ -115,7 +117,7 @@ def run_and_tell(
 
 def stop_spark() -> None:
     """End Spark's Java process and wait for it, so that its last output is shown."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in HELD:
         signal.signal(number, signal.SIG_IGN)  # the run has ended; only SIGKILL would be faster
     if "pyspark" not in sys.modules:
         return

@@ -15,10 +15,7 @@ from multiprocessing.process import BaseProcess
 from typing import IO, Protocol
 
 from everstream.cli.runs.arguments import RunCommand
-from everstream.cli.runs.driver import drive
-
-HELD = (signal.SIGINT, signal.SIGTERM)
-"""Blocked until the driver has handlers for them."""
+from everstream.cli.runs.driver import HELD, drive
 
 
 class DriverProcess(Protocol):

@@ -75,6 +75,8 @@ class ForkServer:
     def serve(self) -> None:
         """Until the other end is closed."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles Ctrl-C
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
         gc.collect()

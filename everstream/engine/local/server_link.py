@@ -5,7 +5,6 @@ else can fork it from itself instead, which saves the time of the imports (`fork
 """
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -88,7 +87,6 @@ def fork_from_here(close: Iterable[int] = ()) -> None:
             ours.close()
             for descriptor in close:
                 os.close(descriptor)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             ForkServer(servers).serve()
         finally:
             os._exit(0)

@@ -1,0 +1,1 @@
+"""`everstream new`: writes a small project to begin with."""
