@@ -42,7 +42,7 @@ class Request:
     body: bytes
 
 
-class Address:
+class Endpoint:
     """Where to post, with which headers and timeouts."""
 
     def __init__(
@@ -86,7 +86,7 @@ class Address:
 class Poster:
     """Posts over connections that stay open; belongs to one process."""
 
-    def __init__(self, address: Address, connections: int) -> None:
+    def __init__(self, address: Endpoint, connections: int) -> None:
         urllib3 = driver()
         self._address = address
         self._errors = urllib3.exceptions.HTTPError

@@ -15,7 +15,7 @@ import polars as pl
 from everstream.connectors.columns import as_frame
 from everstream.connectors.files.json_lines import JsonEncoder
 from everstream.connectors.files.parts import PartTransaction
-from everstream.connectors.http.client import Address, Poster, Request
+from everstream.connectors.http.client import Endpoint, Poster, Request
 from everstream.connectors.options import KeyTemplate, at_least_one
 from everstream.connectors.refusing import encoded_or_refused
 from everstream.connectors.staged import StagedTransaction, StagedWriter, waiting_folder
@@ -58,7 +58,7 @@ class Webhook(Sink):
         patience: str | float = "60s",
     ) -> None:
         at_least_one(batch=batch, connections=connections)
-        self._address = Address(url, headers or {}, seconds(timeout), seconds(patience))
+        self._address = Endpoint(url, headers or {}, seconds(timeout), seconds(patience))
         self._key = None if key is None else KeyTemplate(key)
         self._batch = batch
         self._connections = connections
@@ -75,7 +75,7 @@ class Webhook(Sink):
 
 class _RecordWriter(Writer):
     def __init__(
-        self, address: Address, who: SinkShard, key: KeyTemplate, connections: int
+        self, address: Endpoint, who: SinkShard, key: KeyTemplate, connections: int
     ) -> None:
         self._who = who
         self._key = key
@@ -113,7 +113,7 @@ class _RecordWriter(Writer):
 class Sending:
     """How pending records become requests; belongs to the run that sends them, never saved."""
 
-    address: Address
+    address: Endpoint
     batch: int
     connections: int
 
