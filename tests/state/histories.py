@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from everstream.pipeline.state_backend import key_group
-from everstream.state import Capture, ObjectRef, ShardState
+from everstream.state import CapturedState, ObjectRef, ShardState
 from everstream.state.backends.disk import DiskSpace
 from everstream.state.backends.protocol import StateBackend
 from everstream.state.snapshot import CHAIN_LIMIT
@@ -23,7 +23,7 @@ Chain = tuple[ObjectRef, ...]
 
 @dataclass
 class Upload:
-    capture: Capture
+    capture: CapturedState
     expected: Model
     data: bytes | None = None
 
