@@ -62,7 +62,7 @@ def deltalake() -> Any:
     return deltalake
 
 
-class DeltaLog(LakeTable):
+class DeltaTable(LakeTable):
     """One table, by its path or URL."""
 
     format = "Delta Lake"
@@ -388,7 +388,7 @@ class Delta(LakeConnector):
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(
-            DeltaLog(path, storage_options),
+            DeltaTable(path, storage_options),
             version=version,
             follow=follow,
             on_change=on_change,
