@@ -118,7 +118,7 @@ NO_OVERRIDES = UpgradeOverrides()
 
 
 @dataclass(frozen=True)
-class Difference:
+class Incompatibility:
     """State that the pipeline as it is now would lose, or mistake for something else."""
 
     operator: str
@@ -216,7 +216,7 @@ def _redistributing(manifest: EpochManifest, plan: Plan, settles: bool) -> Itera
         yield "records in flight in the checkpoint are processed first, by the earlier shards"
 
 
-def refusal(found: Sequence[Difference]) -> str:
+def refusal(found: Sequence[Incompatibility]) -> str:
     """All differences as one text."""
     first = "the pipeline has changed, and state in its checkpoint would be lost or mixed up:"
     return "\n".join([first, *(f"  {difference}" for difference in found)])
@@ -224,7 +224,7 @@ def refusal(found: Sequence[Difference]) -> str:
 
 def differences(
     manifest: EpochManifest, plan: Plan, overrides: UpgradeOverrides = NO_OVERRIDES
-) -> list[Difference]:
+) -> list[Incompatibility]:
     """State in this manifest that does not fit; none if the manifest has no descriptions."""
     if manifest.described is None:
         return []
@@ -245,8 +245,8 @@ def differences(
     return found
 
 
-def _late(name: str, how: Carried) -> Difference:
-    return Difference(
+def _late(name: str, how: Carried) -> Incompatibility:
+    return Incompatibility(
         name,
         f"has changed ({'; '.join(how.says)}), and the checkpoint holds rows in flight that were "
         "made for its earlier version",
@@ -255,20 +255,22 @@ def _late(name: str, how: Carried) -> Difference:
     )
 
 
-def _gone(name: str, before: Description, manifest: EpochManifest, plan: Plan) -> Difference:
+def _gone(name: str, before: Description, manifest: EpochManifest, plan: Plan) -> Incompatibility:
     if name in plan.graph.nodes:
         problem = f"kept state as {_what(before)}, and the operator with this name now keeps none"
     else:
         problem = f"({_what(before)}) is in the checkpoint and not in the pipeline"
     drop = f"drop_state=['{name}'] (--drop-state {name}) leaves its state behind."
     if "sink" in before:
-        return Difference(name, problem, f"A sink keeps its name: call it '{name}' again. {drop}")
+        return Incompatibility(
+            name, problem, f"A sink keeps its name: call it '{name}' again. {drop}"
+        )
     new = {n: now for n, now in plan.described.items() if n not in _known(manifest)}
     alike = [n for n, now in new.items() if now == before]
     alike = alike or [n for n, now in new.items() if _what(now) == _what(before)]
     if not alike:
-        return Difference(name, problem, f"Put it back, or {drop}")
-    return Difference(
+        return Incompatibility(name, problem, f"Put it back, or {drop}")
+    return Incompatibility(
         name,
         problem,
         f"If it is called '{alike[0]}' now, set renamed={{'{name}': '{alike[0]}'}} "
@@ -276,13 +278,13 @@ def _gone(name: str, before: Description, manifest: EpochManifest, plan: Plan) -
     )
 
 
-def _changed(name: str, before: Description, now: Description) -> Difference:
+def _changed(name: str, before: Description, now: Description) -> Incompatibility:
     changed = [
         f"{field}: {_shown(before.get(field))} is now {_shown(now.get(field))}"
         for field in dict.fromkeys([*before, *now])
         if before.get(field) != now.get(field)
     ]
-    return Difference(
+    return Incompatibility(
         name,
         f"is not what it was ({'; '.join(changed)})",
         f"Change it back; or drop_state=['{name}'] (--drop-state {name}) lets it begin with "
@@ -293,7 +295,7 @@ def _changed(name: str, before: Description, now: Description) -> Difference:
 
 def _ambiguous(
     name: str, now: Description, manifest: EpochManifest, plan: Plan
-) -> Iterator[Difference]:
+) -> Iterator[Incompatibility]:
     """A default name may have passed from one operator to another that was added.
 
     Where a user has named both, there is no ambiguity.
@@ -304,7 +306,7 @@ def _ambiguous(
             continue
         numbered = not nodes[other].named and other.rpartition("-")[0] == name
         if numbered or not nodes[name].named:
-            yield Difference(
+            yield Incompatibility(
                 name,
                 f"may have had this name by default, and there is a new {_what(about)}, '{other}': "
                 f"either may be the '{name}' of the checkpoint",
