@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from everstream.audit.comparison import Difference
 from everstream.audit.kill_plan import KillPlan, targets_of
 from everstream.audit.rehearsal import Rehearsal, rehearsed
-from everstream.audit.trial import Disturbed, Ending, Trial, Trials
+from everstream.audit.trial import Disturbed, Trial, TrialResult, Trials
 from everstream.core.plan import Plan, make_plan
 from everstream.pipeline.checkpointing import EngineName
 from everstream.pipeline.stream import Pipeline
@@ -24,7 +24,7 @@ MAX_EXTRA_ROUNDS = 3
 class Stage(Protocol):
     """Where an audit runs its pipeline."""
 
-    def perform(self, trial: Trial) -> Ending:
+    def perform(self, trial: Trial) -> TrialResult:
         """Run the pipeline as the trial describes, and report its progress to the trial's end_gate."""
 
     def drawn(self, rounds: list[list[str]]) -> None:
@@ -42,7 +42,7 @@ class Findings:
     seed: int
     kills: int
     """How many were asked for."""
-    undisturbed: Ending
+    undisturbed: TrialResult
     disturbed: list[Disturbed] = field(default_factory=list)
     again: list[Difference] | None = None
     """How a second undisturbed run differs, if that had to be seen."""
@@ -133,7 +133,7 @@ class Audit:
                     findings.again = again.against(undisturbed)
         return findings
 
-    def _perform(self, trial: Trial) -> Ending:
+    def _perform(self, trial: Trial) -> TrialResult:
         try:
             return self.stage.perform(trial)
         finally:

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from everstream.audit.rescales import Rescales
-from everstream.audit.trial import Ending, Trial
+from everstream.audit.trial import Trial, TrialResult
 from everstream.cli.runs.arguments import RunCommand
 from everstream.cli.runs.command import say_error
 from everstream.cli.runs.supervise import FAILED, USAGE, Supervisor
@@ -33,7 +33,7 @@ class SupervisedStage:
     failed_with: int | None = None
     """The exit code for the last failure; None if there was none."""
 
-    def perform(self, trial: Trial) -> Ending:
+    def perform(self, trial: Trial) -> TrialResult:
         self._say(f"[bold]{trial.purpose}[/bold]")
         settings = self.command.with_settings(
             store=str(trial.store),
@@ -99,10 +99,10 @@ class SupervisedStage:
         self.console.print(markup, highlight=False, soft_wrap=True)
 
 
-def _ending_of(supervisor: Supervisor, trial: Trial) -> Ending:
+def _ending_of(supervisor: Supervisor, trial: Trial) -> TrialResult:
     end = supervisor.log.end
     finished = supervisor.outcome == "finished"
-    return Ending(
+    return TrialResult(
         outcome=supervisor.outcome,
         timed_out=supervisor.timed_out,
         error=end.text if isinstance(end, Failed) else None,
