@@ -16,7 +16,7 @@ from pathlib import Path
 from everstream.core.registry import PROTOCOLS, named
 from everstream.pipeline.checkpointing import EngineName
 from everstream.planning import weighing
-from everstream.planning.gathering import AdviceError, Facts, completed, with_measured
+from everstream.planning.gathering import AdviceError, PlanningInputs, completed, with_measured
 from everstream.planning.measured import read_run
 from everstream.planning.protocol_costs import built_in, read_costs
 from everstream.planning.units import (
@@ -174,7 +174,7 @@ def advise(
     >>> advice.protocol
     'aligned'
     """
-    facts = Facts(
+    facts = PlanningInputs(
         state_bytes=_quantity(state_size, parse_size_bytes),
         bandwidth_bytes_per_s=_quantity(write_bandwidth, parse_size_bytes),
         rate_per_s=_quantity(rate, parse_rate_per_s),

@@ -26,7 +26,7 @@ class AdviceError(ValueError):
 
 
 @dataclass(frozen=True)
-class Facts:
+class PlanningInputs:
     """What a user gave or a run has shown, in base units; None is not known."""
 
     rate_per_s: float | None = None
@@ -67,7 +67,7 @@ class Facts:
         return tuple(found)
 
 
-def with_measured(given: Facts, run: Measured) -> Facts:
+def with_measured(given: PlanningInputs, run: Measured) -> PlanningInputs:
     """What was not given, as a run has shown it."""
     known = replace(
         given,
@@ -102,7 +102,7 @@ def _waited_s(run: Measured) -> float:
     return waited_s if waited_s > max(_NOTABLE_S, whole_s / 2) else 0.0
 
 
-def completed(facts: Facts) -> Known:
+def completed(facts: PlanningInputs) -> Known:
     """All that is needed: what is not known is assumed, and named."""
     assumed: list[str] = []
 
