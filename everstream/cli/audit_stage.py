@@ -10,7 +10,7 @@ from everstream.audit.trial import Trial, TrialResult
 from everstream.cli.runs.arguments import RunCommand
 from everstream.cli.runs.command import say_error
 from everstream.cli.runs.supervise import FAILED, USAGE, Supervisor
-from everstream.cli.views.messages import Failed, Fault, Finished, Message, Told
+from everstream.cli.views.messages import DriverFailed, DriverFinished, Fault, Message, Told
 from everstream.cli.views.screen import make_screen
 from everstream.cli.views.summary import show_recoveries
 from everstream.core.orders import Phase
@@ -82,7 +82,7 @@ class SupervisedStage:
     def _tell_failure(self, trial: Trial, supervisor: Supervisor) -> None:
         """Report why the run failed; an interrupted run did not fail."""
         end = supervisor.log.end
-        if isinstance(end, Failed) and end.fault is not Fault.STOPPED:
+        if isinstance(end, DriverFailed) and end.fault is not Fault.STOPPED:
             say_error(end.text)
             self.failed_with = USAGE if end.fault is Fault.USAGE else FAILED
         elif supervisor.timed_out and trial.rehearsal.gate is None:
@@ -105,8 +105,8 @@ def _ending_of(supervisor: Supervisor, trial: Trial) -> TrialResult:
     return TrialResult(
         outcome=supervisor.outcome,
         timed_out=supervisor.timed_out,
-        error=end.text if isinstance(end, Failed) else None,
-        counts=end.result["counts"] if finished and isinstance(end, Finished) else {},
+        error=end.text if isinstance(end, DriverFailed) else None,
+        counts=end.result["counts"] if finished and isinstance(end, DriverFinished) else {},
         outputs=trial.outputs() if finished else {},
         recoveries=supervisor.log.recoveries,
     )

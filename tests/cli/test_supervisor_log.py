@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from everstream.cli.runs.supervisor_log import SupervisorLog
-from everstream.cli.views.messages import Failed, Fault, Finished, Opened, Told
+from everstream.cli.views.messages import DriverFailed, DriverFinished, Fault, Opened, Told
 from everstream.core.coordinators.recovery_report import RecoveryReport
 from everstream.core.orders import Phase
 from everstream.engine.reporting.progress import Rate
@@ -85,7 +85,7 @@ def test_what_earlier_drivers_said_stays_in_the_result() -> None:
         Told(checkpoint(2, 2), 8.0),
         Told(Note("input", "something"), 9.0),
         progressed(10.0, Phase.RUNNING, 20, 2, second),
-        Finished({"pipeline": "p", "outcome": "finished", "checkpoints": [{"epoch": 2}]}),
+        DriverFinished({"pipeline": "p", "outcome": "finished", "checkpoints": [{"epoch": 2}]}),
     ):
         log.hear(message)
     result = log.to_json("finished", 0)
@@ -101,7 +101,7 @@ def test_what_earlier_drivers_said_stays_in_the_result() -> None:
 def test_a_failed_run_tells_its_error_in_the_result() -> None:
     log = SupervisorLog()
     log.hear(Opened("p", "s", "aligned"))
-    log.hear(Failed(Fault.RUN, "operator 'map' failed"))
+    log.hear(DriverFailed(Fault.RUN, "operator 'map' failed"))
     result = log.to_json("failed", 1)
     assert (result["pipeline"], result["error"], result["exit_code"]) == (
         "p",

@@ -44,7 +44,7 @@ class Answered:
 
 
 @dataclass(frozen=True)
-class Finished:
+class DriverFinished:
     """The run ended without a failure. `result` is that of `RunResult.to_json`."""
 
     result: dict[str, Any]
@@ -64,12 +64,12 @@ class Fault(Enum):
 
 
 @dataclass(frozen=True)
-class Failed:
+class DriverFailed:
     fault: Fault
     text: str
 
 
-Message: TypeAlias = Opened | Told | Answered | Finished | Failed
+Message: TypeAlias = Opened | Told | Answered | DriverFinished | DriverFailed
 
 
 class Teller(Listener):

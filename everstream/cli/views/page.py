@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from everstream.cli.runs.arguments import RunCommand
 from everstream.cli.runs.supervise import Supervisor
-from everstream.cli.views.messages import Failed, Finished, Message, Opened, Told
+from everstream.cli.views.messages import DriverFailed, DriverFinished, Message, Opened, Told
 from everstream.engine.reporting.building import RecoveryUpdates
 from everstream.engine.reporting.listener import sent
 from everstream.errors import EverstreamError
@@ -59,9 +59,9 @@ class Page:
                     self._keep_history(store)
             case Told(event=event) if not isinstance(event, Progressed):
                 self._take(event)
-            case Finished(result=result) if self.live.run_view.ended is None:
+            case DriverFinished(result=result) if self.live.run_view.ended is None:
                 self._take(sent(RunEnded(str(result["outcome"]))))
-            case Failed(text=text) if self.live.run_view.ended is None:
+            case DriverFailed(text=text) if self.live.run_view.ended is None:
                 self._take(sent(RunEnded("failed", text)))
             case _:
                 pass
