@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from everstream.annotations.checking import leaves_items_out
-from everstream.annotations.flow import Flow
+from everstream.annotations.flow import NameUsage
 from everstream.annotations.glue import Words, glue, packed
 from everstream.annotations.pieces import (
     Breaks,
@@ -149,7 +149,7 @@ class _Builder:
         )
 
     def _read_by(self, nodes: Sequence[ast.AST], given: Sequence[str]) -> list[str]:
-        reads = Flow.of(nodes, self.program.names).reads
+        reads = NameUsage.of(nodes, self.program.names).reads
         return [name for name in given if name in reads]
 
     def _given(self, names: Sequence[str], at: ast.AST, owner: str) -> list[ast.stmt]:
@@ -279,7 +279,7 @@ class _Builder:
         return glue(text, at, BODY=self.program.after)
 
     def _finish_names(self) -> list[str]:
-        return [*Flow.of(self.program.after, self.program.names).reads]
+        return [*NameUsage.of(self.program.after, self.program.names).reads]
 
     def _make(self, name: str, finish: str) -> list[ast.stmt]:
         at = self.program.function

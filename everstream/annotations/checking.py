@@ -7,7 +7,7 @@ Those that were written are held against what the code does.
 import ast
 from collections.abc import Iterable
 
-from everstream.annotations.flow import Flow, loop_exits
+from everstream.annotations.flow import NameUsage, loop_exits
 from everstream.annotations.problems import AnnotationError
 from everstream.annotations.program import Program, Region, StageBlock
 from everstream.annotations.shared import check_shared
@@ -15,7 +15,7 @@ from everstream.annotations.shared import check_shared
 
 def check(program: Program) -> None:
     """Fill in what each region and stage takes and gives; raise for what cannot work."""
-    before = Flow(program.names)
+    before = NameUsage(program.names)
     for name in program.parameters:
         before.bind(name, program.function)
     _Names(program)
@@ -80,8 +80,8 @@ class _RegionCheck:
         self._keep_order()
         self._check_given()
 
-    def _flow(self, stage: StageBlock) -> Flow:
-        flow = Flow(self.program.names)
+    def _flow(self, stage: StageBlock) -> NameUsage:
+        flow = NameUsage(self.program.names)
         if stage.key is not None:
             flow.visit(stage.key)
         if stage.resource is not None:
@@ -89,8 +89,8 @@ class _RegionCheck:
         flow.walk(stage.body)
         return flow
 
-    def _loop_flow(self) -> Flow:
-        flow = Flow(self.program.names)
+    def _loop_flow(self) -> NameUsage:
+        flow = NameUsage(self.program.names)
         flow.visit(self.region.head)
         flow.walk([*self.region.targets, *self.region.prologue])
         return flow
@@ -391,7 +391,7 @@ def _check_after(program: Program) -> None:
         if owners or touched:
             inside = [*region.before, region.head, *region.targets, *region.prologue]
             inside += [s for stage in region.stages for s in stage.body]
-            for name, at in Flow.of(inside, program.names).reads.items():
+            for name, at in NameUsage.of(inside, program.names).reads.items():
                 if name in owners or name in touched:
                     raise program.origin.problem(
                         at,
@@ -401,12 +401,12 @@ def _check_after(program: Program) -> None:
                     )
         for stage in region.stages:
             owners |= dict.fromkeys(stage.state, stage)
-        inner = Flow(program.names)
+        inner = NameUsage(program.names)
         inner.walk([*region.targets, *region.prologue])
         for stage in region.stages:
             inner.walk(stage.body)
         touched |= dict.fromkeys([*inner.writes, *region.state], region)
-    for name, at in Flow.of(program.after, program.names).reads.items():
+    for name, at in NameUsage.of(program.after, program.names).reads.items():
         if name in owners:
             owners[name].collected.append(name)
         elif name in touched:
