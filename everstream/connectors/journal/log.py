@@ -69,7 +69,7 @@ _SYNCED = "synced-"
 
 
 @dataclass(frozen=True)
-class Frame:
+class JournalEntry:
     """One batch as it was logged; None where the feed ended."""
 
     number: int
@@ -167,7 +167,7 @@ class Log:
             if before and before != kept:
                 self.fs.rm_file(f"{self.folder}/kept-from-{before:020d}")
 
-    def frames(self, segments: list[Segment]) -> Iterator[Frame]:
+    def frames(self, segments: list[Segment]) -> Iterator[JournalEntry]:
         """All frames that count, in order."""
         for marked in self._segments_named(_SYNCED):
             is_last = not segments or marked > segments[-1]
@@ -182,7 +182,7 @@ class Log:
                 yield frame
                 expected = frame.number + 1
 
-    def _frames_of(self, segment: Segment, stop: int | None) -> Iterator[Frame]:
+    def _frames_of(self, segment: Segment, stop: int | None) -> Iterator[JournalEntry]:
         """The frames of a segment before the frame `stop` that were not torn."""
         path = self.path_of(segment)
         try:
@@ -207,7 +207,7 @@ class Log:
             yield self._decoded(segment, data[position:end], number)
             position, number = end, number + 1
 
-    def _decoded(self, segment: Segment, frame: bytes, number: int) -> Frame:
+    def _decoded(self, segment: Segment, frame: bytes, number: int) -> JournalEntry:
         _, kind, notes_bytes, _ = _numbers(frame, 0)
         body = frame[HEADER_BYTES:]
         if self._is_signed_here(body):
@@ -225,7 +225,7 @@ class Log:
                 ) from error
         offset, rejected = pickle.loads(body[:notes_bytes])
         batch = decode(body[notes_bytes:])[0] if kind == BATCH else None
-        return Frame(number, batch, offset, rejected)
+        return JournalEntry(number, batch, offset, rejected)
 
     def _is_signed_here(self, body: bytes) -> bool:
         """Whether a signature is required: not where unsigned frames are explicitly trusted."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from everstream.connectors.files.filesystem import filesystem_of, is_local, make_folders, place_of
 from everstream.connectors.generate.sources import FromGenerator
-from everstream.connectors.journal.log import Appending, Frame, Log, Segment
+from everstream.connectors.journal.log import Appending, JournalEntry, Log, Segment
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.rejects import Rejected
@@ -144,7 +144,7 @@ class _JournalReader(Reader):
         self._restarts = restarts
         self._generation: int | None = None
         self._given = 0
-        self._replay: Iterator[Frame] | None = None
+        self._replay: Iterator[JournalEntry] | None = None
         self._feed: Reader | None = None
         self._feed_offset: Any = None
         self._file: Appending | None = None
