@@ -26,7 +26,6 @@ TO_BE_RENAMED: Final = {
     "Place",
     "Rate",
     "RecoveryReport",
-    "Segment",
     "Session",
     "Setting",
     "Shape",
