@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from everstream.audit.comparison import Difference
-from everstream.audit.kill_plan import KillPlan, targets_of
+from everstream.audit.kill_plan import KillSchedule, targets_of
 from everstream.audit.rehearsal import Rehearsal, rehearsed
 from everstream.audit.trial import Disturbed, Trial, TrialResult, Trials
 from everstream.core.plan import Plan, make_plan
@@ -142,7 +142,7 @@ class Audit:
     def _disturb(self, trials: Trials, findings: Findings) -> None:
         """Runs with kills, until as many have happened as were asked for or a run fails."""
         counts = findings.undisturbed.counts
-        draw = KillPlan(targets_of(findings.plan, counts, self.drivers, self.engine), self.seed)
+        draw = KillSchedule(targets_of(findings.plan, counts, self.drivers, self.engine), self.seed)
         rounds = draw.rounds(self.kills)
         self.stage.drawn(rounds)
         planned = len(rounds)

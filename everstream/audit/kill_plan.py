@@ -61,7 +61,7 @@ def targets_of(
     return found
 
 
-class KillPlan:
+class KillSchedule:
     """Draws rounds of kills; each round is for one run."""
 
     def __init__(self, targets: Sequence[Target], seed: int) -> None:
