@@ -8,7 +8,7 @@ one of two drivers continue.
 
 from enum import Enum, auto
 
-from everstream.state.heartbeat import Heartbeat, Life
+from everstream.state.heartbeat import DriverStatus, Heartbeat
 
 
 class Verdict(Enum):
@@ -47,13 +47,13 @@ class FailureDetector:
         if heartbeat.command == self._command:
             return Verdict.TAKE_OVER  # the driver before us, which has died
         match heartbeat.life:
-            case Life.FINISHED if watched:
+            case DriverStatus.FINISHED if watched:
                 return Verdict.FINISHED
-            case Life.STOPPED if watched:
+            case DriverStatus.STOPPED if watched:
                 return Verdict.STOPPED
-            case Life.FINISHED | Life.STOPPED | Life.FAILED:
+            case DriverStatus.FINISHED | DriverStatus.STOPPED | DriverStatus.FAILED:
                 return Verdict.TAKE_OVER
-            case Life.RUNNING:
+            case DriverStatus.RUNNING:
                 return Verdict.TAKE_OVER if self._is_silent(now_s) else Verdict.WAIT
 
     def overtaken(self, now_s: float) -> None:

@@ -19,7 +19,7 @@ from everstream.core.checkpointing.manifest import EpochManifest, still_valid
 from everstream.core.ids import Epoch
 from everstream.errors import StoreError, UserError
 from everstream.state.blobs import FsspecBlobs
-from everstream.state.heartbeat import Life, read_heartbeat
+from everstream.state.heartbeat import DriverStatus, read_heartbeat
 from everstream.state.objects import ObjectRef
 from everstream.state.signing import StoreKey
 from everstream.state.store import CheckpointStore, Holder, Manifest, Survey
@@ -191,7 +191,7 @@ def _is_held(store: CheckpointStore, holder: Holder) -> bool | None:
     if (
         heartbeat is not None
         and heartbeat.lease == holder.number
-        and heartbeat.life is not Life.RUNNING
+        and heartbeat.life is not DriverStatus.RUNNING
     ):
         return False
     here = holder.owner.rpartition(" on ")[2] == socket.gethostname()

@@ -17,7 +17,7 @@ HEARTBEAT: Final = "standby/pulse"
 WAITING: Final = "standby/waiting"
 
 
-class Life(Enum):
+class DriverStatus(Enum):
     """The status of a driver, or how it ended."""
 
     RUNNING = "running"
@@ -34,7 +34,7 @@ class Heartbeat:
     command: str
     """The command it belongs to, which restarts it when it dies."""
     owner: str
-    life: Life = Life.RUNNING
+    life: DriverStatus = DriverStatus.RUNNING
     beat: int = 0
 
     def write(self, blobs: Blobs) -> None:
@@ -57,7 +57,9 @@ def read_heartbeat(blobs: Blobs) -> Heartbeat | None:
     """The heartbeat; None if none can be read."""
     try:
         found = _read(blobs, HEARTBEAT)
-        return None if found is None else Heartbeat(**{**found, "life": Life(found["life"])})
+        return (
+            None if found is None else Heartbeat(**{**found, "life": DriverStatus(found["life"])})
+        )
     except (KeyError, TypeError, ValueError):
         return None
 

@@ -81,7 +81,7 @@ class World:
         return transaction
 
 
-class Life:
+class SinkGeneration:
     """One generation that follows the script until it is stopped."""
 
     def __init__(self, world: World) -> None:

@@ -26,7 +26,14 @@ from everstream.errors import EverstreamError, UserError
 from everstream.pipeline.batch import Batch, records_of
 from everstream.pipeline.sink import Committable, Delivery
 from everstream.testing.sink_rescaling import rescalings
-from everstream.testing.sink_world import OPERATOR, PIPELINE, Life, MakeSink, ReadBack, World
+from everstream.testing.sink_world import (
+    OPERATOR,
+    PIPELINE,
+    MakeSink,
+    ReadBack,
+    SinkGeneration,
+    World,
+)
 
 CHECKPOINTS = (1, 2, 3)
 SCRIPT = ["w1", "p1", "s1", "w2", "c1", "p2", "s2", "c2", "c2", "w3", "p3", "s3", "c3", "c2", "c3"]
@@ -126,7 +133,7 @@ def _crashes() -> Iterator[tuple[str, Callable[[World], None]]]:
 
 
 def _crash(world: World, steps: int, zombie: str, held: str, others: str) -> None:
-    life = Life(world)
+    life = SinkGeneration(world)
     for what in SCRIPT[:steps]:
         life.step(what)
     # If another shard had not persisted the newest checkpoint, an older one is restored.
@@ -166,7 +173,7 @@ def _held_back() -> Iterator[tuple[str, Callable[[World], None]]]:
 
 
 def _hold_back(world: World, restored: int, zombie: str, again: str) -> None:
-    life = Life(world)
+    life = SinkGeneration(world)
     for what in ("w1", "p1", "s1", "c1", "w2", "p2", "s2", "w3", "p3", "s3"):
         life.step(what)
     given = life.restored(restored, only_uncommitted=False)

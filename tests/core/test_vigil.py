@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from everstream.core.failure_detector import FailureDetector, Verdict
-from everstream.state.heartbeat import Heartbeat, Life
+from everstream.state.heartbeat import DriverStatus, Heartbeat
 
 FIRST = Heartbeat(lease=3, command="first", owner="first pid 1 on a")
 SILENCE_S, NOTICE_S = 1.5, 2.0
@@ -45,19 +45,19 @@ def test_a_driver_that_does_not_know_yet_that_somebody_waits_has_time_to_learn_i
 @pytest.mark.parametrize(
     ("life", "verdict"),
     [
-        (Life.FINISHED, Verdict.FINISHED),
-        (Life.STOPPED, Verdict.STOPPED),
-        (Life.FAILED, Verdict.TAKE_OVER),
+        (DriverStatus.FINISHED, Verdict.FINISHED),
+        (DriverStatus.STOPPED, Verdict.STOPPED),
+        (DriverStatus.FAILED, Verdict.TAKE_OVER),
     ],
 )
-def test_a_driver_that_says_how_it_ended_is_believed(life: Life, verdict: Verdict) -> None:
+def test_a_driver_that_says_how_it_ended_is_believed(life: DriverStatus, verdict: Verdict) -> None:
     watch = detector()
     last, at_s = beats(watch, 3)
     assert watch.saw(replace(last, life=life, beat=4), at_s + 0.1) is verdict
 
 
-@pytest.mark.parametrize("life", [Life.FINISHED, Life.STOPPED, Life.FAILED])
-def test_a_run_that_had_ended_before_is_not_stood_by_for(life: Life) -> None:
+@pytest.mark.parametrize("life", [DriverStatus.FINISHED, DriverStatus.STOPPED, DriverStatus.FAILED])
+def test_a_run_that_had_ended_before_is_not_stood_by_for(life: DriverStatus) -> None:
     assert detector().saw(replace(FIRST, life=life), 0.0) is Verdict.TAKE_OVER
 
 
@@ -80,13 +80,13 @@ def test_after_somebody_was_quicker_that_one_is_watched() -> None:
     assert watch.saw(last, silent_s + SILENCE_S) is Verdict.WAIT, "it may not have said hello yet"
     other = Heartbeat(lease=4, command="other", owner="other pid 1 on c")
     assert watch.saw(other, silent_s + 2.0) is Verdict.WAIT
-    stopped = replace(other, life=Life.STOPPED)
+    stopped = replace(other, life=DriverStatus.STOPPED)
     assert watch.saw(stopped, silent_s + 2.1) is Verdict.STOPPED
 
 
 def test_whoever_was_quicker_and_is_never_heard_of_is_dead_too() -> None:
     watch = detector()
-    failed = replace(FIRST, life=Life.FAILED)
+    failed = replace(FIRST, life=DriverStatus.FAILED)
     assert watch.saw(failed, 0.0) is Verdict.TAKE_OVER
     watch.overtaken(0.0)
     assert watch.saw(failed, 1.0) is Verdict.WAIT
