@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from everstream.core.checkpointing.record import CheckpointRecord
-from everstream.core.checkpointing.recovery_line import START, Link, Position
+from everstream.core.checkpointing.recovery_line import START, ChannelEnds, Position
 from everstream.core.coordinators import checkpoint_index
 from everstream.core.coordinators.independent_strategy import IndependentStrategy
 from everstream.core.coordinators.termination import TerminationDetector
@@ -62,7 +62,7 @@ def replay_starts_one_frame_too_early(patch: Patch) -> None:
 
 @mutant(2, 3, 4)
 def an_edge_is_drawn_when_received_equals_sent(patch: Patch) -> None:
-    def strict(links: Sequence[Link], histories: Mapping[Any, Sequence[Position]]) -> Any:
+    def strict(links: Sequence[ChannelEnds], histories: Mapping[Any, Sequence[Position]]) -> Any:
         line = {shard: len(history) - 1 for shard, history in histories.items()}
 
         def at(shard: Any) -> Position:

@@ -24,7 +24,7 @@ START = Position()
 """Nothing received and nothing sent: it agrees with everything."""
 
 
-class Link(NamedTuple):
+class ChannelEnds(NamedTuple):
     """A channel, reduced to what agreement needs."""
 
     name: str
@@ -32,7 +32,9 @@ class Link(NamedTuple):
     receiver: Hashable
 
 
-def recovery_line(links: Sequence[Link], histories: Mapping[S, Sequence[Position]]) -> dict[S, int]:
+def recovery_line(
+    links: Sequence[ChannelEnds], histories: Mapping[S, Sequence[Position]]
+) -> dict[S, int]:
     """For each shard the index of its newest position that agrees with all the others.
 
     A history is given oldest first. Every shard begins at `START`, which has the index -1. Steps
@@ -54,7 +56,7 @@ def recovery_line(links: Sequence[Link], histories: Mapping[S, Sequence[Position
     return line
 
 
-def descendants(links: Collection[Link], of: Collection[S]) -> set[S]:
+def descendants(links: Collection[ChannelEnds], of: Collection[S]) -> set[S]:
     """These shards and all that receive from them, directly or not."""
     found: set[S] = set(of)
     waiting = list(found)
@@ -67,7 +69,7 @@ def descendants(links: Collection[Link], of: Collection[S]) -> set[S]:
     return found
 
 
-def cycles(links: Collection[Link], shards: Collection[S]) -> list[tuple[S, ...]]:
+def cycles(links: Collection[ChannelEnds], shards: Collection[S]) -> list[tuple[S, ...]]:
     """The strongly connected components that hold a cycle, each in the order of `shards`."""
     reached = {shard: descendants(links, [shard]) for shard in shards}
     looped = {link.receiver for link in links if link.receiver == link.sender}

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from everstream.core.checkpointing.recovery_line import Link, Position, cycles
+from everstream.core.checkpointing.recovery_line import ChannelEnds, Position, cycles
 from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import ChannelId, Generation, ShardId
 from everstream.core.protocols.base import Place
@@ -55,7 +55,7 @@ class Net:
 
     def __init__(self, shards: Sequence[ShardId], channels: Sequence[ChannelId], make: Make):
         self.channels = channels
-        self.links = [Link(str(c), c.sender, c.receiver) for c in channels]
+        self.links = [ChannelEnds(str(c), c.sender, c.receiver) for c in channels]
         groups = cycles(self.links, shards)
         self.members = {
             shard: Member(
