@@ -9,7 +9,7 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.manifest import ManifestEntryStatus
 
 from everstream.connectors.files.parts import owner_of
-from everstream.connectors.lake.table import Mark
+from everstream.connectors.lake.table import TableMark
 from everstream.pipeline.sink import SinkShard
 
 NAME = "lake.words"
@@ -32,7 +32,7 @@ def rows_of(catalog: Catalog, who: SinkShard | None = None) -> list[dict[str, An
         return []
     owners: dict[str, str | None] = {}
     for snapshot in table.snapshots():
-        mark = Mark.parse(snapshot.summary.additional_properties.get("everstream"))
+        mark = TableMark.parse(snapshot.summary.additional_properties.get("everstream"))
         for manifest in snapshot.manifests(table.io):
             if manifest.added_snapshot_id == snapshot.snapshot_id:
                 for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False):

@@ -15,7 +15,7 @@ from kafka.partitioner.default import murmur2
 import everstream as es
 from everstream.connectors import Delivery
 from everstream.connectors.kafka import commits
-from everstream.connectors.kafka.commits import Mark, Marks, ShardCommits, topic_of_marks
+from everstream.connectors.kafka.commits import CommitMark, Marks, ShardCommits, topic_of_marks
 from everstream.connectors.kafka.sink import KafkaTransaction
 from everstream.core.permits import permit
 from everstream.errors import ConnectorError, EverstreamError, UserError
@@ -158,7 +158,7 @@ def test_without_a_look_at_the_mark_messages_come_twice(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unsure_once(monkeypatch, committed=True)
-    monkeypatch.setattr(Marks, "read", lambda self, shard: Mark(1, 0))
+    monkeypatch.setattr(Marks, "read", lambda self, shard: CommitMark(1, 0))
     place.prepared([{"n": 1}]).commit(permit(1))
     assert place.values() == [{"n": 1}, {"n": 1}]
 

@@ -17,7 +17,7 @@ from pyiceberg.catalog import Catalog
 
 from everstream.connectors import Delta, Iceberg
 from everstream.connectors.lake import delta, iceberg, sink
-from everstream.connectors.lake.table import Conflict, LakeTable, Mark, Standing
+from everstream.connectors.lake.table import Conflict, LakeTable, Standing, TableMark
 from everstream.core.permits import permit
 from everstream.errors import ConnectorError, UserError
 from everstream.testing import sinks
@@ -424,4 +424,4 @@ def test_rules_of_a_table_that_would_not_be_kept_are_refused(tmp_path: Path) -> 
 
 def test_a_mark_that_is_not_ours_is_nobodys() -> None:
     for text in (None, 7, "no json", "[]", '{"owner": "x"}'):
-        assert Mark.parse(text) is None
+        assert TableMark.parse(text) is None

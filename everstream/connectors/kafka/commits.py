@@ -50,7 +50,7 @@ LONGEST_SLUG = 60
 
 
 @dataclass(frozen=True)
-class Mark:
+class CommitMark:
     """What a shard has committed, and which of its generations may write."""
 
     generation: int
@@ -61,10 +61,10 @@ class Mark:
         return json.dumps(asdict(self)).encode()
 
     @staticmethod
-    def decoded(data: bytes) -> "Mark":
+    def decoded(data: bytes) -> "CommitMark":
         found = json.loads(data)
         owner = found["owner"]
-        return Mark(
+        return CommitMark(
             int(found["generation"]), int(found["checkpoint"]), Owner(**owner) if owner else None
         )
 
@@ -136,7 +136,7 @@ class Marks:
             if error.args[0].code() not in (codes.TOPIC_ALREADY_EXISTS, codes.INVALID_PARTITIONS):
                 raise
 
-    def read(self, shard: int) -> Mark | None:
+    def read(self, shard: int) -> CommitMark | None:
         """The newest mark of a shard; None if there never was one."""
         kafka = driver()
         settings = {
@@ -162,11 +162,11 @@ class Marks:
         finally:
             consumer.close()
 
-    def all(self) -> list[Mark | None]:
+    def all(self) -> list[CommitMark | None]:
         """The newest mark of every shard that ever wrote."""
         return [self.read(shard) for shard in range(self.shards())]
 
-    def _last(self, consumer: Any, shard: int, start: int, end: int) -> Mark | None:
+    def _last(self, consumer: Any, shard: int, start: int, end: int) -> CommitMark | None:
         """The last of the marks from `start` to `end`."""
         if start >= end:
             return None
@@ -183,7 +183,7 @@ class Marks:
                     raise kafka.KafkaException(error)
                 # A broker that has just become the leader may not see the whole log yet.
                 elif message.offset() >= end:
-                    return None if found is None else Mark.decoded(found)
+                    return None if found is None else CommitMark.decoded(found)
         raise kafka.KafkaException(
             kafka.KafkaError(kafka.KafkaError._TIMED_OUT, f"'{self.topic}' could not be read")
         )
@@ -206,10 +206,10 @@ class ShardCommits:
         self._marks = Marks(cluster, who.pipeline, who.operator, topic)
         self._lock = threading.Lock()
         self._producer: Any = None
-        self._mark = Mark(0, 0)
+        self._mark = CommitMark(0, 0)
         self._heard: Any = None
 
-    def change(self, decide: Callable[[Mark | None], Mark | None]) -> bool:
+    def change(self, decide: Callable[[CommitMark | None], CommitMark | None]) -> bool:
         """Fence all other producers and write the mark that `decide` returns; None: write nothing.
 
         Returns whether a mark was written. No other producer can write in between.
@@ -226,10 +226,10 @@ class ShardCommits:
         with self._lock:
             return self._until_it_works(once)
 
-    def take_over(self, allowed: Callable[[Mark | None], Mark]) -> None:
+    def take_over(self, allowed: Callable[[CommitMark | None], CommitMark]) -> None:
         """Fence all older generations; `allowed` sees the mark and may raise."""
 
-        def ours(found: Mark | None) -> Mark:
+        def ours(found: CommitMark | None) -> CommitMark:
             self._refuse_if_replaced(found)
             return replace(allowed(found), generation=self._who.generation)
 
@@ -260,9 +260,9 @@ class ShardCommits:
         self._begin()
         found = self._marks.read(self._who.shard)
         self._refuse_if_replaced(found)
-        self._mark = found or Mark(0, 0)
+        self._mark = found or CommitMark(0, 0)
 
-    def _refuse_if_replaced(self, found: Mark | None) -> None:
+    def _refuse_if_replaced(self, found: CommitMark | None) -> None:
         if found is not None:
             refuse_replaced(self._who, found.generation, f"topic '{self._topic}'")
 
@@ -276,7 +276,7 @@ class ShardCommits:
     def _hear(self, error: Any) -> None:
         self._heard = error
 
-    def _transact(self, mark: Mark, frames: Frames | None) -> None:
+    def _transact(self, mark: CommitMark, frames: Frames | None) -> None:
         producer = self._producer
         producer.begin_transaction()
         for frame in frames() if frames is not None else ():

@@ -18,7 +18,7 @@ from everstream.connectors.files.parts import PartTransaction
 from everstream.connectors.kafka.audit_copy import committed, make_like
 from everstream.connectors.kafka.audit_copy import remove as remove_topics
 from everstream.connectors.kafka.client import Cluster, until_answered
-from everstream.connectors.kafka.commits import Mark, Marks, ShardCommits
+from everstream.connectors.kafka.commits import CommitMark, Marks, ShardCommits
 from everstream.connectors.kafka.encoding import Encoding
 from everstream.connectors.kafka.producer import AtOnceWriter
 from everstream.connectors.ownership import Claim, Owner
@@ -136,7 +136,7 @@ class Output:
         marks = self.marks(pipeline, operator).topic
         self._answer(lambda: remove_topics(self.cluster, self.topic, marks))
 
-    def read(self, marks: Marks) -> list[Mark | None]:
+    def read(self, marks: Marks) -> list[CommitMark | None]:
         return self._answer(marks.all)
 
     def _answer(self, ask: Callable[[], R]) -> R:
@@ -157,10 +157,10 @@ class Output:
         """Let the next run begin with checkpoint 1, and fence all producers of earlier ones."""
         for shard, mark in enumerate(self.read(self.marks(owner.pipeline, owner.operator))):
             if mark is not None and (mark.checkpoint or mark.generation):
-                self.note(owner, lambda found: found and Mark(0, 0, found.owner), shard)
+                self.note(owner, lambda found: found and CommitMark(0, 0, found.owner), shard)
 
     def note(
-        self, owner: Owner, decide: Callable[[Mark | None], Mark | None], shard: int = 0
+        self, owner: Owner, decide: Callable[[CommitMark | None], CommitMark | None], shard: int = 0
     ) -> bool:
         """For the driver, which records the owner of the output and commits nothing."""
         who = SinkShard(owner.pipeline, owner.operator, shard, 1, 0, owner.store)
@@ -192,8 +192,8 @@ class TopicClaim(Claim):
         if self.read() is not None:
             return False  # without fencing a producer that may be alive
 
-        def ours(found: Mark | None) -> Mark | None:
-            mark = found or Mark(0, 0)
+        def ours(found: CommitMark | None) -> CommitMark | None:
+            mark = found or CommitMark(0, 0)
             return replace(mark, owner=self.owner) if mark.owner is None else None
 
         return self._output.note(self.owner, ours)
@@ -265,8 +265,8 @@ class _KafkaWriter(StagedWriter):
         self._commits.close()
 
     def _allowed(
-        self, mark: Mark | None, due: Sequence[StagedTransaction], checkpoint: int
-    ) -> Mark:
+        self, mark: CommitMark | None, due: Sequence[StagedTransaction], checkpoint: int
+    ) -> CommitMark:
         """The mark to resume from, if that is possible without duplicate messages."""
         topic = self._output.topic
         if mark is not None and mark.checkpoint > checkpoint:
@@ -282,4 +282,4 @@ class _KafkaWriter(StagedWriter):
                 "that records it is gone. Restore it, or write to another topic and start over "
                 "with --fresh, which deletes the checkpoints."
             )
-        return replace(mark or Mark(0, 0), checkpoint=checkpoint)
+        return replace(mark or CommitMark(0, 0), checkpoint=checkpoint)

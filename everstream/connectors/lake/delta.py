@@ -39,7 +39,7 @@ from everstream.connectors.lake.table import (
     HistoryLost,
     LakeFile,
     LakeTable,
-    Mark,
+    TableMark,
     TableState,
     as_ours,
     in_form,
@@ -240,7 +240,7 @@ class DeltaTable(LakeTable):
         state: TableState,
         added: Sequence[LakeFile],
         removed: Sequence[str],
-        mark: Mark,
+        mark: TableMark,
         shards: Sequence[int] = (),
     ) -> None:
         assert isinstance(state, DeltaState)

@@ -19,8 +19,8 @@ from everstream.connectors.lake.table import (
     Change,
     HistoryLost,
     LakeFile,
-    Mark,
     Standing,
+    TableMark,
     TableState,
 )
 from everstream.errors import UserError
@@ -231,11 +231,11 @@ class DeltaState(TableState):
             ) from None
         added: list[LakeFile] = []
         removed: list[str] = []
-        mark: Mark | None = None
+        mark: TableMark | None = None
         for line in lines:
             ((kind, what),) = json.loads(line).items()
             if kind == "commitInfo":
-                mark = Mark.parse(what.get(MARK))
+                mark = TableMark.parse(what.get(MARK))
             elif kind == "add" and what.get("dataChange", True):
                 if what.get("deletionVector"):
                     removed.append(unquote(what["path"]))

@@ -32,7 +32,7 @@ from everstream.connectors.lake.table import (
     HistoryLost,
     LakeFile,
     LakeTable,
-    Mark,
+    TableMark,
     TableState,
     as_ours,
     in_form,
@@ -224,7 +224,7 @@ class IcebergTable(LakeTable):
         state: TableState,
         added: Sequence[LakeFile],
         removed: Sequence[str],
-        mark: Mark,
+        mark: TableMark,
         shards: Sequence[int] = (),
     ) -> None:
         assert isinstance(state, IcebergState)

@@ -18,8 +18,8 @@ from everstream.connectors.lake.table import (
     Change,
     HistoryLost,
     LakeFile,
-    Mark,
     Standing,
+    TableMark,
     TableState,
 )
 from everstream.errors import ConnectorError, UserError
@@ -224,7 +224,7 @@ class IcebergState(TableState):
                     removed.append(entry.data_file.file_path)
                 elif entry.status.name == "ADDED":
                     added.append(described(entry.data_file, manifest.partition_spec_id))
-        mark = Mark.parse(snapshot.summary.additional_properties.get(MARK))
+        mark = TableMark.parse(snapshot.summary.additional_properties.get(MARK))
         return Change(int(snapshot.snapshot_id), tuple(added), tuple(removed), mark)
 
 

@@ -24,8 +24,8 @@ from everstream.connectors.lake.table import (
     LakeClaim,
     LakeFile,
     LakeTable,
-    Mark,
     Standing,
+    TableMark,
     TableState,
     insisting,
     key_of,
@@ -171,7 +171,7 @@ class LakeTransaction(Committable, Saved, word="lake-transaction"):
             )
         if not self.written_here:
             self._require_whole(staged.files)
-        mark = Mark(key_of(self.who), self.who.shard, self.checkpoint, self.who.generation)
+        mark = TableMark(key_of(self.who), self.who.shard, self.checkpoint, self.who.generation)
         table.commit(state, staged.files, (), mark)
 
     def _require_whole(self, files: Sequence[LakeFile]) -> None:
@@ -327,7 +327,7 @@ class LakeWriter(ColumnsWriter):
             removed = output_after(state, self._table, owner, who.shard, checkpoint)
         if too_far or standing.generation != who.generation:
             reached = min(standing.checkpoint, checkpoint)
-            mark = Mark(owner, who.shard, reached, who.generation)
+            mark = TableMark(owner, who.shard, reached, who.generation)
             self._table.commit(state, (), removed, mark)
 
     def adopt(self, transactions: Sequence[Committable]) -> Sequence[Committable]:
@@ -371,4 +371,4 @@ def _take_all_out(table: LakeTable, owner: str) -> None:
     removed: list[str] = []
     if state.has_output(owner):
         removed = output_after(state, table, owner, None, 0)
-    table.commit(state, (), removed, Mark(owner, None, 0, 0), shards)
+    table.commit(state, (), removed, TableMark(owner, None, 0, 0), shards)

@@ -2,7 +2,7 @@
 
 A table is a sequence of versions. A version adds or removes files atomically. If another writer
 was faster, the commit fails (`Conflict`), and the writer reads the table again and retries. Our
-versions carry a `Mark`, written in the same step: the progress of a shard.
+versions carry a `TableMark`, written in the same step: the progress of a shard.
 """
 
 import hashlib
@@ -54,7 +54,7 @@ class LakeFile(Saved, word="lake-file"):
 
 
 @dataclass(frozen=True)
-class Mark:
+class TableMark:
     """The content of our mark: this shard's output is in the table up to this checkpoint.
 
     Checkpoint 0 with no shard: all output of this operator has been removed.
@@ -69,11 +69,11 @@ class Mark:
         return json.dumps(asdict(self))
 
     @staticmethod
-    def parse(text: object) -> "Mark | None":
+    def parse(text: object) -> "TableMark | None":
         if not isinstance(text, str):
             return None
         try:
-            return Mark(**json.loads(text))
+            return TableMark(**json.loads(text))
         except (ValueError, TypeError):
             return None
 
@@ -93,7 +93,7 @@ class Change:
     version: int
     added: tuple[LakeFile, ...]
     removed: tuple[str, ...]
-    mark: Mark | None = None
+    mark: TableMark | None = None
 
 
 class HistoryLost(ConnectorError):
@@ -199,7 +199,7 @@ class LakeTable(ABC):
         state: TableState,
         added: Sequence[LakeFile],
         removed: Sequence[str],
-        mark: Mark,
+        mark: TableMark,
         shards: Sequence[int] = (),
     ) -> None:
         """Make the next version, marked; Conflict if the mark's shard has advanced since `state`.
