@@ -10,7 +10,6 @@ import everstream
 PRIVATE: Final = {"_Collector", "_Reading", "_Rows", "_Run"}
 """Helpers of one module each, in different packages: nobody imports them."""
 TO_BE_RENAMED: Final = {
-    "Operator",
     "Origin",
     "Outcome",
     "Output",
@@ -24,7 +23,6 @@ TO_BE_RENAMED: Final = {
     "Session",
     "Setting",
     "Shape",
-    "Source",
     "Stage",
     "Starting",
     "Status",

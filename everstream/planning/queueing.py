@@ -2,7 +2,7 @@
 
     >>> from everstream.planning import model as m
     >>> line = m.line(("clean", "count"), m.normal(80e-6, 10e-6))
-    >>> system = m.Model(line, (m.Source("clean", m.exponential(1e-3)),), window_tuples=10_000)
+    >>> system = m.Model(line, (m.SourceModel("clean", m.exponential(1e-3)),), window_tuples=10_000)
     >>> simulate(system, seed=1).delivered
     10000
 

@@ -14,8 +14,8 @@ RATE = 50.0
 
 def system(tuples: int, service_s: float = 2e-3, **parts: object) -> m.Model:
     """One operator with one CPU (capacity 500/s) fed at 50/s, unless told otherwise."""
-    operators = (m.Operator("only", m.normal(service_s, service_s / 10), 1),)
-    sources = (m.Source("only", m.normal(1 / RATE, 1e-4)),)
+    operators = (m.OperatorModel("only", m.normal(service_s, service_s / 10), 1),)
+    sources = (m.SourceModel("only", m.normal(1 / RATE, 1e-4)),)
     return m.Model(operators, sources, tuples, **parts)  # type: ignore[arg-type]
 
 
@@ -62,7 +62,7 @@ def test_the_exact_discard_forecast_holds_within_five_per_cent(nodes: int) -> No
     operators = m.line(names, m.constant(2e-3), cpus=1)
     model = m.Model(
         operators,
-        (m.Source("a", m.constant(1 / 20)),),
+        (m.SourceModel("a", m.constant(1 / 20)),),
         20_000,
         m.Checkpoints(45, 1),
         m.Failures(names[:nodes], m.exponential(300), recovery_s=20),
