@@ -12,7 +12,7 @@ from typing import Any
 
 from everstream.annotations.flow import loop_exits, own_nodes
 from everstream.annotations.markers import Stage, ToStream
-from everstream.annotations.problems import Origin
+from everstream.annotations.problems import SourceFile
 from everstream.annotations.program import Program, Region, StageBlock
 from everstream.errors import UserError
 from everstream.pipeline.graph import is_usable
@@ -39,7 +39,7 @@ def around(function: Callable[..., Any]) -> dict[str, Any]:
     return seen
 
 
-def _source_of(function: Callable[..., Any]) -> tuple[Origin, ast.FunctionDef]:
+def _source_of(function: Callable[..., Any]) -> tuple[SourceFile, ast.FunctionDef]:
     code = getattr(function, "__code__", None)
     if code is None:
         raise UserError(f"@es.annotated takes a function, not {function!r}.")
@@ -49,7 +49,7 @@ def _source_of(function: Callable[..., Any]) -> tuple[Origin, ast.FunctionDef]:
             f"the source of '{function.__name__}' cannot be read ({code.co_filename}): "
             "@es.annotated reads it, so put the function into a file."
         )
-    origin = Origin(code.co_filename, lines)
+    origin = SourceFile(code.co_filename, lines)
     for node in ast.walk(ast.parse("".join(lines))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
@@ -66,7 +66,9 @@ def _source_of(function: Callable[..., Any]) -> tuple[Origin, ast.FunctionDef]:
 
 
 class _Reader:
-    def __init__(self, function: Callable[..., Any], origin: Origin, node: ast.FunctionDef) -> None:
+    def __init__(
+        self, function: Callable[..., Any], origin: SourceFile, node: ast.FunctionDef
+    ) -> None:
         self.origin = origin
         self.node = node
         self.known = {**function.__globals__, **around(function)}
