@@ -22,7 +22,7 @@ from everstream.connectors.kafka.offsets import (
     checked_bound,
 )
 from everstream.connectors.kafka.records import Shape
-from everstream.connectors.kafka.sink import KafkaSink, Output
+from everstream.connectors.kafka.sink import KafkaSink, TopicOutput
 from everstream.connectors.kafka.source import KafkaSource, Reading
 from everstream.connectors.options import MAX_RECORD_BYTES, at_least_one
 from everstream.connectors.two_way import TwoWay
@@ -159,12 +159,12 @@ class Kafka(KafkaSource, KafkaSink, TwoWay[Any]):
         self._encoding = Encoding(encode or value, key_by, headers, timestamp, most_bytes)
 
     @property
-    def output(self) -> Output:
+    def output(self) -> TopicOutput:
         topic, *more = self._reading.topics
         if more or topic.startswith("^"):
             raise UserError(f"a sink writes to one topic, not to {', '.join([topic, *more])}.")
         self._encoding.check()
-        return Output(
+        return TopicOutput(
             self._cluster, topic, self._encoding, self._reading.patience_s, self._audit_copy
         )
 

@@ -39,7 +39,7 @@ class KafkaSink(Sink):
 
     @property
     @abstractmethod
-    def output(self) -> "Output":
+    def output(self) -> "TopicOutput":
         """Where messages go, and how they are made; a UserError if it cannot be a sink."""
 
     def _open_writer(self, who: SinkShard) -> Writer:
@@ -106,7 +106,7 @@ class KafkaSink(Sink):
 
 
 @dataclass(frozen=True)
-class Output:
+class TopicOutput:
     """A topic, and how records become its messages."""
 
     cluster: Cluster
@@ -179,7 +179,7 @@ class TopicClaim(Claim):
 
     kind = "topic"
 
-    def __init__(self, output: Output, owner: Owner) -> None:
+    def __init__(self, output: TopicOutput, owner: Owner) -> None:
         super().__init__(f"topic '{output.topic}'", owner)
         self._output = output
         self._marks = output.marks(owner.pipeline, owner.operator)
@@ -239,7 +239,7 @@ class KafkaTransaction(StagedTransaction, word="kafka-transaction"):
 
 
 class _KafkaWriter(StagedWriter):
-    def __init__(self, output: Output, who: SinkShard) -> None:
+    def __init__(self, output: TopicOutput, who: SinkShard) -> None:
         super().__init__(who, ENDING)
         self._output = output
         self._commits = output.commits(who)
