@@ -111,11 +111,11 @@ class _Demo:
         self, facts: dict[str, Any], verdict: Any, recoveries: list[Any], samples: list[Any]
     ) -> Path:
         from everstream.cli.views.summary import STEPS, describe_checkpoints
-        from everstream.demo.page import Page
+        from everstream.demo.page import HtmlReport
         from everstream.demo.timeline import draw_recovery
 
         self.report.mkdir(parents=True, exist_ok=True)
-        page = Page("A process was killed, and nothing was lost")
+        page = HtmlReport("A process was killed, and nothing was lost")
         if not verdict.exact:
             page.title = "A process was killed, and the output is wrong"
         page.verdict(describe(verdict), verdict.exact)
