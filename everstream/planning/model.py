@@ -304,7 +304,7 @@ def line(names: tuple[str, ...], service: Distribution, cpus: int = 3) -> tuple[
 
 
 @dataclass(frozen=True)
-class Pause:
+class InputPause:
     """One stretch in which input stood still: a checkpoint, or a failure with its recovery."""
 
     kind: Literal["checkpoint", "recovery"]
@@ -341,7 +341,7 @@ class Result:
     mean_latency_s: float
     latency_quantiles_s: dict[str, float]
     above_target_fraction: float
-    pauses: tuple[Pause, ...] = field(repr=False, default=())
+    pauses: tuple[InputPause, ...] = field(repr=False, default=())
     curve_s: tuple[tuple[float, float, float], ...] = field(repr=False, default=())
     """(time, mean latency, worst latency) of the tuples delivered in each step."""
 

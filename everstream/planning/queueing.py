@@ -22,7 +22,7 @@ import numpy as np
 
 from everstream.planning import kernel, kernel_control
 from everstream.planning import kernel_state as slots
-from everstream.planning.model import Distribution, Model, ModelError, Pause, Result
+from everstream.planning.model import Distribution, InputPause, Model, ModelError, Result
 
 Progress = Callable[[int], None]
 """Called now and then with the number of tuples delivered so far."""
@@ -286,7 +286,7 @@ def _result(model: Model, setting: slots.Setting, state: slots.State) -> Result:
     window_s = float(state.clock[slots.NOW])
     delivered = count[slots.DELIVERED]
     pauses = tuple(
-        Pause(
+        InputPause(
             kind="checkpoint" if row[0] == 0 else "recovery",
             start_s=float(row[1]),
             end_s=float(row[2]),
