@@ -620,7 +620,7 @@ GROUPS: Final[Mapping[str, type[Resources] | type[Recovery] | type[Upgrade]]] = 
 
 
 @dataclass(frozen=True)
-class Place:
+class OptionPath:
     """Where the value of a keyword is in `RunOptions`."""
 
     group: str
@@ -704,14 +704,14 @@ PANELS: Final[Mapping[str, Mapping[str, str]]] = {
 """How `--help` shows the settings: panel -> setting -> its help in one line, in the order shown."""
 
 
-def _defined() -> tuple[dict[str, Place], dict[str, Setting]]:
-    places: dict[str, Place] = {}
+def _defined() -> tuple[dict[str, OptionPath], dict[str, Setting]]:
+    places: dict[str, OptionPath] = {}
     settings: dict[str, Setting] = {}
     in_help = {name: (panel, line) for panel, one in PANELS.items() for name, line in one.items()}
     for group, one in _fields():
         known: Definition = one.metadata[_DEFINITION]
         keyword = known.keyword or one.name
-        places[keyword] = Place(group, one.name, one.default)
+        places[keyword] = OptionPath(group, one.name, one.default)
         if known.text is None:
             continue
         default = known.shown or _in_words(one.default)
@@ -732,7 +732,7 @@ def _defined() -> tuple[dict[str, Place], dict[str, Setting]]:
 
 
 _DEFINED = _defined()
-OPTIONS: Final[Mapping[str, Place]] = _DEFINED[0]
+OPTIONS: Final[Mapping[str, OptionPath]] = _DEFINED[0]
 """Keyword -> where it is."""
 SETTINGS: Final[Mapping[str, Setting]] = _DEFINED[1]
 """Key -> what can be written under it."""

@@ -49,7 +49,7 @@ from everstream.core.messages import (
     StartCheckpoint,
 )
 from everstream.core.plan import Plan
-from everstream.core.protocols.base import Place, Queues
+from everstream.core.protocols.base import Queues, ShardPosition
 from everstream.core.scheme import Scheme
 from everstream.core.shard import Shard
 from everstream.core.status import Status
@@ -102,7 +102,7 @@ class ShardRunner:
             id,
             inputs,
             outputs,
-            scheme.protocol(Place(id, tuple(inputs), tuple(outputs), self.cycle)),
+            scheme.protocol(ShardPosition(id, tuple(inputs), tuple(outputs), self.cycle)),
             operators=operators,
             ordered=ordered,
             feedback=[channel for channel in inputs if plan.feedback(channel)],

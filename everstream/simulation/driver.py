@@ -18,12 +18,12 @@ from everstream.core.coordinators.coordinator import Coordinator
 from everstream.core.ids import TaskNumber, WorkerId, first_generation
 from everstream.core.messages import Command, Report, Shutdown
 from everstream.core.orders import (
+    AssignWorker,
     Discard,
     Dismiss,
     EndRun,
     Order,
     Outcome,
-    Place,
     Publish,
     Quiesced,
     Refused,
@@ -239,7 +239,7 @@ class SimulatedDriver:
             match order:
                 case SendTo(worker=id, command=command):
                     self._send(self._places[id], command)
-                case Place(process=number, worker=id):
+                case AssignWorker(process=number, worker=id):
                     self._place(self.workers[number], id)
                 case Dismiss(process=number):
                     self._send(self.workers[number], Shutdown())

@@ -14,8 +14,8 @@ from everstream.core.ids import ChannelId, CheckpointNumber, Epoch
 from everstream.core.messages import StartCheckpoint
 from everstream.core.protocols.base import (
     Ask,
-    Place,
     SendMarkers,
+    ShardPosition,
     ShardProtocol,
     StopProducing,
     TakeCheckpoint,
@@ -25,7 +25,7 @@ from everstream.errors import InternalError
 
 
 class Aligned(ShardProtocol):
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ShardPosition) -> None:
         super().__init__(place)
         self.aligning: Epoch | None = None
         self.shown: set[ChannelId] = set()

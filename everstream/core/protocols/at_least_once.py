@@ -11,11 +11,11 @@ from typing import Any
 from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import ChannelId, Epoch
 from everstream.core.protocols.aligned import Aligned
-from everstream.core.protocols.base import Ask, Place, Verdict
+from everstream.core.protocols.base import Ask, ShardPosition, Verdict
 
 
 class AtLeastOnce(Aligned):
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ShardPosition) -> None:
         super().__init__(place)
         self.newest = Epoch(0)
         """The newest epoch whose marker was seen; epochs before it were aborted."""

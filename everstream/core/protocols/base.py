@@ -17,7 +17,7 @@ from everstream.core.messages import StartCheckpoint
 
 
 @dataclass(frozen=True)
-class Place:
+class ShardPosition:
     """The position of a protocol's shard in the plan."""
 
     id: ShardId
@@ -83,7 +83,7 @@ class ShardProtocol:
     obeys_everywhere: ClassVar[bool] = False
     """Every shard receives the coordinator's commands, not only the sources."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ShardPosition) -> None:
         self.place = place
         self.inputs = place.inputs
         self.ended: set[ChannelId] = set()

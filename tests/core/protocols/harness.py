@@ -12,22 +12,22 @@ from dataclasses import dataclass, field
 from everstream.core.checkpointing.recovery_line import ChannelEnds, Position, cycles
 from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import ChannelId, Generation, ShardId
-from everstream.core.protocols.base import Place
+from everstream.core.protocols.base import ShardPosition
 from everstream.core.protocols.induced import BCS, HMNR
 from everstream.core.protocols.uncoordinated import Uncoordinated
 
-Make = Callable[[Place], Uncoordinated]
+Make = Callable[[ShardPosition], Uncoordinated]
 
 
-def make_uncoordinated(place: Place) -> Uncoordinated:
+def make_uncoordinated(place: ShardPosition) -> Uncoordinated:
     return Uncoordinated(place, 1.0, 0.0)
 
 
-def make_bcs(place: Place) -> BCS:
+def make_bcs(place: ShardPosition) -> BCS:
     return BCS(place, 1.0, 0.0)
 
 
-def make_hmnr(place: Place) -> HMNR:
+def make_hmnr(place: ShardPosition) -> HMNR:
     return HMNR(place, 1.0, 0.0)
 
 
@@ -60,7 +60,7 @@ class Net:
         self.members = {
             shard: Member(
                 make(
-                    Place(
+                    ShardPosition(
                         shard,
                         tuple(c for c in channels if c.receiver == shard),
                         tuple(c for c in channels if c.sender == shard),

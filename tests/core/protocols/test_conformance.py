@@ -14,8 +14,8 @@ from everstream.core.messages import StartCheckpoint
 from everstream.core.protocols.base import (
     Ask,
     CloseCheckpoint,
-    Place,
     SendMarkers,
+    ShardPosition,
     ShardProtocol,
     StopProducing,
     TakeCheckpoint,
@@ -31,8 +31,8 @@ from .harness import frame, make_hmnr, random_net
 ME, PEER, FEED, OUT = (ShardId(name, 0) for name in ("me", "peer", "feed", "out"))
 LEFT, RIGHT = ChannelId(0, FEED, ME), ChannelId(1, PEER, ME)
 ONWARD, ROUND = ChannelId(2, ME, OUT), ChannelId(3, ME, PEER)
-PLACE = Place(ME, (LEFT, RIGHT), (ONWARD, ROUND), (ME, PEER))
-SOURCE = Place(FEED, (), (LEFT,))
+PLACE = ShardPosition(ME, (LEFT, RIGHT), (ONWARD, ROUND), (ME, PEER))
+SOURCE = ShardPosition(FEED, (), (LEFT,))
 
 COORDINATED = [ALIGNED, AT_LEAST_ONCE, UNALIGNED]
 LOGGED = [
@@ -75,7 +75,7 @@ def taken(asks: Sequence[Ask]) -> list[int]:
 
 def ride(scheme: Scheme, clock: int) -> bytes:
     """What a peer's frame carries whose clock shows so much."""
-    peer = scheme.protocol(Place(PEER, (ROUND,), (RIGHT,), (ME, PEER)))
+    peer = scheme.protocol(ShardPosition(PEER, (ROUND,), (RIGHT,), (ME, PEER)))
     if isinstance(peer, Uncoordinated):
         for _ in range(clock):
             peer.take()
@@ -284,7 +284,7 @@ def test_the_timer_counts_from_the_last_checkpoint_whatever_its_cause(scheme: Sc
 def test_jitter_differs_between_shards_and_stays_within_its_share(scheme: Scheme) -> None:
     waits = []
     for number in range(20):
-        protocol: Any = scheme.protocol(Place(ShardId("s", number), (), ()))
+        protocol: Any = scheme.protocol(ShardPosition(ShardId("s", number), (), ()))
         waits.append(protocol._wait_s())
     assert all(0.8 <= wait_s <= 1.2 for wait_s in waits)
     assert len(set(waits)) > 10
