@@ -6,7 +6,7 @@ from everstream.cli.runs.supervisor_log import SupervisorLog
 from everstream.cli.views.messages import DriverFailed, DriverFinished, Fault, Opened, Told
 from everstream.core.coordinators.recovery_report import RecoveryReport
 from everstream.core.orders import Phase
-from everstream.engine.reporting.progress import Rate
+from everstream.engine.reporting.progress import RateMeter
 from everstream.events import Killing, Note, Progressed, RunStatus
 from tests.observability.history.telling import checkpoint, run
 
@@ -111,7 +111,7 @@ def test_a_failed_run_tells_its_error_in_the_result() -> None:
 
 
 def test_a_rollback_does_not_make_the_rate_negative() -> None:
-    rate = Rate()
+    rate = RateMeter()
     for at_s, records in ((0.0, 0), (1.0, 500), (1.1, 200), (1.6, 300)):
         rate.add(at_s, records)
     assert rate.per_s() == 200.0

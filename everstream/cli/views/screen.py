@@ -14,7 +14,7 @@ from rich.text import Text
 
 from everstream.cli.views.messages import Message, Opened, Told
 from everstream.cli.views.terminal_view import Room, View, drawn
-from everstream.engine.reporting.progress import LinePace, Rate, stamp, started_line, status
+from everstream.engine.reporting.progress import LinePace, RateMeter, stamp, started_line, status
 from everstream.events import Progressed, RunEvent, RunStarted, RunStatus, is_warning, sentence
 
 LOOK_EVERY_S = 0.5
@@ -26,7 +26,7 @@ class Screen:
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.rate = Rate()
+        self.rate = RateMeter()
         self.total: int | None = None
         self._pace = LinePace()
 
