@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 
 from everstream.connectors import Postgres, Sqlite
-from everstream.connectors.sql.database import CHECKPOINTS, TOKEN, WRITERS, Session
+from everstream.connectors.sql.database import CHECKPOINTS, TOKEN, WRITERS, SqlTransaction
 from everstream.connectors.sql.tables import TableSink
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.sink import Committable, Sink, SinkShard
@@ -74,7 +74,7 @@ class Place:
         """A number of the test's own, for what all tests of one server share."""
         return int(self.table[1:6], 16)
 
-    def session(self) -> AbstractContextManager[Session]:
+    def session(self) -> AbstractContextManager[SqlTransaction]:
         sink = self.sink()
         assert isinstance(sink, TableSink)
         return sink._database.session(self.table)

@@ -1,6 +1,6 @@
 """What the table sinks need from a database, and the SQL that all databases share.
 
-To support a database, implement `Session` and `Database`; `tables` explains how rows and writers
+To support a database, implement `SqlTransaction` and `Database`; `tables` explains how rows and writers
 make exactly-once output.
 """
 
@@ -81,7 +81,7 @@ def upsert_sql(table: str, columns: Sequence[str], keys: Sequence[str], mark: st
     )
 
 
-class Session(ABC):
+class SqlTransaction(ABC):
     """One open transaction of one database."""
 
     mark = "?"
@@ -336,7 +336,7 @@ class Database(ABC):
         return True
 
     @contextmanager
-    def session(self, table: str) -> Iterator[Session]:
+    def session(self, table: str) -> Iterator[SqlTransaction]:
         """One transaction on a separate connection."""
         connection = self.connect()
         try:

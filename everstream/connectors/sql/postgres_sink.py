@@ -16,7 +16,7 @@ from everstream.connectors.columns import (
 from everstream.connectors.sql.database import (
     TOKEN,
     Database,
-    Session,
+    SqlTransaction,
     quoted,
     quoted_column,
     upsert_sql,
@@ -96,7 +96,7 @@ class _PostgresDatabase(Database):
         return connect(self.dsn, self.table)
 
     @contextmanager
-    def transaction(self, connection: Any, table: str) -> Iterator[Session]:
+    def transaction(self, connection: Any, table: str) -> Iterator[SqlTransaction]:
         try:
             with connection.transaction(), connection.cursor() as cursor:
                 yield _PostgresSession(cursor)
@@ -104,7 +104,7 @@ class _PostgresDatabase(Database):
             raise explained(error, table) from error
 
 
-class _PostgresSession(Session):
+class _PostgresSession(SqlTransaction):
     mark = "%s"
     locking = " FOR UPDATE"
 

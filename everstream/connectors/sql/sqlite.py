@@ -24,7 +24,7 @@ from everstream.connectors.columns import (
 from everstream.connectors.sql.database import (
     TOKEN,
     Database,
-    Session,
+    SqlTransaction,
     quoted,
     quoted_column,
     upsert_sql,
@@ -137,7 +137,7 @@ class _SqliteFile(Database):
         return connection
 
     @contextmanager
-    def transaction(self, connection: sqlite3.Connection, table: str) -> Iterator[Session]:
+    def transaction(self, connection: sqlite3.Connection, table: str) -> Iterator[SqlTransaction]:
         try:
             # A writer from the start: waiting for the lock later could only fail.
             connection.execute("BEGIN IMMEDIATE")
@@ -171,7 +171,7 @@ def _roll_back(connection: sqlite3.Connection) -> None:
         connection.execute("ROLLBACK")
 
 
-class _SqliteSession(Session):
+class _SqliteSession(SqlTransaction):
     typeless_columns = True
 
     def __init__(self, connection: sqlite3.Connection) -> None:

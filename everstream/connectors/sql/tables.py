@@ -23,7 +23,14 @@ from everstream.connectors.columns import Columns, ColumnsWriter, Takes
 from everstream.connectors.encoding import encode
 from everstream.connectors.files.parts import PartTransaction, owner_of
 from everstream.connectors.ownership import Claim, Owner, refuse_replaced
-from everstream.connectors.sql.database import OWNERS, TOKEN, Database, Session, Writing, quoted
+from everstream.connectors.sql.database import (
+    OWNERS,
+    TOKEN,
+    Database,
+    SqlTransaction,
+    Writing,
+    quoted,
+)
 from everstream.connectors.staged import StagedTransaction, StagedWriter, waiting_folder
 from everstream.errors import ConnectorError, RefusedRecords, UserError
 from everstream.pipeline.batch import Batch
@@ -102,7 +109,7 @@ class TableSink(Sink):
         if not written and not any(name.token != "fence" for name in pendings):
             Agreement(pipeline, operator, store).forget()
 
-    def _claim(self, session: Session, pipeline: str, operator: str, store: str) -> Claim:
+    def _claim(self, session: SqlTransaction, pipeline: str, operator: str, store: str) -> Claim:
         return TableClaim(session, self._table, Owner.of(pipeline, operator, store))
 
     def left_behind(self, pipeline: str, operator: str, store: str) -> str | None:
@@ -118,7 +125,7 @@ class TableClaim(Claim):
 
     kind = "table"
 
-    def __init__(self, session: Session, table: str, owner: Owner) -> None:
+    def __init__(self, session: SqlTransaction, table: str, owner: Owner) -> None:
         super().__init__(f"table '{table}'", owner)
         self._session = session
         self._table = table
@@ -136,7 +143,7 @@ class TableClaim(Claim):
         return f"remove its row from the table {OWNERS}"
 
 
-def _writing(session: Session, table: str, who: SinkShard) -> Writing:
+def _writing(session: SqlTransaction, table: str, who: SinkShard) -> Writing:
     """The shard as the database has it, unless it has been replaced."""
     writing = session.writing(table, who)
     refuse_replaced(who, writing.generation, f"table '{table}'")
@@ -204,7 +211,9 @@ class TableTransaction(StagedTransaction, word="table-transaction"):
         except Unfit:  # no single type holds all of them, and untyped columns need none
             return frames
 
-    def _insert(self, session: Session, frames: list[pl.DataFrame], writing: Writing) -> None:
+    def _insert(
+        self, session: SqlTransaction, frames: list[pl.DataFrame], writing: Writing
+    ) -> None:
         for frame in frames:
             session.create(self.table, frame.schema, (), token=True)
             fitting = session.fit(self.table, frame)
@@ -213,7 +222,7 @@ class TableTransaction(StagedTransaction, word="table-transaction"):
         session.note_committed(writing, self.checkpoint)
 
 
-def _check_columns(session: Session, table: str, wanted: Sequence[str]) -> None:
+def _check_columns(session: SqlTransaction, table: str, wanted: Sequence[str]) -> None:
     there = session.columns_of(table)
     missing = [name for name in wanted if name not in there]
     if missing:
