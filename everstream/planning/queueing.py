@@ -128,7 +128,7 @@ def _law(distribution: Distribution) -> tuple[float, float, float]:
     )
 
 
-def _setting(model: Model) -> slots.Setting:
+def _setting(model: Model) -> slots.KernelSettings:
     index = {operator.name: i for i, operator in enumerate(model.operators)}
     route_start, route_to, route_up_to = [0], [], []
     sure_next = []
@@ -153,7 +153,7 @@ def _setting(model: Model) -> slots.Setting:
         failing = [index[name] for name in failures.operators]
         failure_law = _law(failures.between)
     backlog = model.behaviour == "backlog"
-    return slots.Setting(
+    return slots.KernelSettings(
         backlog=backlog,
         replays=backlog and bool(failing),
         window=model.window_tuples,
@@ -186,7 +186,9 @@ def _power_of_two(at_least: int) -> int:
     return 1 << max(1, at_least - 1).bit_length()
 
 
-def _state(model: Model, setting: slots.Setting, failure_rng: np.random.Generator) -> slots.State:
+def _state(
+    model: Model, setting: slots.KernelSettings, failure_rng: np.random.Generator
+) -> slots.State:
     operators = len(model.operators)
     cpus = int(setting.first_cpu[-1])
     most_at_once = int(setting.source_entities.max())
@@ -281,7 +283,7 @@ def _quantile(histogram: Any, share: float) -> float:
     return float(slots.QUANTILE_LOWEST_S * 10 ** ((step + 0.5) / slots.QUANTILE_STEPS_PER_DECADE))
 
 
-def _result(model: Model, setting: slots.Setting, state: slots.State) -> Result:
+def _result(model: Model, setting: slots.KernelSettings, state: slots.State) -> Result:
     count = [int(value) for value in state.count]
     window_s = float(state.clock[slots.NOW])
     delivered = count[slots.DELIVERED]

@@ -326,7 +326,7 @@ class Database(ABC):
 
     @abstractmethod
     def transaction(self, connection: Any, table: str) -> Any:
-        """A context manager that gives a Session; commits at its end, rolls back on an error.
+        """A context manager that gives a SqlTransaction; commits at its end, rolls back on an error.
 
         The driver's errors are raised as a ConnectorError or a UserError that names the table.
         """
