@@ -72,7 +72,7 @@ class Messages:
 
 
 @dataclass(frozen=True)
-class Shape:
+class RecordLayout:
     """The form of records: the fields of a row, or values alone if there are none."""
 
     fields: tuple[str, ...] | None

@@ -26,7 +26,7 @@ from everstream.connectors.kafka.offsets import (
     redistribute_places,
     unread_places,
 )
-from everstream.connectors.kafka.records import Messages, PartitionTimes, Shape
+from everstream.connectors.kafka.records import Messages, PartitionTimes, RecordLayout
 from everstream.connectors.retry import Deadline
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import Batch
@@ -58,7 +58,7 @@ class Reading:
     batch_records: int
     discover_s: float
     patience_s: float
-    shape: Shape
+    shape: RecordLayout
     lateness_us: int | None
     """None: the source gives no event time."""
     idle_after_s: float | None
