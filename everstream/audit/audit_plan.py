@@ -1,6 +1,6 @@
 """The plan of an audit: one undisturbed run, then runs with a few kills each, then the verdict.
 
-This module decides which runs there are and what they prove. A `Stage` performs them and shows their
+This module decides which runs there are and what they prove. A `AuditRunner` performs them and shows their
 progress: the command line has one with a supervisor, which outlives killed drivers.
 """
 
@@ -21,7 +21,7 @@ MAX_EXTRA_ROUNDS = 3
 """Further runs for kills that did not happen in theirs."""
 
 
-class Stage(Protocol):
+class AuditRunner(Protocol):
     """Where an audit runs its pipeline."""
 
     def perform(self, trial: Trial) -> TrialResult:
@@ -106,7 +106,7 @@ class Audit:
     """One audit of one pipeline; `folder` is for its stores and gates."""
 
     pipeline: Pipeline
-    stage: Stage
+    stage: AuditRunner
     folder: Path
     kills: int
     seed: int

@@ -92,7 +92,7 @@ def _spare_the_collector() -> None:
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageTask:
     """The function of one stage, which Spark calls in each of its tasks."""
 
     level: int
