@@ -28,7 +28,7 @@ from everstream.state.store_lock import is_held
 _OBJECT = re.compile(r"(?P<operator>.+)-(?P<number>\d+)/(?P<epoch>\d{8,})-[0-9a-f]+\.ckpt")
 
 
-class Status(Enum):
+class CheckpointStatus(Enum):
     """Whether a checkpoint can be restored."""
 
     CURRENT = "current"
@@ -49,7 +49,7 @@ class Status(Enum):
 class Checkpoint:
     """One row of the list."""
 
-    status: Status
+    status: CheckpointStatus
     slot: int | None = None
     manifest: EpochManifest | None = None
     problems: tuple[str, ...] = ()
@@ -208,20 +208,22 @@ def checkpoints_in(survey: Survey) -> list[Checkpoint]:
         for slot, manifest in found
     ]
     rows += [
-        Checkpoint(Status.UNREADABLE, skipped.slot, None, (f"{skipped.path}: {skipped.reason}",))
+        Checkpoint(
+            CheckpointStatus.UNREADABLE, skipped.slot, None, (f"{skipped.path}: {skipped.reason}",)
+        )
         for skipped in survey.skipped
     ]
     rows.sort(key=lambda row: row.slot or 0, reverse=True)
     return [*_unfinished(survey, valid[0].epoch if valid else Epoch(0)), *rows]
 
 
-def _status(manifest: EpochManifest, valid: list[EpochManifest]) -> Status:
+def _status(manifest: EpochManifest, valid: list[EpochManifest]) -> CheckpointStatus:
     if manifest is valid[0]:
-        return Status.CURRENT
+        return CheckpointStatus.CURRENT
     if any(manifest is other for other in valid):
-        return Status.KEPT
+        return CheckpointStatus.KEPT
     again = any(manifest.epoch == other.epoch for other in valid)
-    return Status.REPLACED if again else Status.GIVEN_UP
+    return CheckpointStatus.REPLACED if again else CheckpointStatus.GIVEN_UP
 
 
 def _unfinished(survey: Survey, current: Epoch) -> list[Checkpoint]:
@@ -236,7 +238,7 @@ def _unfinished(survey: Survey, current: Epoch) -> list[Checkpoint]:
             shards[int(match["epoch"])].add(f"{match['operator']}:{match['number']}")
     return [
         Checkpoint(
-            Status.UNFINISHED,
+            CheckpointStatus.UNFINISHED,
             problems=(f"no complete manifest names it; saved: {', '.join(sorted(shards[epoch]))}",),
             epoch=Epoch(epoch),
         )

@@ -26,7 +26,7 @@ from everstream.core.messages import (
 )
 from everstream.core.permits import permit
 from everstream.core.plan import make_plan
-from everstream.core.shard import Status
+from everstream.core.shard import ShardStatus
 from everstream.errors import OperatorError
 from everstream.pipeline.operator import Context, Keyed, Operator
 from everstream.pipeline.stream import Pipeline
@@ -101,7 +101,7 @@ def test_a_restore_commits_what_the_checkpoint_had_prepared() -> None:
 def test_a_source_that_ends_takes_its_last_checkpoint_by_itself() -> None:
     it = bench(lambda s: s)
     it.step(6)
-    assert it.runner.shard.status is Status.ENDED
+    assert it.runner.shard.status is ShardStatus.ENDED
     (upload,) = it.engine.uploads
     assert upload.record.final
     assert upload.record.counts == {"numbers": (0, 4), "out": (4, 4)}
@@ -149,7 +149,7 @@ def test_state_that_cannot_be_saved_fails_the_shard_with_the_operators_name() ->
     it.runner.on_command(StartCheckpoint(Epoch(1)))
     (failed,) = it.engine.told(ShardFailed)
     assert "cannot be saved in a checkpoint" in failed.error.message
-    assert it.runner.shard.status is Status.FAILED
+    assert it.runner.shard.status is ShardStatus.FAILED
 
 
 def test_a_failing_function_is_reported_with_operator_record_traceback_and_story() -> None:

@@ -16,7 +16,7 @@ from everstream.core.messages import (
 )
 from everstream.core.plan import Plan, make_plan
 from everstream.core.scheme import ALIGNED
-from everstream.core.shard import Status
+from everstream.core.shard import ShardStatus
 from everstream.errors import CorruptObject
 from everstream.pipeline.stream import Pipeline, Stream
 from everstream.runtime.jobs import CommitJob, Upload
@@ -97,7 +97,7 @@ class Bench:
         self.generation += 1
         g = Generation(self.generation)
         self.runner.on_command(Restore(g, Epoch(stable), {self.id: records}))
-        if self.runner.shard.status is Status.READY:
+        if self.runner.shard.status is ShardStatus.READY:
             self.runner.on_command(Resume(g, {WorkerId(0): None}))
         return self
 
