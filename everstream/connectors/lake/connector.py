@@ -19,7 +19,7 @@ from everstream.connectors.lake.source import (
     redistribute_files,
 )
 from everstream.connectors.lake.staging import notes_of
-from everstream.connectors.lake.table import LakeClaim, LakeTable, TableState
+from everstream.connectors.lake.table import LakeClaim, LakeTable, TableSnapshot
 from everstream.connectors.options import at_least_one
 from everstream.connectors.ownership import Owner
 from everstream.connectors.two_way import TwoWay
@@ -126,7 +126,7 @@ class LakeConnector(TwoWay[Row]):
                 f"{self._table} has no column {', '.join(missing)}; it has {', '.join(self._known)}."
             )
 
-    def _load(self, version: Any) -> TableState | None:
+    def _load(self, version: Any) -> TableSnapshot | None:
         return self._table.load(version)
 
     def column_names(self) -> list[str] | None:

@@ -40,7 +40,7 @@ from everstream.connectors.lake.table import (
     LakeFile,
     LakeTable,
     TableMark,
-    TableState,
+    TableSnapshot,
     as_ours,
     in_form,
     sync_path,
@@ -165,7 +165,7 @@ class DeltaTable(LakeTable):
                 raise self.problem(error, "create") from None
         self._sync_log(0)
 
-    def add_columns(self, state: TableState, schema: pl.Schema) -> None:
+    def add_columns(self, state: TableSnapshot, schema: pl.Schema) -> None:
         assert isinstance(state, DeltaState)
         library = deltalake()
         fields = library.Schema.from_arrow(_arrow(schema.to_frame()).schema).fields
@@ -180,7 +180,11 @@ class DeltaTable(LakeTable):
         return delta_kind(kind)
 
     def write(
-        self, state: TableState, frame: pl.DataFrame, stem: str, note: Callable[[list[str]], None]
+        self,
+        state: TableSnapshot,
+        frame: pl.DataFrame,
+        stem: str,
+        note: Callable[[list[str]], None],
     ) -> list[LakeFile]:
         keys = state.partition_by()
         if keys:
@@ -237,7 +241,7 @@ class DeltaTable(LakeTable):
 
     def commit(
         self,
-        state: TableState,
+        state: TableSnapshot,
         added: Sequence[LakeFile],
         removed: Sequence[str],
         mark: TableMark,

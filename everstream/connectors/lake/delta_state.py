@@ -21,7 +21,7 @@ from everstream.connectors.lake.table import (
     LakeFile,
     Standing,
     TableMark,
-    TableState,
+    TableSnapshot,
 )
 from everstream.errors import UserError
 
@@ -136,7 +136,7 @@ READABLE = frozenset({"timestampNtz", "appendOnly", "invariants", "checkConstrai
 RULES = frozenset({"delta.invariants", "delta.generationExpression", "delta.identity.start"})
 
 
-class DeltaState(TableState):
+class DeltaState(TableSnapshot):
     """A version of a Delta table."""
 
     def __init__(self, place: str, fs: Any, table: Any) -> None:

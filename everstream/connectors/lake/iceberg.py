@@ -33,7 +33,7 @@ from everstream.connectors.lake.table import (
     LakeFile,
     LakeTable,
     TableMark,
-    TableState,
+    TableSnapshot,
     as_ours,
     in_form,
     insisting,
@@ -164,7 +164,7 @@ class IcebergTable(LakeTable):
             if self.load() is None:
                 raise self._explained(error, "create") from None
 
-    def add_columns(self, state: TableState, schema: pl.Schema) -> None:
+    def add_columns(self, state: TableSnapshot, schema: pl.Schema) -> None:
         assert isinstance(state, IcebergState)
         with self._committing("add columns to"), state.table.update_schema() as update:
             update.union_by_name(_arrow(schema.to_frame()).schema)
@@ -183,7 +183,11 @@ class IcebergTable(LakeTable):
         return pl.Series(found, dtype=pl.Boolean)
 
     def write(
-        self, state: TableState, frame: pl.DataFrame, stem: str, note: Callable[[list[str]], None]
+        self,
+        state: TableSnapshot,
+        frame: pl.DataFrame,
+        stem: str,
+        note: Callable[[list[str]], None],
     ) -> list[LakeFile]:
         assert isinstance(state, IcebergState)
         written = pyiceberg().io.pyarrow._dataframe_to_data_files(
@@ -221,7 +225,7 @@ class IcebergTable(LakeTable):
 
     def commit(
         self,
-        state: TableState,
+        state: TableSnapshot,
         added: Sequence[LakeFile],
         removed: Sequence[str],
         mark: TableMark,

@@ -20,7 +20,7 @@ from everstream.connectors.lake.table import (
     LakeFile,
     Standing,
     TableMark,
-    TableState,
+    TableSnapshot,
 )
 from everstream.errors import ConnectorError, UserError
 
@@ -120,7 +120,7 @@ def _value(plain: Any) -> Any:
 STANDING = "everstream.mark."
 
 
-class IcebergState(TableState):
+class IcebergState(TableSnapshot):
     """A snapshot of an Iceberg table; version 0 is the table before its first one."""
 
     def __init__(self, place: str, table: Any, snapshot: Any) -> None:

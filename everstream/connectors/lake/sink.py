@@ -26,7 +26,7 @@ from everstream.connectors.lake.table import (
     LakeTable,
     Standing,
     TableMark,
-    TableState,
+    TableSnapshot,
     insisting,
     key_of,
 )
@@ -47,10 +47,10 @@ class Form:
     partition_by: tuple[str, ...]
     evolve: bool
 
-    def table_for(self, table: LakeTable, frame: pl.DataFrame, who: SinkShard) -> TableState:
+    def table_for(self, table: LakeTable, frame: pl.DataFrame, who: SinkShard) -> TableSnapshot:
         """The table, created or widened if needed; the writer has already refused invalid columns."""
 
-        def step() -> TableState:
+        def step() -> TableSnapshot:
             state = table.load()
             if state is None:
                 table.create(frame.schema, self.partition_by)
@@ -192,7 +192,7 @@ class LakeTransaction(Committable, Saved, word="lake-transaction"):
         discard(self._place, self._notes, self.pending, None)
 
 
-def standing_of(state: TableState | None, who: SinkShard, table: LakeTable) -> Standing:
+def standing_of(state: TableSnapshot | None, who: SinkShard, table: LakeTable) -> Standing:
     """The progress of a shard; raises for a writer that was replaced."""
     standing = Standing() if state is None else state.standing(key_of(who), who.shard)
     refuse_replaced(who, standing.generation, table)
@@ -200,7 +200,7 @@ def standing_of(state: TableState | None, who: SinkShard, table: LakeTable) -> S
 
 
 def output_after(
-    state: TableState, table: LakeTable, owner: str, shard: int | None, checkpoint: int
+    state: TableSnapshot, table: LakeTable, owner: str, shard: int | None, checkpoint: int
 ) -> list[str]:
     """The files that our versions have added after this checkpoint, of one shard or of all.
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 
 from everstream.connectors.files.filesystem import sync_file, sync_folder
 from everstream.connectors.files.parts import PartFolder, PendingName
-from everstream.connectors.lake.table import HistoryLost, LakeFile, LakeTable, TableState
+from everstream.connectors.lake.table import HistoryLost, LakeFile, LakeTable, TableSnapshot
 from everstream.errors import ConnectorError
 from everstream.state.signing import Forged
 
@@ -104,7 +104,7 @@ def _is_of(table: LakeTable, path: object, name: PendingName, checkpoint: object
 
 
 def discard(
-    table: LakeTable, notes: PartFolder, name: PendingName, state: TableState | None
+    table: LakeTable, notes: PartFolder, name: PendingName, state: TableSnapshot | None
 ) -> None:
     """Delete uncommitted files and their note; of an untrusted note, only the note itself."""
     try:
@@ -117,7 +117,7 @@ def discard(
     notes.remove(name)
 
 
-def _was_committed(state: TableState | None, name: PendingName, staged: Staged) -> bool:
+def _was_committed(state: TableSnapshot | None, name: PendingName, staged: Staged) -> bool:
     """Whether a version has added these files; also if that is unknown, because a vacuum can clean up."""
     if state is None or state.standing(name.owner, name.shard).checkpoint < staged.checkpoint:
         return False

@@ -100,7 +100,7 @@ class HistoryLost(ConnectorError):
     """The table no longer has a version that is needed."""
 
 
-class TableState(ABC):
+class TableSnapshot(ABC):
     """A table as it was when it was read."""
 
     version: int
@@ -160,7 +160,7 @@ class LakeTable(ABC):
     def __str__(self) -> str: ...
 
     @abstractmethod
-    def load(self, version: Any = None) -> TableState | None:
+    def load(self, version: Any = None) -> TableSnapshot | None:
         """The table at this version, or as it is now; None if there is no such table."""
 
     @abstractmethod
@@ -168,7 +168,7 @@ class LakeTable(ABC):
         """Create an empty table; harmless if another writer was faster."""
 
     @abstractmethod
-    def add_columns(self, state: TableState, schema: pl.Schema) -> None:
+    def add_columns(self, state: TableSnapshot, schema: pl.Schema) -> None:
         """Add these columns to the table; Conflict if another writer changed it meanwhile."""
 
     @abstractmethod
@@ -181,7 +181,11 @@ class LakeTable(ABC):
 
     @abstractmethod
     def write(
-        self, state: TableState, frame: pl.DataFrame, stem: str, note: Callable[[list[str]], None]
+        self,
+        state: TableSnapshot,
+        frame: pl.DataFrame,
+        stem: str,
+        note: Callable[[list[str]], None],
     ) -> list[LakeFile]:
         """Write the rows to new files, which no version names yet; calls `note` before each."""
 
@@ -196,7 +200,7 @@ class LakeTable(ABC):
     @abstractmethod
     def commit(
         self,
-        state: TableState,
+        state: TableSnapshot,
         added: Sequence[LakeFile],
         removed: Sequence[str],
         mark: TableMark,
