@@ -18,7 +18,7 @@ from everstream.core.frames import Frame
 from everstream.core.ids import ChannelId, Generation
 from everstream.core.instructions import Instruction
 from everstream.core.messages import Recover, Stable
-from everstream.core.protocols.uncoordinated import Uncoordinated
+from everstream.core.protocols.uncoordinated import UncoordinatedProtocol
 from everstream.core.shard import Shard
 from everstream.runtime import sent_frames
 from everstream.runtime.jobs import Upload
@@ -100,8 +100,10 @@ def positions_are_forgotten_on_idle_channels(patch: Patch) -> None:
 
 @mutant(1, 3, 19)
 def the_protocols_variables_are_not_restored(patch: Patch) -> None:
-    restore = Uncoordinated.restore
-    patch.setattr(Uncoordinated, "restore", lambda self, variables, ended: restore(self, {}, ended))
+    restore = UncoordinatedProtocol.restore
+    patch.setattr(
+        UncoordinatedProtocol, "restore", lambda self, variables, ended: restore(self, {}, ended)
+    )
 
 
 @mutant(29, 33, 34)

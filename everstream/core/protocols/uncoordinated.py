@@ -19,7 +19,7 @@ from everstream.core.protocols.base import (
 from everstream.pipeline.keys import stable_hash
 
 
-class Uncoordinated(ShardProtocol):
+class UncoordinatedProtocol(ShardProtocol):
     """A checkpoint every `every_s` seconds, each time a little earlier or later."""
 
     keeps_positions: ClassVar[bool] = True

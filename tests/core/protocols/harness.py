@@ -14,13 +14,13 @@ from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import ChannelId, Generation, ShardId
 from everstream.core.protocols.base import ShardPosition
 from everstream.core.protocols.induced import BCS, HMNR
-from everstream.core.protocols.uncoordinated import Uncoordinated
+from everstream.core.protocols.uncoordinated import UncoordinatedProtocol
 
-Make = Callable[[ShardPosition], Uncoordinated]
+Make = Callable[[ShardPosition], UncoordinatedProtocol]
 
 
-def make_uncoordinated(place: ShardPosition) -> Uncoordinated:
-    return Uncoordinated(place, 1.0, 0.0)
+def make_uncoordinated(place: ShardPosition) -> UncoordinatedProtocol:
+    return UncoordinatedProtocol(place, 1.0, 0.0)
 
 
 def make_bcs(place: ShardPosition) -> BCS:
@@ -39,7 +39,7 @@ def frame(channel: ChannelId, sequence: int = 1, piggyback: bytes = b"") -> Fram
 class Member:
     """One shard of the harness: its protocol and how far it has come."""
 
-    protocol: Uncoordinated
+    protocol: UncoordinatedProtocol
     received: dict[str, int] = field(default_factory=dict)
     sent: dict[str, int] = field(default_factory=dict)
     checkpoints: list[Position] = field(default_factory=list)

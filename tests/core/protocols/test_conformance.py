@@ -22,7 +22,7 @@ from everstream.core.protocols.base import (
     Verdict,
 )
 from everstream.core.protocols.induced import BCS, HMNR
-from everstream.core.protocols.uncoordinated import Uncoordinated
+from everstream.core.protocols.uncoordinated import UncoordinatedProtocol
 from everstream.core.scheme import ALIGNED, AT_LEAST_ONCE, UNALIGNED, Scheme, scheme_of
 from everstream.pipeline import checkpointing
 
@@ -76,7 +76,7 @@ def taken(asks: Sequence[Ask]) -> list[int]:
 def ride(scheme: Scheme, clock: int) -> bytes:
     """What a peer's frame carries whose clock shows so much."""
     peer = scheme.protocol(ShardPosition(PEER, (ROUND,), (RIGHT,), (ME, PEER)))
-    if isinstance(peer, Uncoordinated):
+    if isinstance(peer, UncoordinatedProtocol):
         for _ in range(clock):
             peer.take()
     return peer.piggyback(RIGHT)
@@ -89,7 +89,7 @@ def at_checkpoint(scheme: Scheme, number: int) -> ShardProtocol:
         meet(protocol, frame(LEFT))
         protocol.piggyback(ROUND)
         meet(protocol, frame(RIGHT, 1, ride(scheme, epoch)))
-        if isinstance(protocol, Uncoordinated):
+        if isinstance(protocol, UncoordinatedProtocol):
             protocol.take()
         else:
             meet(protocol, marker(LEFT, epoch))
