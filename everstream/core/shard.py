@@ -59,11 +59,11 @@ from everstream.core.permits import permit
 from everstream.core.protocols.base import (
     Ask,
     CloseCheckpoint,
+    FrameAction,
     SendMarkers,
     ShardProtocol,
     StopProducing,
     TakeCheckpoint,
-    Verdict,
 )
 from everstream.core.status import MOVES, ShardStatus
 from everstream.errors import EverstreamError, InternalError, UserError
@@ -447,10 +447,10 @@ class Shard:
             while inbox and self._status is ShardStatus.RUNNING:
                 frame = inbox[0]
                 verdict = self._protocol.admit(frame)
-                if verdict is Verdict.HOLD or not self._in_order(frame):
+                if verdict is FrameAction.HOLD or not self._in_order(frame):
                     break
                 inbox.popleft()
-                if verdict is Verdict.CONSUME:
+                if verdict is FrameAction.CONSUME:
                     instructions += self._perform(self._protocol.on_consumed(frame))
                     continue
                 if frame.kind is FrameKind.END:

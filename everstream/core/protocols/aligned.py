@@ -14,12 +14,12 @@ from everstream.core.ids import ChannelId, CheckpointNumber, Epoch
 from everstream.core.messages import StartCheckpoint
 from everstream.core.protocols.base import (
     Ask,
+    FrameAction,
     SendMarkers,
     ShardPosition,
     ShardProtocol,
     StopProducing,
     TakeCheckpoint,
-    Verdict,
 )
 from everstream.errors import InternalError
 
@@ -35,10 +35,10 @@ class Aligned(ShardProtocol):
     def awaits_markers(self) -> bool:
         return self.aligning is not None
 
-    def admit(self, frame: Frame) -> Verdict:
+    def admit(self, frame: Frame) -> FrameAction:
         if frame.channel in self.shown:
-            return Verdict.HOLD
-        return Verdict.CONSUME if frame.kind is FrameKind.MARKER else Verdict.DELIVER
+            return FrameAction.HOLD
+        return FrameAction.CONSUME if frame.kind is FrameKind.MARKER else FrameAction.DELIVER
 
     def on_consumed(self, frame: Frame) -> Sequence[Ask]:
         if self.aligning is None:

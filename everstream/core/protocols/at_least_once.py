@@ -11,7 +11,7 @@ from typing import Any
 from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import ChannelId, Epoch
 from everstream.core.protocols.aligned import Aligned
-from everstream.core.protocols.base import Ask, ShardPosition, Verdict
+from everstream.core.protocols.base import Ask, FrameAction, ShardPosition
 
 
 class AtLeastOnce(Aligned):
@@ -25,8 +25,8 @@ class AtLeastOnce(Aligned):
     def ahead(self) -> Collection[ChannelId]:
         return self._ahead
 
-    def admit(self, frame: Frame) -> Verdict:
-        return Verdict.CONSUME if frame.kind is FrameKind.MARKER else Verdict.DELIVER
+    def admit(self, frame: Frame) -> FrameAction:
+        return FrameAction.CONSUME if frame.kind is FrameKind.MARKER else FrameAction.DELIVER
 
     def on_consumed(self, frame: Frame) -> Sequence[Ask]:
         epoch = Epoch(frame.number)

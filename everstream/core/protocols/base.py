@@ -27,7 +27,7 @@ class ShardPosition:
     """The strongly connected component the shard belongs to; empty if it is on no cycle."""
 
 
-class Verdict(Enum):
+class FrameAction(Enum):
     """What happens to the frame at the head of an input."""
 
     DELIVER = "deliver"
@@ -110,9 +110,9 @@ class ShardProtocol:
         """A frame has come in, however many wait before it."""
         return ()
 
-    def admit(self, frame: Frame) -> Verdict:
+    def admit(self, frame: Frame) -> FrameAction:
         """May the frame at the head of its input be delivered now?"""
-        return Verdict.DELIVER
+        return FrameAction.DELIVER
 
     def checkpoint_first(self, frame: Frame) -> Sequence[Ask]:
         """What must happen before this frame is delivered: a forced checkpoint, or nothing."""

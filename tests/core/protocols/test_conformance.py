@@ -14,12 +14,12 @@ from everstream.core.messages import StartCheckpoint
 from everstream.core.protocols.base import (
     Ask,
     CloseCheckpoint,
+    FrameAction,
     SendMarkers,
     ShardPosition,
     ShardProtocol,
     StopProducing,
     TakeCheckpoint,
-    Verdict,
 )
 from everstream.core.protocols.induced import BCS, HMNR
 from everstream.core.protocols.uncoordinated import UncoordinatedProtocol
@@ -59,9 +59,9 @@ def meet(protocol: ShardProtocol, arrived: Frame) -> list[Ask]:
     if arrived.kind is FrameKind.MARKER and protocol.consumes_markers_on_arrival:
         return asks
     match protocol.admit(arrived):
-        case Verdict.CONSUME:
+        case FrameAction.CONSUME:
             return [*asks, *protocol.on_consumed(arrived)]
-        case Verdict.DELIVER:
+        case FrameAction.DELIVER:
             asks += protocol.checkpoint_first(arrived)
             protocol.on_delivered(arrived)
             if arrived.kind is FrameKind.END:
@@ -232,9 +232,9 @@ def test_only_aligned_checkpoints_hold_an_input() -> None:
     for scheme in [*COORDINATED, *LOGGED]:
         protocol = scheme.protocol(PLACE)
         meet(protocol, marker(LEFT, 1))
-        held = protocol.admit(frame(LEFT)) is Verdict.HOLD
+        held = protocol.admit(frame(LEFT)) is FrameAction.HOLD
         assert held == (scheme is ALIGNED), scheme.name
-        assert protocol.admit(frame(RIGHT)) is Verdict.DELIVER
+        assert protocol.admit(frame(RIGHT)) is FrameAction.DELIVER
 
 
 def test_unaligned_snapshots_at_the_first_marker_and_records_the_other_inputs_until_theirs() -> (
