@@ -362,7 +362,7 @@ FAILURES_IN_A_ROW: Final = 16
 WATCH_EVERY_S: Final = 0.1
 
 
-class Watch:
+class JobWatchdog:
     """Cancels the jobs of a group when their tasks fail many times in a row and none succeeds.
 
     A Spark that was started for pipelines never gives up on a task, because a lost worker must
