@@ -9,9 +9,7 @@ import everstream
 
 PRIVATE: Final = {"_Collector", "_Reading", "_Rows", "_Run"}
 """Helpers of one module each, in different packages: nobody imports them."""
-TO_BE_RENAMED: Final = {
-    "World",
-}
+TO_BE_RENAMED: Final = {}
 """Still defined more than once: to be renamed. A name is taken out when it is; none is added."""
 
 

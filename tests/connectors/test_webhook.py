@@ -17,7 +17,7 @@ from everstream.core.permits import permit
 from everstream.errors import ConnectorError, EverstreamError, UserError
 from everstream.pipeline.sink import Sink, SinkShard
 from everstream.testing.sink_rescaling import tours
-from everstream.testing.sink_world import World
+from everstream.testing.sink_world import SinkUnderTest
 from everstream.testing.sinks import _crashes, _held_back, check_sink, default_batches
 from tests.connectors.webhook_receiver import Receiver
 from tests.spark import MASTER
@@ -50,7 +50,7 @@ def test_batches_are_seen_once_whoever_crashes_where(scenarios: Any, receiver: R
     with tempfile.TemporaryDirectory() as folder:
         for number, (name, scenario) in enumerate(scenarios()):
             receiver.forget()
-            world = World(
+            world = SinkUnderTest(
                 lambda _: es.Webhook(url, batch=2),
                 lambda *_: receiver.records(),
                 f"{folder}/{number}",
