@@ -56,9 +56,11 @@ class Waiting:
 def read_heartbeat(blobs: Blobs) -> Heartbeat | None:
     """The heartbeat; None if none can be read."""
     try:
-        found = _read(blobs, HEARTBEAT)
+        fields = _read(blobs, HEARTBEAT)
         return (
-            None if found is None else Heartbeat(**{**found, "life": DriverStatus(found["life"])})
+            None
+            if fields is None
+            else Heartbeat(**{**fields, "life": DriverStatus(fields["life"])})
         )
     except (KeyError, TypeError, ValueError):
         return None
@@ -66,15 +68,15 @@ def read_heartbeat(blobs: Blobs) -> Heartbeat | None:
 
 def read_waiting(blobs: Blobs) -> Waiting | None:
     try:
-        found = _read(blobs, WAITING)
-        return None if found is None else Waiting(**found)
+        fields = _read(blobs, WAITING)
+        return None if fields is None else Waiting(**fields)
     except TypeError:
         return None
 
 
 def _read(blobs: Blobs, path: str) -> dict[str, Any] | None:
     try:
-        found = json.loads(blobs.read(path))
+        fields = json.loads(blobs.read(path))
     except (FileNotFoundError, Forged, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return fields if isinstance(fields, dict) else None

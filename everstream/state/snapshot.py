@@ -325,11 +325,11 @@ class ShardState:
 
     def sizes(self) -> dict[str, tuple[int, int]]:
         """Operator -> its keys, and their approximate size in memory."""
-        found: dict[str, tuple[int, int]] = {}
+        sizes: dict[str, tuple[int, int]] = {}
         for (operator, _), store in self._stores.items():
-            keys, about_bytes = found.get(operator, (0, 0))
-            found[operator] = (keys + store.size_hint, about_bytes + store.memory_hint)
-        return found
+            keys, about_bytes = sizes.get(operator, (0, 0))
+            sizes[operator] = (keys + store.size_hint, about_bytes + store.memory_hint)
+        return sizes
 
     def close(self) -> None:
         """Leave nothing on the local disk."""
