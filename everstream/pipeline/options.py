@@ -80,7 +80,7 @@ def _switch(given: object) -> bool:
     return word in _TRUE
 
 
-def _words(given: object) -> str:
+def _text(given: object) -> str:
     if not isinstance(given, str) or not given:
         raise UserError("give a text.")
     return given
@@ -128,13 +128,13 @@ def _either(given: object, other: Callable[[object], Any]) -> Any:
     return other(given)
 
 
-def _choice(*words: str, unit: str = "") -> OptionSyntax:
+def _choice(*choices: str, unit: str = "") -> OptionSyntax:
     def parse(given: object) -> str:
-        if given not in words:
-            raise UserError(f"use one of {', '.join(words)}.")
+        if given not in choices:
+            raise UserError(f"use one of {', '.join(choices)}.")
         return str(given)
 
-    return OptionSyntax(parse, unit=unit, choices=words)
+    return OptionSyntax(parse, unit=unit, choices=choices)
 
 
 def _whole(least: int, unit: str, most: int | None = None) -> OptionSyntax:
@@ -157,7 +157,7 @@ def _interval(given: object) -> str | float:
 
 
 def _autoscale(given: object) -> str:
-    AutoScale.parse(_words(given))
+    AutoScale.parse(_text(given))
     return str(given)
 
 
@@ -231,7 +231,7 @@ class Resources:
     master: str = field(
         default="local[*]",
         metadata=option(
-            "Spark master to run on: local[4], spark://HOST:7077, ...", OptionSyntax(_words, "URL")
+            "Spark master to run on: local[4], spark://HOST:7077, ...", OptionSyntax(_text, "URL")
         ),
     )
     spark: SparkSession | None = field(
@@ -378,7 +378,7 @@ class Upgrade:
         default=None,
         metadata=option(
             "Savepoint to start from if the store of this run has no checkpoint yet.",
-            OptionSyntax(_words, "STORE@NAME"),
+            OptionSyntax(_text, "STORE@NAME"),
             shown="none",
         ),
     )
@@ -440,7 +440,7 @@ class RunOptions:
         default=None,
         metadata=option(
             "Folder or fsspec URL for the checkpoints; a later run with the same store resumes from them.",
-            OptionSyntax(_words, "DIR", path=True),
+            OptionSyntax(_text, "DIR", path=True),
             shown="a temporary folder; `everstream run`: .everstream/PIPELINE",
         ),
     )
@@ -448,7 +448,7 @@ class RunOptions:
         default=None,
         metadata=option(
             "File with the key that signs the store; objects that were not signed with it are refused.",
-            OptionSyntax(_words, "FILE", path=True),
+            OptionSyntax(_text, "FILE", path=True),
             variable="EVERSTREAM_STORE_KEY_FILE",
             shown="none",
         ),
@@ -772,9 +772,9 @@ def with_overrides(options: RunOptions, overrides: Mapping[str, Any]) -> RunOpti
 
 def given_in(options: RunOptions) -> dict[str, Any]:
     """Keyword -> value, of the options that do not have their default."""
-    found = {name: (place.value_in(options), place.default) for name, place in OPTIONS.items()}
+    values = {name: (place.value_in(options), place.default) for name, place in OPTIONS.items()}
     return {
         name: value
-        for name, (value, default) in found.items()
+        for name, (value, default) in values.items()
         if value is not default and value != default
     }

@@ -203,21 +203,21 @@ class Extreme(Simple):
 
     def parts(self, name: str, frame: pl.DataFrame) -> list[StateColumn]:
         column = _expr(self.column)
-        found = column.min() if self.how == "min" else column.max()
+        extreme = column.min() if self.how == "min" else column.max()
         counted = column.count().cast(pl.Int64)
         return [
-            StateColumn(f"{name}.{self.how}", found, self.how),
+            StateColumn(f"{name}.{self.how}", extreme, self.how),
             StateColumn(f"{name}.n", counted),
         ]
 
     def running(self, name: str, frame: pl.DataFrame) -> dict[str, pl.Expr]:
         column = _expr(self.column)
-        found = column.cum_min() if self.how == "min" else column.cum_max()
-        return {f"{name}.{self.how}": found.forward_fill(), f"{name}.n": _counted(column)}
+        extreme = column.cum_min() if self.how == "min" else column.cum_max()
+        return {f"{name}.{self.how}": extreme.forward_fill(), f"{name}.n": _counted(column)}
 
     def result(self, name: str) -> pl.Expr:
-        found = pl.col(f"{name}.{self.how}")
-        return pl.when(pl.col(f"{name}.n") > 0).then(found).alias(name)
+        extreme = pl.col(f"{name}.{self.how}")
+        return pl.when(pl.col(f"{name}.n") > 0).then(extreme).alias(name)
 
 
 class TopK(InPython):

@@ -150,10 +150,10 @@ class TimeMethods(StreamBase[T]):
 
     def _time(self) -> TimeOf:
         """How to read the event time of records."""
-        found = time_of(self.pipeline.graph, self._origins)
-        if found is None:
+        time = time_of(self.pipeline.graph, self._origins)
+        if time is None:
             raise UserError(
                 "windows and joins of event time need the time of records: put "
                 ".event_time(...) after each source, with the same arguments."
             )
-        return found
+        return time
