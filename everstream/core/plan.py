@@ -136,14 +136,14 @@ class Plan:
 
     def _leading_to(self, operators: Iterable[str]) -> set[str]:
         """These operators, and all operators upstream of them."""
-        found = set(operators)
-        waiting = list(found)
+        upstream = set(operators)
+        waiting = list(upstream)
         while waiting:
             for edge in self.graph.inputs(waiting.pop()):
-                if edge.sender not in found:
-                    found.add(edge.sender)
+                if edge.sender not in upstream:
+                    upstream.add(edge.sender)
                     waiting.append(edge.sender)
-        return found
+        return upstream
 
 
 def spread(plan: Plan, workers: int, at_least: int = 0) -> Plan:

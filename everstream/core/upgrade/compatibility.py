@@ -178,9 +178,9 @@ def going_on(
     before = as_it_was(adapted, plan) if changed else plan
     check_fits(adapted, before, log)
     begins = plan if is_quiesced(adapted) else before
-    found = differences(adapted, plan, overrides)
-    if found:
-        raise UserError(refusal(found))
+    problems = differences(adapted, plan, overrides)
+    if problems:
+        raise UserError(refusal(problems))
     notes = [*_notes(newest, plan, overrides), *_redistributing(adapted, plan, begins is not plan)]
     described = {name: (adapted.described or {})[name] for name in changed_in(adapted, plan)}
     if changed:
@@ -216,10 +216,10 @@ def _redistributing(manifest: EpochManifest, plan: Plan, settles: bool) -> Itera
         yield "records in flight in the checkpoint are processed first, by the earlier shards"
 
 
-def refusal(found: Sequence[Incompatibility]) -> str:
+def refusal(problems: Sequence[Incompatibility]) -> str:
     """All differences as one text."""
     first = "the pipeline has changed, and state in its checkpoint would be lost or mixed up:"
-    return "\n".join([first, *(f"  {difference}" for difference in found)])
+    return "\n".join([first, *(f"  {difference}" for difference in problems)])
 
 
 def differences(
@@ -229,20 +229,20 @@ def differences(
     if manifest.described is None:
         return []
     kept = _keeping(manifest)
-    found = []
+    problems = []
     for name, before in manifest.described.items():
         if name not in kept or overrides.renamed.get(name) == name:
             continue
         now = plan.described.get(name)
         if now is None:
-            found.append(_gone(name, before, manifest, plan))
+            problems.append(_gone(name, before, manifest, plan))
         elif (how := carried(before, now)) is None:
-            found.append(_changed(name, before, now))
+            problems.append(_changed(name, before, now))
         elif how.parts and on_their_way(manifest):
-            found.append(_late(name, how))
+            problems.append(_late(name, how))
         else:
-            found += _ambiguous(name, now, manifest, plan)
-    return found
+            problems += _ambiguous(name, now, manifest, plan)
+    return problems
 
 
 def _late(name: str, how: Carried) -> Incompatibility:
@@ -395,25 +395,25 @@ def fates(
     """Operator -> what would happen to its state, in words: those of the pipeline, then others."""
     adapted = overrides.applied(manifest)
     kept, known = _keeping(adapted), _known(manifest)
-    wrong = {found.operator: found for found in differences(adapted, plan, overrides)}
+    wrong = {problem.operator: problem for problem in differences(adapted, plan, overrides)}
     before = {new: old for old, new in overrides.renamed.items() if old != new and old in known}
     other, now = moved(adapted, plan), shard_counts(plan)
     changed = changed_in(adapted, plan)
-    said: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for name in plan.graph.nodes:
         if name in wrong:
-            said[name] = f"refused: {wrong[name].problem}"
+            texts[name] = f"refused: {wrong[name].problem}"
         elif name in overrides.dropped:
-            said[name] = "begins with no state: its state is dropped"
+            texts[name] = "begins with no state: its state is dropped"
         elif name in kept:
             going = f"resumes with the state of '{before[name]}'" if name in before else "resumes"
             same = name not in changed or overrides.renamed.get(name) == name
-            said[name] = "; ".join([going, *(() if same else changed[name].says)])
+            texts[name] = "; ".join([going, *(() if same else changed[name].says)])
             if name in other and other[name] != now[name]:
-                said[name] += f", redistributed over {now[name]} shard(s) instead of {other[name]}"
+                texts[name] += f", redistributed over {now[name]} shard(s) instead of {other[name]}"
         elif name in plan.described:
-            said[name] = "nothing saved so far" if name in known else "new: begins with no state"
+            texts[name] = "nothing saved so far" if name in known else "new: begins with no state"
         else:
-            said[name] = "keeps no state"
-    said |= {name: f"refused: {f.problem}" for name, f in wrong.items() if name not in said}
-    return said | dict.fromkeys(sorted(overrides.dropped - said.keys()), "dropped")
+            texts[name] = "keeps no state"
+    texts |= {name: f"refused: {f.problem}" for name, f in wrong.items() if name not in texts}
+    return texts | dict.fromkeys(sorted(overrides.dropped - texts.keys()), "dropped")
