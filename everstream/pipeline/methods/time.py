@@ -85,13 +85,13 @@ class TimeMethods(StreamBase[T]):
                     "lateness."
                 )
             return WindowedStream(self, window, None, 0)
-        found = TimeOf(at, unit) if at is not None else self._time()
-        if isinstance(window, Sliding) and not found.fits(window.pane_us):
+        event_time = TimeOf(at, unit) if at is not None else self._time()
+        if isinstance(window, Sliding) and not event_time.fits(window.pane_us):
             raise UserError(
-                f"{window!r} is finer than the times, which are whole {found.unit}. Give "
+                f"{window!r} is finer than the times, which are whole {event_time.unit}. Give "
                 "event_time a finer unit."
             )
-        return WindowedStream(self, window, found, allowed_us)
+        return WindowedStream(self, window, event_time, allowed_us)
 
     def window_join(
         self,
