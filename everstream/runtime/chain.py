@@ -162,9 +162,11 @@ class ChainStages:
                     stage.reader.seek(extra["offset"])
                 stage.rest = PendingBatch(extra.get("rest"))
             elif kind is Kind.SINK:
-                who = SinkShard(graph.name, name, self.shard.number, shards, generation, store)
-                self._put_inherited_right(what, who, extra, permit)
-                stage.writer = what.open(who)
+                sink_shard = SinkShard(
+                    graph.name, name, self.shard.number, shards, generation, store
+                )
+                self._put_inherited_right(what, sink_shard, extra, permit)
+                stage.writer = what.open(sink_shard)
                 stage.writer.keep_moment(self.moment)
                 if "writer" in extra:
                     stage.writer.restore(extra["writer"])
@@ -175,10 +177,12 @@ class ChainStages:
             ctx.settings = self.settings
             dead_letters = graph.nodes[name].dead_letters
             if dead_letters is not None:
-                who = SinkShard(graph.name, name, self.shard.number, shards, generation, store)
+                sink_shard = SinkShard(
+                    graph.name, name, self.shard.number, shards, generation, store
+                )
                 saved = extras.get(name + DEAD_LETTERS, {})
-                self._put_inherited_right(dead_letters, who, saved, permit)
-                writer = dead_letters.open(who)
+                self._put_inherited_right(dead_letters, sink_shard, saved, permit)
+                writer = dead_letters.open(sink_shard)
                 hidden = ChainStage(name + DEAD_LETTERS, ctx, number, writer=writer)
                 self.stages[hidden.name] = stage.dead_letters = hidden
                 self._put_right(hidden, saved, permit)
@@ -195,11 +199,11 @@ class ChainStages:
             sink.hold(sink.writer.recover(saved.get("transactions", ()), permit))
 
     def _put_inherited_right(
-        self, sink: Sink, who: SinkShard, saved: Mapping[str, Any], permit: Permit
+        self, sink: Sink, sink_shard: SinkShard, saved: Mapping[str, Any], permit: Permit
     ) -> None:
         """Shards that no longer exist have output, too: recover it on their behalf."""
         for inherited in saved.get("inherited", ()) if self._recovers else ():
-            earlier = replace(who, shard=inherited.shard, shards=inherited.shards)
+            earlier = replace(sink_shard, shard=inherited.shard, shards=inherited.shards)
             writer = sink.open(earlier)
             try:
                 writer.recover(inherited.transactions, permit)
